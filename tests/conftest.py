@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, settings
-from playwright.sync_api import Browser
-
-from tests.browsing import chromium
 
 # The tests run servers, browsers and training loops side by side on few cores: torch's threads must sleep while they
 # wait for each other, not spin. Read once, when torch is imported.
@@ -27,13 +22,6 @@ os.environ.setdefault("ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / 
 # How fast examples are made and tried only shows how busy the machine is. A test's own settings add to these.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One headless Chromium for all tests of a file. It goes after the file: while its event loop runs, no other may."""
-    with chromium() as running:
-        yield running
 
 
 def pytest_collection_finish() -> None:

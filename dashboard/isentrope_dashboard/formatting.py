@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from isentrope_wire.control import Control, Hold
+from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import Metric, Show
@@ -94,24 +93,13 @@ def parameter(value: object) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def method_label(name: str) -> str:
-    """As the form offers it."""
-    return METHODS[name].label if name in METHODS else name
-
-
 def method(name: str) -> str:
     """The method as people write it; a method this page does not know stays as it came."""
-    return method_label(name).removesuffix(" (observe only)")
-
-
-def scope(name: str) -> str:
-    """The scope's name in lower case, as in a control document."""
-    return name
+    return METHODS[name].label.removesuffix(" (observe only)") if name in METHODS else name
 
 
 ARROW = "→"
 UNCHANGED = "no change"
-PARAMETERS = "parameters"
 DEFAULT = "default"
 OFF = "off"
 
@@ -119,20 +107,41 @@ OFF = "off"
 def describe(new: Control, old: Control | None) -> str:
     """`µ₋ 0.15 → 0.22, scope all → negative`; without an old control the new one alone."""
     if old is None:
-        thresholds = [f"µ₋ {threshold(new.mu_low)}", f"µ₊ {threshold(new.mu_high)}", f"scope {scope(new.scope)}"]
-        parameters = [f"{name} {parameter(value) or OFF}" for name, value in new.parameters.items()]
-        held = [] if new.held is None else [f"hold {_target(new.held)}"]
-        return ", ".join([method(new.method), *thresholds, *parameters, *held])
-    pairs = (
-        ("method", method(old.method), method(new.method)),
-        ("µ₋", threshold(old.mu_low), threshold(new.mu_low)),
-        ("µ₊", threshold(old.mu_high), threshold(new.mu_high)),
-        ("scope", scope(old.scope), scope(new.scope)),
-    )
-    changed = [f"{name} {before} {ARROW} {after}" for name, before, after in pairs if before != after]
-    changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_parameters(new, old)]
-    changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_hold(new.held, old.held)]
-    return ", ".join(changed) or UNCHANGED
+        parts = {name: words for name, words in _parts(new).items() if (name, words) != ("hold", OFF)}
+        return ", ".join([parts.pop("method"), *(f"{name} {words}" for name, words in parts.items())])
+    changes = [f"{name} {before} {ARROW} {after}" for name, before, after in _changes(new, old)]
+    return ", ".join(changes) or UNCHANGED
+
+
+def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -> dict[str, str]:
+    """Each part of a control in words, by its name: with its parameters, and with the bounds of what it holds."""
+    held = control.held
+    parts = {
+        "method": method(control.method),
+        "µ₋": threshold(control.mu_low),
+        "µ₊": threshold(control.mu_high),
+        "scope": str(control.scope),
+        "hold": OFF if held is None else held.target_in_words,
+    }
+    if parameters:
+        parts |= {name: parameter(value) or OFF for name, value in control.parameters.items()}
+    if bounds and held is not None:
+        for label, bound in (
+            ("largest change", held.max_change_per_step),
+            ("µ min", held.mu_min),
+            ("µ max", held.mu_max),
+        ):
+            parts[label] = DEFAULT if bound is None else f"{bound:.4g}"
+        parts |= {"side": str(held.side), "reward guard": "on" if held.reward_guard else OFF}
+    return parts
+
+
+def _changes(new: Control, old: Control) -> list[tuple[str, str, str]]:
+    """Names, and words before and after. A parameter that is not given, or that of another method, has its default."""
+    bounds = new.held is not None and old.held is not None
+    before, after = _parts(old, parameters=old.method == new.method, bounds=bounds), _parts(new, bounds=bounds)
+    pairs = [(name, before.get(name, DEFAULT), after.get(name, DEFAULT)) for name in {**before, **after}]
+    return [pair for pair in pairs if pair[1] != pair[2]]
 
 
 def short_label(new: Control, old: Control | None) -> str:
@@ -149,48 +158,13 @@ def short_label(new: Control, old: Control | None) -> str:
     ]
     parts += [f"µ {threshold(new.mu_low)}"] if len(changed) == 2 and new.mu_low == new.mu_high else changed
     if old is not None and new.scope != old.scope:
-        parts.append(scope(new.scope))
-    parameters = [] if old is None else _changed_parameters(new, old)
-    if len(parameters) > 1:
-        parts.append(PARAMETERS)
-    parts += [f"{name} {after}" for name, _, after in parameters if len(parameters) == 1]
+        parts.append(new.scope)
+    names = {} if old is None else {**old.parameters, **new.parameters}
+    parameters = [] if old is None else [(name, after) for name, _, after in _changes(new, old) if name in names]
+    parts += ["parameters"] if len(parameters) > 1 else [f"{name} {after}" for name, after in parameters]
     if new.held != (old and old.held):
-        parts.append(f"hold {_target(new.held)}")
+        parts.append(f"hold {OFF if new.held is None else new.held.target_in_words}")
     return " · ".join(parts)
-
-
-def _target(hold: Hold | None) -> str:
-    return OFF if hold is None else hold.target_in_words
-
-
-def _changed_hold(new: Hold | None, old: Hold | None) -> list[tuple[str, str, str]]:
-    """Names, and values before and after; of a hold that begins or ends its target alone."""
-    pairs = [("hold", _target(old), _target(new))]
-    if new is not None and old is not None:
-        bounds = (("largest change", "max_change_per_step"), ("µ min", "mu_min"), ("µ max", "mu_max"))
-        pairs += [(label, _bound(getattr(old, name)), _bound(getattr(new, name))) for label, name in bounds]
-        pairs.append(("side", old.side, new.side))
-        pairs.append(("reward guard", _switch(old.reward_guard), _switch(new.reward_guard)))
-    return [pair for pair in pairs if pair[1] != pair[2]]
-
-
-def _switch(on: bool) -> str:
-    return "on" if on else OFF
-
-
-def _bound(value: float | None) -> str:
-    return DEFAULT if value is None else f"{value:.4g}"
-
-
-def _changed_parameters(new: Control, old: Control) -> list[tuple[str, str, str]]:
-    """Names, and values before and after. A parameter that is not given has its default."""
-    before = old.parameters if old.method == new.method else {}
-    values = [(name, _shown(before, name), _shown(new.parameters, name)) for name in {**before, **new.parameters}]
-    return [(name, old_value, new_value) for name, old_value, new_value in values if old_value != new_value]
-
-
-def _shown(parameters: Mapping[str, Any], name: str) -> str:
-    return (parameter(parameters[name]) or OFF) if name in parameters else DEFAULT
 
 
 def previous_control(item: ControlVersion, history: Sequence[ControlVersion]) -> Control | None:

@@ -1,30 +1,114 @@
-"""What stays up to date on a page: parts, whose values are read for all that are open at once.
+"""How a page reads from the server, and what of it stays up to date.
 
-The browser asks a few times a second (`assets/isentrope.js`) and sends the digests of what it shows; the answer has the values
-that differ, and the browser draws them itself. Dash mounts what surrounds them, and never touches them again: each property
-that Dash sets costs the browser a round through all components of the page. The server keeps nothing between two questions,
-so it may restart, and several servers may answer in turns.
+Pages call the REST API in process, with the credentials of the request they answer. Dash's callbacks don't see the request's
+headers: an ASGI layer notes them in a context variable, which the task of a callback inherits.
+
+Parts stay up to date: their values are read for all that are open at once. The browser asks a few times a second
+(`assets/isentrope.js`) and sends the digests of what it shows; the answer has the values that differ, and the browser draws
+them itself. Dash mounts what surrounds them, and never touches them again: each property that Dash sets costs the browser a
+round through all components of the page. The server keeps nothing between two questions, so it may restart, and several
+servers may answer in turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import httpx
 from dash import html
 from dash._utils import to_json
 from dash.development.base_component import Component
 from fastapi import FastAPI, Request, Response
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.access import Api
 from isentrope_dashboard.view import View
+
+_SESSION_COOKIE = re.compile(r"(?:__Host-)?isentrope_session_\w+", re.ASCII)
+_SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The session cookies and token that the browser sent. Its `repr` shows nothing of them."""
+
+    session_cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By name, which differs from database to database; other servers on the same host may have set some too."""
+    authorization: str | None = field(default=None, repr=False)
+
+    def headers(self) -> Mapping[str, str]:
+        """The same as headers of a request to the REST API."""
+        headers = {}
+        if self.session_cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.session_cookies.items())
+        if self.authorization is not None:
+            headers["Authorization"] = self.authorization
+        return headers
+
+
+_current: ContextVar[Credentials | None] = ContextVar("isentrope_dashboard_credentials", default=None)
+
+
+class Api:
+    """Opens clients of the REST API that `app` serves."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+
+    @property
+    def grpc_port(self) -> int:
+        """Where this server takes reports."""
+        return int(self._app.state.grpc_port)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[AsyncClient]:
+        """A client that acts for the user whose request is being answered."""
+        # Compressing would cost twice and save nothing: it is this very process that answers.
+        headers = {**(_current.get() or Credentials()).headers(), "Accept-Encoding": "identity"}
+        async with httpx.AsyncClient(
+            transport=self._transport, base_url="http://localhost/api/v1/", headers=headers, trust_env=False
+        ) as http:
+            yield AsyncClient(http)
+
+
+class CredentialsMiddleware:
+    """Notes the credentials of each request for the callbacks that answer it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        noted = _current.set(
+            Credentials(
+                session_cookies={
+                    name: value
+                    for name, value in connection.cookies.items()
+                    if _SESSION_COOKIE.fullmatch(name) and _SESSION_ID.fullmatch(value)
+                },
+                authorization=connection.headers.get("authorization"),
+            )
+        )
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            _current.reset(noted)
+
 
 PATH = "/news"
 """Where the browser asks."""
@@ -101,8 +185,6 @@ class News:
         self._answers: dict[Question, tuple[float, asyncio.Task[Mapping[str, tuple[int, str]]]]] = {}
 
     def serve(self, app: FastAPI) -> None:
-        """Answer at PATH."""
-
         @app.post(PATH, include_in_schema=False)
         async def news(asked: Asked, request: Request) -> Response:
             stored = {"path": asked.path, "query": asked.query, "theme": asked.theme, "origin": asked.origin}

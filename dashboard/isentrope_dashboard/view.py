@@ -92,6 +92,5 @@ class View:
 
 
 def address_of(run_id: str, **query: str) -> str:
-    """The address of a run's page."""
     behind = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
     return RUN_PREFIX + quote(run_id, safe="") + (f"?{behind}" if behind else "")

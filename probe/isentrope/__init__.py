@@ -9,9 +9,8 @@ Read `probe.py` first. Then:
 - `control.py`: the active control; `hold.py`: thresholds moved from step to step to hold an entropy
 - `distributed.py`: what the ranks exchange; `lifecycle.py`: start and end of a run; `step_report.py`: the report of a step
 - `transport/`: reports to the server and controls back, through a folder on disk
-- `trackers/`: the scalars in W&B, Trackio, MLflow, TensorBoard
+- `trackers`: the scalars in W&B, Trackio, MLflow, TensorBoard
 - `integrations/`: `attach(trainer)` for TRL, `IsentropeCallback` for transformers
-- `imports/`: histories that other tools recorded, as reports of a run
 - `cli/`, `client/`: the command line and the REST client
 
 Importing this package imports neither torch nor any network library; the names below load what they need when used.

@@ -17,47 +17,54 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from isentrope.config import ProbeConfig
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, ResumeMessage
-from isentrope.errors import CheckpointError, CodecError
+from isentrope.errors import CheckpointError
 from isentrope.hold import HoldController
-from isentrope.methods.reference import SelectionBasis, ThresholdSources
+from isentrope.methods.basis import SelectionBasis
 from isentrope.step_report import ReportBuilder
 from isentrope_wire import __version__
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.hold_decision import Action
+from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot
 
 logger = logging.getLogger(__name__)
 
 FORMAT = "isentrope probe state"
-LAYOUT = 2
+LAYOUT = 3
 """Raised when the state's layout changes."""
 
 REPORT_SECONDS = 10.0
 """The longest a checkpoint waits for the writer thread to build the last step's report."""
 
-_KEYS = frozenset(
-    {
-        "format",
-        "layout",
-        "version",
-        "run_id",
-        "rank",
-        "step",
-        "control",
-        "decided",
-        "thresholds",
-        "selection",
-        "learnt",
-        "hold",
-        "next",
-    }
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What a checkpoint holds, as its JSON has it."""
+
+    format: str = FORMAT
+    layout: int = LAYOUT
+    version: str = __version__
+    run_id: str
+    rank: int
+    step: Annotated[int, Meta(ge=0)] | None
+    """The last one that was reported."""
+    control: str
+    """The active `ControlSnapshot` as `encode_control` gives it, in hexadecimal digits."""
+    decided: int
+    """The newest version that was decided."""
+    selection: dict[str, Any]
+    learnt: dict[str, Any]
+    hold: dict[str, Any]
+    next: Action | None
+    """Decided by rank 0 of several for the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +73,6 @@ class Memory:
 
     config: ProbeConfig
     control: ControlState
-    thresholds: ThresholdSources
     basis: SelectionBasis
     reports: ReportBuilder
     hold: HoldController
@@ -74,7 +80,7 @@ class Memory:
 
 
 def state_of(memory: Memory) -> dict[str, Any]:
-    """The memory as plain values, for torch.save and JSON alike. Nothing is changed by it.
+    """The memory as JSON values, for torch.save and JSON alike. Nothing is changed by it.
 
     Waits for the device, and up to REPORT_SECONDS for the last report; not for the other ranks' checkpoints.
 
@@ -84,22 +90,19 @@ def state_of(memory: Memory) -> dict[str, Any]:
     Raises:
         RuntimeError: a rank whose sums were awaited is gone.
     """
-    next_action = memory.ranks.next_action
-    return {
-        "format": FORMAT,
-        "layout": LAYOUT,
-        "version": __version__,
-        "run_id": memory.config.run_id,
-        "rank": memory.config.rank,
-        "step": memory.control.last_step,
-        "control": encode_control(memory.control.active).hex(),
-        "decided": memory.control.newest_decided,
-        "thresholds": memory.thresholds.state(),
-        "selection": memory.basis.state(memory.hold.control),
-        "learnt": memory.reports.state(REPORT_SECONDS),
-        "hold": memory.hold.state(),
-        "next": None if next_action is None else next_action.encode().decode(),
-    }
+    state = _State(
+        run_id=memory.config.run_id,
+        rank=memory.config.rank,
+        step=memory.control.last_step,
+        control=encode_control(memory.control.active).hex(),
+        decided=memory.control.newest_decided,
+        selection=memory.basis.state(memory.hold.control),
+        learnt=memory.reports.state(REPORT_SECONDS),
+        hold=memory.hold.state(),
+        next=memory.ranks.next_action,
+    )
+    document: dict[str, Any] = document_of(state)
+    return document
 
 
 def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSnapshot | None) -> None:
@@ -113,7 +116,7 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
     Raises:
         CheckpointError: on all ranks, when one of them can't continue from what it was given.
     """
-    own_error, mine = None, ResumeMessage()
+    own_error, own, mine = None, None, ResumeMessage()
     try:
         if memory.control.has_begun:
             raise CheckpointError(
@@ -121,9 +124,9 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
                 f"step {memory.control.next_step}."
             )
         if state:
-            _check(state)
+            own = _checked(state)
             # A decision about another run's control does not fit this one's.
-            action = _action(state) if _of_this_run(memory, state) else b""
+            action = own.next if own.run_id == memory.config.run_id else None
             mine = ResumeMessage(state=state if memory.config.rank == 0 else None, action=action)
     except CheckpointError as error:
         own_error, mine = error, ResumeMessage(error=str(error))
@@ -141,116 +144,75 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
             memory.control.active.control.method,
         )
         return
-    _restore(memory, messages[0].state, state or messages[0].state)
+    shared = _checked(messages[0].state)
+    _restore(memory, shared, own or shared)
 
 
-def _of_this_run(memory: Memory, state: Mapping[str, Any]) -> bool:
-    return bool(state["run_id"] == memory.config.run_id)
-
-
-def _check(state: Mapping[str, Any]) -> None:
-    """Read all of it once, into parts that are thrown away: a state that can't be read must not be restored in part.
+def _checked(document: Any) -> _State:
+    """Read all of a state, also into parts that are thrown away: one that can't be read must not be restored in part.
 
     Raises:
         CheckpointError: it is something else, of a later layout, or damaged.
     """
-    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        shown = f"{document!r:.200}"
+        if isinstance(document, Mapping):
+            shown = f"an object of {', '.join(sorted(map(str, document)))[:200] or 'nothing'}"
         raise CheckpointError(
-            f"load_state_dict takes what probe.state_dict() gave, got {_shown(state)}. "
+            f"load_state_dict takes what probe.state_dict() gave, got {shown}. "
             "Pass that part of the checkpoint, or leave it out and let the calibration start afresh."
         )
-    layout = state.get("layout")
-    if layout != LAYOUT:
+    if document.get("layout") != LAYOUT:
         raise CheckpointError(
-            f"The probe's state has layout {layout!r} (written by isentrope {state.get('version')}); this isentrope "
-            f"{__version__} reads layout {LAYOUT}. Upgrade isentrope, or leave the state out and let the "
+            f"The probe's state has layout {document.get('layout')!r} (written by isentrope {document.get('version')}); "
+            f"this isentrope {__version__} reads layout {LAYOUT}. Upgrade isentrope, or leave the state out and let the "
             "calibration start afresh."
         )
-    if missing := sorted(_KEYS - set(state)):
-        raise CheckpointError(
-            f"The probe's state must hold {', '.join(sorted(_KEYS))}; {', '.join(missing)} is missing."
-        )
-    thresholds = ThresholdSources("auto")
-    _restore_parts(state, state, thresholds, SelectionBasis("auto", thresholds), ReportBuilder(), HoldController())
-    _snapshot(state)
-    _action(state)
-
-
-def _shown(state: object) -> str:
-    if isinstance(state, Mapping):
-        return f"an object of {', '.join(sorted(map(str, state)))[:200] or 'nothing'}"
-    return f"{state!r:.200}"
-
-
-def _restore(memory: Memory, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    snapshot, newest_decided = _snapshot(shared), shared["decided"]
-    if not _of_this_run(memory, shared):
-        # Versions count within a run. Version 0 of this one is what it has announced: that must be active, and the first
-        # version pushed must not look old.
-        logger.warning(
-            "The probe's state is of run %s, this is run %s: it continues with what was learnt, under its own control (%s). "
-            "Give it run_id=%r to continue that run under the checkpoint's.",
-            *(shared["run_id"], memory.config.run_id, memory.control.active.control.method, shared["run_id"]),
-        )
-        snapshot, newest_decided = memory.control.active, memory.control.newest_decided
-    memory.control.resume(snapshot, newest_decided, shared["step"])
-    # A share of the tokens is counted on each rank; rank 0's is used where this rank has none.
-    own = own if own["rank"] == memory.config.rank and own["step"] == shared["step"] else shared
-    _restore_parts(shared, own, memory.thresholds, memory.basis, memory.reports, memory.hold)
-
-
-def _restore_parts(
-    shared: Mapping[str, Any],
-    own: Mapping[str, Any],
-    thresholds: ThresholdSources,
-    basis: SelectionBasis,
-    reports: ReportBuilder,
-    hold: HoldController,
-) -> None:
     try:
-        thresholds.restore(shared["thresholds"])
-        basis.restore({**shared["selection"], "cutoff": own["selection"]["cutoff"]})
-        reports.restore(shared["learnt"])
-        hold.restore(shared["hold"])
-    except CheckpointError:
-        raise
+        state = read_exactly(_State, dict(document))
+        _restore_parts(state, state, SelectionBasis("auto"), ReportBuilder(), HoldController())
+        snapshot = _snapshot(state)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise _damaged(f"{type(error).__name__}: {error}") from error
-
-
-def _snapshot(state: Mapping[str, Any]) -> ControlSnapshot:
-    step = state["step"]
-    if step is not None and (type(step) is not int or step < 0):
-        raise _damaged(f"its step must be a whole number or null, got {step!r}")
-    if type(state["decided"]) is not int:
-        raise _damaged(f"its newest decided version must be a whole number, got {state['decided']!r}")
-    try:
-        snapshot = decode_control(bytes.fromhex(state["control"]))
-    except (CodecError, TypeError, ValueError) as error:
-        raise _damaged(str(error)) from error
-    if snapshot.unreadable:
-        raise _damaged(snapshot.unreadable)
+        raise CheckpointError(
+            f"The probe's state can't be read: {type(error).__name__}: {error}. The file is damaged, was changed, or was "
+            "written by another version of isentrope: use an earlier checkpoint, or leave the state out and let the "
+            "calibration start afresh."
+        ) from error
     if snapshot.control.capability not in CAPABILITIES:
         raise CheckpointError(
             f"This probe can apply {', '.join(CAPABILITIES)}; the control of the checkpoint needs "
             f"{snapshot.control.capability}. Upgrade isentrope, or leave the state out."
         )
+    return state
+
+
+def _restore(memory: Memory, shared: _State, own: _State) -> None:
+    snapshot, newest_decided = _snapshot(shared), shared.decided
+    if shared.run_id != memory.config.run_id:
+        # Versions count within a run. Version 0 of this one is what it has announced: that must be active, and the first
+        # version pushed must not look old.
+        logger.warning(
+            "The probe's state is of run %s, this is run %s: it continues with what was learnt, under its own control (%s). "
+            "Give it run_id=%r to continue that run under the checkpoint's.",
+            *(shared.run_id, memory.config.run_id, memory.control.active.control.method, shared.run_id),
+        )
+        snapshot, newest_decided = memory.control.active, memory.control.newest_decided
+    memory.control.resume(snapshot, newest_decided, shared.step)
+    # A share of the tokens is counted on each rank; rank 0's is used where this rank has none.
+    own = own if own.rank == memory.config.rank and own.step == shared.step else shared
+    _restore_parts(shared, own, memory.basis, memory.reports, memory.hold)
+
+
+def _restore_parts(
+    shared: _State, own: _State, basis: SelectionBasis, reports: ReportBuilder, hold: HoldController
+) -> None:
+    basis.restore(shared.selection, own.selection)
+    reports.restore(shared.learnt)
+    hold.restore(shared.hold)
+
+
+def _snapshot(state: _State) -> ControlSnapshot:
+    snapshot = decode_control(bytes.fromhex(state.control))
+    if snapshot.unreadable:
+        raise ValueError(snapshot.unreadable)
     return snapshot
-
-
-def _action(state: Mapping[str, Any]) -> bytes:
-    """The hold action decided for the next step, encoded; empty where there is none."""
-    encoded = state.get("next")
-    if encoded is None:
-        return b""
-    try:
-        return Action.decode(str(encoded).encode()).encode()
-    except CodecError as error:
-        raise _damaged(str(error)) from error
-
-
-def _damaged(why: str) -> CheckpointError:
-    return CheckpointError(
-        f"The probe's state can't be read: {why}. The file is damaged or was changed; use an earlier checkpoint, or leave "
-        "the state out and let the calibration start afresh."
-    )

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from isentrope.errors import ConfigurationError
-from isentrope.trackers.base import Tracker
-from isentrope.trackers.known import requested_trackers
+from isentrope.trackers import Tracker, requested_trackers
 from isentrope_wire import environment
 from isentrope_wire.codec import JSON_NESTING, is_deeper
 from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS

@@ -26,8 +26,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from isentrope.methods.reference import SelectionBasis, ThresholdSources
-from isentrope.statistics.global_step import ADDITIVE_FROM, centre_moments, failed_rank_vector, threshold_moments
+from isentrope.global_step import ADDITIVE_FROM, centre_moments, failed_rank_vector, threshold_moments
+from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.moments import no_threshold_sums
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.hold_decision import Action
@@ -290,7 +290,7 @@ class ResumeMessage(NamedTuple):
     """Why it can't; empty when it can."""
     state: Mapping[str, Any] | None = None
     """Of rank 0, whose state counts for all."""
-    action: bytes = b""
+    action: Action | None = None
     """Of rank 0: decided for the step that comes next."""
 
 
@@ -326,15 +326,13 @@ class RankExchange:
     is too long for it travels one step later, in a message that is long enough.
     """
 
-    def __init__(self, ranks: Ranks, thresholds: ThresholdSources, basis: SelectionBasis) -> None:
+    def __init__(self, ranks: Ranks, basis: SelectionBasis) -> None:
         """
         Args:
             ranks: of the run.
-            thresholds: takes the threshold sums of all ranks.
-            basis: takes the means of all ranks.
+            basis: takes the threshold sums and the means of all ranks.
         """
         self._ranks = ranks
-        self._thresholds = thresholds
         self._basis = basis
         self.alone = ranks.size == 1
         self.leads = ranks.rank == 0
@@ -385,7 +383,7 @@ class RankExchange:
         if sums is None and self.alone:
             return
         gathered = self._ranks.gather(no_threshold_sums(self._ranks.device) if sums is None else sums)
-        self._thresholds.first_pass(gathered.rows)
+        self._basis.first_pass(gathered.rows)
 
     def close_step(
         self,
@@ -405,15 +403,12 @@ class RankExchange:
         """
         self.next_action = action
         try:
-            gathered = self._ranks.gather(
-                failed_rank_vector(failures, self._ranks.device, alone=False) if sums is None else sums
-            )
-            self._thresholds.step_closed(lambda: threshold_moments(gathered.rows()))
-            self._basis.means_closed(lambda: centre_moments(gathered.rows()))
+            gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
+            self._basis.sums_closed(lambda: threshold_moments(gathered.rows()), lambda: centre_moments(gathered.rows()))
             self._sums = gathered
         finally:
             if not self.alone:
-                self._broadcast(requested, b"" if action is None else action.encode())
+                self._broadcast(requested, action)
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
         """On rank 0, which reports them: a function that gives the last step's vectors, on a thread that may wait."""
@@ -432,7 +427,7 @@ class RankExchange:
         messages = tuple(self._ranks.gather_objects(mine))
         if not self.alone and not any(message.error for message in messages):
             self._broadcast(requested, messages[0].action)
-            self.next_action = Action.decode(messages[0].action) if messages[0].action else None
+            self.next_action = messages[0].action
         return messages
 
     def settle(self, seconds: float) -> None:
@@ -444,7 +439,8 @@ class RankExchange:
         if self._sums is not None:
             self._sums.arrives_within(seconds)
 
-    def _broadcast(self, requested: ControlSnapshot | None, action: bytes) -> None:
+    def _broadcast(self, requested: ControlSnapshot | None, decided: Action | None) -> None:
+        action = b"" if decided is None else decided.encode()
         assert len(action) <= LONGEST_ACTION, "an action must fit into the first broadcast"
         control = b"" if requested is None else encode_control(requested)
         fits = _HEADER.size + len(action) + len(control) <= self._capacity

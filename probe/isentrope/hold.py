@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
-from isentrope.plain_state import Plain, plain, rebuilt
 from isentrope.reward_guard import WINDOW, own_fall, reward_falls
 from isentrope_wire.control import Control, Hold, Method
 from isentrope_wire.hold_decision import (
@@ -33,12 +32,15 @@ from isentrope_wire.hold_decision import (
 )
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
     ENTROPY_PREDICTION_R2,
     ENTROPY_PREDICTION_SIGN_AGREEMENT,
     ENTROPY_UNIT_PREDICTED_CHANGE,
     REWARD_MEAN,
     EarlyLevel,
 )
+from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
 HALF_LIFE = 50.0
@@ -237,7 +239,7 @@ class _Memory:
     measured: Measured | None = None
     hold: HoldState = field(default_factory=HoldState)
     requested: Hold | None = None
-    method: Method = Method.NONE
+    method: str = Method.NONE
     """The hold, and the method whose thresholds it moves, for which `hold` was decided."""
     version: int = 0
     """Of the control that the hold came with."""
@@ -273,21 +275,21 @@ class HoldController:
         self.vocabulary: int | None = None
         """Number of tokens that the loop's distributions are over; None: not known."""
 
-    def state(self) -> Plain:
-        """What is kept, as plain values, between two steps: for a checkpoint."""
+    def state(self) -> Any:
+        """What is kept between two steps, as JSON values: for a checkpoint."""
         with self._lock:
-            return plain(self._memory)
+            return document_of(self._memory)
 
     def restore(self, state: object) -> None:
         """Continue from what `state` gave, before the first step.
 
         Args:
-            state: plain values.
+            state: JSON values.
 
         Raises:
-            CheckpointError: it is something else.
+            ValueError: it is something else.
         """
-        self._memory = rebuilt(_Memory, state, "hold")
+        self._memory = read_exactly(_Memory, state)
 
     def decide(self, active: ControlSnapshot) -> Action | None:
         """Decide about the next step from the numbers that have arrived.
@@ -363,7 +365,7 @@ class HoldController:
         self._guard_reward(step, scalars.get(REWARD_MEAN, math.nan))
         if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
             return
-        observed, predicted = (scalars.get(f"entropy/{name}_change") for name in ("observed", "predicted"))
+        observed, predicted = (scalars.get(name) for name in (ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE))
         memory = self._memory
         with self._lock:
             memory.compared_steps += observed is not None and predicted is not None

@@ -1,6 +1,7 @@
-"""What `score`, `gate`, `log` and `step` accept, and what they say about the rest.
+"""Input checks of `score`, `gate`, `log` and `step`, and their messages.
 
-Scores with a look at what they are made from: the first calls of a run, when a person is watching, are checked.
+Shapes and types are checked by what computes with them. Values are checked here, those on an accelerator on the first
+calls only: reading them waits for the device.
 
 The learning rate of an update: by it the prediction of a step is scaled, and a held entropy's effect counted.
 
@@ -21,13 +22,10 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.scores import TokenScores, sharded_token_scores, token_scores
-from isentrope.scores.linear_heads import AdaptedWeight
-from isentrope.scores.linear_token_scores import check_head_inputs, linear_token_scores
-from isentrope.scores.token_scores import check_not_nested, check_temperature, check_token_inputs
+from isentrope.scores import TokenScores
+from isentrope.scores.token_scores import check_not_nested, check_temperature
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
 
@@ -35,21 +33,31 @@ _LARGEST_GROUP_ID = (1 << 52) - 1
 """What a float64 holds to the last bit."""
 
 
-def check_token_ids(token_ids: Tensor, vocabulary: int, *, wait_for_device: bool) -> None:
-    """The ids' range, where looking at them costs nothing or the caller may wait."""
-    if token_ids.numel() == 0 or (token_ids.device.type != "cpu" and not wait_for_device):
-        return
-    lowest, highest = (int(bound) for bound in torch.aminmax(token_ids))
-    if lowest < 0 or highest >= vocabulary:
-        worst = lowest if lowest < 0 else highest
-        raise InputError(
-            f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens, got {worst}. "
-            "Replace padding ids (such as -100) by any real id and leave them out with the mask."
-        )
+def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) -> None:
+    """The values that tokens were scored from.
+
+    Args:
+        scores: With their token ids.
+        vocabulary: How many tokens there are. None: not known, as where it is split over ranks: an id that no shard holds
+            shows as log p = -inf.
+        first: Whether to wait for the device, and to look at the scores too.
+    """
+    ids = scores.token_ids
+    if ids is not None and vocabulary is not None and ids.numel() and (first or ids.device.type == "cpu"):
+        lowest, highest = (int(bound) for bound in torch.aminmax(ids))
+        if lowest < 0 or highest >= vocabulary:
+            raise InputError(
+                f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens, got "
+                f"{lowest if lowest < 0 else highest}. Replace padding ids (such as -100) by any real id and leave them out "
+                "with the mask."
+            )
+    if first:
+        check_temperature(scores.temperature, scores.logprobs, wait_for_device=True)
+        check_first_values(scores)
 
 
 def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
-    """One look at the values of the first step, when a person is watching and waiting for the device is fine.
+    """Refuse scores of broken logits. Waits for the device.
 
     Padding may hold anything: no row that `mask` (bool, of the tokens' shape) counts may be NaN, or, before there is a
     mask, not all rows.
@@ -64,7 +72,7 @@ def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
 
 
 def check_first_mask(mask: Tensor | None) -> None:
-    """A mask of the first step says yes or no. One of weights would be read as yes, and the weights be lost.
+    """Check that a float mask holds only 0 and 1: weights would be lost. Waits for the device.
 
     Raises:
         InputError: a number that is neither 0 nor 1 in a mask of floating-point numbers.
@@ -79,7 +87,7 @@ def check_first_mask(mask: Tensor | None) -> None:
 
 
 def not_finite_advantages(advantages: Tensor, mask: Tensor) -> str:
-    """What to say of the first step's advantages; empty when they are well. Waits for the device."""
+    """Warning about non-finite advantages, or empty. Waits for the device."""
     broken = int((mask & ~advantages.isfinite()).sum())
     if not broken:
         return ""
@@ -259,76 +267,6 @@ def step_number(step: SupportsIndex) -> int:
 def _is_text(name: object) -> bool:
     """Half a character can't be written to the spool."""
     return isinstance(name, str) and name != "" and name.encode(errors="replace").decode() == name
-
-
-def checked_token_scores(
-    logits: Tensor, token_ids: Tensor, temperature: float | Tensor, *, entropy_gradient: bool, first: bool
-) -> TokenScores:
-    """`token_scores`; on a `first` call the values are looked at, which waits for the device."""
-    check_token_inputs(logits, token_ids, temperature)
-    check_token_ids(token_ids, logits.shape[-1], wait_for_device=first)
-    scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
-    if first:
-        check_temperature(temperature, token_ids, wait_for_device=True)
-        check_first_values(scores)
-    return scores
-
-
-def checked_sharded_token_scores(
-    logits_shard: Tensor,
-    token_ids: Tensor,
-    start: int,
-    temperature: float | Tensor,
-    *,
-    group: ProcessGroup | None,
-    entropy_gradient: bool,
-    first: bool,
-) -> TokenScores:
-    """`sharded_token_scores`; on a `first` call the values are looked at, which waits for the device.
-
-    No rank knows the size of the vocabulary: an id that no shard holds shows as log p = -inf.
-    """
-    scores = sharded_token_scores(
-        logits_shard, token_ids, start, temperature, group=group, entropy_gradient=entropy_gradient
-    )
-    if first:
-        check_temperature(temperature, token_ids, wait_for_device=True)
-        check_first_values(scores)
-    return scores
-
-
-def checked_linear_token_scores(
-    hidden: Tensor,
-    weight: Tensor | AdaptedWeight,
-    token_ids: Tensor,
-    bias: Tensor | None,
-    temperature: float | Tensor,
-    softcap: float | None,
-    scale: float,
-    *,
-    entropy_gradient: bool,
-    logits_dtype: torch.dtype | None,
-    first: bool,
-) -> TokenScores:
-    """`linear_token_scores`; on a `first` call the values are looked at, which waits for the device."""
-    base = weight.base if isinstance(weight, AdaptedWeight) else weight
-    check_head_inputs(hidden, base, token_ids, bias)
-    check_token_ids(token_ids, base.shape[0], wait_for_device=first)
-    scores = linear_token_scores(
-        hidden,
-        weight,
-        token_ids,
-        bias,
-        temperature,
-        softcap,
-        scale,
-        entropy_gradient=entropy_gradient,
-        logits_dtype=logits_dtype,
-    )
-    if first:
-        check_temperature(temperature, token_ids, wait_for_device=True)
-        check_first_values(scores)
-    return scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
-from isentrope.trackers.base import Trackers
+from isentrope.trackers import Trackers
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment

@@ -33,6 +33,7 @@ from isentrope.config import ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
 from isentrope.distributed import OneRank, RankExchange, ranks_of
 from isentrope.errors import ConfigurationError, InputError
+from isentrope.global_step import rank_vector
 from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
 from isentrope.inputs import (
@@ -40,9 +41,7 @@ from isentrope.inputs import (
     broadcast_advantages,
     check_first_mask,
     check_first_values,
-    checked_linear_token_scores,
-    checked_sharded_token_scores,
-    checked_token_scores,
+    check_scored,
     completions_of,
     differences_of,
     first_pass_parts,
@@ -57,21 +56,19 @@ from isentrope.inputs import (
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
 from isentrope.methods.base import GatedTokens
+from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
-from isentrope.methods.reference import SelectionBasis, ThresholdSources
-from isentrope.scores import TokenScores, each_field
+from isentrope.scores import TokenScores, each_field, linear_token_scores, sharded_token_scores, token_scores
 from isentrope.scores.layouts import Packing, laid_out
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.contributions import REWARD
-from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.moments import threshold_sums
-from isentrope.statistics.spread import COMPLETIONS
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
-from isentrope.trackers.base import Trackers
+from isentrope.trackers import Trackers
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
 from isentrope_wire.hold_decision import Action
@@ -180,9 +177,8 @@ class Probe:
         self._logging = self._guard.protect("logging scalars", self._stopwatch)
         self._closing = self._guard.protect("closing a step")
         self._ledger, self._counts = TokenLedger(), counts
-        self._thresholds = ThresholdSources(self.config.threshold_source)
-        self._basis = SelectionBasis(self.config.threshold_source, self._thresholds)
-        self._ranks = RankExchange(ranks or OneRank(), self._thresholds, self._basis)
+        self._basis = SelectionBasis(self.config.threshold_source)
+        self._ranks = RankExchange(ranks or OneRank(), self._basis)
         self._logged: dict[str, float | Tensor] = {}
         self._known_names: set[str] = set()
         self._process = os.getpid()
@@ -247,12 +243,8 @@ class Probe:
                 them waits for the device.
         """
         with self._stopwatch:
-            scores = checked_token_scores(
-                logits, token_ids, temperature, entropy_gradient=entropy_gradient, first=not self._guard.settled
-            )
-            self._scores_to_gate |= token_ids.numel() > 0
-            self._hold.vocabulary = logits.shape[-1]
-            return scores
+            scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
+            return self._checked(scores, logits.shape[-1])
 
     def score_hidden(
         self,
@@ -287,7 +279,7 @@ class Probe:
             InputError: as for `score`.
         """
         with self._stopwatch:
-            scores = checked_linear_token_scores(
+            scores = linear_token_scores(
                 hidden,
                 lm_head_weight,
                 token_ids,
@@ -297,11 +289,9 @@ class Probe:
                 scale,
                 entropy_gradient=entropy_gradient,
                 logits_dtype=logits_dtype,
-                first=not self._guard.settled,
             )
-            self._scores_to_gate |= token_ids.numel() > 0
-            self._hold.vocabulary = None if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight.shape[0]
-            return scores
+            weight = lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
+            return self._checked(scores, weight.shape[0])
 
     def score_sharded(
         self,
@@ -331,17 +321,16 @@ class Probe:
             InputError: as for `score`.
         """
         with self._stopwatch:
-            scores = checked_sharded_token_scores(
-                logits_shard,
-                token_ids,
-                start,
-                temperature,
-                group=group,
-                entropy_gradient=entropy_gradient,
-                first=not self._guard.settled,
+            scores = sharded_token_scores(
+                logits_shard, token_ids, start, temperature, group=group, entropy_gradient=entropy_gradient
             )
-            self._scores_to_gate |= token_ids.numel() > 0
-            return scores
+            return self._checked(scores, None)
+
+    def _checked(self, scores: TokenScores, vocabulary: int | None) -> TokenScores:
+        check_scored(scores, vocabulary, first=not self._guard.settled)
+        self._scores_to_gate |= scores.logprobs.numel() > 0
+        self._hold.vocabulary = vocabulary
+        return scores
 
     def first_pass(
         self, scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None = None
@@ -366,7 +355,6 @@ class Probe:
             try:
                 parts, masks = first_pass_parts(scores, mask)
                 sums = threshold_sums(parts, masks) if parts else None
-                self._basis.first_pass(parts, masks)
             finally:
                 # Also when this rank's can't be read: the others wait for it.
                 self._ranks.first_pass(sums)
@@ -411,8 +399,7 @@ class Probe:
                 follow each other make a group.
             old_entropies: entropies of the old policy at the same positions, same shape, in nats, for the method
                 `entropy_ratio_clip`.
-            completions: numbers of each sequence, [batch]: "truncated" (True where the length limit ended it) and
-                "repetition" (any measure of it), reported by the sign of its advantage; "reward", shown with the rollout.
+            completions: numbers of each sequence, [batch]: "reward", shown with the rollout.
             cu_seqlens: where each sequence begins in tokens that are packed end to end, and the last one ends, [batch + 1],
                 best on the CPU. All other arguments stay packed, [tokens]; what there is one of per sequence is [batch].
             rescore: as that of `step`, for this micro-batch alone: `step` calls it where it is not given one itself. What
@@ -469,9 +456,7 @@ class Probe:
                 mask,
                 next((difference.exp() for difference in differences.values()), None),
                 differences=differences | of_reference,
-                completions=self._optional(
-                    "completions", lambda: completions_of(completions, logprobs, (*COMPLETIONS, REWARD))
-                )
+                completions=self._optional("completions", lambda: completions_of(completions, logprobs, (REWARD,)))
                 or {},
                 token_ids=self._optional(
                     "token_ids", lambda: per_token("token_ids", in_rows(scores.token_ids), logprobs)
@@ -616,7 +601,6 @@ class Probe:
         return Memory(
             config=self.config,
             control=self._control,
-            thresholds=self._thresholds,
             basis=self._basis,
             reports=self._reports,
             hold=self._hold,
@@ -664,18 +648,19 @@ class Probe:
             rank=self.config.rank,
             first_position=self._ledger.tokens,
         )
-        source, selection, in_backward = self._basis.select(self._hold.control, tokens)
+        source, selection = self._basis.select(self._hold.control, tokens)
         batch = replace(batch, threshold_source=source)
         self._ledger.add(batch.decided(selection.factors, selection.selected))
         packing = batch.packing
         factors = selection.factors if packing is None else packing.tokens(selection.factors)
-        if in_backward is None:
+        again = selection.in_backward
+        if again is None:
             return factors, None
         batches, place = self._ledger.batches, len(self._ledger.batches) - 1
 
         def factors_of(gradient: Tensor) -> Tensor | None:
             with self._guard.protect("selecting by the loss's gradient", self._stopwatch):
-                decision = in_backward.decide(gradient if packing is None else packing.rows(gradient))
+                decision = again(gradient if packing is None else packing.rows(gradient))
                 if place >= 0:
                     batches[place] = batch.decided(decision.factors, decision.selected)
                 return decision.factors if packing is None else packing.tokens(decision.factors)
@@ -738,7 +723,7 @@ class Probe:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
         after = self._rescored(rescore, batches) if has_rescore else None
-        source, thresholds = self._thresholds.known(first_call=len(batches) == 1)
+        source, thresholds = self._basis.known(first_call=len(batches) == 1)
         sums = rank_vector(
             step,
             self._guard.failures,
@@ -746,7 +731,6 @@ class Probe:
             after if self._counts else None,
             self._ranks.device,
             thresholds,
-            alone=self._ranks.alone,
             centre=None if self._ranks.alone else self._basis.means(),
             loss_scale=loss_scale,
         )

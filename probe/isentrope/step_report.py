@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.plain_state import plain, rebuilt
+from isentrope.global_step import GlobalStep, read_ranks
+from isentrope.methods.what_if import WHAT_IF
 from isentrope.scores import TokenScores
 from isentrope.statistics.alerts import SELF_CHECK, AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
-from isentrope.statistics.covariance import GROUPS, top_shares_binned
-from isentrope.statistics.global_step import GlobalStep, read_ranks
+from isentrope.statistics.covariance import GROUPS
 from isentrope.statistics.mismatch import TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.step import (
     DISCRIMINATOR,
@@ -41,7 +41,6 @@ from isentrope.statistics.step import (
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES, TokenBatch
-from isentrope.statistics.what_if import WHAT_IF
 from isentrope_wire.control import Control, Method
 from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
@@ -54,6 +53,7 @@ from isentrope_wire.metrics import (
     PROBE_RANKS_OUT_OF_STEP,
     TOKEN_EPOCH,
 )
+from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import LIKELY_CAUSE, PREDICTION_BASIS, ControlOutcome, ControlSnapshot, StepReport
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
@@ -123,7 +123,7 @@ class ReportBuilder:
         """Number of the newest report that was built, by the writer thread."""
 
     def state(self, wait_seconds: float) -> dict[str, Any]:
-        """What was learnt from the reports so far, as plain values: for a checkpoint.
+        """What was learnt from the reports so far, as JSON values: for a checkpoint.
 
         Args:
             wait_seconds: the longest wait for the report of the last step.
@@ -133,27 +133,27 @@ class ReportBuilder:
             time.sleep(0.005)
         if self._built < self._closed:
             logger.warning(
-                "The checkpoint lacks what the last step taught: its report was not built within %g s.", wait_seconds
+                "The checkpoint does not include the last step: its report was not built within %g s.", wait_seconds
             )
         with self._lock:
             return {
-                "calibration": plain(self._calibration),
-                "alerts": plain(self._alerts),
-                "epochs": plain(self._epochs),
+                "calibration": document_of(self._calibration),
+                "alerts": document_of(self._alerts),
+                "epochs": document_of(self._epochs),
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` gave; no step may have been closed before.
 
         Args:
-            state: plain values.
+            state: JSON values.
 
         Raises:
-            CheckpointError: it is something else.
+            KeyError, ValueError: it is something else.
         """
-        calibration = rebuilt(Calibration, state["calibration"], "calibration")
-        self._epochs = rebuilt(Epochs, state["epochs"], "epochs")
-        self._alerts, self._calibration = rebuilt(AlertWatch, state["alerts"], "alerts"), calibration
+        self._calibration = read_exactly(Calibration, state["calibration"])
+        self._alerts = read_exactly(AlertWatch, state["alerts"])
+        self._epochs = read_exactly(Epochs, state["epochs"])
 
     def not_sent(self) -> None:
         """Note that the report of the last step will not be built: it found no room."""
@@ -182,55 +182,56 @@ class ReportBuilder:
 
     def _build(self, closed: ClosedStep, recorded_at: float) -> StepReport:
         together = None if closed.measured is None else self._together(closed.measured)
-        sums = None if together is None else together.sums
-        measured = sums if sums is not None and sums.tokens and sums.basis is not None else None
-        counted = None if measured is None else measured[WHAT_IF]
-        what_if = None if counted is None or measured is None else counted.scaled(measured.scale)
-        found = None if measured is None else measured[CONTRIBUTIONS]
-        scale = 1.0 if measured is None else measured.scale
-        tokens = () if found is None else with_texts(found.tokens, scale, self._texts)
-        rollouts = () if found is None else rollouts_of(found.rows, scale, self._texts)
-        control = closed.control
-        scalars = self._scalars(sums, closed)
         report = StepReport(
             step=closed.step,
             recorded_at=recorded_at,
-            scalars=scalars
-            | hold_scalars(closed.action, closed.active.control)
+            scalars=hold_scalars(closed.action, closed.active.control)
             | {name: float(value) for name, value in closed.logged.items()}
             | dict(self._transport_scalars())
             | ({} if together is None else _health(together)),
-            histograms=() if sums is None else report_histograms(sums),
             control_version=closed.active.version,
             outcomes=tuple(closed.outcomes),
             labels={
-                "control/method": str(control.method),
-                "control/scope": str(control.scope),
+                "control/method": str(closed.control.method),
+                "control/scope": str(closed.control.scope),
                 "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum.beta:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
-            | ({} if measured is None else {PREDICTION_BASIS: str(measured.basis)})
-            | _cause(measured, scalars)
-            | _sources(sums)
-            | _dead(sums, control, what_if)
-            | ({"covariance/top_source": "bins"} if sums is not None and top_shares_binned(sums) else {})
-            | hold_labels(closed.action)
-            | ({} if what_if is None else {"what_if/source": closed.what_if_source}),
-            what_if=what_if,
-            tokens=tokens,
-            rollouts=rollouts,
+            | hold_labels(closed.action),
         )
-        if sums is not None:
-            with self._lock:
-                alerts = self._alerts.step(report.scalars, report.labels, what_if)
-                share_lost = self._alerts.share_lost
-            if ENTROPY_MEAN in report.scalars and share_lost is not None:
-                report = replace(report, scalars={**report.scalars, ENTROPY_SHARE_LOST: share_lost})
-            report = replace(report, alerts=alerts)
-            self._log_self_check(report)
+        if together is not None and together.sums is not None:
+            report = self._with_sums(report, together.sums, closed)
         self.latest = report
         if closed.learn is not None:
             closed.learn(report)
+        return report
+
+    def _with_sums(self, report: StepReport, sums: StepSums, closed: ClosedStep) -> StepReport:
+        """The report with what was measured of the step; what the loop logged under the same name stays."""
+        measured = self._scalars(sums, closed)
+        labels = {**report.labels, **_sources(sums)}
+        if sums.tokens and sums.basis is not None:
+            found = sums[CONTRIBUTIONS]
+            report = replace(
+                report,
+                what_if=sums[WHAT_IF].scaled(sums.scale),
+                tokens=with_texts(found.tokens, sums.scale, self._texts),
+                rollouts=rollouts_of(found.rows, sums.scale, self._texts),
+            )
+            cause = likely_cause(sums, learnt=has_learnt(measured))
+            labels |= {PREDICTION_BASIS: sums.basis, "what_if/source": closed.what_if_source}
+            labels |= {LIKELY_CAUSE: cause} if cause else {}
+        if sums.tokens:
+            dead = dead_knobs(closed.control, _evidence(sums, closed.control, report.what_if))
+            labels |= {"control/dead": " ".join(dead)} if dead else {}
+        scalars = measured | dict(report.scalars)
+        with self._lock:
+            alerts = self._alerts.step(scalars, labels, report.what_if)
+            share_lost = self._alerts.share_lost
+        if ENTROPY_MEAN in scalars and share_lost is not None:
+            scalars[ENTROPY_SHARE_LOST] = share_lost
+        report = replace(report, scalars=scalars, labels=labels, histograms=report_histograms(sums), alerts=alerts)
+        self._log_self_check(report)
         return report
 
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
@@ -256,9 +257,7 @@ class ReportBuilder:
             self._warned = True
             logger.warning(message, detail)
 
-    def _scalars(self, sums: StepSums | None, closed: ClosedStep) -> dict[str, float]:
-        if sums is None:
-            return {}
+    def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
         scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
         if epoch := self._epochs.step(sums[TOKEN_HASH]):
             scalars[TOKEN_EPOCH] = float(epoch)
@@ -287,56 +286,39 @@ def _health(together: GlobalStep) -> dict[str, float]:
     return {name: float(count) for name, count in counts.items() if count}
 
 
-def _cause(sums: StepSums | None, scalars: Mapping[str, float]) -> dict[str, str]:
-    cause = "" if sums is None else likely_cause(sums, learnt=has_learnt(scalars))
-    return {LIKELY_CAUSE: cause} if cause else {}
-
-
-def _sources(sums: StepSums | None) -> dict[str, str]:
+def _sources(sums: StepSums) -> dict[str, str]:
     """Where the step's thresholds came from; several where `gate` calls differed, empty where none was counted."""
-    used = () if sums is None else sums[SOURCES]
-    names = [source for source, calls in zip(THRESHOLD_SOURCES, used, strict=False) if calls]
+    names = [source for source, calls in zip(THRESHOLD_SOURCES, sums[SOURCES], strict=True) if calls]
     return {"threshold/source": "+".join(names)} if names else {}
 
 
-def _dead(sums: StepSums | None, control: Control, what_if: WhatIfSums | None) -> dict[str, str]:
-    """Knobs that could not act in this step, in sentences; empty where all could."""
-    if sums is None or not sums.tokens:
-        return {}
+def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> StepEvidence:
     counts, ratios, scores = sums[SIGNS], sums[RATIOS], sums[DISCRIMINATOR]
-    outside_low, outside_high = _outside(control, what_if) if counts.selected else (0.0, 0.0)
-    reasons = dead_knobs(
-        control,
-        StepEvidence(
-            tokens=sums.tokens,
-            positive=counts.positive,
-            negative=counts.negative,
-            candidates=counts.selected,
-            spared=counts.kept,
-            decreasing=counts.decreasing,
-            increasing=counts.increasing,
-            discriminator_mean=scores.mean,
-            discriminator_std=scores.standard_deviation,
-            vocab_centered_std=sums[VOCAB_CENTERED].standard_deviation,
-            largest_entropy=sums[LARGEST_ENTROPY],
-            largest_expected_score=sums[LARGEST_EXPECTED_SCORE],
-            groups=len(sums[GROUPS].of_several),
-            old_entropies_known=bool(sums[OLD_ENTROPIES_KNOWN]),
-            ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
-            outside_low=outside_low,
-            outside_high=outside_high,
-        ),
+    outside_low = outside_high = 0.0
+    if what_if is not None and control.method.thresholds and counts.selected:
+        # Counted as the gate counted them.
+        curve = WhatIfCurve(what_if, control.scope, control.method)
+        outside_low = curve.at(control.mu_low, None).clip_fraction * what_if.tokens
+        outside_high = curve.at(None, control.mu_high).clip_fraction * what_if.tokens
+    return StepEvidence(
+        tokens=sums.tokens,
+        positive=counts.positive,
+        negative=counts.negative,
+        candidates=counts.selected,
+        spared=counts.kept,
+        decreasing=counts.decreasing,
+        increasing=counts.increasing,
+        discriminator_mean=scores.mean,
+        discriminator_std=scores.standard_deviation,
+        vocab_centered_std=sums[VOCAB_CENTERED].standard_deviation,
+        largest_entropy=sums[LARGEST_ENTROPY],
+        largest_expected_score=sums[LARGEST_EXPECTED_SCORE],
+        groups=len(sums[GROUPS].of_several),
+        old_entropies_known=bool(sums[OLD_ENTROPIES_KNOWN]),
+        ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
+        outside_low=outside_low,
+        outside_high=outside_high,
     )
-    return {"control/dead": " ".join(reasons)} if reasons else {}
-
-
-def _outside(control: Control, what_if: WhatIfSums | None) -> tuple[float, float]:
-    """How many tokens lie beyond the lower and the upper threshold, counted as the gate counted them."""
-    if what_if is None or not control.method.thresholds:
-        return 0.0, 0.0
-    curve = WhatIfCurve(what_if, control.scope, control.method)
-    low, high = curve.at(control.mu_low, None), curve.at(None, control.mu_high)
-    return low.clip_fraction * what_if.tokens, high.clip_fraction * what_if.tokens
 
 
 def entropies_after_update(

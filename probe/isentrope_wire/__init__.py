@@ -5,7 +5,7 @@
 - `hold_decision`: which thresholds hold an entropy; `what_if`: what other thresholds would have done to a step
 - `reports`: what a start, a step and a finish report; `codec`: these dataclasses as protobuf and back
 - `answers`, `control_answers`: what REST answers
-- `numbers`: numbers in JSON, and text of others in a line of ours; `environment`: the ISENTROPE_* variables that several
+- `numbers`: dataclasses and numbers in JSON, and text of others in a line of ours; `environment`: the ISENTROPE_* variables that several
   processes read
 - `backoff`: a growing pause between attempts; `errors`: the root of every error raised on purpose
 - `v1`: telemetry.proto and its generated code

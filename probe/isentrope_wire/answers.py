@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from isentrope_wire.control_answers import RunControl
 from isentrope_wire.numbers import Answer, Number
-from isentrope_wire.reports import AlertLevel
+from isentrope_wire.reports import AlertCause, AlertLevel, DrivingToken, Rollout, ScoreHistogram
 
 _T = TypeVar("_T")
 
@@ -25,8 +25,6 @@ class Status(StrEnum):
     FAILED = "failed"
     ENDED = "ended"
     """The process ended without finishing the run; whether that went well is not known."""
-    IMPORTED = "imported"
-    """The history of another tool, or an export: it was complete when it came."""
     SILENT = "silent"
     """No report and no finish for a while: frozen, killed or cut off."""
 
@@ -241,17 +239,6 @@ class SeriesAnswer(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepHistogram(Answer):
-    """Counts over equal bins of [low, high]; values that are not finite are counted apart."""
-
-    name: str
-    low: Number
-    high: Number
-    counts: list[int]
-    not_finite: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramColumns(Answer):
     """One histogram over steps."""
 
@@ -274,7 +261,7 @@ class StepReport(Answer):
     incarnation: str
     rank: int
     scalars: dict[str, Number]
-    histograms: list[StepHistogram]
+    histograms: list[ScoreHistogram]
     labels: dict[str, str]
 
 
@@ -290,32 +277,11 @@ class LiveStep(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopToken(Answer):
-    """One token. Its text is whatever a model or a user wrote: show it as text, never as markup."""
-
-    rank: int
-    sequence: int | None
-    """Row among the rank's rows of the step; null where there are no rows."""
-    position: int
-    token_id: int | None
-    text: str | None
-    """At most 40 characters; null without a tokenizer."""
-    logprob: Number
-    entropy: Number
-    vocab_centered_score: Number
-    advantage: Number
-    contribution: Number
-    """-u S_c in nats per unit gain; of a clipped token, what it would have been."""
-    kept: bool
-    """Whether the token's gradient took part."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopTokens(Answer):
     """The top contributing tokens of a step, largest first; empty where the step reported none."""
 
     step: int | None
-    items: list[TopToken]
+    items: list[DrivingToken]
     score_std: Number | None = None
     """Standard deviation of S_c over the step's tokens, in nats; null where not measured."""
     lowering: Number | None = None
@@ -327,46 +293,13 @@ class TopTokens(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout(Answer):
-    """Running text: the tokens of one row of a step around the one that contributes most.
-
-    The lists have one item per token. Their texts are whatever a model or a user wrote: show them as text, never as markup.
-    """
-
-    rank: int
-    sequence: int | None
-    """As a top token's."""
-    first_position: int
-    """Of the first token here, in its row."""
-    cut_before: bool
-    """Whether the row has tokens before the first one here."""
-    cut_after: bool
-    """Whether the row has tokens after the last one here."""
-    advantage: Number
-    """Of the token that contributes most."""
-    reward: Number | None
-    """null: the probe was not given it."""
-    absolute_contribution: Number
-    """Sum of |contribution| over all tokens of the row, also those that are not here."""
-    texts: list[str]
-    """They join to readable text. Empty where a token ends inside a character: the next one's text has it whole."""
-    logprobs: list[Number | None]
-    """null where the mask leaves the token out; likewise in the lists below."""
-    vocab_centered_scores: list[Number | None]
-    contributions: list[Number | None]
-    """As a top token's, rounded to 1/8191 of the list's largest."""
-    kept: list[bool | None]
-    """Whether the token's gradient took part."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts(Answer):
     """The rollouts of a step whose tokens contribute most, largest first; empty where the step reported none."""
 
     step: int | None
     items: list[Rollout]
     score_std: Number | None
-    """As in the answer about top tokens; likewise the next two."""
+    """As in `TopTokens`; likewise the next two."""
     lowering: Number | None
     raising: Number | None
     next_cursor: None = None
@@ -406,19 +339,6 @@ class RecurringTokens(Answer):
     positive number; null where not measured."""
     items: list[RecurringToken]
     next_cursor: None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertCause(Answer):
-    """Which part of the unit prediction changes the entropy most."""
-
-    quadrant: str
-    """The metric of the part by sign of A and S_c: change/positive_high, change/negative_low ..."""
-    mechanism: str | None
-    """The metric of the part by mechanism: change/by_kl_penalty ...; null where none is measured or pulls that way."""
-    changes: dict[str, float | None]
-    """Every such part, the mean of the last steps, in nats per unit gain."""
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,10 +382,6 @@ class AccessToken(Answer):
     revoked_at: float | None
     last_used_at: float | None
     """To within some seconds; null: never."""
-    run: str | None
-    """The only run it may report, by id or name; null: any."""
-    project: str | None
-    """The only project it may report; null: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,28 +413,10 @@ class AuditEntry(Answer):
     """Rises from entry to entry; numbers may be missing."""
     at: float
     actor: str
-    """Name of a token, `rank N`, server, or command line."""
+    """Name of a token, `rank N`, or server."""
     token_id: str | None
     """Id of the actor's token; names may repeat."""
     action: str
     subject: str
     change: dict[str, Any]
     """What changed, old and new where both exist."""
-    chain_hash: str
-    """SHA-256 over the hash before and this entry."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditVerification(Answer):
-    """Result of checking every entry of the audit trail."""
-
-    is_whole: bool
-    entries: int
-    head: str
-    """Hash of the newest entry. Keep it elsewhere, and pass it later to check that the trail still contains it."""
-    broken_at: int | None
-    """Number of the first entry whose hash doesn't fit."""
-    is_cut: bool
-    """Entries are missing at the end, or were added past it."""
-    knows_earlier_head: bool | None
-    """Whether the hash passed as `head` is one of the chain's."""

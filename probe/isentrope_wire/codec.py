@@ -1,27 +1,32 @@
-"""Domain dataclass <-> protobuf. The only file that knows both sides."""
+"""Dataclass <-> protobuf. The only file that knows both sides.
+
+A field is the same on both sides, or its type says how it travels: None as an absent field, a StrEnum as text, a dataclass
+as its message. `_FORMS` lists the messages, with what else differs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from enum import StrEnum
 from itertools import accumulate
-from operator import sub
+from operator import attrgetter, sub
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from isentrope_wire.control import Control
-from isentrope_wire.errors import CodecError, ConfigurationError
+from isentrope_wire.errors import CodecError
 from isentrope_wire.reports import (
     Alert,
     AlertCause,
-    AlertLevel,
     ControlOutcome,
     ControlSnapshot,
     DrivingToken,
     Gap,
-    OutcomeState,
     Payload,
     Record,
     Rollout,
@@ -31,7 +36,10 @@ from isentrope_wire.reports import (
     StepReport,
 )
 from isentrope_wire.v1 import telemetry_pb2 as pb
-from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfError, WhatIfSums
+from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfSums
+
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound=Message)
 
 JSON_NESTING = 32
 """How deep objects and lists may be nested in a run's configuration."""
@@ -51,18 +59,7 @@ def payload_hash(payload: bytes) -> bytes:
 
 def encode_payload(message: Payload) -> bytes:
     """Serialise one message for the spool and the wire."""
-    match message:
-        case RunStarted():
-            envelope = pb.Payload(run_started=run_started_to_pb(message))
-        case StepReport():
-            envelope = pb.Payload(step_report=_step_report_to_pb(message))
-        case RunFinished():
-            envelope = pb.Payload(run_finished=_run_finished_to_pb(message))
-        case Gap():
-            envelope = pb.Payload(
-                gap=pb.Gap(first_seq=message.first_seq, last_seq=message.last_seq, reason=message.reason)
-            )
-    return envelope.SerializeToString(deterministic=True)
+    return pb.Payload(**{_BODIES[type(message)]: to_pb(message)}).SerializeToString(deterministic=True)
 
 
 def decode_payload(payload: bytes) -> Payload:
@@ -71,21 +68,20 @@ def decode_payload(payload: bytes) -> Payload:
     Raises:
         CodecError: the bytes are no payload of this protocol version.
     """
-    try:
-        envelope = pb.Payload.FromString(payload)
-    except DecodeError as error:
-        raise CodecError(f"Expected a serialised isentrope_wire.v1.Payload, got {len(payload)} other bytes.") from error
-    kind = envelope.WhichOneof("body")
-    if kind == "run_started":
-        return run_started_from_pb(envelope.run_started)
-    if kind == "step_report":
-        return _step_report_from_pb(envelope.step_report)
-    if kind == "run_finished":
-        return _run_finished_from_pb(envelope.run_finished)
-    if kind == "gap":
-        gap = envelope.gap
-        return Gap(first_seq=gap.first_seq, last_seq=gap.last_seq, reason=gap.reason)
+    envelope = _parsed(pb.Payload, payload)
+    body = envelope.WhichOneof("body")
+    for kind, name in _BODIES.items():
+        if name == body:
+            return from_pb(kind, getattr(envelope, name))
     raise CodecError("The payload holds no message this version knows; upgrade the server before the probe.")
+
+
+_BODIES: dict[type[Payload], str] = {
+    RunStarted: "run_started",
+    StepReport: "step_report",
+    RunFinished: "run_finished",
+    Gap: "gap",
+}
 
 
 def record_of(seq: int, message: Payload) -> Record:
@@ -94,53 +90,29 @@ def record_of(seq: int, message: Payload) -> Record:
     return Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
 
 
-def record_to_pb(record: Record) -> pb.Record:
-    return pb.Record(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash)
+def to_pb(value: object) -> Any:
+    """The protobuf message of one of the dataclasses in `isentrope_wire.reports`."""
+    return _FORMS[type(value)].write(value)
 
 
-def record_from_pb(record: pb.Record) -> Record:
-    return Record(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash)
+def from_pb(kind: type[_T], message: Message) -> _T:
+    """Read `to_pb` back.
 
-
-def run_started_to_pb(run: RunStarted) -> pb.RunStarted:
-    return pb.RunStarted(
-        run_id=run.run_id,
-        incarnation=run.incarnation,
-        rank=run.rank,
-        world_size=run.world_size,
-        name=run.name,
-        project=run.project,
-        config_json=_to_json(run.config),
-        tags=run.tags,
-        started_at=run.started_at,
-        probe_version=run.probe_version,
-        capabilities=run.capabilities,
-        planned_steps=run.planned_steps,
-        initial_control=None if run.initial_control is None else control_snapshot_to_pb(run.initial_control),
-    )
-
-
-def run_started_from_pb(run: pb.RunStarted) -> RunStarted:
-    return RunStarted(
-        run_id=run.run_id,
-        incarnation=run.incarnation,
-        rank=run.rank,
-        world_size=run.world_size,
-        name=run.name,
-        project=run.project,
-        config=_object_from_json("config_json", run.config_json),
-        tags=tuple(run.tags),
-        started_at=run.started_at,
-        probe_version=run.probe_version,
-        capabilities=tuple(run.capabilities),
-        planned_steps=run.planned_steps if run.HasField("planned_steps") else None,
-        initial_control=(control_snapshot_from_pb(run.initial_control) if run.HasField("initial_control") else None),
-    )
+    Raises:
+        CodecError: a field has a value that the dataclass can't have, such as a control that no probe could apply.
+    """
+    try:
+        found: _T = _FORMS[kind].read(message)
+    except CodecError:
+        raise
+    except ValueError as error:
+        raise CodecError(f"{kind.__name__} can't be read: {error}") from error
+    return found
 
 
 def encode_control(snapshot: ControlSnapshot) -> bytes:
     """The snapshot as it lies in the control file and in a checkpoint, and as rank 0 broadcasts it."""
-    return control_snapshot_to_pb(snapshot).SerializeToString(deterministic=True)
+    return _bytes(to_pb(snapshot))
 
 
 def decode_control(content: bytes) -> ControlSnapshot:
@@ -149,381 +121,163 @@ def decode_control(content: bytes) -> ControlSnapshot:
     Raises:
         CodecError: the bytes are no snapshot of this protocol version.
     """
-    try:
-        return received_control(pb.ControlSnapshot.FromString(content))
-    except DecodeError as error:
-        raise CodecError(f"Expected a serialised control snapshot, got {len(content)} other bytes.") from error
+    return received_control(_parsed(pb.ControlSnapshot, content))
 
 
 def received_control(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
     """Read a snapshot on its way to a probe: one it can't read comes as `unreadable`, so that the probe can reject it."""
     try:
-        return control_snapshot_from_pb(snapshot)
+        return from_pb(ControlSnapshot, snapshot)
     except CodecError as error:
         return ControlSnapshot(
             version=snapshot.version,
             control=Control(),
             author=snapshot.author,
             requested_at=snapshot.requested_at,
-            unreadable=str(error),
+            unreadable=str(error.__cause__ or error),
         )
-
-
-def control_snapshot_to_pb(snapshot: ControlSnapshot) -> pb.ControlSnapshot:
-    return pb.ControlSnapshot(
-        version=snapshot.version,
-        document_json=_to_json(snapshot.control.to_document()),
-        author=snapshot.author,
-        requested_at=snapshot.requested_at,
-        expires_at=snapshot.expires_at,
-        unreadable=snapshot.unreadable,
-    )
-
-
-def control_snapshot_from_pb(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
-    """Read a snapshot back.
-
-    Raises:
-        CodecError: the snapshot holds a control that no probe could apply.
-    """
-    try:
-        control = Control.from_document(_object_from_json("document_json", snapshot.document_json))
-    except ConfigurationError as error:
-        raise CodecError(f"Control version {snapshot.version} can't be read: {error}") from error
-    return ControlSnapshot(
-        version=snapshot.version,
-        control=control,
-        author=snapshot.author,
-        requested_at=snapshot.requested_at,
-        expires_at=snapshot.expires_at if snapshot.HasField("expires_at") else None,
-        unreadable=snapshot.unreadable,
-    )
-
-
-def _step_report_to_pb(report: StepReport) -> pb.StepReport:
-    return pb.StepReport(
-        step=report.step,
-        recorded_at=report.recorded_at,
-        scalars=report.scalars,
-        histograms=[
-            pb.ScoreHistogram(name=h.name, low=h.low, high=h.high, counts=h.counts, not_finite=h.not_finite)
-            for h in report.histograms
-        ],
-        control_version=report.control_version,
-        outcomes=[_outcome_to_pb(outcome) for outcome in report.outcomes],
-        labels=report.labels,
-        what_if=None if report.what_if is None else _what_if_to_pb(report.what_if),
-        tokens=_tokens_to_pb(report.tokens) if report.tokens else None,
-        rollouts=_rollouts_to_pb(report.rollouts) if report.rollouts else None,
-        alerts=[_alert_to_pb(alert) for alert in report.alerts],
-    )
-
-
-def _step_report_from_pb(report: pb.StepReport) -> StepReport:
-    scalars = report.scalars
-    return StepReport(
-        step=report.step,
-        recorded_at=report.recorded_at,
-        # Both are quicker than the shorter `dict(...)` and `tuple(...)`, and decoding is half of what a busy server does.
-        scalars={name: scalars[name] for name in scalars},
-        histograms=tuple(
-            ScoreHistogram(name=h.name, low=h.low, high=h.high, counts=tuple(h.counts[:]), not_finite=h.not_finite)
-            for h in report.histograms
-        ),
-        control_version=report.control_version,
-        outcomes=tuple(_outcome_from_pb(outcome) for outcome in report.outcomes),
-        labels=dict(report.labels),
-        what_if=_what_if_from_pb(report.what_if) if report.HasField("what_if") else None,
-        tokens=_tokens_from_pb(report.tokens) if report.HasField("tokens") else (),
-        rollouts=_rollouts_from_pb(report.rollouts) if report.HasField("rollouts") else (),
-        alerts=tuple(_alert_from_pb(alert) for alert in report.alerts),
-    )
-
-
-def _alert_to_pb(alert: Alert) -> pb.Alert:
-    cause, suggestion = alert.cause, alert.suggestion
-    return pb.Alert(
-        kind=alert.kind,
-        message=alert.message,
-        evidence=alert.evidence,
-        level=str(alert.level),
-        cause=None
-        if cause is None
-        else pb.AlertCause(
-            quadrant=cause.quadrant, mechanism=cause.mechanism, changes=cause.changes, message=cause.message
-        ),
-        suggestion_json=None if suggestion is None else _to_json(suggestion.to_document()),
-    )
-
-
-def _alert_from_pb(alert: pb.Alert) -> Alert:
-    """
-    Raises:
-        CodecError: a level that there is not, or a suggestion that is no control document.
-    """
-    cause = alert.cause
-    try:
-        return Alert(
-            kind=alert.kind,
-            message=alert.message,
-            evidence=dict(alert.evidence),
-            level=AlertLevel(alert.level),
-            cause=AlertCause(
-                quadrant=cause.quadrant,
-                mechanism=cause.mechanism if cause.HasField("mechanism") else None,
-                changes=dict(cause.changes),
-                message=cause.message,
-            )
-            if alert.HasField("cause")
-            else None,
-            suggestion=Control.from_document(_object_from_json("suggestion_json", alert.suggestion_json))
-            if alert.HasField("suggestion_json")
-            else None,
-        )
-    except ValueError as error:
-        raise CodecError(f"The alert {alert.kind:.80} can't be read: {error}") from error
 
 
 def encode_tokens(tokens: Sequence[DrivingToken]) -> bytes:
-    """The tokens that count most by themselves, for the server's store."""
-    return _tokens_to_pb(tokens).SerializeToString(deterministic=True)
+    """Top tokens by themselves, for the server's store."""
+    return _bytes(pb.DrivingTokens(tokens=map(to_pb, tokens)))
 
 
 def decode_tokens(packed: bytes) -> tuple[DrivingToken, ...]:
     """Read `encode_tokens` back.
 
     Raises:
-        CodecError: the bytes are no tokens of this version.
+        CodecError: the bytes are no tokens of this version; likewise below.
     """
-    try:
-        return _tokens_from_pb(pb.DrivingTokens.FromString(packed))
-    except DecodeError as error:
-        raise CodecError(f"Expected serialised tokens of a step, got {len(packed)} other bytes.") from error
-
-
-def _tokens_to_pb(tokens: Sequence[DrivingToken]) -> pb.DrivingTokens:
-    return pb.DrivingTokens(
-        tokens=[
-            pb.DrivingToken(
-                rank=token.rank,
-                sequence=token.sequence,
-                position=token.position,
-                token_id=token.token_id,
-                text=token.text,
-                logprob=token.logprob,
-                entropy=token.entropy,
-                vocab_centered_score=token.vocab_centered_score,
-                advantage=token.advantage,
-                contribution=token.contribution,
-                kept=token.kept,
-            )
-            for token in tokens
-        ]
-    )
-
-
-def _tokens_from_pb(tokens: pb.DrivingTokens) -> tuple[DrivingToken, ...]:
-    return tuple(
-        DrivingToken(
-            rank=token.rank,
-            sequence=token.sequence if token.HasField("sequence") else None,
-            position=token.position,
-            token_id=token.token_id if token.HasField("token_id") else None,
-            text=token.text if token.HasField("text") else None,
-            logprob=token.logprob,
-            entropy=token.entropy,
-            vocab_centered_score=token.vocab_centered_score,
-            advantage=token.advantage,
-            contribution=token.contribution,
-            kept=token.kept,
-        )
-        for token in tokens.tokens
-    )
+    return tuple(from_pb(DrivingToken, token) for token in _parsed(pb.DrivingTokens, packed).tokens)
 
 
 def encode_rollouts(rollouts: Sequence[Rollout]) -> bytes:
-    """The rollouts by themselves, for the server's store."""
-    return _rollouts_to_pb(rollouts).SerializeToString(deterministic=True)
+    """Rollouts by themselves, for the server's store."""
+    return _bytes(pb.Rollouts(rollouts=map(to_pb, rollouts)))
 
 
 def decode_rollouts(packed: bytes) -> tuple[Rollout, ...]:
-    """Read `encode_rollouts` back.
-
-    Raises:
-        CodecError: the bytes are no rollouts of this version.
-    """
-    try:
-        return _rollouts_from_pb(pb.Rollouts.FromString(packed))
-    except DecodeError as error:
-        raise CodecError(f"Expected serialised rollouts of a step, got {len(packed)} other bytes.") from error
-
-
-def _rollouts_to_pb(rollouts: Sequence[Rollout]) -> pb.Rollouts:
-    return pb.Rollouts(
-        rollouts=[
-            pb.Rollout(
-                rank=rollout.rank,
-                sequence=rollout.sequence,
-                first_position=rollout.first_position,
-                cut_before=rollout.cut_before,
-                cut_after=rollout.cut_after,
-                advantage=rollout.advantage,
-                reward=rollout.reward,
-                absolute_contribution=rollout.absolute_contribution,
-                texts=rollout.texts,
-                logprobs=_rounded_to_pb(rollout.logprobs),
-                vocab_centered_scores=_rounded_to_pb(rollout.vocab_centered_scores),
-                contributions=_rounded_to_pb(rollout.contributions),
-                states=map(_STATES.index, rollout.kept),
-            )
-            for rollout in rollouts
-        ]
-    )
-
-
-def _rollouts_from_pb(rollouts: pb.Rollouts) -> tuple[Rollout, ...]:
-    """
-    Raises:
-        CodecError: lists of different lengths, or a state that there is not.
-    """
-    return tuple(map(_rollout_from_pb, rollouts.rollouts))
-
-
-def _rollout_from_pb(rollout: pb.Rollout) -> Rollout:
-    lists = (rollout.logprobs.parts, rollout.vocab_centered_scores.parts, rollout.contributions.parts, rollout.states)
-    if any(len(one) != len(rollout.texts) for one in lists):
-        raise CodecError(f"A rollout has as many numbers as texts, got {len(rollout.texts)} and {[*map(len, lists)]}.")
-    if max(rollout.states, default=0) >= len(_STATES):
-        raise CodecError(f"A token of a rollout has a state from 0 to 2, got {max(rollout.states)}.")
-    kept = tuple(_STATES[state] for state in rollout.states)
-    return Rollout(
-        rank=rollout.rank,
-        sequence=rollout.sequence if rollout.HasField("sequence") else None,
-        first_position=rollout.first_position,
-        cut_before=rollout.cut_before,
-        cut_after=rollout.cut_after,
-        advantage=rollout.advantage,
-        reward=rollout.reward if rollout.HasField("reward") else None,
-        absolute_contribution=rollout.absolute_contribution,
-        texts=tuple(rollout.texts),
-        logprobs=_rounded_from_pb(rollout.logprobs, kept),
-        vocab_centered_scores=_rounded_from_pb(rollout.vocab_centered_scores, kept),
-        contributions=_rounded_from_pb(rollout.contributions, kept),
-        kept=kept,
-    )
-
-
-def _rounded_to_pb(numbers: Sequence[float | None]) -> pb.RoundedNumbers:
-    """What is not finite becomes 0."""
-    known = [number if number is not None and math.isfinite(number) else 0.0 for number in numbers]
-    known = [max(-_LARGEST_FLOAT, min(number, _LARGEST_FLOAT)) for number in known]
-    largest = max(map(abs, known), default=0.0)
-    scale = _PARTS / largest if largest > _SMALLEST_FLOAT else 0.0
-    return pb.RoundedNumbers(largest=largest, parts=[round(scale * number) for number in known])
-
-
-def _rounded_from_pb(numbers: pb.RoundedNumbers, kept: Sequence[bool | None]) -> tuple[float | None, ...]:
-    scale = numbers.largest / _PARTS
-    return tuple(None if state is None else scale * part for part, state in zip(numbers.parts, kept, strict=True))
+    return tuple(from_pb(Rollout, rollout) for rollout in _parsed(pb.Rollouts, packed).rollouts)
 
 
 def encode_what_if(sums: WhatIfSums) -> bytes:
-    """The sums by themselves, for the server's store."""
-    return _what_if_to_pb(sums).SerializeToString(deterministic=True)
+    """What-if sums by themselves, for the server's store."""
+    return _bytes(to_pb(sums))
 
 
 def decode_what_if(packed: bytes) -> WhatIfSums:
-    """Read `encode_what_if` back.
+    return from_pb(WhatIfSums, _parsed(pb.WhatIfSums, packed))
 
-    Raises:
-        CodecError: the bytes are no sums of this version.
-    """
+
+def _bytes(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)
+
+
+def _parsed(kind: type[_M], content: bytes) -> _M:
     try:
-        return _what_if_from_pb(pb.WhatIfSums.FromString(packed))
+        return kind.FromString(content)
     except DecodeError as error:
-        raise CodecError(f"Expected serialised what-if sums, got {len(packed)} other bytes.") from error
-
-
-def _what_if_to_pb(sums: WhatIfSums) -> pb.WhatIfSums:
-    return pb.WhatIfSums(
-        edge_set=EDGE_SET,
-        tokens=sums.tokens,
-        change_sum=sums.change_sum,
-        clip_b=_bins_to_pb(sums.clip_b),
-        clip_v=_bins_to_pb(sums.clip_v),
-    )
-
-
-def _what_if_from_pb(sums: pb.WhatIfSums) -> WhatIfSums:
-    if sums.edge_set != EDGE_SET:
         raise CodecError(
-            f"What-if sums over the bin edges of set {EDGE_SET} can be read, got set {sums.edge_set}; "
-            "upgrade the server before the probe."
+            f"Expected a serialised {kind.DESCRIPTOR.full_name}, got {len(content)} other bytes."
+        ) from error
+
+
+class _Field(NamedTuple):
+    """How one field of a dataclass travels."""
+
+    name: str
+    """In the message."""
+    write: Callable[[Any], Any] | None = None
+    """The message's value, of the dataclass's. None: the same."""
+    read: Callable[[Any], Any] | None = None
+    """The dataclass's value, of the whole message. None: the message's."""
+
+
+class _Form:
+    """A dataclass and its message."""
+
+    def __init__(self, kind: type, message: type[Message], **special: _Field) -> None:
+        """
+        Args:
+            kind: the dataclass.
+            message: its message.
+            special: the fields whose types do not say how they travel.
+        """
+        self._kind, self._message = kind, message
+        hints = get_type_hints(kind)
+        found = {field.name: special.get(field.name) or _field(field.name, hints[field.name]) for field in fields(kind)}
+        self._written = [(name, field.name, field.write) for name, field in found.items()]
+        self._read = [(name, field.read) for name, field in found.items()]
+
+    def write(self, value: object) -> Message:
+        return self._message(
+            **{
+                to: getattr(value, name) if write is None else write(getattr(value, name))
+                for name, to, write in self._written
+            }
         )
-    try:
-        return WhatIfSums(
-            tokens=sums.tokens,
-            change_sum=sums.change_sum,
-            clip_b=_bins_from_pb(sums.clip_b),
-            clip_v=_bins_from_pb(sums.clip_v),
+
+    def read(self, message: Message) -> Any:
+        return self._kind(
+            **{name: getattr(message, name) if read is None else read(message) for name, read in self._read}
         )
-    except WhatIfError as error:
-        raise CodecError(f"What-if sums can't be read: {error}") from error
 
 
-def _bins_to_pb(sums: BinSums) -> pb.BinSums:
-    steps = list(map(sub, sums.cells, (-1, *sums.cells)))
-    return pb.BinSums(cell_steps=steps, counts=sums.counts, change_sums=sums.change_sums)
+def _field(name: str, hint: Any) -> _Field:
+    """How a field of this type travels."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    value_of = attrgetter(name)
+    form = _FORMS.get(arguments[0] if arguments else hint)
+    if type(None) in arguments and form is None:
+        return _Field(name, None, lambda message: value_of(message) if message.HasField(name) else None)
+    if origin is tuple and form is None:
+        # A slice is quicker than the iterator.
+        return _Field(name, None, lambda message: tuple(value_of(message)[:]))
+    if origin is Mapping:
+        return _Field(name, None, lambda message: _dictionary(value_of(message)))
+    if form is None:
+        is_word = isinstance(hint, type) and issubclass(hint, StrEnum)
+        return _Field(name, str, lambda message: _member(hint, value_of(message))) if is_word else _Field(name)
+    write, read = form.write, form.read
+    if type(None) in arguments:
+        return _Field(
+            name,
+            lambda value: None if value is None else write(value),
+            lambda message: read(value_of(message)) if message.HasField(name) else None,
+        )
+    if origin is tuple:
+        return _Field(name, lambda values: [*map(write, values)], lambda message: tuple(map(read, value_of(message))))
+    return _Field(name, write, lambda message: read(value_of(message)))
 
 
-def _bins_from_pb(sums: pb.BinSums) -> BinSums:
-    cells = tuple(count - 1 for count in accumulate(sums.cell_steps))
-    return BinSums(cells, tuple(sums.counts), tuple(sums.change_sums))
+def _dictionary(values: Mapping[str, Any]) -> dict[str, Any]:
+    # Quicker than the shorter `dict(values)`.
+    return {name: values[name] for name in values}
 
 
-def _run_finished_to_pb(finished: RunFinished) -> pb.RunFinished:
-    return pb.RunFinished(
-        status=finished.status,
-        step=finished.step,
-        finished_at=finished.finished_at,
-        error=finished.error,
-        outcomes=[_outcome_to_pb(outcome) for outcome in finished.outcomes],
-    )
-
-
-def _run_finished_from_pb(finished: pb.RunFinished) -> RunFinished:
-    return RunFinished(
-        status=finished.status,
-        step=finished.step if finished.HasField("step") else None,
-        finished_at=finished.finished_at,
-        error=finished.error,
-        outcomes=tuple(_outcome_from_pb(outcome) for outcome in finished.outcomes),
-    )
-
-
-def _outcome_to_pb(outcome: ControlOutcome) -> pb.ControlOutcome:
-    return pb.ControlOutcome(
-        version=outcome.version,
-        state=outcome.state,
-        step=outcome.step,
-        at=outcome.at,
-        code=outcome.code,
-        message=outcome.message,
-    )
-
-
-def _outcome_from_pb(outcome: pb.ControlOutcome) -> ControlOutcome:
+def _member(kind: type[StrEnum], text: str) -> StrEnum:
     try:
-        state = OutcomeState(outcome.state)
+        return kind(text)
     except ValueError:
-        raise CodecError(f"A control outcome is one of {', '.join(OutcomeState)}; got {outcome.state!r}.") from None
-    return ControlOutcome(
-        version=outcome.version,
-        state=state,
-        step=outcome.step if outcome.HasField("step") else None,
-        at=outcome.at,
-        code=outcome.code,
-        message=outcome.message,
+        raise CodecError(f"{kind.__name__} is one of {', '.join(kind)}; got {text!r:.80}.") from None
+
+
+def _json(name: str) -> _Field:
+    """An object of a user's, as text."""
+    return _Field(name, _to_json, lambda message: _object_from_json(name, getattr(message, name)))
+
+
+def _control(name: str) -> _Field:
+    """A control as its document, as text; None as an absent field."""
+    return _Field(
+        name,
+        lambda control: None if control is None else _to_json(control.to_document()),
+        lambda message: (
+            Control.from_document(_object_from_json(name, getattr(message, name)))
+            if not message.DESCRIPTOR.fields_by_name[name].has_presence or message.HasField(name)
+            else None
+        ),
     )
 
 
@@ -550,3 +304,116 @@ def is_deeper(value: object, levels: int) -> bool:
         return False
     items = value.values() if isinstance(value, dict) else value
     return levels == 0 or any(is_deeper(item, levels - 1) for item in items)
+
+
+def _rounded(name: str) -> _Field:
+    """Numbers of a rollout's tokens; None only where the mask leaves the token out."""
+    return _Field(name, _rounded_to_pb, lambda message: _rounded_from_pb(getattr(message, name), message.states))
+
+
+def _rounded_to_pb(numbers: Sequence[float | None]) -> pb.RoundedNumbers:
+    """What is not finite becomes 0."""
+    known = [number if number is not None and math.isfinite(number) else 0.0 for number in numbers]
+    known = [max(-_LARGEST_FLOAT, min(number, _LARGEST_FLOAT)) for number in known]
+    largest = max(map(abs, known), default=0.0)
+    scale = _PARTS / largest if largest > _SMALLEST_FLOAT else 0.0
+    return pb.RoundedNumbers(largest=largest, parts=[round(scale * number) for number in known])
+
+
+def _rounded_from_pb(numbers: pb.RoundedNumbers, states: Sequence[int]) -> tuple[float | None, ...]:
+    if len(numbers.parts) != len(states):
+        raise CodecError(f"A rollout has as many numbers as states, got {len(numbers.parts)} and {len(states)}.")
+    scale = numbers.largest / _PARTS
+    return tuple(scale * part if state else None for part, state in zip(numbers.parts, states, strict=True))
+
+
+def _kept_from_pb(rollout: pb.Rollout) -> tuple[bool | None, ...]:
+    if len(rollout.texts) != len(rollout.states):
+        raise CodecError(f"A rollout has as many states as texts, got {len(rollout.states)} and {len(rollout.texts)}.")
+    if max(rollout.states, default=0) >= len(_STATES):
+        raise CodecError(f"A token of a rollout has a state from 0 to 2, got {max(rollout.states)}.")
+    return tuple(_STATES[state] for state in rollout.states)
+
+
+def _bins_of(method: str, bins: BinSums) -> Any:
+    message = to_pb(bins)
+    message.method = method
+    return message
+
+
+class _WhatIfForm(_Form):
+    """What-if sums, which name the bin edges that they were counted over."""
+
+    def write(self, value: object) -> Message:
+        message = super().write(value)
+        message.edge_set = EDGE_SET  # type: ignore[attr-defined]
+        return message
+
+    def read(self, message: Any) -> Any:
+        if message.edge_set != EDGE_SET:
+            raise CodecError(
+                f"What-if sums over the bin edges of set {EDGE_SET} can be read, got set {message.edge_set}; "
+                "upgrade the server before the probe."
+            )
+        return super().read(message)
+
+
+_FORMS: dict[type, _Form] = {}
+
+
+def _travels(kind: type, message: type[Message], /, form: type[_Form] = _Form, **special: _Field) -> None:
+    _FORMS[kind] = form(kind, message, **special)
+
+
+# Each after those that it holds.
+_travels(Record, pb.Record)
+_travels(Gap, pb.Gap)
+_travels(ControlOutcome, pb.ControlOutcome)
+_travels(RunFinished, pb.RunFinished)
+_travels(ControlSnapshot, pb.ControlSnapshot, control=_control("document_json"))
+_travels(RunStarted, pb.RunStarted, config=_json("config_json"))
+_travels(ScoreHistogram, pb.ScoreHistogram)
+_travels(DrivingToken, pb.DrivingToken)
+_travels(
+    Rollout,
+    pb.Rollout,
+    logprobs=_rounded("logprobs"),
+    vocab_centered_scores=_rounded("vocab_centered_scores"),
+    contributions=_rounded("contributions"),
+    kept=_Field("states", lambda kept: [*map(_STATES.index, kept)], _kept_from_pb),
+)
+_travels(
+    BinSums,
+    pb.BinSums,
+    cells=_Field(
+        "cell_steps",
+        lambda cells: [*map(sub, cells, (-1, *cells))],
+        lambda sums: tuple(steps - 1 for steps in accumulate(sums.cell_steps)),
+    ),
+)
+_travels(
+    WhatIfSums,
+    pb.WhatIfSums,
+    form=_WhatIfForm,
+    by_method=_Field(
+        "by_method",
+        lambda by_method: [_bins_of(method, bins) for method, bins in by_method.items()],
+        lambda sums: {bins.method: _FORMS[BinSums].read(bins) for bins in sums.by_method},
+    ),
+)
+_travels(AlertCause, pb.AlertCause)
+_travels(Alert, pb.Alert, suggestion=_control("suggestion_json"))
+_travels(
+    StepReport,
+    pb.StepReport,
+    tokens=_Field(
+        "tokens",
+        lambda tokens: pb.DrivingTokens(tokens=map(to_pb, tokens)) if tokens else None,
+        lambda report: tuple(map(_FORMS[DrivingToken].read, report.tokens.tokens)),
+    ),
+    rollouts=_Field(
+        "rollouts",
+        lambda rollouts: pb.Rollouts(rollouts=map(to_pb, rollouts)) if rollouts else None,
+        lambda report: tuple(map(_FORMS[Rollout].read, report.rollouts.rollouts)),
+    ),
+)

@@ -24,7 +24,7 @@ from isentrope_wire.methods import (
     threshold_methods,
     without_aliases,
 )
-from isentrope_wire.numbers import Answer, is_finite_number, shown
+from isentrope_wire.numbers import Answer, document_of, is_finite_number, shown
 
 LARGEST_CHANGE = 0.05
 """Largest correction of a step where `max_change_per_step` is not given: this share of the distance between entropy and
@@ -122,9 +122,8 @@ class Hold:
 
     def to_document(self) -> dict[str, object]:
         """As JSON takes it, with every field."""
-        document = {field.name: getattr(self, field.name) for field in fields(self)}
-        curve = None if self.target_curve is None else [list(point) for point in self.target_curve]
-        return document | {"side": str(self.side), "target_curve": curve}
+        document: dict[str, object] = document_of(self)
+        return document
 
     def target_at(self, step: int, early_level: float | None) -> float | None:
         """H* of a step, in nats; None where it is a share of an early level that is not known yet.
@@ -425,7 +424,8 @@ class Control(ControlFields):
 
     def to_document(self) -> dict[str, object]:
         """The control as the JSON object users send and read."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        document: dict[str, object] = document_of(self)
+        return document
 
     @classmethod
     def from_document(cls, document: Mapping[str, object]) -> Control:
@@ -453,12 +453,6 @@ class Control(ControlFields):
 
 CAPABILITIES = (*(f"method:{name}" for name in METHODS), "hold")
 """Every `Control.capability` of this version: what a probe announces when its run starts."""
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        return str(value)
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _scope(value: object) -> Scope:

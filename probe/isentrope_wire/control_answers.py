@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from isentrope_wire.control import Control, ControlFields, Scope
 from isentrope_wire.numbers import Answer, Number
@@ -38,7 +38,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedEffect(Answer):
-    """What a control does by the what-if sums of the last steps; of clip_b and clip_v alone, the only ones that these can
+    """What a control does by the what-if sums of the last steps; of methods with thresholds alone, the only ones that these can
     answer for."""
 
     steps: int
@@ -110,7 +110,7 @@ class ControlVersion(ControlFields):
     code: str
     message: str
     predicted: PredictedEffect | None
-    """What it was predicted to do when it was pushed; null of methods other than clip_b and clip_v, of a hold, and where no
+    """What it was predicted to do when it was pushed; null of methods without thresholds, of a hold, and where no
     step had what-if sums."""
     verdict: Verdict | None
     """What it did over its first steps; null until it is applied, of the control the run began with, and in live events."""
@@ -164,44 +164,6 @@ class RunControl(ControlVersion):
     """What each rank made of the newest version."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterDescription(Answer):
-    """One entry of a control's `parameters`."""
-
-    name: str
-    kind: Literal["number", "whole", "choice"]
-    default: float | int | str | None
-    """Value of a control that does not name it; null: off."""
-    minimum: float | None
-    minimum_excluded: bool
-    maximum: float | None
-    choices: list[str]
-    range: str
-    """The bounds or choices in words."""
-    sense: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodDescription(Answer):
-    """One method. The run's capabilities list the methods that its probe can carry out."""
-
-    method: str
-    label: str
-    """The name that people read."""
-    does: str
-    """What the method makes of a token's gradient."""
-    source: str
-    """Where it was published; empty: nowhere."""
-    thresholds: bool
-    """Whether mu_low and mu_high act."""
-    presets: list[str]
-    """The values of `parameters.preset`."""
-    preset_values: dict[str, dict[str, Any]]
-    """The fields of a control that each preset sets."""
-    parameters: list[ParameterDescription]
-
-
-ThresholdMethod = Literal["clip_b", "clip_v"]
 Denominator = Literal["keep", "shrink"]
 
 
@@ -235,7 +197,7 @@ class WhatIfAnswer(Answer):
     """The newest of them."""
     steps: int
     """Number of steps that the numbers are means of."""
-    method: ThresholdMethod
+    method: str
     scope: Scope
     mu_low: float | None
     mu_high: float | None

@@ -21,11 +21,12 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from isentrope_wire.control import Control, Hold, HoldSide, Method, Scope
 from isentrope_wire.errors import CodecError
+from isentrope_wire.methods import SUGGESTED
 from isentrope_wire.metrics import (
     CONTROL_MU_HIGH,
     CONTROL_MU_LOW,
@@ -36,6 +37,7 @@ from isentrope_wire.metrics import (
     HOLD_STEPS_TO_TARGET,
     HOLD_TARGET,
 )
+from isentrope_wire.numbers import document_of, read
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
 
@@ -82,7 +84,8 @@ class Action:
     """Of the newest measured step, from which it was decided, see `EntropyEstimate`. None: not known yet."""
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        """As rank 0 broadcasts it."""
+        return json.dumps(document_of(self)).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Action:
@@ -92,22 +95,11 @@ class Action:
             CodecError: it is something else.
         """
         try:
-            document = json.loads(content)
-            return cls(
-                version=int(document["version"]),
-                status=HoldStatus(document["status"]),
-                scope=Scope(document["scope"]),
-                mu=None if document["mu"] is None else float(document["mu"]),
-                reason=str(document["reason"]),
-                **{name: None if document[name] is None else float(document[name]) for name in _NUMBERS},
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            return read(cls, json.loads(content))
+        except ValueError as error:
             raise CodecError(
                 f"expected rank 0's decision on a held entropy, got {content[:80]!r} ({error})."
             ) from error
-
-
-_NUMBERS = ("target", "steps_to_target", "gain", "drift", "resting_point")
 
 
 def undecided(version: int) -> Action:
@@ -117,7 +109,7 @@ def undecided(version: int) -> Action:
 
 def clipping_method(pushed: Control) -> Method:
     """The method whose thresholds are moved."""
-    return Method.CLIP_V if pushed.method == Method.NONE else pushed.method
+    return SUGGESTED if pushed.method == Method.NONE else pushed.method
 
 
 def control_under(action: Action | None, pushed: Control) -> Control:
@@ -290,7 +282,7 @@ def decide(
     measured: Measured | None,
     *,
     step: int,
-    method: Method = Method.CLIP_V,
+    method: Method = SUGGESTED,
     max_fraction: float | None = None,
     shrink_denominator: bool = False,
     stopped: str = "",
@@ -302,7 +294,7 @@ def decide(
         state: that the last decision returned.
         measured: the newest measured step; None: no numbers have arrived.
         step: the step that begins, counted as in `Measured.step`.
-        method: clip_v or clip_b, whose thresholds are moved.
+        method: whose thresholds are moved.
         max_fraction: of the requested parameters, see `WhatIfCurve.at`.
         shrink_denominator: of the requested parameters, see `WhatIfCurve.at`.
         stopped: why the hold was ended, in a sentence; empty: it was not.

@@ -1,16 +1,22 @@
-"""METHODS: every intervention, one row each: its parameters, presets, label and source.
+"""METHODS: every intervention, one row each: its parameters, presets, label, source, and when it can't act.
 
-The trainer and the server validate by it; the command line, the form, REST and the guide's tables are made from it.
+The trainer and the server validate by it; the command line, the form, REST, the what-if and the guide's tables are made
+from it. A row names its implementation in `isentrope/methods/`, which nothing else does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.metrics import DISCRIMINATOR_SCORES, VOCAB_CENTERED_SCORES
 from isentrope_wire.numbers import is_finite_number, shown
+
+if TYPE_CHECKING:
+    from isentrope_wire.control import Control
+    from isentrope_wire.dead_knobs import StepEvidence
 
 Value = float | int | str | None
 
@@ -35,6 +41,8 @@ class Parameter:
     """The value at which the method does nothing, and what that means."""
     aliases: tuple[str, ...] = ()
     """Names of the same knob in verl, accepted in the place of `name`."""
+    needs_ratio: bool = False
+    """Whether it acts on the importance ratio alone."""
 
     def check(self, value: object) -> Value:
         """The value as this parameter takes it.
@@ -79,10 +87,31 @@ class Parameter:
         return " ".join(word for word in words if word)
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The µ from which on a side can leave nothing out, in standard deviations, and why; None: there is no such."""
+
+    low: float | None = None
+    high: float | None = None
+    why_low: str = ""
+    why_high: str = ""
+
+
+Dead = Callable[["Control", "StepEvidence"], Iterator[str]]
+"""One sentence for each reason why the method does nothing in a step, or not what its numbers ask for."""
+
+
+def _never(control: Control, step: StepEvidence) -> Iterator[str]:
+    return iter(())
+
+
 class Method(str):
     """One row: the name of a method, and what is known of it. A probe's capabilities name those it can carry out."""
 
-    __slots__ = ("does", "label", "parameters", "positive_only", "presets", "source", "thresholds")
+    __slots__ = (
+        "bounds", "dead", "does", "histogram", "implementation", "label", "parameters", "positive_only", "presets", "source",
+        "thresholds",
+    )  # fmt: skip
 
     NONE: ClassVar[Method]
     CLIP_B: ClassVar[Method]
@@ -104,6 +133,8 @@ class Method(str):
     """What becomes of a token's gradient, in one phrase."""
     source: str
     """Where it was published; empty: nowhere."""
+    implementation: str
+    """`file.NAME` of its `Intervention` in `isentrope/methods/`; empty: it changes nothing."""
     thresholds: bool
     """Whether mu_low and mu_high act, and so whether an entropy can be held by moving them."""
     positive_only: bool
@@ -112,6 +143,14 @@ class Method(str):
     """What it can be given beside thresholds and scope, by name."""
     presets: Mapping[str, Mapping[str, object]]
     """By name: what a control that names the preset means where it says nothing itself."""
+    histogram: str
+    """The one of a step's histograms in which its thresholds can be drawn; empty: none."""
+    bounds: Callable[[StepEvidence], Bounds]
+    """Where the sides of its thresholds end in a step."""
+    dead: Dead
+
+    def __reduce__(self) -> tuple[Callable[[object], Method], tuple[str]]:
+        return method_named, (str(self),)
 
 
 METHODS: dict[str, Method] = {}
@@ -124,7 +163,11 @@ def method(
     label: str,
     does: str,
     source: str = "",
+    implementation: str = "",
     thresholds: bool = False,
+    histogram: str = "",
+    bounds: Callable[[StepEvidence], Bounds] = lambda step: Bounds(),
+    dead: Dead = _never,
     positive_only: bool = False,
     parameters: tuple[Parameter, ...] = (),
     presets: Mapping[str, Mapping[str, object]] | None = None,
@@ -138,8 +181,9 @@ def method(
     if name in rows:
         raise ValueError(f"There is a method of the name {name!r} already.")
     row = rows[name] = Method(name)
-    row.label, row.does, row.source = label, does, source
-    row.thresholds, row.positive_only = thresholds, positive_only
+    row.label, row.does, row.source, row.implementation = label, does, source, implementation
+    row.thresholds, row.histogram, row.bounds = thresholds, histogram, bounds
+    row.dead, row.positive_only = dead, positive_only
     row.parameters = {parameter.name: parameter for parameter in parameters}
     row.presets = presets or {}
     return row
@@ -175,6 +219,7 @@ _EPSILON_LOW = Parameter(
     maximum=1.0,
     sense="also leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
     aliases=("clip_ratio_low",),
+    needs_ratio=True,
 )
 _EPSILON_HIGH = Parameter(
     name="epsilon_high",
@@ -182,6 +227,7 @@ _EPSILON_HIGH = Parameter(
     minimum=0.0,
     sense="also leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
     aliases=("clip_ratio_high",),
+    needs_ratio=True,
 )
 _COMMON = (_DENOMINATOR, _EPSILON_LOW, _EPSILON_HIGH)
 
@@ -197,13 +243,95 @@ _CLIP = (
     *_COMMON,
 )
 
+LOWEST_DISCRIMINATOR_SCORE = -0.22388
+"""No token's S* lies below: of all distributions, min p (H + log p) = min p (1 - p) log(p / (1 - p)) at p = 0.176."""
+
+
+def _clip_b_bounds(step: StepEvidence) -> Bounds:
+    """Where Clip_B's sides end: -0.22388 <= S* <= H, counted from mean S* in sigma.
+
+        mu_low  < (mean S* + 0.22388) / sigma          mu_high < (max H - mean S*) / sigma
+
+    S* = p (H + log p). Below: given p, H is least when all the rest lies on one other token, which leaves
+    p (1 - p) log(p / (1 - p)), and that is never below -0.22388. Above: p <= 1 and log p <= 0.
+    """
+    sigma = step.discriminator_std
+    if sigma <= 0:
+        return Bounds()
+    return Bounds(
+        (step.discriminator_mean - LOWEST_DISCRIMINATOR_SCORE) / sigma,
+        (step.largest_entropy - step.discriminator_mean) / sigma,
+        f"S* is never below {LOWEST_DISCRIMINATOR_SCORE}",
+        f"S* is never above its token's H, here {step.largest_entropy:.3g} at most",
+    )
+
+
+def _clip_v_bounds(step: StepEvidence) -> Bounds:
+    """Where Clip_V's sides end: -0.22388 - max E[S] <= S_c <= max H, counted from 0 in sigma'.
+
+        mu_low  < (0.22388 + max E[S]) / sigma'        mu_high < max H / sigma'
+
+    S_c = S* - E[S] and S* >= -0.22388, as for Clip_B. E[S] = sum p_i p_i (H + log p_i) is the covariance under p of p
+    and log p, for H = -mean log p: both rise together, so E[S] >= 0 and S_c <= S* <= H. It has no bound of its own (it
+    grows with the logarithm of the vocabulary), so the largest of the step's tokens is taken.
+    """
+    sigma = step.vocab_centered_std
+    if sigma <= 0:
+        return Bounds()
+    return Bounds(
+        (step.largest_expected_score - LOWEST_DISCRIMINATOR_SCORE) / sigma,
+        step.largest_entropy / sigma,
+        f"S_c is never below {LOWEST_DISCRIMINATOR_SCORE} - E[S], and E[S] is {step.largest_expected_score:.3g} at most",
+        f"S_c is never above its token's H, here {step.largest_entropy:.3g} at most",
+    )
+
+
+def _clip_cov_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+    wanted = control.number("ratio") * step.tokens
+    if not step.candidates:
+        yield "No token's covariance lies between omega_low and omega_high: none is clipped."
+    elif step.candidates < wanted:
+        yield (
+            f"Only {step.candidates} of {step.tokens} tokens lie between omega_low and omega_high, fewer than the "
+            f"{wanted:.3g} that ratio asks for: all of them are clipped."
+        )
+
+
+def _rank_reward_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+    if not step.groups:
+        yield "rank_reward can't act: no group of sequences is known. Give gate the groups, each in one call."
+
+
+def _entropy_ratio_clip_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+    if not step.old_entropies_known:
+        yield "entropy_ratio_clip can't act: the old policy's entropies are not known. Give gate old_entropies."
+    elif not step.candidates:
+        yield (
+            "No token's entropy has moved beyond beta_low or beta_high since the old policy: every token is kept. "
+            "With one update a batch none moves."
+        )
+
+
+def _steer_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+    if not step.candidates:
+        yield "No token's update is estimated to change the entropy: every token counts as before."
+
+
+def _unlikely_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+    if step.positive and not step.candidates:
+        yield f"No token with A > 0 is less likely than {control.number('below'):g}: every token counts as before."
+
+
 Method.NONE = method("none", label="None (observe only)", does="changes nothing")
 Method.CLIP_B = method(
     "clip_b",
     label="Clip_B",
     does="keeps it while −µ_low σ ≤ S* − mean(S*) ≤ µ_high σ",
     source="arXiv:2602.03392, eq. 15",
+    implementation="threshold.CLIP_B",
     thresholds=True,
+    histogram=DISCRIMINATOR_SCORES,
+    bounds=_clip_b_bounds,
     parameters=_CLIP,
     # What the authors' code does, Trinity-RFT's `clipb_advantage`: it clips the lower tail of negative samples alone, and
     # overwrites the response mask, so that the denominator shrinks. The paper prints no µ.
@@ -214,7 +342,10 @@ Method.CLIP_V = method(
     label="Clip_V",
     does="keeps it while −µ_low σ' ≤ S_c ≤ µ_high σ'",
     source="arXiv:2602.03392, eq. 16",
+    implementation="threshold.CLIP_V",
     thresholds=True,
+    histogram=VOCAB_CENTERED_SCORES,
+    bounds=_clip_v_bounds,
     parameters=(
         *_CLIP,
         Parameter(
@@ -239,6 +370,8 @@ Method.CLIP_COV = method(
     label="Clip-Cov",
     does="drops a random share of the tokens whose covariance of log p and A lies within bounds",
     source="arXiv:2505.22617, eq. 11-12",
+    implementation="covariance.CLIP_COV",
+    dead=_clip_cov_dead,
     parameters=(
         Parameter(
             name="ratio",
@@ -274,6 +407,7 @@ Method.KL_COV = method(
     label="KL-Cov",
     does="adds a KL penalty on the share of tokens with the largest covariance",
     source="arXiv:2505.22617, eq. 13-14",
+    implementation="covariance.KL_COV",
     parameters=(
         Parameter(
             name="k",
@@ -291,6 +425,7 @@ Method.KL_COV = method(
             sense="weight of the penalty on those tokens",
             idle=(0, "no penalty"),
             aliases=("ppo_kl_coef",),
+            needs_ratio=True,
         ),
         Parameter(
             name="estimator",
@@ -308,6 +443,7 @@ Method.SCORE_SIGN = method(
     label="Score sign",
     does="keeps or drops the tokens with S* above or below 0",
     source="arXiv:2602.03392, figure 1",
+    implementation="masks.SCORE_SIGN",
     parameters=(
         Parameter(
             name="sign",
@@ -328,6 +464,7 @@ Method.TOP_ENTROPY = method(
     "top_entropy",
     label="Top entropy",
     does="keeps the share of tokens with the largest entropy",
+    implementation="masks.TOP_ENTROPY",
     parameters=(
         Parameter(
             name="fraction",
@@ -346,6 +483,8 @@ Method.UNLIKELY = method(
     label="Unlikely",
     does="weighs improbable tokens of positive samples up",
     positive_only=True,
+    implementation="positive.UNLIKELY",
+    dead=_unlikely_dead,
     parameters=(
         Parameter(
             name="strength",
@@ -368,8 +507,10 @@ Method.UNLIKELY = method(
 Method.RANK_REWARD = method(
     "rank_reward",
     label="Rank reward",
-    does="pays a group's right answers less, the likelier they were among it",
+    does="lowers the reward of likely correct answers of a group",
     source="arXiv:2506.02355",
+    implementation="positive.RANK_REWARD",
+    dead=_rank_reward_dead,
     parameters=(
         Parameter(
             name="beta",
@@ -394,6 +535,7 @@ Method.POSITIVE_ADVANTAGE = method(
     does="weighs all tokens with A > 0 down",
     source="arXiv:2511.05993",
     positive_only=True,
+    implementation="positive.POSITIVE_ADVANTAGE",
     parameters=(
         Parameter(
             name="weight",
@@ -411,6 +553,8 @@ Method.STEER = method(
     label="STEER",
     does="weighs tokens down by how much their update is estimated to change the entropy",
     source="arXiv:2510.10150",
+    implementation="steer.STEER",
+    dead=_steer_dead,
     parameters=(
         Parameter(
             name="minimum_weight",
@@ -434,6 +578,7 @@ Method.RATIO_CLIP = method(
     "ratio_clip",
     label="Ratio clip",
     does="PPO's clip with bounds of its own on either side",
+    implementation="masks.RATIO_CLIP",
     parameters=(
         Parameter(
             name="epsilon_low",
@@ -442,6 +587,7 @@ Method.RATIO_CLIP = method(
             maximum=1.0,
             sense="leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
             aliases=("clip_ratio_low",),
+            needs_ratio=True,
         ),
         Parameter(
             name="epsilon_high",
@@ -449,6 +595,7 @@ Method.RATIO_CLIP = method(
             minimum=0.0,
             sense="leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
             aliases=("clip_ratio_high",),
+            needs_ratio=True,
         ),
         _DENOMINATOR,
     ),
@@ -458,6 +605,8 @@ Method.ENTROPY_RATIO_CLIP = method(
     label="Entropy-ratio clip (ERC)",
     does="keeps it while 1 − β_low < H / H_old < 1 + β_high",
     source="arXiv:2512.05591",
+    implementation="masks.ENTROPY_RATIO_CLIP",
+    dead=_entropy_ratio_clip_dead,
     parameters=(
         Parameter(
             name="beta_low",
@@ -475,6 +624,10 @@ Method.ENTROPY_RATIO_CLIP = method(
         *_COMMON,
     ),
 )
+
+
+SUGGESTED = Method.CLIP_V
+"""The method that a suggestion prefers, and whose thresholds a hold moves, where nothing else is asked for."""
 
 
 def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Value]:

@@ -40,7 +40,7 @@ class Show(StrEnum):
 class Metric(str):
     """One row: the name, `group/what`, and what is known of it."""
 
-    __slots__ = ("imported_as", "label", "meaning", "promised", "rise_is_good", "show", "unit")
+    __slots__ = ("also", "label", "meaning", "promised", "rise_is_good", "show", "unit")
 
     unit: str
     """In words; empty where there is none."""
@@ -52,8 +52,8 @@ class Metric(str):
     show: Show
     rise_is_good: bool | None
     """None: neither good nor bad."""
-    imported_as: tuple[str, ...]
-    """What TRL, verl, slime, prime-rl and OpenRLHF call it; also behind `train/`."""
+    also: tuple[str, ...]
+    """What TRL, verl, slime, prime-rl and OpenRLHF call it where the training logs theirs; the same behind `train/`."""
 
     @property
     def group(self) -> str:
@@ -62,7 +62,7 @@ class Metric(str):
     @property
     def names(self) -> tuple[str, ...]:
         """Every name it may be reported under, its own first."""
-        return (str(self), *self.imported_as, *(f"train/{name}" for name in self.imported_as))
+        return (str(self), *self.also, *(f"train/{name}" for name in self.also))
 
 
 METRICS: dict[str, Metric] = {}
@@ -81,7 +81,7 @@ def metric(
     label: str = "",
     show: Show = Show.NUMBER,
     rise_is_good: bool | None = None,
-    imported_as: tuple[str, ...] = (),
+    also: tuple[str, ...] = (),
     rows: dict[str, Metric] = METRICS,
 ) -> Metric:
     """Add a row.
@@ -93,7 +93,7 @@ def metric(
         raise ValueError(f"There is a row of the name {name!r} already.")
     row = rows[name] = Metric(name)
     row.unit, row.meaning, row.promised, row.label = unit, meaning, promised, label or name
-    row.show, row.rise_is_good, row.imported_as = show, rise_is_good, imported_as
+    row.show, row.rise_is_good, row.also = show, rise_is_good, also
     return row
 
 
@@ -119,11 +119,6 @@ def promised_metrics() -> frozenset[str]:
     return frozenset(name for name, row in METRICS.items() if row.promised)
 
 
-def imported_names() -> dict[str, Metric]:
-    """What others call a metric -> its row."""
-    return {name: row for row in METRICS.values() for name in row.imported_as}
-
-
 def reported_names(reported: Collection[str]) -> dict[Metric, str]:
     """What a run reports of the rows, each with its name there: the row's own, or another framework's."""
     found = {}
@@ -139,7 +134,7 @@ ENTROPY_MEAN = metric(
     unit=NATS,
     meaning="token-weighted mean entropy",
     label="Entropy",
-    imported_as=("entropy", "actor/entropy", "entropy/all/mean"),
+    also=("entropy", "actor/entropy", "entropy/all/mean"),
 )
 ENTROPY_SHARE_LOST = metric(
     "entropy/share_lost",
@@ -147,25 +142,6 @@ ENTROPY_SHARE_LOST = metric(
     label="Share lost",
     show=Show.PERCENT,
 )
-ENTROPY_QUANTILES = {
-    metric(
-        f"entropy/quantile_{share}",
-        unit=NATS,
-        meaning=f"{share} % of the tokens have an entropy below it",
-        promised=False,
-    ): share / 100
-    for share in (10, 50, 90)
-}
-"""Names, and the share of the tokens below."""
-ENTROPY_TOP_20_SHARE = metric(
-    "entropy/top_20_share",
-    meaning="share of the step's entropy in the 20 % of tokens with the highest",
-    promised=False,
-)
-ENTROPY_POSITIVE_MEAN = metric(
-    "entropy/positive_mean", unit=NATS, meaning="mean entropy of tokens with A > 0", promised=False
-)
-ENTROPY_NEGATIVE_MEAN = metric("entropy/negative_mean", unit=NATS, meaning="the same, A < 0", promised=False)
 ENTROPY_UNIT_PREDICTED_CHANGE = metric(
     "entropy/unit_predicted_change",
     unit=PER_UNIT,
@@ -277,7 +253,7 @@ REWARD_MEAN = metric(
     meaning="mean reward of the step's completions",
     label="Reward",
     rise_is_good=True,
-    imported_as=("reward", "critic/score/mean", "rollout/raw_reward", "reward/all/mean"),
+    also=("reward", "critic/score/mean", "rollout/raw_reward", "reward/all/mean"),
 )
 EVAL_AVG_AT_K = metric(
     "eval/avg_at_k", meaning="mean reward of k completions of each held-out prompt", rise_is_good=True, promised=False
@@ -292,14 +268,14 @@ ADVANTAGE_ZERO_GROUP_FRACTION = metric(
     "advantage/zero_group_fraction",
     meaning="share of groups whose completions all have one reward, so that nothing is learnt from them",
     label="Groups with one reward",
-    imported_as=("frac_reward_zero_std",),
+    also=("frac_reward_zero_std",),
 )
 COMPLETION_LENGTH_MEAN = metric(
     "completion/length_mean",
     unit="tokens",
     meaning="mean length of a completion",
     label="Completion length",
-    imported_as=(
+    also=(
         "completions/mean_length",
         "completion_length",
         "response_length/mean",
@@ -311,7 +287,7 @@ COMPLETION_LENGTH_MEAN = metric(
 RATIO_MEAN = metric(
     "ratio/mean",
     meaning="mean importance ratio to the old policy, or to the sampler where no old log-probs are passed",
-    imported_as=("sampling/importance_sampling_ratio/mean",),
+    also=("sampling/importance_sampling_ratio/mean",),
 )
 RATIO_MAX = metric("ratio/max", meaning="largest importance ratio of a token", promised=False)
 RATIO_QUANTILES = {
@@ -337,22 +313,21 @@ RATIO_CLIPPED_LOW = metric(
     promised=False,
 )
 RATIO_CLIPPED_HIGH = metric("ratio/clipped_high", unit=OF_TOKENS, meaning="the same, A > 0 and r > 1", promised=False)
-RATIO_CLIPPED_DUAL = metric("ratio/clipped_dual", unit=OF_TOKENS, meaning="the same, A < 0 and r > 1", promised=False)
 KL_OLD = metric(
     "kl/old",
     unit=NATS,
-    meaning="KL(old policy ‖ policy), k3 estimate, where old log-probs are passed; of an imported run the trainer's own",
+    meaning="KL(old policy ‖ policy), k3 estimate, where old log-probs are passed",
     promised=False,
     label="KL to the old policy",
-    imported_as=("actor/ppo_kl", "ppo_kl"),
+    also=("actor/ppo_kl", "ppo_kl"),
 )
 KL_REFERENCE = metric(
     "kl/reference",
     unit=NATS,
-    meaning="KL(policy ‖ reference), k3 estimate; of an imported run the trainer's own",
+    meaning="KL(policy ‖ reference), k3 estimate",
     promised=False,
     label="KL to the reference",
-    imported_as=("kl", "actor/kl_loss", "kl_loss"),
+    also=("kl", "actor/kl_loss", "kl_loss"),
 )
 SAMPLER_KL_K1 = metric("sampler/kl_k1", unit=NATS, meaning="KL(sampler ‖ trainer), mean of log q / p", promised=False)
 SAMPLER_KL_K3 = metric(
@@ -361,7 +336,7 @@ SAMPLER_KL_K3 = metric(
     meaning="the same, mean p / q - 1 - log p / q: never negative",
     promised=False,
     label="KL to the sampler",
-    imported_as=("mismatch_kl/all/mean",),
+    also=("mismatch_kl/all/mean",),
 )
 SAMPLER_LOGPROB_DIFFERENCE_MAX = metric(
     "sampler/logprob_difference_max",
@@ -369,8 +344,6 @@ SAMPLER_LOGPROB_DIFFERENCE_MAX = metric(
     meaning="largest difference of a token's log-prob between trainer and sampler",
     promised=False,
 )
-SAMPLER_CHI2 = metric("sampler/chi2", meaning="χ² of the trainer from the sampler, by token", promised=False)
-SAMPLER_CHI2_SEQUENCE = metric("sampler/chi2_sequence", meaning="the same, by sequence", promised=False)
 SAMPLER_EFFECTIVE_SAMPLE_SIZE = metric(
     "sampler/effective_sample_size",
     unit=OF_TOKENS,
@@ -380,22 +353,6 @@ SAMPLER_EFFECTIVE_SAMPLE_SIZE = metric(
 SAMPLER_EFFECTIVE_SEQUENCES = metric(
     "sampler/effective_sequences", meaning="the same for whole sequences", promised=False
 )
-COMPLETION_LENGTH_POSITIVE = metric(
-    "completion/length_positive", unit="tokens", meaning="mean length of sequences with A > 0", promised=False
-)
-COMPLETION_LENGTH_NEGATIVE = metric(
-    "completion/length_negative", unit="tokens", meaning="the same, A < 0", promised=False
-)
-COMPLETION_TRUNCATED_POSITIVE = metric(
-    "completion/truncated_positive",
-    meaning="share of sequences with A > 0 that the length limit ended",
-    promised=False,
-)
-COMPLETION_TRUNCATED_NEGATIVE = metric("completion/truncated_negative", meaning="the same, A < 0", promised=False)
-COMPLETION_REPETITION_POSITIVE = metric(
-    "completion/repetition_positive", meaning="the loop's measure of repetition, mean where A > 0", promised=False
-)
-COMPLETION_REPETITION_NEGATIVE = metric("completion/repetition_negative", meaning="the same, A < 0", promised=False)
 GROUP_COUNT = metric("group/count", meaning="groups with several completions", promised=False)
 
 TOKEN_COUNT = metric("token/count", unit="tokens", meaning="valid tokens of the step", promised=False)
@@ -474,14 +431,14 @@ TIME_STEP_SECONDS = metric(
     unit="s",
     meaning="time of a step, as the trainer reports it",
     promised=False,
-    imported_as=("step_time", "timing_s/step", "perf/step_time", "time/step"),
+    also=("step_time", "timing_s/step", "perf/step_time", "time/step"),
 )
 TRAIN_GRAD_NORM = metric(
     "train/grad_norm",
     meaning="norm of the gradient before it is clipped, as the trainer reports it",
     promised=False,
     label="Gradient norm",
-    imported_as=("grad_norm", "actor/grad_norm", "optim/grad_norm"),
+    also=("grad_norm", "actor/grad_norm", "optim/grad_norm"),
 )
 
 AT_A_GLANCE: tuple[tuple[Metric, ...], ...] = (

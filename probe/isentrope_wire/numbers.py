@@ -1,4 +1,4 @@
-"""How values travel in JSON, which has no NaN: checked, written and read; numbers in sentences, and text of others in one line.
+"""Dataclasses as JSON and back, which has no NaN; numbers in sentences, and text of others in one line.
 
 In JSON numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity". A value that was not measured is absent
 or null.
@@ -7,12 +7,12 @@ or null.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields, is_dataclass
-from enum import StrEnum
-from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args, get_origin
+
+import msgspec
 
 _T = TypeVar("_T")
 
@@ -85,56 +85,50 @@ class Answer:
 
 
 def read(kind: type[_T], document: object) -> _T:
-    """An answer from its JSON document. Fields that `kind` does not have are ignored.
+    """A dataclass, or a value of dataclasses, from JSON values, such as `document_of` gives.
+
+    Fields that `kind` does not have are ignored, and defaults stand for missing ones.
 
     Raises:
-        KeyError, TypeError, ValueError: the document is not of this kind.
+        ValueError: the document is not of this kind; the message names the place, what was expected and what came.
     """
-    answer: _T = _reader(cast(Hashable, kind))(document)
-    return answer
+    return msgspec.convert(document, kind, strict=False, dec_hook=_from_document)
 
 
-@cache
-def _reader(kind: Hashable) -> Callable[[Any], Any]:
-    """What makes a value of type `kind` from JSON."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is float:
-        return float  # reads "NaN" and "Infinity", too
-    if is_dataclass(origin or kind):
-        return _dataclass_reader(origin or kind, arguments)
-    if origin is list:
-        item = _reader(arguments[0])
-        return lambda values: [item(value) for value in values]
-    if origin is tuple:
-        item = _reader(arguments[0])
-        return lambda values: tuple(map(item, values))
-    if origin is dict:
-        inner = _reader(arguments[1])
-        return lambda values: {name: inner(value) for name, value in values.items()}
-    if origin in (Union, UnionType):
-        choices = [choice for choice in arguments if choice is not NoneType]
-        some = _reader(choices[0]) if len(choices) == 1 else _unchanged
-        return lambda value: None if value is None else some(value)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return kind
-    return _unchanged
+def read_exactly(kind: type[_T], document: object) -> _T:
+    """As `read`, of a document that has every field and no other.
+
+    Raises:
+        ValueError: the document is not what `document_of` gives for a value of this kind.
+    """
+    found = read(kind, document)
+    if document_of(found) != document:
+        names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]  # a dataclass
+        raise ValueError(f"Expected all the fields of `{kind.__name__}` ({names}) and no others, got {document!r:.200}")
+    return found
 
 
-def _dataclass_reader(kind: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
-    hints = get_type_hints(kind)
-    generic = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=True))
-    readers = {field.name: _reader(_filled_in(hints[field.name], generic)) for field in fields(kind)}
-    return lambda document: kind(**{name: value(document[name]) for name, value in readers.items()})
+def document_of(value: object) -> Any:
+    """A dataclass, however deep, as JSON values: each becomes an object of its fields."""
+    return plain_json(msgspec.to_builtins(value, enc_hook=_to_document))
 
 
-def _filled_in(hint: Any, generic: Mapping[Any, Any]) -> Any:
-    """`list[T]` with the type that T stands for."""
-    parameters = getattr(hint, "__parameters__", ())
-    return hint[tuple(generic[parameter] for parameter in parameters)] if parameters else hint
+def _to_document(value: object) -> object:
+    if isinstance(value, deque):
+        return {"at_most": value.maxlen, "values": list(value)}
+    if isinstance(value, str):  # a class of its own, such as a Method
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
 
 
-def _unchanged(value: Any) -> Any:
-    return value
+def _from_document(kind: Any, document: Any) -> Any:
+    if get_origin(kind) is not deque:
+        raise NotImplementedError(f"{kind} has no JSON form")
+    items: Any = list[get_args(kind)[0]]  # type: ignore[misc]
+    try:
+        return deque(read(items, document["values"]), document["at_most"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"Expected a list and how much it holds, got {document!r:.200}") from error
 
 
 def number(value: float) -> float | str:

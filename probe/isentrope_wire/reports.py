@@ -20,6 +20,7 @@ from isentrope_wire.metrics import (
     ENTROPY_PREDICTED_CHANGE,
     REWARD_MEAN,
 )
+from isentrope_wire.numbers import Answer, Number
 from isentrope_wire.what_if import WhatIfSums
 
 PROTOCOL_VERSION = 1
@@ -92,40 +93,41 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreHistogram:
+class ScoreHistogram(Answer):
     """Counts over equal bins of [low, high]; values that are not finite are counted apart."""
 
     name: str
-    low: float
-    high: float
+    low: Number
+    high: Number
     counts: tuple[int, ...]
     not_finite: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrivingToken:
+class DrivingToken(Answer):
     """One of the tokens of a step that count most for the change of its entropy."""
 
     rank: int
     sequence: int | None
-    """Row of the token among the rank's rows of the step, in the order they were gated; None: it was not in rows."""
+    """Row of the token among the rank's rows of the step, in the order they were gated; None: there are no rows."""
     position: int
     """In its row; among the tokens of its `gate` call where there are no rows."""
     token_id: int | None
     text: str | None
-    """At most 40 characters, as the model or a user wrote them: any text is possible."""
-    logprob: float
-    entropy: float
-    vocab_centered_score: float
-    advantage: float
-    contribution: float
+    """At most 40 characters; None without a tokenizer. Any text is possible, as a model or a user wrote it: show it as text,
+    never as markup."""
+    logprob: Number
+    entropy: Number
+    vocab_centered_score: Number
+    advantage: Number
+    contribution: Number
     """-u S_c in nats per unit gain, over no count; what it would have been where the token was clipped."""
     kept: bool
     """Whether its gradient took part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(Answer):
     """Running text: the tokens of one row of a step around the one that contributes most, with their contributions.
 
     The lists have one item per token. Of a token that the mask leaves out, such as the output of a tool, only the text is
@@ -141,18 +143,18 @@ class Rollout:
     """Whether the row has tokens before the first one here."""
     cut_after: bool
     """Whether the row has tokens after the last one here."""
-    advantage: float
+    advantage: Number
     """Of the token that contributes most."""
-    reward: float | None
+    reward: Number | None
     """None: not known."""
-    absolute_contribution: float
+    absolute_contribution: Number
     """Sum of |contribution| over all tokens of the row, also those that are not here."""
     texts: tuple[str, ...]
     """They join to readable text. Empty where a token ends inside a character: the next one's text has it whole. At most
-    40 characters each, as the model or a user wrote them: any text is possible."""
-    logprobs: tuple[float | None, ...]
-    vocab_centered_scores: tuple[float | None, ...]
-    contributions: tuple[float | None, ...]
+    40 characters each. Any text is possible: show it as text, never as markup."""
+    logprobs: tuple[Number | None, ...]
+    vocab_centered_scores: tuple[Number | None, ...]
+    contributions: tuple[Number | None, ...]
     """As a `DrivingToken`'s."""
     kept: tuple[bool | None, ...]
     """Whether the token's gradient took part; None: the mask leaves it out."""
@@ -168,15 +170,15 @@ class AlertLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertCause:
-    """What the entropy changes by."""
+class AlertCause(Answer):
+    """Which part of the unit prediction changes the entropy most."""
 
     quadrant: str
     """The metric of the part of the unit prediction, by sign of A and S_c, that pulls most: `change/positive_high` ..."""
     mechanism: str | None
     """The same of the parts by mechanism: `change/by_kl_penalty` ...; None where none is measured or pulls that way."""
-    changes: Mapping[str, float]
-    """Mean of every such part over the last steps, in nats per unit gain, by its metric."""
+    changes: Mapping[str, float | None]
+    """Mean of every such part over the last steps, in nats per unit gain, by its metric; None: not finite, in an answer."""
     message: str
     """The same in a sentence."""
 
@@ -235,7 +237,7 @@ class RunFinished:
     """The training process ended the run."""
 
     status: str
-    """`finished`, `failed`, `ended` or `imported`."""
+    """`finished`, `failed` or `ended`."""
     finished_at: float
     step: int | None = None
     error: str = ""

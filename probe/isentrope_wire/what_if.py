@@ -1,15 +1,11 @@
 """What a step would have had under other thresholds: sums over bins of the standardised score, and their evaluation.
 
-A threshold mu clips the tokens whose score lies more than mu standard deviations from its centre. Per method the step's
-tokens are therefore counted in bins of |u|, by side and by group, where
-
-    clip_b: u = (S* - mean_B(S*)) / sigma          clip_v: u = S_c / sigma'          arXiv:2602.03392, eq. 15 and 16
-
-together with the sum of their contributions -u S_c to the unit prediction (Cor. 4), u the strength with which the loss
-raises the token's log-prob. Prefix sums then answer for any
-thresholds and scope which share of the tokens would have been clipped and what the unit prediction would have been:
-exactly where mu is one of EDGES, by linear interpolation between two of them. All tokens of the step count, also those
-that the control active then clipped.
+A threshold mu clips the tokens whose score lies more than mu standard deviations from its centre (`Method.thresholds`).
+For each such method the step's tokens are counted in bins of |u|, by side and by group, u the centred score in standard
+deviations, together with the sum of their contributions -g S_c to the unit prediction (arXiv:2602.03392, Cor. 4), g the
+strength with which the loss raises the token's log-prob. Prefix sums then answer for any thresholds and scope which share
+of the tokens would have been clipped and what the unit prediction would have been: exactly where mu is one of EDGES, by
+linear interpolation between two of them. All tokens of the step count, also those that the control active then clipped.
 
 A cap on what is clipped (`max_fraction`, but at least one token) leaves the tokens furthest beyond their threshold, which are those beyond both
 thresholds moved outwards by one distance c: the sums answer for it too, c being looked for. The ratio clip of a control
@@ -21,7 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import accumulate
 from operator import le
@@ -29,6 +25,7 @@ from typing import NamedTuple
 
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.methods import METHODS, SUGGESTED, threshold_methods
 from isentrope_wire.numbers import Answer, Number
 
 FINE_EDGES = 101
@@ -83,7 +80,7 @@ class BinSums(Answer):
     """Rising."""
     counts: tuple[int, ...] = ()
     change_sums: tuple[Number, ...] = ()
-    """Sums of -u S_c in nats per unit gain; float32 on the wire."""
+    """Sums of -g S_c in nats per unit gain; float32 on the wire."""
 
     def __post_init__(self) -> None:
         if not len(self.cells) == len(self.counts) == len(self.change_sums):
@@ -102,23 +99,22 @@ class WhatIfSums(Answer):
     tokens: int
     """All valid ones, with those that no threshold reaches (u = 0)."""
     change_sum: Number
-    """Sum of -u S_c over them, in nats per unit gain: what the step has when nothing is clipped."""
-    clip_b: BinSums = BinSums()
-    clip_v: BinSums = BinSums()
+    """Sum of -g S_c over them, in nats per unit gain: what the step has when nothing is clipped."""
+    by_method: dict[str, BinSums] = field(default_factory=dict)
+    """Those that a threshold reaches, for each method with thresholds."""
 
     @property
     def pulls(self) -> tuple[float, float]:
         """Sum of the changes by the tokens that lower the entropy, and by those that raise it, in nats per unit gain."""
-        changes = self.clip_v.change_sums
+        changes = self.by_method.get(SUGGESTED, BinSums()).change_sums
         return sum(change for change in changes if change < 0), sum(change for change in changes if change > 0)
 
     def scaled(self, factor: float) -> WhatIfSums:
-        """The same tokens with all changes multiplied."""
-        clip_b, clip_v = (
-            replace(sums, change_sums=tuple(factor * change for change in sums.change_sums))
-            for sums in (self.clip_b, self.clip_v)
-        )
-        return replace(self, change_sum=factor * self.change_sum, clip_b=clip_b, clip_v=clip_v)
+        by_method = {
+            method: replace(sums, change_sums=tuple(factor * change for change in sums.change_sums))
+            for method, sums in self.by_method.items()
+        }
+        return replace(self, change_sum=factor * self.change_sum, by_method=by_method)
 
     def merge(self, other: WhatIfSums) -> WhatIfSums:
         return merged((self, other))
@@ -132,7 +128,7 @@ class WhatIf:
     clip_fraction: float
     """Share of all tokens."""
     unit_predicted_change: float
-    """-mean(keep u S_c) in nats per unit gain."""
+    """-mean(keep g S_c) in nats per unit gain."""
     clip_fraction_bound: float
     unit_predicted_change_bound: float
     capped: bool = False
@@ -161,10 +157,12 @@ class WhatIfCurve:
         """
         if sums.tokens <= 0:
             raise WhatIfError("The step has no valid token, so no threshold would have changed anything.")
-        if method not in (Method.CLIP_B, Method.CLIP_V):
-            raise WhatIfError(f"Only the thresholds of clip_b and clip_v can be asked about, got {method}.")
+        if not method.thresholds:
+            raise WhatIfError(
+                f"Only the thresholds of {', '.join(threshold_methods())} can be asked about, got {method}."
+            )
         self._sums = sums
-        table = sums.clip_b if method == Method.CLIP_B else sums.clip_v
+        table = sums.by_method.get(method, BinSums())
         self._sides = tuple(_Side(table, side, IN_SCOPE[scope]) for side in range(SIDES))
 
     def at(
@@ -320,12 +318,11 @@ class _Side:
 
 def merged(steps: Sequence[WhatIfSums]) -> WhatIfSums:
     """The tokens of several steps, micro-batches or ranks together."""
-    tables = (_merged([step.clip_b for step in steps]), _merged([step.clip_v for step in steps]))
+    methods = {method: None for step in steps for method in step.by_method}
     return WhatIfSums(
         tokens=sum(step.tokens for step in steps),
         change_sum=sum(step.change_sum for step in steps),
-        clip_b=tables[0],
-        clip_v=tables[1],
+        by_method={method: _merged([step.by_method.get(method, BinSums()) for step in steps]) for method in methods},
     )
 
 
@@ -347,8 +344,8 @@ def cheapest_control(steps: Sequence[WhatIfSums], direction: int) -> Control | N
         direction: -1 where a fall is to be stopped, 1 where a rise is.
 
     Returns:
-        Clip_V or Clip_B on the tokens that pull in that direction, at the threshold with the smallest clip fraction
-        whose predicted change is 0 or of the other sign; where no threshold reaches that, the one that comes nearest.
+        A method with thresholds on the tokens that pull in that direction, at the threshold with the smallest clip
+        fraction whose predicted change is 0 or of the other sign; where none reaches that, the one that comes nearest.
         None where nothing was measured, the steps did not pull that way, or clipping would not help.
     """
     if not steps or not any(step.tokens for step in steps):
@@ -360,7 +357,7 @@ def cheapest_control(steps: Sequence[WhatIfSums], direction: int) -> Control | N
     scope = Scope.DECREASING if direction < 0 else Scope.INCREASING
     found = [
         (what, method, mu)
-        for method in (Method.CLIP_V, Method.CLIP_B)
+        for method in sorted(map(METHODS.__getitem__, threshold_methods()), key=lambda one: one != SUGGESTED)
         for mu, what in (_first_that_stops(WhatIfCurve(sums, scope, method), direction),)
     ]
     stopping = [one for one in found if direction * one[0].unit_predicted_change <= 0]

@@ -23,6 +23,7 @@ from isentrope_server.settings import Settings
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.attachments import DueNotice
 from isentrope_server.store.writer import Transaction
+from isentrope_wire.reports import AlertLevel
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ async def _send(settings: Settings, url: str, notice: DueNotice) -> bool:
     sender = Apprise()
     sender.add(url)
     title, body = title_of(notice), body_of(notice, settings.public_url or settings.http_url)
-    kind = NotifyType.FAILURE if notice.level == "act" else NotifyType.WARNING
+    kind = NotifyType.FAILURE if notice.alert.level is AlertLevel.ACT else NotifyType.WARNING
     try:
         async with asyncio.timeout(_SEND_SECONDS):
             sent = bool(await sender.async_notify(title=title, body=body, notify_type=kind))
@@ -102,7 +103,7 @@ async def _send(settings: Settings, url: str, notice: DueNotice) -> bool:
 
 def title_of(notice: DueNotice) -> str:
     """The alert in a line."""
-    return f"{notice.level.capitalize()}: {notice.kind} in {notice.run_name}, step {notice.step}"
+    return f"{notice.alert.level.capitalize()}: {notice.alert.kind} in {notice.run_name}, step {notice.alert.step}"
 
 
 def body_of(notice: DueNotice, address: str) -> str:
@@ -111,11 +112,12 @@ def body_of(notice: DueNotice, address: str) -> str:
     Args:
         address: of the server's pages.
     """
-    lines = [notice.message]
-    if notice.cause is not None:
-        lines.append(str(notice.cause["message"]))
-    if notice.suggestion is not None:
-        lines.append(f"Suggested: isentrope control {notice.run_id} {_options(notice.suggestion)}")
+    alert = notice.alert
+    lines = [alert.message]
+    if alert.cause is not None:
+        lines.append(alert.cause.message)
+    if alert.suggestion is not None:
+        lines.append(f"Suggested: isentrope control {notice.run_id} {_options(alert.suggestion)}")
     lines.append(f"{address.rstrip('/')}/runs/{quote(notice.run_id, safe='')}")
     return "\n".join(lines)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NoReturn
@@ -25,7 +24,6 @@ from isentrope_server.api import (
     live,
     metrics,
     openapi,
-    reference,
     responses,
     runs,
     tokens,
@@ -38,14 +36,11 @@ from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFig
 from isentrope_server.digests import digests_kept_current
 from isentrope_server.housekeeping import run_housekeeping, tokens_kept_current
 from isentrope_server.ingest.servicer import start_grpc
-from isentrope_server.security.gate import BodyLimit, Gate
-from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
-from isentrope_server.security.permissions import Refusals
+from isentrope_server.security.gate import BodyLimit, Gate, GrpcGate
 from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
 from isentrope_server.store import access
-from isentrope_server.store import runs as run_store
 from isentrope_wire import __version__
 from isentrope_wire.answers import ErrorBody
 
@@ -81,7 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Isentrope",
         version=__version__,
         lifespan=_lifespan,
-        # Both pages load their scripts from another host; `api/reference.py` serves the first from this one.
+        # Both pages load their scripts from another host; `api/openapi.py` serves the first from this one.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -91,7 +86,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.script_hashes = []
     app.state.figures = ServerFigures()
     app.state.readiness = health.Readiness()
-    app.state.refusals = Refusals(lambda door, reason: app.state.figures.not_let_in.labels(door, reason).inc())
     responses.install(app)
     _add_routes(app)
     openapi.install(app)
@@ -113,7 +107,6 @@ def create_app(settings: Settings) -> FastAPI:
         sessions=lambda: _sessions(app),
         allowed_hosts=(*settings.allowed_hosts, settings.host),
         script_hashes=lambda: _script_hashes(app),
-        refusals=app.state.refusals,
         metrics_open=settings.metrics_open,
     )
     app.add_middleware(MeasuredRequests, figures=app.state.figures)
@@ -130,7 +123,7 @@ def _attach_pages(app: FastAPI) -> None:
 def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
     app.include_router(admin.browser_router)
-    app.include_router(reference.router)
+    app.include_router(openapi.router)
     for router in _ROUTERS:
         app.include_router(router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
     # Unknown addresses of the API must not reach a page's catch-all route.
@@ -160,8 +153,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.backend = backend
         session_key = await backend.write(lambda transaction: access.ensure_session_key(transaction.connection))
         app.state.sessions = BrowserSessions(session_key)
-        gate = GrpcGate(backend.tokens, partial(_known_as, backend), app.state.refusals)
-        grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
+        interceptors = [MeasuredCalls(app.state.figures), GrpcGate(backend.tokens)]
+        grpc_server, app.state.grpc_port = await start_grpc(backend, interceptors)
         async with (
             tokens_kept_current(backend),
             run_housekeeping(backend),
@@ -175,15 +168,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             finally:
                 backend.hub.close()
                 await grpc_server.stop(_GRPC_GRACE_SECONDS)
-
-
-async def _known_as(backend: Backend, run_id: str) -> KnownAs | None:
-    run = await backend.read(
-        lambda connection: run_store.find(
-            connection, run_id, silent_after_seconds=backend.settings.silent_after_seconds
-        )
-    )
-    return None if run is None else KnownAs(run.reported_name, run.project)
 
 
 async def _warm_up(app: FastAPI, backend: Backend) -> None:

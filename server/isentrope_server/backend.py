@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from alembic.util import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -25,7 +24,14 @@ from isentrope_server.live.notifications import Notifications
 from isentrope_server.security.tokens import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, TokenBook, ensure_owner_token
 from isentrope_server.settings import Settings
 from isentrope_server.store import controls
-from isentrope_server.store.database import POSTGRESQL, Database, check_file_system, make_pages_returnable, upgrade
+from isentrope_server.store.database import (
+    POSTGRESQL,
+    Database,
+    OtherTables,
+    check_file_system,
+    make_pages_returnable,
+    upgrade,
+)
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 
 _T = TypeVar("_T")
@@ -148,10 +154,10 @@ def _migrate(database: Database, settings: Settings) -> None:
             upgrade(connection)
         if database.file is not None:
             warn_of_readers(database.file)
-    except CommandError as error:
+    except OtherTables as error:
         raise StartupError(
-            f"The database {settings.database_name} was made by a newer Isentrope: {error}. "
-            "Install that version, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL to another place."
+            f"The database {settings.database_name} can't be used: {error}. Export its runs with the version that wrote "
+            "them and move it aside, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL to another place."
         ) from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().replace("\n", " ")

@@ -109,5 +109,4 @@ class RetryPauses:
         return None
 
     def keep_only(self, keys: Collection[int]) -> None:
-        """Forget work that no longer exists."""
         self._by_key = {key: failures for key, failures in self._by_key.items() if key in keys}

@@ -1,17 +1,19 @@
-"""`isentrope up`, `isentrope token` and `isentrope audit`. Heavy imports are inside: `--help` must be fast."""
+"""`isentrope up`, `isentrope token` and `isentrope audit`. Heavy imports are inside: `--help` must be fast.
+
+Tokens are made through the REST API: of the running server of the home, because SQLite may have one writing process;
+where none runs, of one in this process, on the home's database and without ports.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import click
 
@@ -19,8 +21,9 @@ from isentrope_wire import environment
 from isentrope_wire.numbers import printable
 
 if TYPE_CHECKING:
+    import httpx
+
     from isentrope_server.settings import Settings
-    from isentrope_server.token_access import TokenAccess
 
 _USAGE = 2
 
@@ -36,7 +39,6 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=None, help="Reports.  [default: 7071]")
 @click.option("--tls-cert", type=click.Path(), default=None, help="PEM file of the certificate of both ports.")
 @click.option("--tls-key", type=click.Path(), default=None, help="PEM file of its private key.")
-@click.option("--tls-client-ca", type=click.Path(), default=None, help="Clients must have a certificate of this CA.")
 @click.option(
     "--insecure-i-know", is_flag=True, default=None, help="Listen without TLS on addresses that other machines reach."
 )
@@ -83,16 +85,10 @@ def token() -> None:
 @token.command("create")
 @click.option("--scope", type=click.Choice(["read", "ingest", "control", "admin"]), required=True)
 @click.option("--name", default=None, help="Shown as the author of changes.  [default: the scope]")
-@click.option("--run", default=None, metavar="NAME", help="With ingest: the only run it reports, by id or name.")
-@click.option("--project", default=None, metavar="NAME", help="With ingest: the only project whose runs it reports.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def create_token(scope: str, name: str | None, run: str | None, project: str | None, as_json: bool) -> None:
+def create_token(scope: str, name: str | None, as_json: bool) -> None:
     """Make a token and print it, once."""
-    if (run or project) and scope != "ingest":
-        raise click.UsageError(f"--run and --project bind tokens of scope ingest, not of scope {scope}.")
-    with _token_access(makes_database=True) as access:
-        created = access.create(scope, name or scope, run=run, project=project)
-        place = access.place
+    created, place = _ask("POST", "access-tokens", {"scope": scope, "name": name}, makes_database=True)
     if as_json:
         click.echo(json.dumps(created))
         return
@@ -104,92 +100,114 @@ def create_token(scope: str, name: str | None, run: str | None, project: str | N
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their secrets."""
-    with _token_access() as access:
-        tokens, place = access.list(), access.place
+    found, place = _ask("GET", "access-tokens")
     if as_json:
-        click.echo(json.dumps(tokens))
+        click.echo(json.dumps(found["items"]))
         return
     # The command uses this home's server, whatever ISENTROPE_URL is.
     click.echo(f"Tokens of {place}:", err=True)
-    for entry in tokens:
-        click.echo(printable(_token_line(entry)))
+    for entry in found["items"]:
+        used = entry["last_used_at"]
+        words = (
+            entry["id"],
+            f"{entry['scope']:<7}",
+            "revoked" if entry["revoked_at"] else "active ",
+            "never used         " if used is None else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}",
+            entry["name"],
+        )
+        click.echo(printable("  ".join(words)))
 
 
 @token.command("revoke")
 @click.argument("token_id")
 def revoke_token(token_id: str) -> None:
     """Revoke a token by its id."""
-    with _token_access() as access:
-        access.revoke(token_id)
-        click.echo(f"Token {printable(token_id)} of {access.place} is revoked.")
+    _, place = _ask("DELETE", f"access-tokens/{quote(token_id, safe='')}")
+    click.echo(f"Token {printable(token_id)} of {place} is revoked.")
 
 
-@click.group()
-def audit() -> None:
-    """Show the audit trail of the server of this home (ISENTROPE_HOME), and check that it was not changed."""
-
-
-@audit.command("list")
+@click.command()
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many entries at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
-def list_audit(limit: int, as_json: bool) -> None:
-    """List changes of controls, runs and tokens, newest first."""
-    with _token_access() as access:
-        entries, place = access.audit(limit), access.place
+def audit(limit: int, as_json: bool) -> None:
+    """List changes of controls, runs and tokens of the server of this home (ISENTROPE_HOME), newest first."""
+    found, place = _ask("GET", f"audit?limit={limit}")
     if as_json:
-        click.echo(json.dumps(entries))
+        click.echo(json.dumps(found["items"]))
         return
     click.echo(f"Changes of {place}, newest first:", err=True)
-    for entry in entries:
-        at = datetime.fromtimestamp(float(str(entry["at"])))
-        who = f"{entry['actor']} ({entry['token_id']})" if entry["token_id"] else str(entry["actor"])
+    for entry in found["items"]:
+        at = datetime.fromtimestamp(entry["at"])
+        who = f"{entry['actor']} ({entry['token_id']})" if entry["token_id"] else entry["actor"]
         click.echo(printable(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {who}"))
 
 
-@audit.command("verify")
-@click.option("--head", default=None, metavar="HASH", help="Hash that an earlier verification printed.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def verify_audit(head: str | None, as_json: bool) -> None:
-    """Check every entry of the audit trail; exit status 1 when one is changed, missing or moved."""
-    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
-        raise click.UsageError("--head takes a hash as `isentrope audit verify` printed it: 64 hexadecimal digits.")
-    with _token_access() as access:
-        found, place = access.verify_audit(head), access.place
-    if as_json:
-        click.echo(json.dumps(found))
-    elif found["is_whole"]:
-        click.echo(f"The audit trail of {place}:", err=True)
-        click.echo(
-            f"{found['entries']} {'entry' if found['entries'] == 1 else 'entries'}, all hashes match. Head: {found['head']}"
-        )
-    if not found["is_whole"]:
-        if as_json:
-            sys.exit(1)
-        _fail(f"{_what_is_wrong(found)} It is the trail of {place}.")
+def _ask(
+    method: str, path: str, body: Mapping[str, object] | None = None, *, makes_database: bool = False
+) -> tuple[Any, str]:
+    """Send a request to the API of this home as its owner.
+
+    Args:
+        path: below `/api/v1/`.
+        makes_database: whether to make a database in a new home.
+
+    Returns:
+        The answer's JSON, and which server or database answered.
+    """
+    from isentrope_server.home import running_server_url
+
+    settings = _settings()
+    url = running_server_url(settings.home)
+    if url is None:
+        _check_database(settings, makes_database=makes_database)
+        place = f"any server that starts with the database {settings.database_name}"
+    else:
+        place = f"the server at {url}, whose home is {settings.home}"
+    answer = asyncio.run(_answer(settings, url, method, path, body))
+    if answer.is_error:
+        _fail(answer.json()["error"]["message"])
+    return answer.json() if answer.content else None, place
 
 
-def _what_is_wrong(found: dict[str, object]) -> str:
-    if found["broken_at"] is not None:
-        return f"Entry {found['broken_at']} of the audit trail, or one before it, was changed, moved or removed."
-    if found["is_cut"]:
-        return "The audit trail's newest entries were removed, or some were added past them."
-    return "The given hash is not part of this audit trail: the trail was rewritten since."
+async def _answer(
+    settings: Settings, url: str | None, method: str, path: str, body: Mapping[str, object] | None
+) -> httpx.Response:
+    import httpx
+
+    from isentrope_server.app import create_app
+    from isentrope_server.backend import open_backend
+    from isentrope_server.errors import StartupError
+
+    async def send(address: str, secret: str, transport: httpx.AsyncBaseTransport | None = None) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with httpx.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=30) as client:
+            return await client.request(method, f"{address}/api/v1/{path}", json=body)
+
+    try:
+        if url is not None:
+            return await send(url, settings.owner_token_file.read_text(encoding="utf-8").strip())
+        async with open_backend(settings) as backend:
+            app = create_app(settings.model_copy(update={"dashboard": False}))
+            app.state.backend = backend
+            return await send("http://localhost", backend.owner_token, httpx.ASGITransport(app))
+    except StartupError as error:
+        _fail(str(error), _USAGE)
+    except (OSError, httpx.HTTPError) as error:
+        _fail(f"The server of the home {settings.home} can't be asked: {error}.")
 
 
-def _token_line(entry: dict[str, Any]) -> str:
-    used = entry["last_used_at"]
-    return "  ".join(
-        words
-        for words in (
-            str(entry["id"]),
-            f"{entry['scope']:<7}",
-            "revoked" if entry["revoked_at"] else "active ",
-            "never used         " if used is None else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}",
-            str(entry["name"]),
-            f"run {entry['run']}" if entry["run"] else "",
-            f"project {entry['project']}" if entry["project"] else "",
-        )
-        if words
+def _check_database(settings: Settings, *, makes_database: bool) -> None:
+    meant = environment.url()
+    is_here = environment.is_on_this_machine(meant)
+    if settings.has_database or (makes_database and is_here):
+        return
+    advice = (
+        "Set ISENTROPE_HOME to the server's home."
+        if is_here
+        else f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
+    )
+    _fail(
+        f"There is no database at {settings.database_name}, and no server runs with the home {settings.home}. {advice}"
     )
 
 
@@ -207,17 +225,3 @@ def _settings(**given: object) -> Settings:
         _fail(f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {what}.", _USAGE)
     except SettingsError as error:
         _fail(f"A list among the ISENTROPE_ variables must be a JSON array: {error}.", _USAGE)
-
-
-@contextmanager
-def _token_access(*, makes_database: bool = False) -> Iterator[TokenAccess]:
-    from isentrope_server.errors import StartupError
-    from isentrope_server.token_access import open_token_access
-    from isentrope_wire.errors import IsentropeError
-
-    try:
-        yield open_token_access(_settings(), makes_database=makes_database)
-    except StartupError as error:
-        _fail(str(error), _USAGE)
-    except IsentropeError as error:
-        _fail(str(error))

@@ -26,6 +26,12 @@ _REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.3, 1.0, 3.0, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _GRPC_METHODS = frozenset(method.name for method in pb.DESCRIPTOR.services_by_name["Telemetry"].methods)
 _API_PREFIX = "/api/v1"
+_REFUSALS = {
+    401: "unauthenticated",
+    403: "forbidden",
+    grpc.StatusCode.UNAUTHENTICATED.name: "unauthenticated",
+    grpc.StatusCode.PERMISSION_DENIED.name: "forbidden",
+}
 
 
 class ServerFigures:
@@ -106,6 +112,8 @@ class MeasuredRequests:
         try:
             await self._app(scope, receive, note_and_send)
         finally:
+            if status in _REFUSALS:
+                self._figures.not_let_in.labels("http", _REFUSALS[status]).inc()
             if not is_stream:
                 self._figures.request_seconds.labels(
                     scope["method"] if scope["method"] in _METHODS else "other",
@@ -164,6 +172,7 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
                 await behaviour(messages, context)
             finally:
                 self._figures.calls.labels(method, _code(context)).inc()
+                self._figures.not_let_in.labels("grpc", _REFUSALS[_code(context)]).inc()
 
         return refuse
 

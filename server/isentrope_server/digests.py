@@ -20,8 +20,7 @@ from sqlalchemy import Connection
 from isentrope_server.backend import Backend
 from isentrope_server.background import RetryPauses, attempt
 from isentrope_server.control.diagnosis import Basis, first_step, newest_verdict
-from isentrope_server.control.state import active_control
-from isentrope_server.control.versions import STEPS_READ, finite
+from isentrope_server.control.versions import STEPS_READ, active_control, finite
 from isentrope_server.store import run_list
 from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange

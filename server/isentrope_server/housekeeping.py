@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import RetryPauses, attempt
 from isentrope_server.store import access, database, removal
 from isentrope_server.store.removal import OverdueRun, Retention
-from isentrope_server.store.reports import compacting
-from isentrope_server.store.reports.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream, PackedBlock
+from isentrope_server.store.reports import packing
+from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
+from isentrope_server.store.rows import ROW_SIZES, RowSizes
 from isentrope_server.store.writer import RunChanged, Transaction, WriterStopped
 
 _T = TypeVar("_T")
@@ -31,11 +31,7 @@ _R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 _REST_WHILE_OTHERS_WAIT = 4.0
-"""Pause divided by work while other work is queued: at most a fifth of one processor, unless many blocks wait."""
-_MANY_BLOCKS = 8
-"""With twice as many blocks waiting the pauses are half as long: series of unpacked reports are slow to read."""
-_BLOCKS_AT_ONCE = 4
-"""Under load, waiting for the writer takes longer than packing a block."""
+"""Pause divided by work while other work is queued: at most a fifth of one processor."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
 _MOST_DRIFT_SECONDS = 60.0
 _DAY_SECONDS = 86_400.0
@@ -80,24 +76,23 @@ async def _housekeep(backend: Backend) -> None:
                 await attempt(delete_overdue(backend), what="Deleting runs by retention")
             retained_at = time.monotonic()
         await attempt(remove_deleted(backend), what="Removing deleted runs")
-        if await attempt(compact(backend, BLOCK_SIZES, pauses), what="Packing"):
-            await attempt(remove_unused_layouts(backend), what="Removing layouts")
+        await attempt(pack(backend, ROW_SIZES, pauses), what="Packing")
         await attempt(give_space_back(backend), what="Giving space back")
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
 
 
-async def compact(backend: Backend, sizes: BlockSizes = BLOCK_SIZES, pauses: RetryPauses | None = None) -> int:
+async def pack(backend: Backend, sizes: RowSizes = ROW_SIZES, pauses: RetryPauses | None = None) -> int:
     """Pack every stream that has enough reports.
 
     Args:
-        sizes: how many reports make a block.
+        sizes: how many reports make a row.
         pauses: of earlier calls; a stream whose packing failed is skipped for a while.
 
     Returns:
-        Number of new blocks.
+        Number of new rows.
     """
     pauses = pauses or RetryPauses()
-    found = await backend.read(lambda connection: compacting.full_streams(connection, time.time(), sizes))
+    found = await backend.read(lambda connection: packing.full_streams(connection, time.time(), sizes))
     pauses.keep_only({stream.stream_key for stream in found})
     made = 0
     for stream in found:
@@ -115,18 +110,9 @@ async def remove_deleted(backend: Backend) -> None:
             something_is_left = await backend.write(
                 effort.of(partial(_remove_some, run_key)),
                 rows=removal.ROWS_AT_ONCE,
-                run_id=removal.id_out_of_sight(run_key),
+                run_id=removal.hidden_id(run_key),
             )
             await _rest(backend, effort)
-
-
-async def remove_unused_layouts(backend: Backend) -> None:
-    """Delete layouts that no unpacked report has."""
-    while await backend.read(removal.unused_layouts):
-        effort = Effort()
-        # Without a run id: no server may begin to use a layout meanwhile.
-        await backend.write(effort.of(lambda transaction: removal.remove_layouts(transaction.connection)))
-        await _rest(backend, effort)
 
 
 async def give_space_back(backend: Backend) -> None:
@@ -153,53 +139,34 @@ async def delete_overdue(backend: Backend) -> None:
         await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
 
 
-async def _pack_stream(backend: Backend, stream: FullStream, sizes: BlockSizes, pauses: RetryPauses) -> int:
+async def _pack_stream(backend: Backend, stream: FullStream, sizes: RowSizes, pauses: RetryPauses) -> int:
     what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
-    made = 0
-    while made < stream.blocks:
+    made, left = 0, stream.reports
+    while left > 0:
         effort = Effort()
-        most = min(stream.blocks - made, _BLOCKS_AT_ONCE)
-        some = await pauses.attempt(stream.stream_key, _pack_some(backend, stream, sizes, most, effort), what=what)
-        if not some:
+        packed = await pauses.attempt(stream.stream_key, _pack_row(backend, stream, sizes, effort), what=what)
+        if not packed:
             break
-        made += some
-        await _rest(backend, effort, behind=stream.blocks - made)
+        made, left = made + 1, left - packed
+        await _rest(backend, effort)
     return made
 
 
-async def _pack_some(backend: Backend, stream: FullStream, sizes: BlockSizes, most: int, effort: Effort) -> int:
-    """Pack up to `most` blocks and store them together; return their number."""
-    packed: list[PackedBlock] = []
-    while len(packed) < most:
-        after = packed[-1] if packed else None
-        block = await backend.read(effort.of(partial(_pack_next, stream, sizes, after)))
-        if block is None:
-            break
-        packed.append(block)
-    if not packed:
+async def _pack_row(backend: Backend, stream: FullStream, sizes: RowSizes, effort: Effort) -> int:
+    """Join some rows to one; return the number of reports it has."""
+    row = await backend.read(effort.of(lambda connection: packing.join_next(connection, stream, sizes)))
+    if row is None:
         return 0
     try:
         await backend.write(
-            effort.of(lambda transaction: _replace_by(packed, transaction)),
-            rows=sum(block.rows for block in packed),
+            effort.of(lambda transaction: packing.replace_by(transaction.connection, row)),
+            rows=len(row.replaces) + 1,
             run_id=stream.run_id,
         )
-    except BlockOvertaken as overtaken:
+    except RowsOvertaken as overtaken:
         _log.info("%s", overtaken)
         return 0
-    return len(packed)
-
-
-def _pack_next(
-    stream: FullStream, sizes: BlockSizes, after: PackedBlock | None, connection: Connection
-) -> PackedBlock | None:
-    return compacting.pack_next(connection, stream, sizes, after=after)
-
-
-def _replace_by(packed: Sequence[PackedBlock], transaction: Transaction) -> None:
-    # Together: within a stream packed reports come before unpacked ones.
-    for block in packed:
-        compacting.replace_by(transaction.connection, block)
+    return row.reports
 
 
 def _remove_some(run_key: int, transaction: Transaction) -> bool:
@@ -214,7 +181,7 @@ def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> 
 
 
 def _delete(run: OverdueRun, transaction: Transaction, now: float) -> None:
-    removal.take_out_of_sight(transaction.connection, run.key, run.id, by="server", now=now)
+    removal.hide_run(transaction.connection, run.key, run.id, by="server", now=now)
     access.record_audit(
         transaction.connection,
         at=now,
@@ -245,19 +212,9 @@ class Effort:
         return measured
 
 
-async def _rest(backend: Backend, effort: Effort, *, behind: int = 0) -> None:
-    """Pause after a piece of work.
-
-    Args:
-        effort: what the work took.
-        behind: number of blocks still to be packed.
-    """
-    await asyncio.sleep(_rest_seconds(effort.seconds, others_wait=backend.writer.waiting > 0, behind=behind))
-
-
-def _rest_seconds(effort_seconds: float, *, others_wait: bool, behind: int) -> float:
-    rest = _REST_WHILE_OTHERS_WAIT if others_wait else 1.0
-    return effort_seconds * rest / max(1.0, behind / _MANY_BLOCKS)
+async def _rest(backend: Backend, effort: Effort) -> None:
+    """Pause after a piece of work."""
+    await asyncio.sleep(effort.seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting > 0 else 1.0))
 
 
 RELOAD_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""The ports of a server: their sockets, their certificates, and where a server without TLS may listen.
+"""The ports of a server: their sockets, their certificate, and where a server without TLS may listen.
 
 Every error names the option to change.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from isentrope_server.errors import StartupError
 from isentrope_server.settings import Settings
 
 _ANY_IPV4 = "0.0.0.0"
-_log = logging.getLogger(__name__)
 
 
 class Port(StrEnum):
@@ -107,133 +105,65 @@ def _no_such_host(host: str, why: str) -> StartupError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificates:
-    """PEM files of a certificate, its key, and the CA of clients; None: clients need no certificate."""
+class Certificate:
+    """PEM files of both ports' certificate and its key. They are read at the start."""
 
-    certificate: Path
+    file: Path
     key: Path
-    client_ca: Path | None
-
-    def modified_at(self) -> tuple[int | None, ...]:
-        """Time of each file's last change in nanoseconds; None for a file that is missing."""
-        files = [file for file in (self.certificate, self.key, self.client_ca) if file is not None]
-        return tuple(file.stat().st_mtime_ns if file.exists() else None for file in files)
 
     def context(self) -> ssl.SSLContext:
-        """Make a server's TLS context from the files.
+        """Make the HTTP port's TLS context.
 
         Raises:
             StartupError: the files can't be used; the message names the file and the reason.
         """
+        for option, file in (("--tls-cert", self.file), ("--tls-key", self.key)):
+            try:
+                file.read_bytes()
+            except OSError as error:
+                raise StartupError(f"The file {file} of {option} can't be read: {error.strerror}.") from error
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._load_pair(context)
-        if self.client_ca is not None:
-            self._load_client_ca(context, self.client_ca)
-        return context
-
-    def grpc_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Make gRPC's configuration from the files, checked first, because gRPC reports no reason.
-
-        Raises:
-            StartupError: as `context`.
-        """
-        self.context()
-        return grpc.ssl_server_certificate_configuration(
-            [(_read("--tls-key", self.key), _read("--tls-cert", self.certificate))],
-            root_certificates=None if self.client_ca is None else _read("--tls-client-ca", self.client_ca),
-        )
-
-    def _load_pair(self, context: ssl.SSLContext) -> None:
-        for option, file in (("--tls-cert", self.certificate), ("--tls-key", self.key)):
-            _read(option, file)
         try:
             # An empty password: OpenSSL would ask for one on the terminal.
-            context.load_cert_chain(self.certificate, self.key, password="")
+            context.load_cert_chain(self.file, self.key, password="")
         except (ssl.SSLError, OSError) as error:
+            # `ssl.SSLError` is an OSError, too.
+            reason = getattr(error, "reason", None) or error.strerror or "it is no PEM"
             raise StartupError(
-                f"The certificate {self.certificate} and the key {self.key} can't be used together: {_reason(error)}. "
+                f"The certificate {self.file} and the key {self.key} can't be used together: "
+                f"{reason.replace('_', ' ').lower()}. "
                 "Both must be PEM files, the key must belong to the certificate and have no password."
             ) from error
+        return context
 
-    @staticmethod
-    def _load_client_ca(context: ssl.SSLContext, client_ca: Path) -> None:
-        _read("--tls-client-ca", client_ca)
-        try:
-            context.load_verify_locations(client_ca)
-        except (ssl.SSLError, OSError) as error:
-            raise StartupError(
-                f"The clients' CA {client_ca} can't be used: {_reason(error)}. It must be a PEM file of certificates."
-            ) from error
-        context.verify_mode = ssl.CERT_REQUIRED
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """Make the gRPC port's credentials. `context` checks the files; gRPC reports no reason."""
+        return grpc.ssl_server_credentials([(self.key.read_bytes(), self.file.read_bytes())])
 
 
-def grpc_credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Credentials of the gRPC port. Renewed files are used from the next connection on.
-
-    Files that can't be used are reported in the log; the port keeps the certificate it had.
-
-    Raises:
-        StartupError: the files can't be used.
-    """
-    read_at = certificates.modified_at()
-
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        # gRPC asks before each handshake; None keeps what it has.
-        nonlocal read_at
-        modified_at = certificates.modified_at()
-        if modified_at == read_at:
-            return None
-        read_at = modified_at
-        try:
-            return certificates.grpc_configuration()
-        except StartupError as error:
-            _log.error("The gRPC port keeps its certificate; the renewed files can't be used: %s", error)
-            return None
-
-    return grpc.dynamic_ssl_server_credentials(
-        certificates.grpc_configuration(),
-        renewed,  # type: ignore[arg-type]  # the stubs forbid None
-        require_client_authentication=certificates.client_ca is not None,
-    )
-
-
-def _read(option: str, file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise StartupError(f"The file {file} of {option} can't be read: {error.strerror}.") from error
-
-
-def _reason(error: OSError) -> str:
-    """`ssl.SSLError` is an OSError, too; a file may also disappear after the check."""
-    reason = getattr(error, "reason", None) or error.strerror
-    return (reason or "it is no PEM").replace("_", " ").lower()
+def certificate_of(settings: Settings) -> Certificate | None:
+    """The certificate of both ports; None without TLS."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return Certificate(file=settings.tls_cert, key=settings.tls_key)
 
 
 def check_transport_security(settings: Settings) -> None:
     """Check TLS settings before any port is opened.
 
     Raises:
-        StartupError: an address other machines reach, without TLS; or certificates that can't be used.
+        StartupError: an address other machines reach, without TLS; or a certificate that can't be used.
     """
-    if settings.tls_cert is None and settings.tls_key is None and settings.tls_client_ca is None:
-        if not settings.insecure_i_know and not _is_loopback(settings.host):
-            raise StartupError(
-                f"Listening on {settings.host} without TLS would send tokens and reports over the network in the clear. "
-                "Give --tls-cert and --tls-key, or, where a proxy encrypts, --insecure-i-know."
-            )
-        return
-    certificates = certificates_of(settings)
-    if certificates is None:
+    certificate = certificate_of(settings)
+    if certificate is not None:
+        certificate.context()
+    elif settings.tls_cert is not None or settings.tls_key is not None:
         raise StartupError("TLS needs a certificate and its key: give both --tls-cert and --tls-key, each a PEM file.")
-    certificates.context()
-
-
-def certificates_of(settings: Settings) -> Certificates | None:
-    """The certificate files of both ports; None without TLS."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    return Certificates(certificate=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+    elif not settings.insecure_i_know and not _is_loopback(settings.host):
+        raise StartupError(
+            f"Listening on {settings.host} without TLS would send tokens and reports over the network in the clear. "
+            "Give --tls-cert and --tls-key, or, where a proxy encrypts, --insecure-i-know."
+        )
 
 
 def _is_loopback(host: str) -> bool:

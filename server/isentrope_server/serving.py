@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from isentrope_server.app import create_app
 from isentrope_server.errors import StartupError
 from isentrope_server.home import check_unlocked
-from isentrope_server.ports import Certificates, Port, certificates_of, check_transport_security, listening_socket
+from isentrope_server.ports import Certificate, Port, certificate_of, check_transport_security, listening_socket
 from isentrope_server.settings import Settings
 
 _GRACEFUL_SHUTDOWN_SECONDS = 3
@@ -47,9 +47,8 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
         announce: called once the server answers, with the log-in address for a browser and the gRPC port.
 
     Raises:
-        StartupError: a port is taken, the home or the certificates can't be used, another server has the home, or
-            tokens
-            would be sent over the network without TLS.
+        StartupError: a port is taken, the home or the certificate can't be used, another server has the home, or
+            tokens would be sent over the network without TLS.
     """
     check_transport_security(settings)
     check_unlocked(settings.home)
@@ -57,14 +56,14 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     _raise_open_files()
     with contextlib.ExitStack() as sockets:
         http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))
-        listening = [(http_socket, certificates_of(settings))]
+        listening = [(http_socket, certificate_of(settings))]
         settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
         if settings.has_tls:
             local = sockets.enter_context(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL))
             listening.append((local, None))
             settings = settings.model_copy(update={"local_http_port": local.getsockname()[1]})
         app = create_app(settings)
-        servers = [_server(app, certificates) for _, certificates in listening]
+        servers = [_server(app, certificate) for _, certificate in listening]
         async with app.router.lifespan_context(app):
             _stop_on_signals(servers, app.state.backend.hub.close)
             _tune_interpreter()
@@ -94,7 +93,7 @@ def _tune_interpreter() -> None:
     gc.set_threshold(_CONTAINERS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
 
 
-def _server(app: FastAPI, certificates: Certificates | None) -> _Server:
+def _server(app: FastAPI, certificate: Certificate | None) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
@@ -109,7 +108,7 @@ def _server(app: FastAPI, certificates: Certificates | None) -> _Server:
             ws="none",
             limit_concurrency=_HTTP_CONNECTIONS,
             h11_max_incomplete_event_size=16 << 10,
-            ssl_context_factory=None if certificates is None else lambda config, default: certificates.context(),
+            ssl_context_factory=None if certificate is None else lambda config, default: certificate.context(),
         )
     )
 

@@ -47,8 +47,6 @@ class Settings(BaseSettings):
     """PEM file of the certificate of both ports, with those between it and its CA; None: no TLS."""
     tls_key: Path | None = None
     """PEM file of its private key."""
-    tls_client_ca: Path | None = None
-    """PEM file of the CAs whose certificates clients must show on both ports; None: a token is enough."""
     insecure_i_know: bool = False
     """Whether to listen without TLS on addresses that other machines reach."""
     local_http_port: int = Field(default=0, ge=0, le=65535)
@@ -70,7 +68,7 @@ class Settings(BaseSettings):
     silent_after_seconds: float = Field(default=60.0, gt=0)
     """A running run that reports nothing for this long is shown as silent."""
     control_ttl_seconds: int = Field(default=600, ge=1)
-    """Time to live of a control whose `expires_in_seconds` is null: every change has one."""
+    """Time to live of a control that names none: every change has one."""
     control_answer_grace_seconds: float = Field(default=30.0, ge=0)
     """How long after its expiry the server waits for the outcome of a delivered control, before it becomes EXPIRED."""
     control_rank_grace_seconds: float = Field(default=10.0, ge=0)

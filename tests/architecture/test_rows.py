@@ -5,21 +5,20 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import os
 import pickle
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from isentrope_dashboard.formatting import shown
-from isentrope_server.api.control import method_description
-from isentrope_wire.control import Control
-from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.methods import METHODS, Method, Parameter, idle_parameters, method, threshold_methods
-from isentrope_wire.metrics import HISTOGRAMS, METRICS, Show, imported_names, metric, promised_metrics, unit_of
-from tests.architecture.test_house import SOURCES, relative, tree
+from isentrope_wire.methods import Method, method
+from isentrope_wire.metrics import HISTOGRAMS, METRICS, Show, metric, promised_metrics, reported_names, unit_of
+from tests.architecture.test_house import ROOT, SOURCES, relative, tree
 
 WHERE_METRICS_ARE_WRITTEN = {
     "probe/isentrope_wire/metrics.py",
@@ -29,39 +28,102 @@ WHERE_METRICS_ARE_WRITTEN = {
 """No other product file holds a metric's name: it uses the row."""
 
 
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Method:
-    rows: dict[str, Method] = {}
-    row = method(
-        "toy",
-        label="Toy",
-        does="plays",
-        thresholds=True,
-        parameters=(Parameter(name="size", default=1.0, minimum=0.0, sense="how large", idle=(0, "no toy")),),
-        presets={"small": {"mu_low": 3.0, "parameters": {"size": 0.5}}},
-        rows=rows,
-    )
-    monkeypatch.setitem(METHODS, "toy", row)
-    return row
+TOY_FILE = """
+\"\"\"Toy: clips what lies beyond thresholds on twice S_c.\"\"\"
+from isentrope.methods.threshold import by_threshold
+
+TOY = by_threshold(lambda scores, over: (2 * scores.vocab_centered_scores.double(), over.vocab_centered_std))
+"""
+TOY_ROW = """
+method(
+    "toy",
+    label="Toy",
+    does="keeps it while 2 S_c <= mu_high sigma'",
+    implementation="toy.TOY",
+    thresholds=True,
+    parameters=(Parameter(name="size", default=1.0, minimum=0.0, sense="how large", idle=(0, "no toy")),),
+    presets={"small": {"mu_high": 1.0, "parameters": {"size": 0.5}}},
+)
+"""
+TRY_TOY = """
+import torch
+import isentrope
+from isentrope.transport import InMemoryTransport
+from isentrope_wire.control import CAPABILITIES, Scope
+from isentrope_wire.methods import METHODS, threshold_methods
+from isentrope_wire.what_if import WhatIfCurve
+from tests.architecture.generated_tables import ROOT, with_methods_table
+
+control = isentrope.Control(method="toy", parameters={"preset": "small"})
+assert (control.method.label, control.mu_high, control.number("size")) == ("Toy", 1.0, 0.5)
+for wrong in ({"mu_high": 1.0, "parameters": {"size": -1}}, {"mu_high": 1.0, "parameters": {"other": 1}}, {}):
+    try:
+        isentrope.Control(method="toy", **wrong)
+    except isentrope.ConfigurationError:
+        continue
+    raise AssertionError(wrong)
+isentrope.Control(method="toy", hold={"target_entropy": 0.5})
+assert control.capability in CAPABILITIES and "toy" in threshold_methods()
+
+generator = torch.Generator().manual_seed(0)
+logits = (2 * torch.randn(4, 50, 12, generator=generator)).requires_grad_()
+ids = torch.randint(12, (4, 50), generator=generator)
+transport = InMemoryTransport()
+probe = isentrope.Probe(control=control, transport=transport)
+scores = probe.score(logits, ids)
+gated = probe.gate(scores, torch.randn(4, generator=generator))
+(gradient,) = torch.autograd.grad(gated.sum(), scores.logprobs)
+centred = scores.vocab_centered_scores.double()
+beyond = 2 * centred > centred.std(correction=0)
+assert torch.equal(gradient == 0, beyond) and 0 < beyond.sum() < 200
+probe.step(1)
+report = next(message for message in transport.messages if hasattr(message, "what_if"))
+curve = WhatIfCurve(report.what_if, Scope.ALL, METHODS["toy"])
+assert curve.at(None, 1.0).clip_fraction == report.scalars["clip/fraction"] == beyond.double().mean().item()
+assert curve.at(0.0, 0.0).clip_fraction == 1.0
+assert "| `toy` | keeps it while 2 S_c" in with_methods_table((ROOT / "docs/methods.md").read_text())
+"""
 
 
-def test_toy_method_is_validated(toy: Method) -> None:
-    control = Control(method="toy", parameters={"preset": "small"})
-    assert (control.method.label, control.mu_low, control.number("size")) == ("Toy", 3.0, 0.5)
-    with pytest.raises(ConfigurationError, match="-1"):
-        Control(method="toy", mu_low=1.0, parameters={"size": -1})
-    assert "toy" in threshold_methods()
-    assert len(list(idle_parameters(toy, {"size": 0}))) == 1
+def test_method_with_thresholds_is_one_file_and_one_row(tmp_path: Path) -> None:
+    """In a copy of the probe and the wire, made of links but for the row's file."""
+    for package in (ROOT / "probe/isentrope", ROOT / "probe/isentrope_wire"):
+        own = tmp_path / package.name
+        own.mkdir()
+        for part in package.iterdir():
+            if part.name not in ("methods", "methods.py", "__pycache__"):
+                (own / part.name).symlink_to(part)
+    methods = tmp_path / "isentrope/methods"
+    methods.mkdir()
+    for part in (ROOT / "probe/isentrope/methods").glob("*.py"):
+        (methods / part.name).symlink_to(part)
+    (methods / "toy.py").write_text(TOY_FILE)
+    rows = (ROOT / "probe/isentrope_wire/methods.py").read_text()
+    (tmp_path / "isentrope_wire/methods.py").write_text(rows + TOY_ROW)
+    path = os.pathsep.join(map(str, (tmp_path, ROOT)))
+    subprocess.run([sys.executable, "-c", TRY_TOY], check=True, env=os.environ | {"PYTHONPATH": path})
 
 
-def test_toy_method_reaches_rest(toy: Method) -> None:
-    answer = method_description(toy)
-    assert (answer.label, answer.thresholds, answer.presets, answer.parameters[0].name) == (
-        "Toy",
-        True,
-        ["small"],
-        "size",
-    )
+WHERE_THRESHOLD_METHODS_ARE_NAMED = {
+    "probe/isentrope_wire/methods.py",
+    "probe/isentrope/methods/threshold.py",
+}
+"""Their rows and their implementation. Elsewhere: `Method.thresholds`, and `SUGGESTED` where nothing was asked for."""
+
+
+def test_clip_b_and_clip_v_are_named_by_their_rows_alone() -> None:
+    named = {
+        relative(path)
+        for path in SOURCES
+        if "isentrope_trainer" not in path.parts  # its figures are of these methods
+        for node in ast.walk(tree(path))
+        if (isinstance(node, ast.Constant) and node.value in ("clip_b", "clip_v"))
+        or (
+            isinstance(node, ast.Attribute | ast.Name)
+            and getattr(node, "attr", getattr(node, "id", "")) in ("CLIP_B", "CLIP_V")
+        )
+    }
+    assert named <= WHERE_THRESHOLD_METHODS_ARE_NAMED
 
 
 @pytest.mark.parametrize("command", ["control", "train"])
@@ -109,13 +171,21 @@ def test_metric_names_are_written_once() -> None:
     assert written == WHERE_METRICS_ARE_WRITTEN
 
 
+@pytest.mark.parametrize("name", ["max_change_per_step", "target_share", "target_curve", "expires_in_seconds"])
+def test_field_of_a_control_costs_four_files(name: str) -> None:
+    # Of a control's own fields: the route, the client's method, the assistant's tool, the command line. Of a hold's: one declares and checks it, one acts on it, and the page has its field and its name: JSON, REST, the client, the command
+    # line, the store, the wire and the checkpoint take it from the declaration.
+    word = re.compile(rf"\b{name}\b")
+    assert len([path for path in SOURCES if word.search(path.read_text(encoding="utf-8"))]) <= 4
+
+
 def test_toy_metric_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = dict(METRICS)
-    toy = metric("toy/share", unit="of toys", meaning="toys", show=Show.PERCENT, imported_as=("toys",), rows=rows)
+    toy = metric("toy/share", unit="of toys", meaning="toys", show=Show.PERCENT, also=("toys",), rows=rows)
     for name, row in rows.items():
         monkeypatch.setitem(METRICS, name, row)
     assert toy in promised_metrics()
-    assert imported_names()["toys"] is toy
+    assert reported_names(["train/toys"])[toy] == "train/toys"
     assert unit_of("toy/share") == "of toys"
     assert shown(toy, 0.25) == "25.0\N{NO-BREAK SPACE}%"
 

@@ -12,12 +12,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from tests.benchmarks import delivery, linear_head, numerics, observed_step, token_scores, trl_step
+from tests.benchmarks import (
+    alert_quality,
+    collapse_and_cure,
+    delivery,
+    numerics,
+    observed_step,
+    token_scores,
+    trl_step,
+    what_if,
+)
 
-BENCHMARKS: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (token_scores, linear_head, observed_step, trl_step, numerics, delivery)
-}
+_OF_COST = (token_scores, observed_step, trl_step, numerics, delivery)
+_OF_QUALITY = (alert_quality, collapse_and_cure, what_if)
+BENCHMARKS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in (*_OF_COST, *_OF_QUALITY)}
 
 
 def main(names: list[str]) -> None:

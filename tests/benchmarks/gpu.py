@@ -18,11 +18,11 @@ import triton.language as tl
 from torch import Tensor
 from triton.testing import get_dram_gbps
 from trl.kernels import selective_log_softmax_and_entropy
+from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 
 from isentrope.kernels import triton_backend
 from isentrope.scores import token_scores
 from isentrope.scores.linear_token_scores import linear_token_scores
-from tests.benchmarks.linear_head import bare_product, trl_logprobs
 
 SHAPES = [
     (tokens, vocabulary, dtype)
@@ -78,9 +78,24 @@ def backward_candidates(logits: Tensor, token_ids: Tensor) -> dict[str, Callable
     return {"only copy": logits.clone, "TRL 1.16, fused": trl, "ours": ours}
 
 
+@torch.no_grad()
+def bare_product(hidden: Tensor, weight: Tensor) -> None:
+    """Every logit computed once, 4096 tokens of the vocabulary at a time, and nothing done with it."""
+    buffer = hidden.new_empty(len(hidden) * 4096)
+    for part in weight.split(4096):
+        torch.mm(hidden, part.T, out=buffer[: len(hidden) * len(part)].view(len(hidden), len(part)))
+
+
+def trl_logprobs(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> Tensor:
+    """Log-prob and entropy by TRL's chunked head, with the chunk that its trainers pass."""
+    outputs = ("log_probs", "entropy")
+    logprobs: Tensor = ChunkedLogProbFunction.apply(hidden, weight, None, token_ids, 1.0, 32768, None, 1.0, outputs)[0]
+    return logprobs
+
+
 def head_candidates(hidden: Tensor, weight: Tensor, token_ids: Tensor) -> dict[str, Callable[[], object]]:
     return {
-        "bare tiled product": lambda: bare_product(hidden, weight, token_ids),
+        "bare tiled product": lambda: bare_product(hidden, weight),
         "TRL 1.16, chunked (2)": lambda: trl_logprobs(hidden, weight, token_ids),
         "ours, linear_token_scores (5)": lambda: linear_token_scores(hidden, weight, token_ids),
     }

@@ -30,7 +30,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from isentrope_trainer.recording import SHIPPED, read_recording
-from isentrope_wire.codec import encode_payload, payload_hash, record_of, record_to_pb, run_started_to_pb
+from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
 from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted, ScoreHistogram, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -115,7 +115,7 @@ class Pusher:
         """Push so many new reports; returns the seconds until they were acknowledged."""
         first = self._seq + 1
         self._seq += reports
-        records = [record_to_pb(record_of(seq, _report(seq))) for seq in range(first, self._seq + 1)]
+        records = [to_pb(record_of(seq, _report(seq))) for seq in range(first, self._seq + 1)]
         request = pb.PushRequest(run_id=self._run_id, incarnation="first", rank=0, records=records)
         started = time.perf_counter()
         reply = self._stub.Push(request, metadata=self._metadata, timeout=60)
@@ -128,7 +128,7 @@ def _hello(run_id: str) -> pb.HelloRequest:
         run_id=run_id, incarnation="first", rank=0, world_size=1, name=run_id, project="benchmark",
         started_at=time.time(), probe_version="0",
     )  # fmt: skip
-    return pb.HelloRequest(run=run_started_to_pb(started), protocol_version=PROTOCOL_VERSION)
+    return pb.HelloRequest(run=to_pb(started), protocol_version=PROTOCOL_VERSION)
 
 
 def _report(step: int) -> StepReport:

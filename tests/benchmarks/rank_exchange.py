@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from isentrope.distributed import Gathered
-from isentrope.statistics.global_step import ADDITIVE_FROM, SEVERAL, rank_vector, read_ranks
+from isentrope.global_step import ADDITIVE_FROM, LAYOUT, rank_vector, read_ranks
 from tests.probe.statistics.test_step_summary import batch_of
 
 RANKS = (8, 512, 4_096)
@@ -42,7 +42,7 @@ def all_reduce_seconds(ranks: int, numbers: int) -> float:
 
 def merge_seconds(ranks: int) -> float:
     """CPU seconds of rank 0 between the gathered vectors and the step's sums."""
-    vector = rank_vector(1, 0, [batch_of(4, 64, 1)], None, None, alone=False)
+    vector = rank_vector(1, 0, [batch_of(4, 64, 1)], None, None)
     gathered = Gathered(vector.repeat(ranks, 1))
     started = time.process_time()
     step = read_ranks(gathered.numbers_later(ADDITIVE_FROM)())
@@ -54,7 +54,7 @@ def merge_seconds(ranks: int) -> float:
 def measure(counts: Sequence[int] = RANKS) -> Iterator[str]:
     """Rows of a Markdown table."""
     torch.set_num_threads(1)
-    own = SEVERAL.size
+    own = LAYOUT.size
     yield f"A vector: {own} float64 = {own * NUMBER_BYTES / 1e3:.0f} kB, {own - ADDITIVE_FROM} of them additive.\n"
     yield "| ranks | gathered on every rank, MB | all-gather, ms | reduced instead, ms | rank 0 merges, CPU s |"
     yield "|---|---|---|---|---|"

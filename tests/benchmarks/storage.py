@@ -1,11 +1,10 @@
-"""Bytes per step, and the time one series takes: packed blocks against a row per scalar and JSON per step.
+"""Bytes per step, and the time one series takes: rows of a thousand reports, and of one push.
 
 `python -m tests.benchmarks.storage [sizes|million|tasks|ingest|recorded] ...`; a step has 60 scalars and 4 histograms of 64 bins.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import statistics
@@ -16,16 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from isentrope_server.store import runs, streams
 from isentrope_server.store.database import Database, upgrade
-from isentrope_server.store.reports import compacting, histograms, records, series
-from isentrope_server.store.reports.compacting import BlockSizes
+from isentrope_server.store.reports import histograms, packing, records, series
+from isentrope_server.store.reports.packing import FullStream
 from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.reports.series import StepRange
+from isentrope_server.store.rows import RowSizes
 from isentrope_wire.reports import RunStarted, ScoreHistogram, StepReport
 
 SCALARS, HISTOGRAMS, BINS = 60, 4, 64
@@ -60,28 +59,13 @@ def reports(first: int, count: int, scalars: int, histogram_count: int) -> list[
     ]
 
 
-class Store(Protocol):
-    """One way to keep reports in an SQLite file."""
-
-    name: str
-    file: Path
-
-    def write(self, batch: Sequence[StepReport]) -> None: ...
-
-    def read(self) -> int:
-        """Read one series; how many steps it has."""
-
-    def close(self) -> None: ...
-
-
 class OurStore:
     """The server's own store in a file."""
 
-    name = "packed blocks"
-
-    def __init__(self, file: Path, *, packing: bool = True) -> None:
+    def __init__(self, file: Path, *, packing: bool = True, push: int = 250) -> None:
         self.file = file
         self.packing = packing
+        self.push = push
         self.database = Database(f"sqlite:///{file}")
         started = RunStarted(
             run_id="r", incarnation="a", rank=0, world_size=1, name="", project="", started_at=1.0, probe_version="0"
@@ -96,28 +80,27 @@ class OurStore:
         arrivals = [
             Arrival(seq=report.step + 1, payload=b"", payload_hash=os.urandom(16), message=report) for report in batch
         ]
-        with self.database.writing_engine.begin() as connection:
-            records.append(
-                connection,
-                arrivals,
-                run_key=self.run_key,
-                stream_key=self._stream_key,
-                after_position=first,
-                known_layouts={},
-                now=2e9,
-            )
+        for start in range(0, len(arrivals), self.push):
+            with self.database.writing_engine.begin() as connection:
+                records.append(
+                    connection,
+                    arrivals[start : start + self.push],
+                    run_key=self.run_key,
+                    stream_key=self._stream_key,
+                    after_position=first + start,
+                    known_layouts={},
+                    now=2e9,
+                )
         if self.packing:
-            self._pack(first + len(batch))
+            self._pack(len(batch))
 
-    def _pack(self, acked_through: int) -> None:
-        stream = compacting.FullStream(
-            run_key=self.run_key, run_id="r", stream_key=self._stream_key, acked_through=acked_through, blocks=1
-        )
+    def _pack(self, reports: int) -> None:
+        stream = FullStream(run_key=self.run_key, run_id="r", stream_key=self._stream_key, reports=reports)
         with self.database.reading() as connection:
-            packed = compacting.pack_next(connection, stream, BlockSizes())
-        assert packed is not None
+            joined = packing.join_next(connection, stream)
+        assert joined is not None
         with self.database.writing_engine.begin() as connection:
-            compacting.replace_by(connection, packed)
+            packing.replace_by(connection, joined)
 
     def read(self) -> int:
         with self.database.reading() as connection:
@@ -128,118 +111,35 @@ class OurStore:
         self.database.close()
 
 
-class RowPerScalar:
-    """What most trackers do: one row for each value, one for each histogram."""
-
-    name = "a row per scalar"
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.connection = sqlite3.connect(file)
-        self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.execute("CREATE TABLE names (key INTEGER PRIMARY KEY, name TEXT UNIQUE)")
-        self.connection.execute(
-            "CREATE TABLE points (run INTEGER, name INTEGER, step INTEGER, value REAL, PRIMARY KEY (run, name, step))"
-        )
-        self.connection.execute(
-            "CREATE TABLE distributions (run INTEGER, name TEXT, step INTEGER, low REAL, high REAL, counts BLOB,"
-            " PRIMARY KEY (run, name, step))"
-        )
-
-    def write(self, batch: Sequence[StepReport]) -> None:
-        names = {name: index for index, name in enumerate(sorted(batch[0].scalars))}
-        with self.connection:
-            self.connection.executemany(
-                "INSERT INTO points VALUES (1, ?, ?, ?)",
-                [(names[name], report.step, value) for report in batch for name, value in report.scalars.items()],
-            )
-            self.connection.executemany(
-                "INSERT INTO distributions VALUES (1, ?, ?, ?, ?, ?)",
-                [
-                    (h.name, report.step, h.low, h.high, np.array(h.counts, dtype="<f4").tobytes())
-                    for report in batch
-                    for h in report.histograms
-                ],
-            )
-
-    def read(self) -> int:
-        rows = self.connection.execute("SELECT step, value FROM points WHERE run = 1 AND name = 7 ORDER BY step")
-        found = rows.fetchall()
-        steps, values = (np.array(column) for column in zip(*found, strict=True))
-        assert len(values) == len(steps)
-        return len(steps)
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-class JsonPerStep:
-    """One JSON document for each step."""
-
-    name = "JSON per step"
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.connection = sqlite3.connect(file)
-        self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.execute("CREATE TABLE steps (run INTEGER, step INTEGER, report TEXT, PRIMARY KEY (run, step))")
-
-    def write(self, batch: Sequence[StepReport]) -> None:
-        rows = [
-            (report.step, json.dumps({"scalars": report.scalars, "histograms": [h.counts for h in report.histograms]}))
-            for report in batch
-        ]
-        with self.connection:
-            self.connection.executemany("INSERT INTO steps VALUES (1, ?, ?)", rows)
-
-    def read(self) -> int:
-        rows = self.connection.execute(
-            "SELECT step, json_extract(report, '$.scalars.metric/7') FROM steps WHERE run = 1 ORDER BY step"
-        )
-        steps, values = (np.array(column) for column in zip(*rows.fetchall(), strict=True))
-        assert len(values) == len(steps)
-        return len(steps)
-
-    def close(self) -> None:
-        self.connection.close()
-
-
 def sizes(steps: int = STEPS) -> Iterator[str]:
-    """Bytes on disk, CPU time of writing a step, and of reading one series of all steps; the candidates take turns."""
+    """Bytes on disk, CPU time of writing a step, and of reading one series of all steps; the stores take turns."""
     with tempfile.TemporaryDirectory() as folder:
-        stores: list[Store] = [
-            OurStore(Path(folder, "packed.db")),
-            _unpacked(Path(folder, "rows.db")),
-            RowPerScalar(Path(folder, "scalars.db")),
-            JsonPerStep(Path(folder, "json.db")),
-        ]
-        writing = {store.name: 0.0 for store in stores}
+        stores = {
+            "packed": OurStore(Path(folder, "packed.db")),
+            "a row per push of 250": OurStore(Path(folder, "pushes.db"), packing=False),
+            "a row per push of 25": OurStore(Path(folder, "reports.db"), packing=False, push=25),
+        }
+        writing = dict.fromkeys(stores, 0.0)
         for first in range(0, steps, _BATCH):
             batch = reports(first, _BATCH, SCALARS, HISTOGRAMS)
-            for store in stores:
+            for name, store in stores.items():
                 started = time.process_time()
                 store.write(batch)
-                writing[store.name] += time.process_time() - started
-        reading: dict[str, list[float]] = {store.name: [] for store in stores}
+                writing[name] += time.process_time() - started
+        reading: dict[str, list[float]] = {name: [] for name in stores}
         for _ in range(7):
-            for store in stores:
+            for name, store in stores.items():
                 started = time.process_time()
                 assert store.read() == steps
-                reading[store.name].append(time.process_time() - started)
+                reading[name].append(time.process_time() - started)
         yield f"| {steps} steps | bytes per step | writing, µs of CPU per step | one series, ms of CPU |"
         yield "|---|---|---|---|"
-        for store in stores:
+        for name, store in stores.items():
             store.close()
             yield (
-                f"| {store.name} | {_file_bytes(store.file) / steps:.0f} | {writing[store.name] / steps * 1e6:.0f} "
-                f"| {statistics.median(reading[store.name]) * 1e3:.1f} |"
+                f"| {name} | {_file_bytes(store.file) / steps:.0f} | {writing[name] / steps * 1e6:.0f} "
+                f"| {statistics.median(reading[name]) * 1e3:.1f} |"
             )
-
-
-def _unpacked(file: Path) -> OurStore:
-    store = OurStore(file, packing=False)
-    store.name = "a row per report (before packing)"
-    return store
 
 
 def million(steps: int = MILLION) -> Iterator[str]:
@@ -289,6 +189,7 @@ def tasks(steps: int = 10_000, left_unpacked: int = 2_000) -> Iterator[str]:
             store = OurStore(Path(folder, "tasks.db"))
             for first in range(0, steps, _BATCH):
                 store.packing = first < steps - left_unpacked
+                store.push = 250 if store.packing else 1
                 store.write(
                     [
                         replace(report, scalars={**report.scalars, **{f"task/{task}": 1.0 for task in choose()}})
@@ -368,7 +269,7 @@ def recorded(count: int = 20) -> Iterator[str]:
             yield f"| in the database, live | {live:.0f} | {live * len(steps) / 1e6:.2f} |"
             for rank in ranks:
                 rank.send(RunFinished(status="finished", finished_at=time.time()))
-            pack_all(server, BlockSizes())
+            pack_all(server, RowSizes())
         # What packing freed is used by later reports; VACUUM gives it back, so that the rest can be counted.
         with sqlite3.connect(file) as connection:
             connection.execute("VACUUM")

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import httpx
 
-from isentrope_wire.codec import encode_payload, payload_hash, run_started_to_pb
+from isentrope_wire.codec import encode_payload, payload_hash, to_pb
 from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -82,7 +82,7 @@ class _Rank:
             run_id="flood", incarnation="a", rank=self._rank, world_size=RANKS, name="flood", project="benchmarks",
             started_at=1.0, probe_version="0",
         )  # fmt: skip
-        request = pb.HelloRequest(run=run_started_to_pb(started), protocol_version=PROTOCOL_VERSION)
+        request = pb.HelloRequest(run=to_pb(started), protocol_version=PROTOCOL_VERSION)
         await self._stub.Hello(request, metadata=self._metadata, timeout=30)
 
     async def push_until(self, end: float, waits: Waits, after: float, apart: float) -> None:

@@ -1,10 +1,8 @@
 """What the Triton kernels compile to, for GPUs that need not be there: `python -m tests.benchmarks.triton_compile`.
 
-For every kernel and target: registers a thread, spilled registers, and the instructions it takes to handle a logit.
-Each kernel is compiled as it is launched for a vocabulary that is a multiple of 16, with the compilers that Triton
-brings along; nothing is run, and TRITON_INTERPRET must not be set. Instructions are those of the shortest way around
-the loop: the moments kernel's leaves out the rescaling of its sums, which happens only where a block holds a new
-maximum. One instruction of an AMD GPU may handle two logits.
+For every kernel and target: registers a thread, and spilled registers. Each kernel is compiled as it is launched for a
+vocabulary that is a multiple of 16, with the compilers that Triton brings along; nothing is run, and TRITON_INTERPRET must
+not be set.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,86 +78,16 @@ class Compiled:
     target: str
     registers: int
     spills: int
-    instructions_per_logit: float | None
-    """Around the loop of a moments kernel; all of the gradient kernel, which has none; None for the rest."""
 
 
-@dataclass(frozen=True)
-class Assembly:
-    """A program for some processor, as far as it matters here."""
-
-    instructions: list[str]
-    targets: dict[int, int]
-    """From the place of a branch in `instructions` to where it leads."""
-    registers: int
-    spills: int
-
-    def shortest_cycle(self, exponentials: int) -> list[str]:
-        """The instructions of the shortest way around a loop that takes at least so many exponentials."""
-        cycles = [
-            cycle
-            for place, instruction in enumerate(self.instructions)
-            if is_exponential(instruction) and (cycle := self._cycle_through(place))
-        ]
-        long_enough = [cycle for cycle in cycles if sum(map(is_exponential, cycle)) >= exponentials]
-        assert long_enough, f"no loop with {exponentials} exponentials among {len(cycles)} ways around"
-        return min(long_enough, key=len)
-
-    def _cycle_through(self, place: int) -> list[str]:
-        """Breadth first, every instruction one step; empty where no way leads back."""
-        came_from: dict[int, int] = {}
-        waiting = deque([place])
-        while waiting:
-            here = waiting.popleft()
-            for there in self._successors(here):
-                if there == place:
-                    path = [here]
-                    while path[-1] != place:
-                        path.append(came_from[path[-1]])
-                    return [self.instructions[step] for step in reversed(path)]
-                if there not in came_from:
-                    came_from[there] = here
-                    waiting.append(there)
-        return []
-
-    def _successors(self, place: int) -> list[int]:
-        instruction = self.instructions[place]
-        target = self.targets.get(place)
-        following = [] if place + 1 >= len(self.instructions) or ends_here(instruction) else [place + 1]
-        if target is None:
-            return following
-        return [target] if is_unconditional(instruction) else [*following, target]
-
-
-def is_exponential(instruction: str) -> bool:
-    return "MUFU.EX2" in instruction or instruction.startswith("v_exp_f32")
-
-
-def is_unconditional(instruction: str) -> bool:
-    return instruction.startswith("s_branch") or re.fullmatch(r"BRA(\.U)? 0x[0-9a-f]+", instruction) is not None
-
-
-def ends_here(instruction: str) -> bool:
-    return instruction.startswith(("s_endpgm", "EXIT", "RET"))
-
-
-def sass_of(cubin: bytes) -> Assembly:
-    """What an NVIDIA GPU runs, taken apart by the cuobjdump that Triton brings along."""
+def nvidia_registers_and_spills(cubin: bytes) -> tuple[int, int]:
+    """Of a program for an NVIDIA GPU, taken apart by the cuobjdump that Triton brings along."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(cubin)
         listing, usage = (_cuobjdump(option, file.name) for option in ("-sass", "-res-usage"))
-    lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", listing)
-    instructions = [" ".join(text.split()) for _, text in lines]
-    place_of = {int(address, 16): place for place, (address, _) in enumerate(lines)}
-    targets = {
-        place: place_of[int(found[1], 16)]
-        for place, text in enumerate(instructions)
-        if (found := re.search(r"\bBRA\b.*?0x([0-9a-f]+)", text))
-    }
-    spills = sum(re.search(r"\b(LDL|STL)\b", text) is not None for text in instructions)
     registers = re.search(r"REG:(\d+)", usage)
     assert registers, usage
-    return Assembly(instructions, targets, int(registers[1]), spills)
+    return int(registers[1]), len(re.findall(r"\b(?:LDL|STL)\b", listing))
 
 
 def _cuobjdump(option: str, path: str) -> str:
@@ -168,46 +95,24 @@ def _cuobjdump(option: str, path: str) -> str:
     return subprocess.run([program, option, path], capture_output=True, text=True, check=True).stdout
 
 
-def gcn_of(text: str) -> Assembly:
-    """What an AMD GPU runs: the assembly text with its labels, and the counts in its metadata."""
-    instructions: list[str] = []
-    places: dict[str, int] = {}
-    for line in text.split(".section")[0].splitlines():
-        code = line.split(";")[0].strip()
-        if label := re.fullmatch(r"(\.LBB\w+):", code):
-            places[label[1]] = len(instructions)
-        elif code and line[0] in "\t " and not code.startswith("."):
-            instructions.append(code)
-    targets = {
-        place: places[found[1]]
-        for place, code in enumerate(instructions)
-        if (found := re.match(r"s_c?branch\w*\s+(\.LBB\w+)", code))
-    }
+def amd_registers_and_spills(text: str) -> tuple[int, int]:
+    """Of a program for an AMD GPU: the counts in its assembly's metadata."""
     counts = {name: int(count) for name, count in re.findall(r"\.(\w+_count):\s*(\d+)", text)}
     spills = counts["vgpr_spill_count"] + counts["sgpr_spill_count"]
-    return Assembly(instructions, targets, counts["vgpr_count"] + counts["agpr_count"], spills)
+    return counts["vgpr_count"] + counts["agpr_count"], spills
 
 
-def compile_kernel(kernel: str, logits_type: str, target: str, odd: bool = False) -> Compiled:
-    """Compile one of KERNELS for a type of logits and one of TARGETS, as it is launched there."""
-    assembly = assembly_of(kernel, logits_type, target, odd)
-    threads = triton_backend.WARPS * TARGETS[target].warp_size
-    per_logit = None
-    if kernel.startswith("moments"):
-        cycle = assembly.shortest_cycle(_block(target) // threads)
-        per_logit = len(cycle) / sum(map(is_exponential, cycle))
-    elif kernel == "gradient":
-        per_logit = len(assembly.instructions) * threads / triton_backend.GRADIENT_BLOCK
-    return Compiled(kernel, logits_type, target, assembly.registers, assembly.spills, per_logit)
+def compile_kernel(kernel: str, logits_type: str, target: str, ones: bool = False) -> Compiled:
+    """Compile one of KERNELS for a type of logits and one of TARGETS, as it is launched there.
 
-
-def assembly_of(kernel: str, logits_type: str, target: str, odd: bool = False, ones: bool = False) -> Assembly:
-    """With a vocabulary and strides that are `odd`, or all `ones`, which Triton makes constants of."""
+    Args:
+        ones: vocabulary and strides are 1, of which Triton makes constants; otherwise they are multiples of 16.
+    """
     function = KERNELS[kernel]
     names = function.arg_names
     constants = _constants(kernel, target) | (dict.fromkeys(MULTIPLES_OF_16, 1) if ones else {})
     signature = {name: "constexpr" if name in constants else _type_of(name, logits_type) for name in names}
-    aligned = [name for name in names if name.endswith("_ptr") or (name in MULTIPLES_OF_16 and not odd and not ones)]
+    aligned = [name for name in names if name.endswith("_ptr") or (name in MULTIPLES_OF_16 and not ones)]
     source = ASTSource(
         function,
         signature,
@@ -216,7 +121,8 @@ def assembly_of(kernel: str, logits_type: str, target: str, odd: bool = False, o
     )
     options = {"num_warps": triton_backend.WARPS, "enable_fp_fusion": True}
     asm: Any = triton.compile(source, target=TARGETS[target], options=options).asm
-    return sass_of(asm["cubin"]) if "cubin" in asm else gcn_of(asm["amdgcn"])
+    found = nvidia_registers_and_spills(asm["cubin"]) if "cubin" in asm else amd_registers_and_spills(asm["amdgcn"])
+    return Compiled(kernel, logits_type, target, *found)
 
 
 def _type_of(argument: str, logits_type: str) -> str:
@@ -255,13 +161,11 @@ def compile_all(targets: tuple[str, ...] = tuple(TARGETS)) -> Iterator[Compiled]
 
 def table(compiled: list[Compiled]) -> list[str]:
     """Rows of a Markdown table."""
-    rows = ["| kernel | logits | target | registers | spills | instructions per logit |", "|---|---|---|---|---|---|"]
-    for one in compiled:
-        per_logit = "" if one.instructions_per_logit is None else f"{one.instructions_per_logit:.1f}"
-        rows.append(
-            f"| {one.kernel} | {one.logits_type} | {one.target} | {one.registers} | {one.spills} | {per_logit} |"
-        )
-    return rows
+    return [
+        "| kernel | logits | target | registers | spills |",
+        "|---|---|---|---|---|",
+        *(f"| {' | '.join(map(str, astuple(one)))} |" for one in compiled),
+    ]
 
 
 if __name__ == "__main__":

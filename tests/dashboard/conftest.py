@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import httpx
@@ -28,11 +29,18 @@ from tests.server.rank import Rank
 expect.set_options(timeout=30_000)  # on a busy machine a page takes its time
 
 OpenPage = Callable[..., Page]
+T = TypeVar("T")
 
 
 @cache
 def recording() -> Recording:
     return read_recording(SHIPPED)
+
+
+def apart(reading: Coroutine[Any, Any, T]) -> T:
+    """Await `reading` in another thread, as the browser's event loop may run in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, reading).result()
 
 
 class Site:
@@ -98,7 +106,7 @@ class Site:
                     AsyncClient(http), View.of({"path": path, "query": parse_qsl(search), "theme": scheme})
                 )
 
-        return asyncio.run(read())
+        return apart(read())
 
 
 @pytest.fixture(scope="session")
@@ -107,16 +115,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(server)
 
 
-@pytest.fixture(scope="session")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Chromium keeps from one file of tests to the next: the pages' scripts, compiled."""
-    return tmp_path_factory.mktemp("chromium")
-
-
 @pytest.fixture(scope="module")
-def window(profile: Path) -> Iterator[BrowserContext]:
-    """One Chromium for all tests of a file. Its event loop goes with it: while it runs, no other may."""
-    with chromium_with_profile(profile) as context:
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """One Chromium for the tests of a file. While it is open its event loop runs in this thread, and no other may."""
+    with chromium_with_profile(tmp_path_factory.mktemp("chromium")) as context:
         yield context
 
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from isentrope_wire.answers import (
-    Alert,
     Gap,
     HistogramColumns,
-    LatestMetric,
     RunDetail,
     SeriesColumns,
     Status,
-    TopToken,
 )
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, RunControl, State
-from isentrope_wire.reports import AlertLevel
 
 
 def columns(
@@ -107,24 +103,5 @@ def run_detail(**known: Any) -> RunDetail:
     )
 
 
-def latest(values: Mapping[str, float], step: int = 9) -> dict[str, LatestMetric]:
-    return {name: LatestMetric(name=name, step=step, value=value) for name, value in values.items()}
-
-
 def gap(first: int, last: int, reason: str) -> Gap:
     return Gap(incarnation="a", rank=0, first_seq=first, last_seq=last, reason=reason)
-
-
-def alert(step: int, kind: str, message: str, level: AlertLevel = AlertLevel.WATCH, **known: Any) -> Alert:
-    return Alert(
-        step=step,
-        recorded_at=0.0,
-        kind=kind,
-        level=level,
-        message=message,
-        **{"cause": None, "evidence": {}, "suggestion": None, **known},
-    )
-
-
-def top_token(**known: Any) -> TopToken:
-    return TopToken(**{"rank": 0, **known})

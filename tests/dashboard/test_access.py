@@ -32,25 +32,23 @@ def test_a_training_process_gets_the_address_that_the_browser_uses(origin: str, 
 def token(name: str, **known: object) -> AccessToken:
     values: dict[str, object] = {
         "id": name[:8], "name": name, "scope": TokenScope.READ, "created_at": 1.0, "revoked_at": None,
-        "last_used_at": None, "run": None, "project": None,
+        "last_used_at": None,
     }  # fmt: skip
     return AccessToken(**{**values, **known})  # type: ignore[arg-type]
 
 
 def test_active_tokens_come_first_and_names_stay_text() -> None:
     me = Me(token_id="me", name="owner", scope=TokenScope.ADMIN, is_owner=True, is_session=True)
-    tokens = [token("old", revoked_at=5.0, created_at=9.0), *(token(name) for name in HOSTILE), token("me", run="r1")]
+    tokens = [token("old", revoked_at=5.0, created_at=9.0), *(token(name) for name in HOSTILE), token("me")]
     rows = token_table(tokens, me).children[2].children
     assert [words(row.children[0]) for row in rows] == [*HOSTILE, "me", "old"]
-    assert [words(row.children[6]) for row in rows[-2:]] == ["you", "revoked"]
-    assert words(rows[-2].children[2]) == "run r1"
+    assert [words(row.children[5]) for row in rows[-2:]] == ["you", "revoked"]
 
 
 @pytest.mark.parametrize(("scope", "signs_in"), [(TokenScope.CONTROL, True), (TokenScope.INGEST, False)])
 def test_a_person_s_token_comes_with_an_address_that_signs_in(scope: TokenScope, signs_in: bool) -> None:
     made = CreatedToken(
-        id="1", name="anna", scope=scope, created_at=1.0, revoked_at=None, last_used_at=None, run=None, project=None,
-        token="ise_a+b",
+        id="1", name="anna", scope=scope, created_at=1.0, revoked_at=None, last_used_at=None, token="ise_a+b",
     )  # fmt: skip
     assert ("http://host/?token=ise_a%2Bb" in words(made_token(made, "http://host"))) == signs_in
 

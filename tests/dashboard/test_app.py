@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 
 from isentrope_dashboard import app as dashboard
-from isentrope_dashboard.access import Credentials
+from isentrope_dashboard.live import Credentials
 from tests.dashboard.conftest import Site
 
 OUTSIDE = re.compile(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""")

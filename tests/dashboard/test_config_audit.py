@@ -33,7 +33,7 @@ def test_configuration_is_flattened() -> None:
 @pytest.mark.parametrize(("find", "shown"), [("LAYERS", ["policy.layers"]), ("adam", ["optimizer"]), ("", None)])
 def test_parameters_are_searched_by_name_and_value(find: str, shown: list[str] | None) -> None:
     known = {"policy": {"layers": 2}, "optimizer": "AdamW", HOSTILE: HOSTILE}
-    names = [row.children[0].children for row in parameters(known, find).children.children]
+    names = [row.children[0].children for row in parameters(known, find).children[0].children]
     assert names == (shown or ["policy.layers", "optimizer", HOSTILE])
 
 
@@ -91,11 +91,12 @@ def test_notes_are_saved_and_the_trail_is_for_admins(site: Site, open_page: Open
     run = site.run(5, name=HOSTILE)
     page = open_page(f"/runs/{run}?tab=config")
     page.get_by_label("Notes").fill("restarted twice")
+    page.get_by_label("Name").fill("renamed <b>")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("Saved", exact=True)).to_be_visible()
-    assert site.client.run(run).notes == "restarted twice"
+    assert (site.client.run(run).notes, site.client.run(run).name) == ("restarted twice", "renamed <b>")
     page.get_by_role("tab", name="Audit").click()
-    expect(page.get_by_text("Verified")).to_be_visible()
+    expect(page.get_by_role("cell", name="run.edited")).to_be_visible()
     expect(page.locator(".ag-row")).to_have_count(1)
     page.close()
     read_only = site.client.create_access_token("read", name="reader").token

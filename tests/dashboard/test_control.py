@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from isentrope_dashboard.components import latest_control
-from isentrope_dashboard.components.control_card import Fields, chosen, control_of, fields_of, why_closed
-from isentrope_dashboard.components.control_preview import dead_before_push, expected_action, measured_step
+from isentrope_dashboard.components import control_effects
+from isentrope_dashboard.components.control_card import Fields, chosen, control_of, fields_of, has_form, why_closed
+from isentrope_dashboard.components.control_effects import dead_before_push, expected_action, measured_step
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.pages import control
 from isentrope_wire.answers import Me, Status, TokenScope
@@ -120,7 +120,6 @@ def test_changes_are_counted_without_the_reason_and_defaults() -> None:
         (Status.FAILED, TokenScope.ADMIN, ["method:none"], "has failed"),
         (Status.ENDED, TokenScope.ADMIN, ["method:none"], "has ended"),
         (Status.RUNNING, TokenScope.ADMIN, [], "only observes"),
-        (Status.IMPORTED, TokenScope.ADMIN, [], "No trainer"),
     ],
 )
 def test_who_may_push(status: Status, scope: TokenScope, capabilities: list[str], words: str) -> None:
@@ -199,17 +198,17 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     )
     first = version(Control(), 0, state=State.APPLIED, applied_step=0)
     newest = version(Control(method="clip_v", mu_high=2.5), verdict=verdict)
-    shown = texts(latest_control.latest_control([newest, first], is_over=False, may_push=True))
+    shown = texts(control_effects.latest_control([newest, first], is_over=False, may_push=True))
     for words in ("Too weak", "1.1\u00a0%", "−0.0022", "–", "but too little", "Revert to v0", "step 41"):
         assert words in shown
-    assert "Revert" not in texts(latest_control.latest_control([newest, first], is_over=False, may_push=False))
+    assert "Revert" not in texts(control_effects.latest_control([newest, first], is_over=False, may_push=False))
 
 
 def test_a_pending_control_counts_down_to_its_expiry() -> None:
     open_one = version(
         Control(method="clip_v", mu_low=1.0), state=State.PENDING, applied_step=None, applied_at=None, expires_at=99.0
     )
-    shown = latest_control.latest_control([open_one], is_over=False, may_push=True)
+    shown = control_effects.latest_control([open_one], is_over=False, may_push=True)
     assert "data-expires" in str(shown)
     assert "Pending" in texts(shown)
     assert version_before(open_one, [open_one]) is None
@@ -223,6 +222,9 @@ def test_a_revert_goes_to_the_newest_version_that_was_applied() -> None:
 
 
 def test_a_reader_without_the_scope_gets_the_reason(site: Site) -> None:
-    address = f"/runs/{site.run(3)}"
-    assert "scope read" in site.values(control.PART, address, token=site.server.token("read"))[control.CLOSED]
+    run = site.run(3)
+    address = f"/runs/{run}"
+    closed = site.values(control.PART, address, token=site.server.token("read"))[control.CLOSED]
+    assert "scope read" in closed
+    assert not has_form(site.client.run(run), closed)
     assert site.values(control.PART, address)[control.CLOSED] == ""

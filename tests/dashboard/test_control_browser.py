@@ -101,12 +101,6 @@ def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> 
     page.wait_for_function(f"() => {WITH}")
 
 
-def test_a_read_only_reader_sees_no_form(site: Site, open_page: OpenPage) -> None:
-    page = open_page(f"/runs/{site.run(5)}", token=site.server.token("read"))
-    expect(page.locator("#control")).to_contain_text("scope read")
-    expect(page.locator("#control-form")).to_have_count(0)
-
-
 def test_a_push_to_a_server_that_is_away_says_so(tmp_path: Path, window: BrowserContext) -> None:
     with ServerInThread(tmp_path / "home", dashboard=True) as server:
         site = Site(server)

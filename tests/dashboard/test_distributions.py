@@ -5,26 +5,20 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from isentrope_dashboard.figures import pull
+from isentrope_dashboard.figures import panel
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.figures.distributions import (
-    MAXIMUM_BINS,
-    QUANTITIES,
-    OneStep,
-    heat_figure,
-    levels,
-    on_common_axis,
-    quantile,
-    thresholds,
-)
-from isentrope_dashboard.figures.overview import Mark, Shown
+from isentrope_dashboard.figures.heat import MAXIMUM_BINS, levels, on_common_axis, quantile, thresholds
+from isentrope_dashboard.figures.panel import Mark, Panel, Shown
+from isentrope_dashboard.figures.panels import DISTRIBUTIONS
 from isentrope_dashboard.pages import distributions, steps
 from isentrope_dashboard.pages.steps import NO_STEP
+from isentrope_wire import answers
 from isentrope_wire.answers import HistogramColumns
 from isentrope_wire.control import Control
 from isentrope_wire.reports import LIKELY_CAUSE, StepReport
@@ -33,6 +27,16 @@ from tests.dashboard.made_answers import columns, version
 from tests.dashboard.made_answers import histograms as made
 
 SHOWN = Shown(scheme="light", scale=Scale(), first=1, last=9, is_live=False)
+PANELS = {one.name: one for one in DISTRIBUTIONS}
+
+
+def heat_of(panel: Panel, histograms: HistogramColumns) -> dict[str, Any]:
+    """The trace of a heat map."""
+    assert panel.quantity is not None
+    figure = panel.figure(replace(SHOWN, histograms={panel.quantity.histogram: histograms}, chosen=1))
+    assert not isinstance(figure, str)
+    trace: dict[str, Any] = figure["data"][0]
+    return trace
 
 
 def symmetric(*rows: tuple[float, list[int]]) -> HistogramColumns:
@@ -76,10 +80,7 @@ def test_quantiles_of_a_uniform_distribution_are_linear(share: float, expected: 
 
 def test_a_bright_bin_does_not_set_the_colours() -> None:
     counts = [1] * 31 + [9000] + [10] * 32
-    figure = heat_figure(
-        QUANTITIES[0], symmetric((1.0, counts), (1.0, counts)), OneStep(step=1, histogram=None), [], SHOWN
-    )
-    heat = figure["data"][0]
+    heat = heat_of(PANELS["vocab-centered"], symmetric((1.0, counts), (1.0, counts)))
     cells = [cell for row in heat["z"] for cell in row if cell is not None]
     assert max(cells) > 90
     assert heat["zmax"] < 5
@@ -87,12 +88,14 @@ def test_a_bright_bin_does_not_set_the_colours() -> None:
 
 def test_missing_steps_are_empty_columns() -> None:
     found = made([1, 2, 3, 9, 10], [0.0] * 5, [1.0] * 5, [[1, 3]] * 5)
-    heat = heat_figure(QUANTITIES[3], found, OneStep(step=1, histogram=None), [], SHOWN)["data"][0]
+    heat = heat_of(PANELS["probability"], found)
     assert [x for x, cell in zip(heat["x"], heat["z"][0], strict=True) if cell is None] == [4, 8]
 
 
 def test_thresholds_are_those_of_the_method_that_was_active() -> None:
-    vocab_centered, discriminator = QUANTITIES[:2]
+    vocab_centered, discriminator = PANELS["vocab-centered"].quantity, PANELS["discriminator"].quantity
+    assert vocab_centered
+    assert discriminator
     history = [
         version(2, "APPLIED", Control(method="clip_b", mu_low=1.0, mu_high=2.0), 6),
         version(1, "APPLIED", Control(method="clip_v", mu_high=2.0), 4),
@@ -105,34 +108,38 @@ def test_thresholds_are_those_of_the_method_that_was_active() -> None:
         "score/discriminator_std": columns(range(1, 8), [0.5] * 7),
         "score/discriminator_mean": columns(range(1, 8), [0.125] * 7),
     }
-    upper = thresholds(vocab_centered, series, history)
+    scalars = {"score/discriminator_mean": 0.125, "score/discriminator_std": 0.5}
+    report = answers.StepReport(step=7, recorded_at=0, received_at=0, control_version=0, incarnation="a", rank=0,
+                                scalars=scalars, histograms=[], labels={})  # fmt: skip
+    shown = replace(SHOWN, series=series, history=history, chosen=7, report=report)
+    upper = thresholds(vocab_centered, shown)
     assert [(limit.symbol, limit.value.step, limit.value.value) for limit in upper] == [("µ₊", [4, 5], [0.5, 0.5])]
-    both = thresholds(discriminator, series, history)
+    both = thresholds(discriminator, shown)
     assert [(limit.symbol, limit.value.step, limit.value.value) for limit in both] == [
         ("µ₊", [6, 7], [1.125, 1.125]), ("µ₋", [6, 7], [-0.375, -0.375]),
     ]  # fmt: skip
-    assert levels(OneStep(step=7, histogram=None, mean=0.125, std=0.5), both) == [
-        (1.125, "µ₊ 2.00", "upper"), (-0.375, "µ₋ 1.00", "upper"),
-    ]  # fmt: skip
-    assert [value for value, _, _ in levels(OneStep(step=3, histogram=None, mean=0.125, std=0.5), both)] == [
-        0.625,
-        -0.375,
-    ]
+    assert levels(discriminator, shown, both) == [(1.125, "µ₊ 2.00", "upper"), (-0.375, "µ₋ 1.00", "upper")]
+    assert [value for value, _, _ in levels(discriminator, replace(shown, chosen=3), both)] == [0.625, -0.375]
 
 
 def test_labels_keep_their_order_and_their_distance() -> None:
-    assert pull.apart([0.5, 0.1, 0.52], 0.1) == pytest.approx([0.5, 0.1, 0.6])
-    assert pull.apart([1.0, 1.0, 2.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
+    assert panel.apart([0.5, 0.1, 0.52], 0.1) == pytest.approx([0.5, 0.1, 0.6])
+    assert panel.apart([1.0, 1.0, 2.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
 
 
 def test_a_panel_says_why_it_is_absent() -> None:
-    ratios, mechanisms = pull.PANELS["ratios"], pull.PANELS["mechanisms"]
-    assert pull.absent(ratios, {}) == ratios.needs
-    assert pull.absent(ratios, {"ratio/mean": columns([1, 2], [1.0, 1.0002])}) == ratios.rest
-    assert pull.absent(ratios, {"ratio/max": columns([1, 2], [1.0, 1.2])}) == ""
-    assert pull.absent(mechanisms, {}) == mechanisms.needs
-    assert pull.absent(mechanisms, {"change/by_policy_loss": columns([1], [0.1])}) == mechanisms.rest
-    assert pull.absent(mechanisms, {"change/by_entropy_bonus": columns([1], [0.1])}) == ""
+    ratios, mechanisms = PANELS["ratios"], PANELS["mechanisms"]
+
+    def why(one: Panel, **series: list[float]) -> str:
+        named = {name.replace("__", "/"): columns(range(len(values)), values) for name, values in series.items()}
+        return panel.absent(one, replace(SHOWN, series=named))
+
+    assert why(ratios) == ratios.needs
+    assert why(ratios, ratio__mean=[1.0, 1.0002]) == ratios.rest
+    assert why(ratios, ratio__max=[1.0, 1.2]) == ""
+    assert why(mechanisms) == mechanisms.needs
+    assert why(mechanisms, change__by_policy_loss=[0.1]) == mechanisms.rest
+    assert why(mechanisms, change__by_entropy_bonus=[0.1]) == ""
 
 
 def test_slider_marks_have_labels_where_there_is_room() -> None:
@@ -159,7 +166,7 @@ def test_the_tab_shows_the_chosen_step(site: Site) -> None:
     assert heat["x"] == list(range(1, 21))
     for column in zip(*heat["z"], strict=True):
         assert sum(cell or 0 for cell in column) == pytest.approx(100, abs=1)
-    hidden = {name for name in distributions.ORDER if values[f"place-{name}"]}
+    hidden = {name for name in PANELS if values[f"place-{name}"]}
     assert {"ratios", "kl", "samples", "mechanisms"} <= hidden
     assert not hidden & {"quadrants", "covariance", "difficulty", "vocab-centered"}
 
@@ -179,8 +186,8 @@ def test_a_run_without_reports_shows_what_would_make_panels_appear(site: Site) -
     bare = site.run(1, change=lambda report: replace(report, histograms=(), scalars={"loss": 1.0}))
     empty = site.run(0)
     of_bare, of_empty = (site.values(distributions.PART, f"/runs/{run}?tab=distributions") for run in (bare, empty))
-    assert all(values[f"place-{name}"] for name in distributions.ORDER for values in (of_bare, of_empty))
-    assert pull.PANELS["kl"].needs in str(of_bare["not-shown"])
+    assert all(values[f"place-{name}"] for name in PANELS for values in (of_bare, of_empty))
+    assert PANELS["kl"].needs in str(of_bare["not-shown"])
     assert NO_STEP in str(of_empty["not-shown"])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 import isentrope
 from isentrope_dashboard.components.control_card import METHOD, PUSH
-from isentrope_dashboard.components.latest_control import LATEST
-from isentrope_dashboard.components.summary import TRY
+from isentrope_dashboard.components.control_effects import LATEST
+from isentrope_dashboard.pages.overview import TRY
 from tests.trainer.running_demo import running_demo
 
 SECONDS = 1_000
@@ -21,11 +21,12 @@ SECONDS = 1_000
 @pytest.mark.browser
 @pytest.mark.timeout(SECONDS + 200)
 def test_the_collapse_is_seen_tried_cured_and_judged(
-    browser: Browser, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    window: BrowserContext, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path_factory.mktemp("journey")))
     with running_demo("--steps", "90", longest_seconds=SECONDS + 60) as (_, origin, login, run):
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page = window.new_page()
+        page.set_viewport_size({"width": 1440, "height": 900})
         page.request.get(login, max_redirects=0)
         page.goto(f"{origin}/runs/{run}")
         health = page.locator(".health")

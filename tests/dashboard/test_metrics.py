@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from isentrope_dashboard.components.basics import place_id
-from isentrope_dashboard.figures.metric_lines import Line, Look, log_ticks, metric_figure
+from isentrope_dashboard.figures.chart import log_ticks
+from isentrope_dashboard.figures.metric_lines import Line, Look, metric_figure
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.pages import metrics
 from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange, listed
@@ -83,7 +84,7 @@ LOOK = Look(scheme="dark", ends=(1, 12), smooth=False)
 
 def drawn(values: list[float], look: Look = LOOK, **known: Any) -> dict[str, Any]:
     steps = list(range(1, len(values) + 1))
-    return metric_figure([Line("<b>loss</b>", columns(steps, values, **known), "#8b9af8")], look)
+    return metric_figure("loss", [Line("<b>loss</b>", columns(steps, values, **known), "#8b9af8")], look)
 
 
 def test_not_finite_values_are_gaps_with_marks() -> None:
@@ -99,13 +100,6 @@ def test_reduced_series_has_an_envelope() -> None:
     assert band["fill"] == "toself"
     assert (min(band["y"]), max(band["y"])) == (0.0, 9.0)
     assert line["y"] == [2.0, 3.0, 4.0]
-
-
-def test_raw_line_stays_behind_the_smoothed_one() -> None:
-    raw, smooth = drawn([0.0, 10.0] * 6, Look(scheme="light", ends=(1, 12)))["data"]
-    assert raw["y"] == [0.0, 10.0] * 6
-    assert raw["opacity"] < 0.5
-    assert max(smooth["y"]) - min(smooth["y"]) < 5
 
 
 def test_logarithmic_axis_has_gaps_below_zero() -> None:

@@ -9,7 +9,9 @@ import pytest
 from playwright.sync_api import expect
 
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.figures.overview import LABEL_HEIGHT_SHARE, LEVEL_LABELS_SHARE, Forecast, Shown, entropy_figure
+from isentrope_dashboard.figures.entropy import LABEL_HEIGHT_SHARE, LEVEL_LABELS_SHARE
+from isentrope_dashboard.figures.panel import Forecast, Shown
+from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.pages import overview
 from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.metrics import ENTROPY_MEAN
@@ -31,8 +33,10 @@ def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site)
 def drawn(course: Callable[[int], float], **known: Any) -> dict[str, Any]:
     """The entropy chart of 100 steps."""
     entropy = SeriesColumns(step=list(range(100)), value=[course(step) for step in range(100)], min=None, max=None)
-    shown = Shown(scheme="dark", scale=Scale(), first=0, last=99, **({"early_level": 1.0} | known))
-    return entropy_figure({ENTROPY_MEAN: entropy}, shown)
+    fields: dict[str, Any] = {"early_level": 1.0, "series": {ENTROPY_MEAN: entropy}} | known
+    figure = OVERVIEW[0].figure(Shown(scheme="dark", scale=Scale(), first=0, last=99, **fields))
+    assert not isinstance(figure, str)
+    return figure
 
 
 @pytest.mark.parametrize("is_live", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Any
@@ -13,13 +12,13 @@ from dash._utils import to_json
 from playwright.sync_api import BrowserContext, Page, expect
 
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.run_rows import run_row, sparkline
+from isentrope_dashboard.components.basics import sparkline
 from isentrope_dashboard.formatting import MISSING
 from isentrope_dashboard.pages import runs
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import DigestControl, HealthLevel, RunDigest, RunSummary, Status
 from isentrope_wire.reports import RunFinished
-from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.conftest import OpenPage, Site, apart
 from tests.server.rank import Rank
 
 HOSTILE = (
@@ -58,7 +57,7 @@ def words(cell: Any) -> str:
 
 @pytest.mark.parametrize("known", [None, digest()])
 def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
-    row = run_row(summary(digest=known))
+    row = runs.run_row(summary(digest=known))
     measured = ("lost", "lost_in", "entropy", "reward", "step", "control", "tags", "reported")
     assert {row[name] for name in measured} == {MISSING}
     assert words(row["health"]) == "No data"
@@ -66,7 +65,7 @@ def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
 
 
 def test_a_row_shows_the_digest() -> None:
-    row = run_row(
+    row = runs.run_row(
         summary(
             step=108, planned_steps=300, last_report_at=5.0, tags=["7b"],
             digest=digest(
@@ -96,14 +95,14 @@ def test_a_row_shows_the_digest() -> None:
     ],
 )  # fmt: skip
 def test_status_comes_with_its_reason(known: dict[str, Any], health: str, status: str) -> None:
-    row = run_row(summary(**known))
+    row = runs.run_row(summary(**known))
     assert (words(row["health"]), words(row["status"])) == (health, status)
 
 
 def test_a_run_that_ended_is_not_on_its_way_to_a_collapse() -> None:
     lost = digest(share_lost=0.5, steps_to_three_quarters_lost=4.0)
-    assert run_row(summary(digest=lost))["lost_in"] == "4 steps"
-    assert run_row(summary(status=Status.FINISHED, digest=lost))["lost_in"] == MISSING
+    assert runs.run_row(summary(digest=lost))["lost_in"] == "4 steps"
+    assert runs.run_row(summary(status=Status.FINISHED, digest=lost))["lost_in"] == MISSING
 
 
 def test_a_line_breaks_where_a_value_is_missing_and_begins_at_zero() -> None:
@@ -111,31 +110,6 @@ def test_a_line_breaks_where_a_value_is_missing_and_begins_at_zero() -> None:
     assert path.count("M") == 2
     assert path.startswith("M0.0%201.0L18.0%2011.0")
     assert "M54.0%2021.0" in path
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_what_runs_report_stays_text(text: str) -> None:
-    row = run_row(
-        summary(name=text, project=text, tags=[text], status=Status.FAILED, digest=digest(reason=text))
-    )  # fmt: skip
-    drawn = json.loads(to_json(row))
-    texts, tags = [], set()
-
-    def walk(node: Any) -> None:
-        if isinstance(node, dict) and "props" in node:
-            tags.add(node["type"])
-            walk(node["props"].get("children"))
-        elif isinstance(node, list):
-            for part in node:
-                walk(part)
-        elif isinstance(node, str):
-            texts.append(node)
-
-    for name in ("name", "status", "tags", "health"):
-        walk(drawn[name])
-    assert tags <= {"Span", "Div", "A", "I"}
-    assert texts.count(text) == 3
-    assert drawn["name"]["props"]["children"][0]["props"]["href"] == "/runs/r1"
 
 
 def rows_of(site: Site, size: int, **query: str) -> list[dict[str, Any]]:
@@ -153,7 +127,7 @@ def rows_of(site: Site, size: int, **query: str) -> list[dict[str, Any]]:
                     return found
                 assert len(block) == size
 
-    return asyncio.run(read())
+    return apart(read())
 
 
 @pytest.fixture(scope="module")
@@ -165,13 +139,12 @@ def sweep(site: Site) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 50])
-@pytest.mark.parametrize("order", ["", "newest"])
+@pytest.mark.parametrize(("size", "order"), [(2, ""), (3, "newest"), (7, ""), (50, "newest")])
 def test_blocks_join_to_the_whole_list(site: Site, sweep: list[str], size: int, order: str) -> None:
     assert [row["id"] for row in rows_of(site, size, tag="blocks", order=order)] == sweep[::-1]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 9, 50])
+@pytest.mark.parametrize("size", [2, 3, 4, 50])
 def test_blocks_join_by_project(site: Site, sweep: list[str], size: int) -> None:
     assert [row["id"] for row in rows_of(site, size, tag="blocks", order="project")] == [
         ":project:block-0", *sweep[6::-2], ":project:block-1", *sweep[5::-2],
@@ -238,23 +211,17 @@ def test_filters_are_in_the_address(site: Site, sweep: list[str], open_page: Ope
 
 
 @pytest.mark.browser
-def test_runs_are_renamed_and_deleted(site: Site, open_page: OpenPage) -> None:
+def test_chosen_runs_are_deleted(site: Site, open_page: OpenPage) -> None:
     ended = site.run(
-        3, name="to delete", tags=("doomed",), finished=RunFinished(status="finished", finished_at=time.time())
+        3, name="to delete <b>", tags=("doomed",), finished=RunFinished(status="finished", finished_at=time.time())
     )
     running = Rank(site.server, name="still there", tags=["doomed"]).run_id
     page = open_page("/?tag=doomed")
     choose(page, ended)
-    page.get_by_role("button", name="Edit").click()
-    page.get_by_label("Name").fill("renamed <b>")
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("link", name="renamed <b>")).to_be_visible()
-    assert site.client.run(ended).name == "renamed <b>"
-
     choose(page, running)
     page.get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("renamed <b>")
+    expect(dialog).to_contain_text("to delete <b>")
     expect(dialog).to_contain_text("still there")
     dialog.get_by_role("button", name="Delete").click()
     expect(dialog).to_contain_text("is still reporting")

@@ -1,23 +1,18 @@
-"""The page of a run in each of its states: imported, ended, without controls, empty; and for readers."""
+"""The page of a run in each of its states: ended, without controls, empty; and for readers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from isentrope.imports.delivery import deliver
-from isentrope_dashboard.components.header import run_state
-from isentrope_dashboard.figures.chart import EMPTY
-from isentrope_dashboard.pages import control, distributions, metrics, overview, run, tokens
-from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
+from isentrope_dashboard.pages import control, metrics, overview, run
 from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, recording
-from tests.server.rank import Rank, step_report
+from tests.server.rank import Rank
 
 WHAT_IF = "what thresholds would have done"
 
@@ -31,13 +26,6 @@ def texts(component: Any) -> str:
 
 def finished(status: str, error: str = "") -> RunFinished:
     return RunFinished(status=status, finished_at=time.time(), error=error)
-
-
-def imported(site: Site, name: str) -> str:
-    reports = [step_report(step, {ENTROPY_MEAN: 1 - step / 100, REWARD_MEAN: step / 100}) for step in range(40)]
-    history = [replace(report, recorded_at=1.7e9 + report.step) for report in reports]
-    token, target = site.server.owner_token, site.server.grpc_target
-    return deliver(history, name=name, project="imported", source="history.jsonl", target=target, token=token).run
 
 
 @pytest.mark.parametrize(
@@ -61,22 +49,6 @@ def test_a_run_that_is_over_states_how_it_ended_and_keeps_its_what_if(
     assert WHAT_IF in closed
     fields = control.first_control(site.client.run(run_id))
     assert (fields.method, fields.mu_low, fields.mu_high) == ("clip_v", 1.0, 1.0)
-
-
-def test_an_imported_run_looks_imported_and_promises_nothing(site: Site) -> None:
-    run_id = imported(site, "history")
-    badge, *_, age = run_state(site.client.run(run_id), EMPTY)
-    assert (texts(badge), getattr(age, "data-before")) == ("Imported", "imported ")
-    shown = site.values(overview.PART, f"/runs/{run_id}")
-    assert texts(shown["health"]).split()[0] == "Imported"
-    assert shown["chart-change"]["layout"]["annotations"][0]["text"] == overview.NOT_IMPORTED
-    body = site.values(control.PART, f"/runs/{run_id}")
-    assert "history.jsonl" in texts(body[control.CLOSED])
-    assert WHAT_IF not in texts(body[control.CLOSED])
-    assert overview.NOT_IMPORTED in texts(site.values(tokens.PART, f"/runs/{run_id}?tab=tokens")["token-context"])
-    absent = texts(site.values(distributions.PART, f"/runs/{run_id}?tab=distributions")["not-shown"])
-    assert overview.NOT_IMPORTED in absent
-    assert "gate()" not in absent
 
 
 def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Site) -> None:
@@ -109,6 +81,3 @@ def test_the_what_if_of_a_finished_run_follows_its_handle(site: Site, open_page:
     page.locator("#control-mu-low").fill("0.2")
     page.locator("#control-mu-low").press("Enter")
     expect(clipped).not_to_have_text(before)
-    other = open_page(f"/runs/{imported(site, 'shown')}")
-    expect(other.locator("#control")).to_have_count(0)
-    expect(other.get_by_role("heading", name="Imported")).to_be_visible()

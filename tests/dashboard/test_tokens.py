@@ -23,8 +23,8 @@ from isentrope_dashboard.components.token_text import (
 from isentrope_dashboard.pages import tokens
 from isentrope_dashboard.view import View
 from isentrope_wire import reports
-from isentrope_wire.answers import Rollout, Rollouts
-from isentrope_wire.reports import StepReport
+from isentrope_wire.answers import Rollouts
+from isentrope_wire.reports import Rollout, StepReport
 from tests.dashboard.conftest import OpenPage, Site
 
 HOSTILE = "<img src=x onerror=alert(1)>"

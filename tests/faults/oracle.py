@@ -195,7 +195,7 @@ def _judge_stream(
             elif allowance.left_out and left_out(ledger.run_id, offer):
                 total.left_out += 1
             else:
-                total.broken.append(f"seq {seq} ({record.kind}, step {record.step}) is stored with another payload")
+                total.broken.append(f"seq {seq} ({record.kind}) is stored with another payload")
         elif gap is not None:
             total.in_gaps += 1
             allowed = any(reason in gap.reason for reason in allowance.gap_reasons)

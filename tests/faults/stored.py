@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from isentrope_server.store.reports.blocks import unpack_arrays
+from isentrope_server.store.rows import payload_hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,6 @@ class StoredRecord:
     seq: int
     payload_hash: bytes
     kind: str
-    step: int | None
-    """None: it is none of a step, or it is packed and its step is among the block's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,33 +111,21 @@ class StoredTruth:
 
 
 def _stream(connection: Connection, key: int, acked_through: int) -> StoredStream:
-    records = connection.execute(
-        text("SELECT seq, payload_hash, kind, step FROM records WHERE stream_key = :key ORDER BY seq"), {"key": key}
-    )
+    rows = connection.execute(text("SELECT kind, facts FROM records WHERE stream_key = :key"), {"key": key})
     gaps = connection.execute(
         text("SELECT first_seq, last_seq, reason FROM gaps WHERE stream_key = :key ORDER BY first_seq"), {"key": key}
     )
     aside = connection.execute(text("SELECT seq, code FROM quarantine WHERE stream_key = :key"), {"key": key})
     return StoredStream(
         acked_through=acked_through,
-        records=(
-            *(
-                StoredRecord(seq=row.seq, payload_hash=bytes(row.payload_hash), kind=row.kind, step=row.step)
-                for row in records
-            ),
-            *_packed(connection, key),
+        records=tuple(
+            StoredRecord(seq=seq, payload_hash=payload_hash, kind=row.kind)
+            for row in rows
+            for seq, payload_hash in payload_hashes(row.facts).items()
         ),
         gaps=tuple(StoredGap(first_seq=row.first_seq, last_seq=row.last_seq, reason=row.reason) for row in gaps),
         quarantined=tuple((row.seq, row.code) for row in aside),
     )
-
-
-def _packed(connection: Connection, key: int) -> Iterator[StoredRecord]:
-    """The reports that a compactor put into blocks."""
-    for row in connection.execute(text("SELECT facts FROM blocks WHERE stream_key = :key"), {"key": key}):
-        facts = unpack_arrays(row.facts)
-        for seq, payload_hash in zip(facts["seq"].tolist(), facts["payload_hash"], strict=True):
-            yield StoredRecord(seq=seq, payload_hash=payload_hash.tobytes(), kind="step_report", step=None)
 
 
 def _ends(connection: Connection, run_id: str, version: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import grpc
 
-from isentrope_wire.codec import encode_payload, record_of, record_to_pb, run_started_to_pb
+from isentrope_wire.codec import encode_payload, record_of, to_pb
 from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Record, RunFinished, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -33,7 +33,7 @@ class Sender:
         self.hello()
 
     def hello(self) -> int:
-        request = pb.HelloRequest(run=run_started_to_pb(self.run), protocol_version=PROTOCOL_VERSION)
+        request = pb.HelloRequest(run=to_pb(self.run), protocol_version=PROTOCOL_VERSION)
         return self._stub.Hello(request, metadata=self._metadata, timeout=20).acked_through
 
     def report(self, step: int) -> None:
@@ -52,7 +52,7 @@ class Sender:
             run_id=self.run.run_id,
             incarnation=self.run.incarnation,
             rank=self.run.rank,
-            records=[record_to_pb(record) for record in records],
+            records=[to_pb(record) for record in records],
         )
         return self._stub.Push(request, metadata=self._metadata, timeout=20)
 

@@ -101,8 +101,8 @@ def cases(operation: Any) -> st.SearchStrategy[Any]:
     return st.one_of(strategies)
 
 
-@few_and_many(3, 40)
-@pytest.mark.parametrize("scope", SCOPES)
+@few_and_many(3, 15)
+@pytest.mark.parametrize("scope", [pytest.param(s, marks=[] if s == "admin" else [pytest.mark.slow]) for s in SCOPES])
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_answers_match_the_description(
     fuzzed: ServerInThread, tokens: dict[str, str], label: str, scope: str, examples: settings

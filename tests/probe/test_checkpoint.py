@@ -211,26 +211,20 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     [
         ("format", "model", "state_dict"),
         ("layout", 1, "layout 1"),
-        ("layout", "1", "layout '1'"),
-        ("step", -1, "step .*-1"),
-        ("decided", None, "decided version"),
-        ("control", "three", "can't be read"),
-        ("control", 3, "can't be read"),
+        ("step", -1, ">= 0.*step"),
+        ("decided", None, "decided"),
         ("control", "ff", "can't be read"),
         ("control", bytes_of(method="clip_x"), "clip_x"),
         ("control", bytes_of(method="clip_v", mu_low=-3.0), "-3"),
-        ("learnt/calibration", {"gain": 1.0}, "fields compared"),
-        ("learnt/calibration/observations", 1.5, "calibration.observations .* int"),
-        ("learnt/calibration/xy", None, "calibration.xy"),
-        ("learnt/calibration/interval", [], "PredictionInterval"),
-        ("learnt/alerts/raised", {"collapse": 3}, "alerts.raised.collapse"),
-        ("learnt/alerts/course", [[1.0]], "2 values"),
-        ("thresholds", {"first_pass": None}, "previous_step"),
-        ("thresholds", {"first_pass": None, "previous_step": None}, "one_call"),
-        ("thresholds/previous_step", ["many"], "many"),
+        ("learnt/calibration", {"gain": 1.0}, "fields of `Calibration`"),
+        ("learnt/calibration/_observations", 1.5, "int.*_observations"),
+        ("learnt/alerts/_raised", {"collapse": 3}, "object.*_raised"),
+        ("learnt/alerts/_course/values", [[1.0]], "length 2"),
+        ("selection", {"first_pass": None, "previous_step": None}, "one_call"),
+        ("selection/previous_step", ["many"], "many"),
         ("selection/means", [1.0], "index"),
         ("next", "{", "can't be read"),
-        ("next", '{"version":0,"word":"holding","scope":"all","why":"","mu":1' + "0" * 400 + "}", "can't be read"),
+        ("next", {"version": 0, "status": "holding", "mu": 10**400}, "can't be read"),
         ("selection/means", [10**400, 0], "can't be read"),
     ],
 )
@@ -281,7 +275,7 @@ def test_a_report_that_the_writer_has_not_built_yet_is_waited_for(
     expected, _ = probe_and_transport()
     run_steps(TinyLoop(), expected, 7)
     assert state["learnt"] == expected.state_dict()["learnt"]
-    assert state["learnt"]["calibration"]["observations"] == 7
+    assert state["learnt"]["calibration"]["_observations"] == 7
 
 
 def test_a_report_that_is_never_built_does_not_hold_up_the_checkpoint(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,7 +18,6 @@ import isentrope.kernels.cpp_backend
 from isentrope.cli import frame
 from isentrope.client.client import Client
 from isentrope.transport.segments import list_segments
-from isentrope.transport.spool_folder import SpoolFolder
 from isentrope_wire.control import Hold, HoldSide
 from isentrope_wire.errors import install_command
 from tests.system.running_server import RunningServer, clean_environment, free_port
@@ -143,15 +140,15 @@ def test_parameters_are_given_by_name_and_changed_one_by_one(server: RunningServ
 
 
 def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(server: RunningServer, run: str) -> None:
-    options = ["--method", "none", "--hold-target", "0.5", "--hold-side", "raise", "--hold-mu-min", "0.5"]
+    options = ["--method", "none", "--hold-target", "0.5", "--hold", "side=raise", "--hold", "mu_min=0.5"]
     item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
     expected = Hold(target_entropy=0.5, mu_min=0.5, side=HoldSide.RAISE).to_document()
     assert item["hold"] == expected
-    item = json.loads(isentrope_command(server, "control", run, "--hold-mu-max", "4", "--json").stdout)
+    item = json.loads(isentrope_command(server, "control", run, "--hold", "mu_max=4", "--json").stdout)
     assert item["hold"] == expected | {"mu_max": 4.0}
     shown = isentrope_command(server, "control", run).stdout
     assert "none holding 0.5 nats with µ 0.5 to 4 side raise" in shown
-    options = ["--hold-target", "75%", "--no-reward-guard"]
+    options = ["--hold-target", "75%", "--hold", "reward_guard=off"]
     item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
     share = {"target_entropy": None, "target_share": 0.75, "mu_max": 4.0, "reward_guard": False}
     assert item["hold"] == expected | share
@@ -162,20 +159,13 @@ def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(server: Runni
 def test_a_hold_that_cannot_be_is_a_wrong_use(server: RunningServer, run: str) -> None:
     for options, words in (
         (["--hold-target", "0"], "hold.target_entropy"),
-        (["--method", "none", "--hold-mu-min", "1"], "target_entropy"),
-        (["--hold-mu-min", "5", "--hold-mu-max", "2"], "hold.mu_min"),
+        (["--method", "none", "--hold", "mu_min=1"], "target_entropy"),
+        (["--hold", "mu_min=5", "--hold", "mu_max=2"], "hold.mu_min"),
         (["--no-hold", "--hold-target", "1"], "--no-hold"),
     ):
         result = isentrope_command(server, "control", run, *options)
         assert_one_sentence(result, 2)
         assert words in result.stderr
-
-
-def test_a_preset_is_a_parameter(server: RunningServer, run: str) -> None:
-    item = json.loads(
-        isentrope_command(server, "control", run, "--method", "clip_v", "-p", "preset=trinity", "--json").stdout
-    )
-    assert (item["mu_low"], item["scope"], item["parameters"]["max_fraction"]) == (8.5, "negative", 1e-4)
 
 
 def test_waiting_in_vain_fails_with_the_state_it_stands_in(server: RunningServer, run: str) -> None:
@@ -208,14 +198,9 @@ def test_waiting_for_a_version_that_is_not_applied_fails(server: RunningServer, 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["control", RUN, "--mu-low", "-1"], "mu_low"),
         (["control", RUN, "--method", "clip_v", "--mu-low", "-1"], "mu_low"),
-        (["control", RUN, "--method", "clip_v", "--mu-high", "nan"], "mu_high"),
         (["control", RUN, "--method", "clip_v", "--mu-high", "two"], "--mu-high"),
-        (["control", RUN, "--method", "clip_v"], "neither"),
-        (["control", RUN, "--method", "none", "--mu-low", "1"], "act only with"),
         (["control", RUN, "--method", "magic"], "clip_v"),
-        (["control", RUN, "--method", "clip_v", "--mu-low", "1", "-p", "max_fraction=2"], "max_fraction"),
         (["control", RUN, "--method", "clip_v", "--mu-low", "1", "-p", "k=2"], "got k"),
         (["control", RUN, "-p", "max_fraction"], "NAME=VALUE"),
         (["control", RUN, "--wait"], "--wait"),
@@ -263,8 +248,8 @@ def test_a_token_that_cannot_be_one_is_wrong_use(server: RunningServer, token: s
     assert_one_sentence(result, 2)
     assert "ISENTROPE_TOKEN" in result.stderr
     assert token not in result.stderr
-    doctor = isentrope_command(server, "doctor", ISENTROPE_TOKEN=token)
-    assert [line.split()[1] for line in doctor.stdout.splitlines() if line.startswith("problem")] == ["token"]
+    status, lines = doctor(server, ISENTROPE_TOKEN=token)
+    assert (status, "ISENTROPE_TOKEN" in lines["server"], token in lines["server"]) == (1, True, False)
 
 
 def test_a_sync_with_a_token_that_cannot_be_sent_is_one_sentence(server: RunningServer, tmp_path: Path) -> None:
@@ -325,86 +310,47 @@ def test_a_control_that_ends_a_hold_says_so_and_one_that_keeps_it_does_not(serve
     assert json.loads(ends.stdout)["hold"] is None
 
 
+def doctor(server: RunningServer, **environment: str) -> tuple[int, dict[str, str]]:
+    """Its exit status, and its lines by check."""
+    result = isentrope_command(server, "doctor", **environment)
+    return result.exit_code, {line.split()[1]: line for line in result.stdout.splitlines()}
+
+
 def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> None:
     result = isentrope_command(server, "doctor", "--json")
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
-    assert set(findings) == {"versions", "kernels", "home", "spools", "server", "token", "ingest"}
+    assert set(findings) == {"version", "server", "token", "ingest", "spool"}
     assert all(finding["ok"] for finding in findings.values()), findings
     assert result.exit_code == 0
 
 
-@pytest.mark.slow
-def test_the_doctor_tells_a_token_that_may_only_report_from_one_nobody_knows(server: RunningServer) -> None:
-    def said_of(token: str, **environment: str) -> tuple[int, str]:
-        result = isentrope_command(server, "doctor", ISENTROPE_TOKEN=token, **environment)
-        return result.exit_code, next(line for line in result.stdout.splitlines() if line.split()[1] == "token")
-
+def test_the_doctor_tells_a_token_that_may_only_report_from_an_unknown_one(server: RunningServer) -> None:
     with Client(server.url, server.token) as client:
         reports = client.create_access_token("ingest").token
-        bound = client.create_access_token("ingest", run="another").token
-    for token in (reports, bound):
-        status, line = said_of(token)
-        assert (status, line.startswith("ok ")) == (0, True), line
-        assert "may only report" in line
-    status, line = said_of("wrong")
-    assert (status, "does not accept the token from ISENTROPE_TOKEN" in line) == (1, True)
-    assert "`isentrope token create" in line
-    status, line = said_of(reports, ISENTROPE_GRPC=f"127.0.0.1:{free_port()}")
-    assert (status, "whether it may report was not checked. Solve the ingest" in line) == (1, True)
-    status, line = said_of("any", ISENTROPE_URL=f"http://127.0.0.1:{free_port()}")
-    assert line.split(maxsplit=2)[2] == "not checked. Solve the server's problem first."
-
-
-def test_the_doctor_says_which_kernels_score_and_why(
-    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kernels(**environment: str) -> str:
-        result = isentrope_command(server, "doctor", **environment)
-        return next(line for line in result.stdout.splitlines() if line.split()[1] == "kernels")
-
-    assert kernels(ISENTROPE_KERNELS="reference") == "ok       kernels   reference on cpu"
-    monkeypatch.setattr(isentrope.kernels.cpp_backend, "unavailable_because", lambda: "no C++ compiler found.")
-    assert kernels(ISENTROPE_KERNELS="auto").endswith(
-        "reference on cpu (not the faster kernels: no C++ compiler found.)"
-    )
-    named = kernels(ISENTROPE_KERNELS="cpp")
-    assert named.startswith("problem  kernels   The cpp kernels were asked for and can't work here: no C++")
-    assert named.endswith("found. Unset ISENTROPE_KERNELS, or install what these kernels need.")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
-    assert kernels() == "ok       kernels   torch is not installed, so no tokens are scored here"
+    status, lines = doctor(server, ISENTROPE_TOKEN=reports)
+    assert (status, lines["token"].startswith("ok ")) == (0, True), lines
+    assert "may only report" in lines["token"]
+    status, lines = doctor(server, ISENTROPE_TOKEN="wrong")
+    assert (status, "does not accept the token from ISENTROPE_TOKEN" in lines["token"]) == (1, True)
+    assert "`isentrope token create" in lines["token"]
 
 
 def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     away = f"127.0.0.1:{free_port()}"
-    result = isentrope_command(
-        server,
-        "doctor",
-        ISENTROPE_HOME=str(tmp_path / "file"),
-        ISENTROPE_URL=f"http://{away}",
-        ISENTROPE_GRPC=away,
-    )
-    problems = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("problem")]
-    assert problems == ["home", "server", "token", "ingest"]
-    assert "Point ISENTROPE_HOME" in result.stdout
-    assert ".. " not in result.stdout
-    assert result.exit_code == 1
-
-
-def test_the_doctor_says_what_to_do_about_a_home_it_may_not_look_into_by_a_faked_permission_error(
-    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(root: Path) -> list[SpoolFolder]:
-        # As scandir does to a user who may not read the folder; a test run by root may read every one.
-        raise PermissionError(errno.EACCES, "Permission denied", str(root))
-
-    monkeypatch.setattr(isentrope.cli.doctor, "find_spool_folders", refuse)
-    result = isentrope_command(server, "doctor", ISENTROPE_HOME=str(tmp_path))
-    problems = [line for line in result.stdout.splitlines() if line.startswith("problem")]
-    assert len(problems) == 1
-    assert f"{tmp_path}/spool can't be read (Permission denied)" in problems[0]
-    assert "point ISENTROPE_HOME at a folder that you own" in problems[0]
-    assert (result.exit_code, result.stderr) == (1, "")
+    home = str(tmp_path / "file")
+    status, lines = doctor(server, ISENTROPE_HOME=home, ISENTROPE_URL=f"http://{away}", ISENTROPE_GRPC=away)
+    assert status == 1
+    assert [check for check, line in lines.items() if line.startswith("problem")] == [
+        "server",
+        "token",
+        "ingest",
+        "spool",
+    ]
+    assert "`isentrope up`" in lines["server"]
+    assert "`isentrope up`" in lines["ingest"]
+    assert "point ISENTROPE_HOME" in lines["spool"]
+    assert all(".. " not in line for line in lines.values())
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
-
 from tests.probe.test_cli import isentrope_command
 from tests.system.running_server import RunningServer, free_port
 from tests.system.spool_of_a_run import leave_spool
@@ -37,22 +35,3 @@ def test_one_record_is_one_and_a_refused_token_is_advised_on_once(server: Runnin
     assert "isentrope sync" in refused.stderr
     result = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path))
     assert result.stdout.split(maxsplit=4)[4] == "1 record is stored\n"
-
-
-def test_a_spool_that_is_refused_is_named_and_those_behind_it_are_delivered(
-    server: RunningServer, tmp_path: Path
-) -> None:
-    for run_id in ("a-refused", "b-allowed", "c-refused"):
-        leave_spool(tmp_path, run_id, steps=1, grpc_target=server.grpc_target)
-    wish = {"scope": "ingest", "name": "bound", "run": "b-allowed"}
-    headers = {"Authorization": f"Bearer {server.token}"}
-    bound = httpx.post(f"{server.url}/api/v1/access-tokens", json=wish, headers=headers, trust_env=False).json()
-    result = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path), ISENTROPE_TOKEN=bound["token"])
-    assert result.exit_code == 1
-    delivered, *left = result.stdout.splitlines()
-    assert delivered == "delivered  b-allowed rank 0  2 records are stored"
-    assert [line.split()[:5] for line in left] == [
-        ["left", run_id, "rank", "0", "PERMISSION_DENIED:"] for run_id in ("a-refused", "c-refused")
-    ]
-    assert "2 of 3 spools were not delivered" in result.stderr
-    assert "Start the server" not in result.stderr

@@ -6,14 +6,12 @@ import math
 import time
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 from torch import Tensor
 
 import isentrope
 from isentrope.hold import HoldController
-from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.hold_decision import Action, HoldStatus
 from isentrope_wire.reports import ControlSnapshot, OutcomeState, StepReport
@@ -28,27 +26,10 @@ def entropies(run: list[StepReport]) -> list[float]:
     return [report.scalars["entropy/mean"] for report in run]
 
 
-def run_of(
-    control: isentrope.Control, steps: int = STEPS, transport: InMemoryTransport | None = None
-) -> list[StepReport]:
-    if transport is None:
-        probe, transport = probe_and_transport(control=control)
-    else:
-        probe = isentrope.Probe("test", transport=transport, control=control)
+def run_of(control: isentrope.Control, steps: int = STEPS) -> list[StepReport]:
+    probe, transport = probe_and_transport(control=control)
     run_steps(TinyLoop(), probe, steps)
     return reports(transport)
-
-
-class LateTransport(InMemoryTransport):
-    """Builds a report when the next one comes, as a writer that is behind does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._waiting: list[Any] = []
-
-    def put(self, make: Any) -> bool:
-        self._waiting.append(make)
-        return super().put(self._waiting.pop(0)) if len(self._waiting) > 1 else True
 
 
 def assert_held(run: list[StepReport], target: float) -> None:
@@ -69,11 +50,6 @@ def test_the_entropy_is_held_near_the_target_where_it_collapses_by_itself() -> N
     assert alone[-1] < 0.85 * target
     for method in ("none", "clip_b"):
         assert_held(run_of(isentrope.Control(method=method, hold={"target_entropy": target})), target)
-
-
-def test_numbers_that_arrive_a_step_late_hold_it_too() -> None:
-    target = 2.26
-    assert_held(run_of(isentrope.Control(hold={"target_entropy": target}), transport=LateTransport()), target)
 
 
 def test_numbers_that_the_writer_s_thread_reads_are_steered_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,11 +136,6 @@ def test_every_step_says_which_gain_and_drift_its_decision_went_by() -> None:
     assert run[12].scalars["hold/resting_point"] == pytest.approx(known["mean_entropy"] + known["to_come"])
     free = run_of(isentrope.Control(), 4)
     assert not any(name.startswith("hold/") for report in free for name in report.scalars)
-
-
-def test_an_action_is_decoded_as_it_was_encoded() -> None:
-    action = Action(version=1, status=HoldStatus.HOLDING, mu=2.0, gain=1.5, drift=-0.001, resting_point=0.4)
-    assert Action.decode(action.encode()) == action
 
 
 def test_without_an_observed_change_the_pushed_thresholds_stay_with_the_reason() -> None:

@@ -43,7 +43,7 @@ def run(
     logprobs = probe.gate(
         scores, ADVANTAGES, in_layout(COUNTS & MASK), sampler_logprobs=sampler, old_logprobs=scores.logprobs.detach(),
         ref_logprobs=sampler.clone(), groups=GROUPS, old_entropies=scores.entropies.detach() + 0.01,
-        completions={"reward": REWARDS, "truncated": REWARDS > 2}, rescore=lambda: score(0.1), **packed,  # type: ignore[arg-type]
+        completions={"reward": REWARDS}, rescore=lambda: score(0.1), **packed,  # type: ignore[arg-type]
     )  # fmt: skip
     assert logprobs.shape == in_layout(IDS).shape
     per_token = in_layout(ADVANTAGES.unsqueeze(1).expand(6, 7))

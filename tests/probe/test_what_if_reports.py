@@ -89,7 +89,7 @@ def test_a_report_says_what_its_what_if_was_counted_from_and_stays_small() -> No
     assert isinstance(decoded, StepReport)
     assert decoded.what_if is not None
     assert report.what_if is not None
-    assert decoded.what_if.clip_v.counts == report.what_if.clip_v.counts
+    assert decoded.what_if.by_method["clip_v"].counts == report.what_if.by_method["clip_v"].counts
 
 
 def test_a_step_without_tokens_has_no_what_if() -> None:

@@ -8,36 +8,36 @@ import random
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from isentrope_server.api import dependencies
-from isentrope_server.housekeeping import compact
+from isentrope_server.housekeeping import pack
 from isentrope_server.store import runs
 from isentrope_server.store.reports import steps
-from isentrope_server.store.reports.compacting import BlockSizes
+from isentrope_server.store.rows import RowSizes
 from isentrope_server.store.tables import records
 from isentrope_server.store.writer import StepStored
-from isentrope_wire.codec import record_of, record_to_pb
+from isentrope_wire.codec import record_of, to_pb
 from isentrope_wire.reports import RunFinished, ScoreHistogram, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
 NEVER = 1e9
 """Seconds: a server that does its housekeeping on request."""
-EVERYTHING = BlockSizes(reports=16, left_unpacked=0, fewest=1)
+EVERYTHING = RowSizes(reports=16, fewest=1)
 NAMES = ("entropy/mean", "reward/mean", "eval/score", "odd")
 HISTOGRAMS = ("entropy/token", "score/discriminator")
 
 
-def pack_all(server: ServerInThread, sizes: BlockSizes = EVERYTHING) -> int:
-    """Pack as often as there is something to pack; returns how many blocks that made."""
+def pack_all(server: ServerInThread, sizes: RowSizes = EVERYTHING) -> int:
+    """Pack as often as there is something to pack; returns how many rows that made."""
     return asyncio.run(_pack_all(server, sizes))
 
 
-async def _pack_all(server: ServerInThread, sizes: BlockSizes) -> int:
+async def _pack_all(server: ServerInThread, sizes: RowSizes) -> int:
     made, more = 0, True
     while more:
-        more = bool(found := await compact(server.backend, sizes))
+        more = bool(found := await pack(server.backend, sizes))
         made += found
     return made
 
@@ -75,7 +75,7 @@ def finished_run(server: ServerInThread, reports: int, *, name: str = "a run") -
 
 
 def _send_in_disorder(rank: Rank, reports: list[StepReport], rng: random.Random) -> None:
-    records = [record_to_pb(record_of(rank.seq + 1 + index, report)) for index, report in enumerate(reports)]
+    records = [to_pb(record_of(rank.seq + 1 + index, report)) for index, report in enumerate(reports)]
     rank.seq += len(reports)
     rng.shuffle(records)
     for record in records:
@@ -139,11 +139,12 @@ def key_of(server: ServerInThread, rank: Rank) -> int:
     return key
 
 
-def unpacked_reports(server: ServerInThread, rank: Rank) -> int:
-    """How many of the run's reports still have a row of their own."""
+def reports_of_rows(server: ServerInThread, rank: Rank, *, packed: bool) -> list[int]:
+    """How many reports each of the run's rows has, in order of position."""
     of_run = (records.c.run_key == key_of(server, rank)) & (records.c.kind == "step_report")
+    query = select(records.c.reports).where(of_run, records.c.packed == packed).order_by(records.c.last_position)
     with server.backend.database.reading() as connection:
-        return connection.execute(select(func.count()).select_from(records).where(of_run)).scalar_one()
+        return list(connection.execute(query).scalars())
 
 
 def _timeline_version(server: ServerInThread, rank: Rank) -> int:

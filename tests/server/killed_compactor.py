@@ -1,4 +1,4 @@
-"""A process that packs a block and is killed at a named point, over and over; prints what each death left behind.
+"""A process that packs some rows and is killed at a named point, over and over; prints what each death left behind.
 
 Run as a program: `python killed_compactor.py DATABASE_URL RUN_ID`. One JSON object a line.
 """
@@ -16,20 +16,18 @@ from sqlalchemy import Connection, event, func, select
 
 from isentrope_server.store import runs
 from isentrope_server.store.database import Database
-from isentrope_server.store.reports import compacting, histograms, series, steps
-from isentrope_server.store.reports.compacting import BlockSizes
+from isentrope_server.store.reports import histograms, packing, series, steps
 from isentrope_server.store.reports.series import StepRange
-from isentrope_server.store.tables import blocks, records
+from isentrope_server.store.rows import RowSizes
+from isentrope_server.store.tables import records
 from isentrope_server.store.writer import Writer
 
-SIZES = BlockSizes(reports=40, left_unpacked=0, fewest=1)
+SIZES = RowSizes(reports=40, fewest=1)
 POINTS = (
-    "packed",
+    "joined",
     "begin",
     "DELETE FROM records",
-    "INSERT INTO blocks",
-    "INSERT INTO metric_chunks",
-    "INSERT INTO histogram_chunks",
+    "INSERT INTO records",
     "commit",
     "committed",
 )
@@ -50,14 +48,14 @@ def pack_and_die(url: str, point: str) -> None:
     database = Database(url)
     die_at(database, point)
     with database.reading() as connection:
-        stream = compacting.full_streams(connection, 0.0, SIZES)[0]
-        packed = compacting.pack_next(connection, stream, SIZES)
-    assert packed is not None
-    if point == "packed":
+        stream = packing.full_streams(connection, 0.0, SIZES)[0]
+        row = packing.join_next(connection, stream, SIZES)
+    assert row is not None
+    if point == "joined":
         die()
     writer = Writer(database.writing_engine, lambda events: None)
     writer.start()
-    writer.submit(lambda transaction: compacting.replace_by(transaction.connection, packed)).result()
+    writer.submit(lambda transaction: packing.replace_by(transaction.connection, row)).result()
     if point == "committed":
         die()
     os._exit(7)
@@ -70,7 +68,8 @@ def die_at(database: Database, point: str) -> None:
         return
 
     def before(connection: Connection, cursor: object, statement: str, *more: object) -> None:
-        if statement.startswith(point):
+        # PostgreSQL copies rows.
+        if statement.replace("COPY", "INSERT INTO").startswith(point):
             die()
 
     event.listen(engine, "before_cursor_execute", before)
@@ -88,8 +87,8 @@ def report(point: str, status: int, url: str, run_id: str) -> None:
         left = {
             "point": point,
             "status": status,
-            "blocks": count(connection, blocks, run_key),
-            "unpacked": count(connection, records, run_key),
+            "packed": reports_in(connection, run_key, packed=True),
+            "loose": reports_in(connection, run_key, packed=False),
             "digest": hashlib.sha256(repr(everything(connection, run_key)).encode()).hexdigest(),
         }
     database.close()
@@ -112,9 +111,9 @@ def everything(connection: Connection, run_key: int) -> list[object]:
     return found + reports(connection, run_key, 0, 1000) + [steps.find(connection, run_key, 57)]
 
 
-def count(connection: Connection, table: object, run_key: int) -> int:
-    of_run = select(func.count()).select_from(table).where(table.c.run_key == run_key)  # type: ignore[arg-type, attr-defined]
-    return int(connection.execute(of_run).scalar_one())
+def reports_in(connection: Connection, run_key: int, *, packed: bool) -> int:
+    of_run = (records.c.run_key == run_key) & (records.c.packed == packed)
+    return int(connection.execute(select(func.coalesce(func.sum(records.c.reports), 0)).where(of_run)).scalar_one())
 
 
 if __name__ == "__main__":

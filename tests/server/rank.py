@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from isentrope_wire.codec import encode_payload, payload_hash, record_of, record_to_pb, run_started_to_pb
+from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
 from isentrope_wire.reports import (
     PROTOCOL_VERSION,
     ControlOutcome,
@@ -66,9 +66,7 @@ class Rank:
         self.welcome = self.hello()
 
     def hello(self) -> pb.HelloReply:
-        request = pb.HelloRequest(
-            run=run_started_to_pb(self.started), protocol_version=PROTOCOL_VERSION, sent_at=self.sent_at
-        )
+        request = pb.HelloRequest(run=to_pb(self.started), protocol_version=PROTOCOL_VERSION, sent_at=self.sent_at)
         return self.stub.Hello(request, metadata=self.metadata, timeout=10)
 
     def send(self, *messages: Payload) -> pb.PushReply:
@@ -76,7 +74,7 @@ class Rank:
         records = []
         for message in messages:
             self.seq += 1
-            records.append(record_to_pb(record_of(self.seq, message)))
+            records.append(to_pb(record_of(self.seq, message)))
         return self.push(records)
 
     def push(self, records: Sequence[pb.Record]) -> pb.PushReply:

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import Connection
 
 from isentrope_server import backend as backend_module
 from isentrope_server import housekeeping
 from isentrope_server.background import attempt
-from isentrope_server.store.reports import compacting
-from tests.server.compaction import NEVER, finished_run, pack_all, unpacked_reports
+from isentrope_server.store.reports import packing
+from tests.server.compaction import NEVER, finished_run, pack_all, reports_of_rows
 from tests.server.conftest import MakeServer
 
 
@@ -34,7 +33,7 @@ def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (housekeeping, "compact"),
+        (housekeeping, "pack"),
         (housekeeping, "remove_deleted"),
         (backend_module, "_sweep"),
         (backend_module.Backend, "reload_tokens"),
@@ -68,16 +67,16 @@ def test_a_stream_that_cannot_be_packed_keeps_no_other_waiting(
 ) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER)
     broken, sound = finished_run(server, 40), finished_run(server, 20)
-    pack_next = compacting.pack_next
+    join_next = packing.join_next
 
-    def fail_for_one(connection: object, stream: compacting.FullStream, *more: object, **named: object) -> object:
+    def fail_for_one(connection: object, stream: packing.FullStream, *more: object, **named: object) -> object:
         if stream.run_id == broken.run_id:
             raise ValueError("this blob is no multiple of 8 bytes")
-        return pack_next(connection, stream, *more, **named)  # type: ignore[arg-type]
+        return join_next(connection, stream, *more, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compacting, "pack_next", fail_for_one)
+    monkeypatch.setattr(packing, "join_next", fail_for_one)
     pack_all(server)
-    assert (unpacked_reports(server, broken), unpacked_reports(server, sound)) == (40, 0)
+    assert [sum(reports_of_rows(server, rank, packed=True)) for rank in (broken, sound)] == [0, 20]
     assert f"of run {broken.run_id} failed" in caplog.text
 
 
@@ -86,54 +85,21 @@ def test_the_housekeeper_rests_for_what_it_did_and_not_for_what_it_waited(
 ) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER)
     finished_run(server, 40)
-    pack_next = compacting.pack_next
+    join_next = packing.join_next
     efforts: list[float] = []
 
     def pack_late(*arguments: object, **named: object) -> object:
         time.sleep(0.5)
-        return pack_next(*arguments, **named)  # type: ignore[arg-type]
+        return join_next(*arguments, **named)  # type: ignore[arg-type]
 
-    async def note(_: object, effort: housekeeping.Effort, **_behind: int) -> None:
+    async def note(_: object, effort: housekeeping.Effort) -> None:
         efforts.append(effort.seconds)
 
-    monkeypatch.setattr(compacting, "pack_next", pack_late)
+    monkeypatch.setattr(packing, "join_next", pack_late)
     monkeypatch.setattr(housekeeping, "_rest", note)
     pack_all(server)
     assert efforts
     assert all(0 < seconds < 0.4 for seconds in efforts)
-
-
-def test_blocks_packed_one_after_the_other_are_stored_together_or_not_at_all(
-    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = make_server(housekeeping_interval_seconds=NEVER)
-    rank = finished_run(server, 40)
-    replace_by, stored = compacting.replace_by, []
-
-    def overtaken_at_the_third(connection: Connection, packed: compacting.PackedBlock) -> None:
-        stored.append(packed.last_position)
-        if len(stored) == 3:
-            raise compacting.BlockOvertaken("another server was faster")
-        replace_by(connection, packed)
-
-    sizes = compacting.BlockSizes(reports=10, left_unpacked=0, fewest=1)
-    monkeypatch.setattr(compacting, "replace_by", overtaken_at_the_third)
-    assert asyncio.run(housekeeping.compact(server.backend, sizes)) == 0
-    assert stored == sorted(stored)
-    assert unpacked_reports(server, rank) == 40
-    monkeypatch.setattr(compacting, "replace_by", replace_by)
-    assert asyncio.run(housekeeping.compact(server.backend, sizes)) == 4
-    assert unpacked_reports(server, rank) == 0
-
-
-@pytest.mark.parametrize(
-    ("others_wait", "behind", "rest"),
-    [(False, 0, 0.1), (False, 80, 0.01), (True, 0, 0.4), (True, 8, 0.4), (True, 16, 0.2), (True, 80, 0.04)],
-)
-def test_the_more_waits_to_be_packed_the_shorter_the_housekeeper_rests(
-    others_wait: bool, behind: int, rest: float
-) -> None:
-    assert housekeeping._rest_seconds(0.1, others_wait=others_wait, behind=behind) == pytest.approx(rest)
 
 
 def test_cancelling_ends_the_work_too() -> None:

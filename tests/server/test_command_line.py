@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from isentrope.cli import frame
-from isentrope_server.security.tokens import new_token
 from isentrope_server.store import access
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import TokenScope
@@ -23,9 +21,9 @@ from tests.server.rank import Rank, step_report
 from tests.system.running_server import free_port
 
 PRINTS_DATA = {
-    "audit list", "audit verify", "control", "doctor", "metrics", "runs", "sync", "token create", "token list", "watch",
+    "audit", "control", "doctor", "metrics", "runs", "sync", "token create", "token list", "watch",
 }  # fmt: skip
-PRINTS_FILES = {"export", "import", "reproduce"}
+PRINTS_FILES = {"export", "reproduce"}
 ENDLESS_OR_TRAINING = {"demo", "mcp", "train", "up"}
 
 
@@ -132,11 +130,9 @@ def test_a_token_that_may_not_is_a_failure_in_one_sentence(
         ("watch unknown", 1),
         ("control r --method clip_v", 2),
         ("token revoke nothing", 1),
-        ("token create --scope read --run r", 2),
         ("token create --scope all", 2),
         ("token create --scope read --name owner", 1),
-        ("audit verify --head xyz", 2),
-        ("audit list --limit 0", 2),
+        ("audit --limit 0", 2),
         ("metrics r --from-step 5 --to-step 1", 2),
         ("metrics", 2),
     ],
@@ -145,41 +141,16 @@ def test_failures_are_one_sentence(words: str, status: int, environment: dict[st
     assert_one_sentence(call(words, environment), status)
 
 
-def test_tokens_are_bound_listed_and_revoked(environment: dict[str, str | None]) -> None:
-    made = json.loads(call("token create --scope ingest --run mine --project p --json", environment).stdout)
-    assert (made["run"], made["project"], made["last_used_at"]) == ("mine", "p", None)
+def test_tokens_are_listed_and_revoked(environment: dict[str, str | None]) -> None:
+    made = json.loads(call("token create --scope ingest --json", environment).stdout)
     line = next(one for one in call("token list", environment).stdout.splitlines() if made["id"] in one)
-    for words in ("ingest", "active", "never used", "run mine", "project p"):
+    for words in ("ingest", "active", "never used"):
         assert words in line
     assert call(f"token revoke {made['id']}", environment).exit_code == 0
     assert "revoked" in next(one for one in call("token list", environment).stdout.splitlines() if made["id"] in one)
-
-
-@pytest.fixture
-def tampered(tmp_path: Path) -> Iterator[ServerInThread]:
-    with ServerInThread(tmp_path / "tampered") as running:
-        running.token("read")
-        yield running
-
-
-def test_the_audit_trail_is_verified_and_a_tampered_one_is_status_1(
-    environment: dict[str, str | None], tampered: ServerInThread
-) -> None:
-    whole = call("audit verify", environment)
-    assert (whole.exit_code, "Head:" in whole.stdout) == (0, True)
-    for command in ("audit verify", "audit list", "token list"):
-        assert "whose home is" in call(command, environment).stderr
-    head = whole.stdout.split()[-1]
-    assert call(f"audit verify --head {head}", environment).exit_code == 0
-    assert "token.created" in call("audit list --limit 500", environment).stdout
-    elsewhere = environment | {"ISENTROPE_HOME": str(tampered.home), "ISENTROPE_URL": tampered.url}
-    assert_one_sentence(call(f"audit verify --head {head}", elsewhere), 1)
-    from isentrope_server.store.tables import audit as entries
-
-    tampered.backend.writer.submit(lambda t: t.connection.execute(entries.update().values(actor="x"))).result(10)
-    assert_one_sentence(call("audit verify", elsewhere), 1)
-    machine = call("audit verify --json", elsewhere)
-    assert (machine.exit_code, json.loads(machine.stdout)["is_whole"]) == (1, False)
+    trail = call("audit --limit 500", environment)
+    assert "token.revoked" in trail.stdout
+    assert "whose home is" in trail.stderr
 
 
 def test_a_token_comes_with_the_words_whose_it_is_and_goes_with_them(
@@ -195,7 +166,7 @@ def test_a_token_comes_with_the_words_whose_it_is_and_goes_with_them(
     assert all(value in gone.stdout for value in (token_id, server.url, str(server.home)))
 
 
-@pytest.mark.parametrize("words", ["token list", "token revoke x", "audit list", "audit verify"])
+@pytest.mark.parametrize("words", ["token list", "token revoke x", "audit"])
 def test_looking_into_a_home_without_a_database_makes_none(
     words: str, environment: dict[str, str | None], tmp_path: Path
 ) -> None:
@@ -240,7 +211,7 @@ def hostile(server: ServerInThread, environment: dict[str, str | None]) -> Rank:
 
 def _as_an_older_server_stored(transaction: Transaction) -> None:
     """It took any name for a token, and any author's for the trail."""
-    access.add_token(transaction.connection, new_token(HOSTILE, TokenScope.READ).stored)
+    access.add_token(transaction.connection, HOSTILE, TokenScope.READ)
     access.record_audit(
         transaction.connection,
         at=1.0,
@@ -251,7 +222,7 @@ def _as_an_older_server_stored(transaction: Transaction) -> None:
     )
 
 
-@pytest.mark.parametrize("words", ["runs", "metrics hostile", "control hostile", "token list", "audit list"])
+@pytest.mark.parametrize("words", ["runs", "metrics hostile", "control hostile", "token list", "audit"])
 def test_names_from_outside_are_printed_so_that_no_terminal_obeys_them(
     hostile: Rank, environment: dict[str, str | None], words: str
 ) -> None:
@@ -264,7 +235,7 @@ def test_names_from_outside_are_printed_so_that_no_terminal_obeys_them(
     assert not any(line.startswith("2026-01-01") for line in result.stdout.splitlines())
 
 
-@pytest.mark.parametrize("words", ["runs", "token list", "audit list"])
+@pytest.mark.parametrize("words", ["runs", "token list", "audit"])
 def test_json_keeps_names_from_outside_exactly(hostile: Rank, environment: dict[str, str | None], words: str) -> None:
     assert json.dumps(HOSTILE) in call(f"{words} --json", environment).stdout
 

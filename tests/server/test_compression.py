@@ -149,11 +149,6 @@ def test_a_page_s_scripts_come_compressed_and_say_the_same(with_pages: ServerInT
     assert sent < 0.35 * whole
 
 
-def test_a_script_that_is_none_is_not_found_as_before(with_pages: ServerInThread) -> None:
-    for path in ("dash/no_such.js", "os/path.py", "dash/../dash.py"):
-        assert with_pages.http.get(f"/_dash-component-suites/{path}").status_code >= 400
-
-
 def test_our_own_assets_come_compressed_unless_they_are(with_pages: ServerInThread) -> None:
     answer, body = raw(with_pages, "/assets/isentrope.js", GZIP)
     assert gzip.decompress(body) == raw(with_pages, "/assets/isentrope.js", PLAIN)[1]

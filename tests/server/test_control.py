@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 
 from isentrope_server.control.requests import ControlRequest, request_control
 from isentrope_server.live.hub import QUEUE_LENGTH
-from isentrope_server.store import access, runs
+from isentrope_server.store import runs
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.tables import controls
 from isentrope_server.store.tables import runs as runs_table
@@ -56,19 +56,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"method": "clip_v", "mu_low": 10**400},
-        {"method": "kl_cov", "parameters": {"beta": 10**400}},
-        {"hold": {"target_entropy": 10**400}, "method": "none"},
-    ],
-)
-def test_a_number_that_no_float_holds_is_refused(server: ServerInThread, document: dict[str, Any]) -> None:
-    answer = put(server, Rank(server), 0, document)
-    assert answer.status_code in {400, 422}
-
-
 def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> None:
     initial = ControlSnapshot(
         version=0, control=Control(method=Method.CLIP_B, mu_low=2.5), author="config", requested_at=5.0
@@ -104,14 +91,6 @@ def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: Serv
     watching.close()
 
 
-def test_a_version_is_pending_until_a_probe_fetches_it(server: ServerInThread) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    assert state(server, rank, 1)["state"] == "PENDING"
-    assert rank.hello().control.version == 1
-    assert state(server, rank, 1)["state"] == "DELIVERED"
-
-
 def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread) -> None:
     rank = Rank(server)
     missing = server.http.put(f"{rank.path}/control", json=CLIP_V)
@@ -144,28 +123,6 @@ def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: Se
 
 
 @pytest.mark.parametrize(
-    ("document", "named"),
-    [
-        ({"method": "clip_v", "mu_low": -1}, "mu_low"),
-        ({"method": "clip_v"}, "mu_high"),
-        ({"method": "clip_x"}, "method"),
-        ({"method": "clip_v", "mu_low": 1, "scope": "some"}, "scope"),
-        ({"method": "clip_v", "mu_low": "1e999x"}, "mu_low"),
-        ({"method": "clip_v", "mu_low": 1, "mu_hihg": 2}, "mu_hihg"),
-        ({"method": "clip_v", "mu_low": 1, "expires_in_seconds": 0}, "expires_in_seconds"),
-    ],
-)
-def test_a_document_no_probe_could_apply_is_refused(
-    server: ServerInThread, document: dict[str, Any], named: str
-) -> None:
-    rank = Rank(server)
-    answer = put(server, rank, 0, document)
-    assert answer.status_code == 422
-    assert named in str(answer.json()["error"])
-    assert server.http.get(f"{rank.path}/control").json()["version"] == 0
-
-
-@pytest.mark.parametrize(
     "body",
     [
         b'{"method": "clip_v", "mu_low": NaN}',
@@ -189,20 +146,13 @@ def test_json_that_is_none_is_refused(server: ServerInThread, body: bytes) -> No
 @pytest.mark.parametrize(
     ("document", "field"),
     [
-        ({}, "method"),
         ({"mu_low": 1.0}, "method"),
         ({"method": "clip_v", "mu_low": "1"}, "mu_low"),
-        ({"method": "clip_v", "mu_low": True}, "mu_low"),
-        ({"method": "clip_v", "mu_low": 1, "expires_in_seconds": "60"}, "expires_in_seconds"),
+        ({"method": "clip_v", "mu_low": 10**400}, "mu_low"),
+        ({"method": "clip_v", "mu_low": 1, "mu_hihg": 2}, "mu_hihg"),
+        ({"method": "clip_v", "mu_low": 1, "expires_in_seconds": 0}, "expires_in_seconds"),
         ({"method": "clip_v", "mu_low": 1, "expires_in_seconds": True}, "expires_in_seconds"),
-        ({"method": "clip_v", "mu_low": 1, "reason": 5}, "reason"),
-        ({"method": "none", "parameters": {"strength": 1}}, "strength"),
-        ({"method": "clip_b", "mu_high": 1, "parameters": {"strength": 1}}, "strength"),
-        ({"method": "clip_v", "mu_high": 1, "parameters": {"strength": 1}}, "strength"),
-        ({"method": "clip_v", "mu_high": 1, "parameters": {"max_fraction": 2}}, "max_fraction"),
-        ({"method": "kl_cov", "parameters": {"beta": "1"}}, "beta"),
-        ({"method": "clip_cov", "parameters": {"kept": 0.1}}, "kept"),
-        ({"method": "clip_v", "parameters": {"preset": "house"}}, "preset"),
+        ({"method": "none", "hold": {"target_entropy": -1}}, "target_entropy"),
     ],
 )
 def test_a_document_with_a_field_missing_mistyped_or_without_effect_is_refused_by_name(
@@ -215,18 +165,14 @@ def test_a_document_with_a_field_missing_mistyped_or_without_effect_is_refused_b
     assert server.http.get(f"{rank.path}/control").json()["version"] == 0
 
 
-def test_a_whole_number_is_a_threshold(server: ServerInThread) -> None:
-    rank = Rank(server)
-    answer = put(server, rank, 0, {"method": "clip_v", "mu_low": 1, "parameters": {}, "expires_in_seconds": 60})
-    assert (answer.status_code, answer.json()["mu_low"]) == (202, 1.0)
-
-
 def test_parameters_travel_to_the_probe_and_stand_in_the_history(server: ServerInThread) -> None:
     rank = Rank(server, capabilities=("method:none", "method:clip_cov"))
-    answer = put(server, rank, 0, {"method": "clip_cov", "parameters": {"ratio": 0.001, "seed": 7}})
+    wanted = {"method": "clip_cov", "parameters": {"ratio": 0.001, "seed": 7}, "expires_in_seconds": 60}
+    answer = put(server, rank, 0, wanted)
     assert (answer.status_code, answer.json()["parameters"]) == (202, {"ratio": 0.001, "seed": 7})
-    sent = codec.control_snapshot_from_pb(rank.hello().control)
+    sent = codec.from_pb(ControlSnapshot, rank.hello().control)
     assert sent.control == Control(method="clip_cov", parameters={"ratio": 0.001, "seed": 7})
+    assert sent.expires_at == pytest.approx(time.time() + 60, abs=5)
     assert state(server, rank, 1)["parameters"] == {"ratio": 0.001, "seed": 7}
 
 
@@ -235,23 +181,6 @@ def test_preset_is_recorded_by_its_values(server: ServerInThread) -> None:
     item = put(server, rank, 0, {"method": "clip_v", "parameters": {"preset": "trinity"}}).json()
     assert (item["mu_low"], item["scope"]) == (8.5, "negative")
     assert item["parameters"] == METHODS["clip_v"].presets["trinity"]["parameters"]
-
-
-def test_methods_and_their_parameters_are_listed(server: ServerInThread) -> None:
-    items = {item["method"]: item for item in server.http.get("/api/v1/methods").json()["items"]}
-    assert set(items) == {str(method) for method in METHODS}
-    assert (items["clip_v"]["thresholds"], items["clip_v"]["presets"]) == (True, ["trinity"])
-    assert (
-        items["clip_v"]["preset_values"]["trinity"]["parameters"] == METHODS["clip_v"].presets["trinity"]["parameters"]
-    )
-    ratio, *_, seed = items["clip_cov"]["parameters"][:4]
-    assert (ratio["name"], ratio["kind"], ratio["default"], ratio["range"]) == (
-        "ratio",
-        "number",
-        2e-4,
-        "a finite number of at least 0 and at most 1",
-    )
-    assert (seed["kind"], seed["default"]) == ("whole", 0)
 
 
 def test_what_the_probe_cannot_do_is_refused_at_the_door(server: ServerInThread) -> None:
@@ -312,26 +241,19 @@ def test_an_ended_version_stays_as_it_ended(server: ServerInThread) -> None:
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 3)
 
 
-def test_a_version_waits_for_all_ranks(server: ServerInThread) -> None:
+@pytest.mark.parametrize(
+    ("second", "code", "ended"), [("APPLIED", "", "APPLIED"), ("REJECTED", "capability_missing", "PARTIAL")]
+)
+def test_a_version_waits_for_all_ranks(server: ServerInThread, second: str, code: str, ended: str) -> None:
     zero = Rank(server)
     one = Rank(server, run_id=zero.run_id, rank=1)
     put(server, zero, 0)
     zero.hello()
     zero.answer(3, 1, "APPLIED", active=1)
     assert state(server, zero, 1)["state"] == "DELIVERED"
-    one.answer(3, 1, "APPLIED", active=1)
-    assert state(server, zero, 1)["state"] == "APPLIED"
-
-
-def test_ranks_that_disagree_make_it_partial(server: ServerInThread) -> None:
-    zero = Rank(server)
-    one = Rank(server, run_id=zero.run_id, rank=1)
-    put(server, zero, 0)
-    zero.hello()
-    zero.answer(3, 1, "APPLIED", active=1)
-    one.answer(3, 1, "REJECTED", code="capability_missing")
+    one.answer(3, 1, second, code=code, active=1)
     item = state(server, zero, 1)
-    assert (item["state"], item["applied_step"], item["code"]) == ("PARTIAL", 3, "capability_missing")
+    assert (item["state"], item["applied_step"], item["code"]) == (ended, 3, code)
 
 
 def test_ranks_that_stay_quiet_are_not_waited_for_for_ever(make_server: MakeServer) -> None:
@@ -489,7 +411,7 @@ def test_history_is_newest_first_and_paged(server: ServerInThread) -> None:
     assert rest["next_cursor"] is None
 
 
-def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_server: MakeServer) -> None:
+def test_every_change_is_in_the_audit_trail(make_server: MakeServer) -> None:
     server = make_server()
     rank = Rank(server)
     put(server, rank, 0)
@@ -499,7 +421,6 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
     def trail() -> list[tuple[str, str]]:
         with server.backend.database.reading() as connection:
             rows = connection.execute(audit_table.select().order_by(audit_table.c.key)).all()
-            assert access.verify_audit(connection).is_whole
         return [(row.actor, row.action) for row in rows if row.subject.endswith("control/1")]
 
     assert trail() == [
@@ -507,10 +428,6 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
         ("server", "control.delivered"),
         ("rank 0", "control.applied"),
     ]
-    forge = audit_table.update().where(audit_table.c.action == "control.requested").values(actor="someone else")
-    server.backend.writer.submit(lambda transaction: transaction.connection.execute(forge)).result()
-    with server.backend.database.reading() as connection:
-        assert not access.verify_audit(connection).is_whole
 
 
 def test_outcomes_of_the_finish_count_before_it_ends_the_rest(server: ServerInThread) -> None:

@@ -204,7 +204,7 @@ def test_report_packed_between_two_pieces_is_exported_once(
     monkeypatch.setattr(steps, "REPORTS_AT_ONCE", 10)
     rank = Rank(still_server)
     rank.send(*(step_report(step, {"x": float(step)}) for step in range(64)))
-    after, pieces = steps.pieces_after, []
+    after, pieces = steps.piece_after, []
 
     def pack_after_the_second_piece(*arguments: Any, **named: Any) -> Piece | None:
         piece = after(*arguments, **named)
@@ -213,7 +213,7 @@ def test_report_packed_between_two_pieces_is_exported_once(
             pack_all(still_server)
         return piece
 
-    monkeypatch.setattr(steps, "pieces_after", pack_after_the_second_piece)
+    monkeypatch.setattr(steps, "piece_after", pack_after_the_second_piece)
     file = io.BytesIO()
     client.export(rank.run_id, file, format="jsonl")
     rows = [json.loads(line) for line in file.getvalue().splitlines()]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
-
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -47,15 +44,6 @@ def test_records_pushes_and_what_is_kept_aside_are_counted(make_server: MakeServ
     assert (value(server, "isentrope_gaps"), value(server, "isentrope_records_in_gaps")) == (1, 3)
     assert value(server, "isentrope_runs", status="running") == 1
     assert value(server, "isentrope_writer_jobs_waiting") == 0
-
-
-def test_a_refused_call_is_counted_by_its_code(make_server: MakeServer) -> None:
-    server = make_server()
-    rank = Rank(server)
-    rank.metadata = (("authorization", "Bearer wrong"),)
-    with pytest.raises(Exception, match="UNAUTHENTICATED"):
-        rank.report(0, x=1.0)
-    assert value(server, "isentrope_grpc_calls_total", method="Push", code="UNAUTHENTICATED") == 1
 
 
 def test_control_states_and_open_streams_are_shown(make_server: MakeServer) -> None:
@@ -110,14 +98,12 @@ def test_setting_opens_figures_to_scrapers(make_server: MakeServer) -> None:
         assert scraper.get("/api/v1/runs").status_code == 401
 
 
-def test_refusals_are_counted_by_door_and_reason_and_logged_in_one_line(
-    make_server: MakeServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_refusals_are_counted_by_door_and_reason_and_logged(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("isentrope_server.security.permissions.SECONDS_BETWEEN_LINES", 0.5)
     server = make_server()
     rank = Rank(server)
-    caplog.clear()
-    began = time.monotonic()
+    caplog.set_level("INFO", "isentrope_server.security.gate")
     with server.client("wrong") as anonymous, server.client(server.token("read")) as reader:
         for number in range(20):
             assert anonymous.get(f"/api/v1/runs/{number}%0A?token=s3cret").status_code == 401
@@ -139,21 +125,9 @@ def test_refusals_are_counted_by_door_and_reason_and_logged_in_one_line(
         ("grpc", "unauthenticated"): 1,
         ("grpc", "forbidden"): 1,
     }
-    lines_until = time.monotonic() + 3
-    while sum(refused_in(caplog.messages)) < 23 and time.monotonic() < lines_until:
-        time.sleep(0.02)
-    counts = refused_in(caplog.messages)
-    assert sum(counts) == 23
-    assert counts[0] == 1
-    assert len(counts) <= 2 + (time.monotonic() - began) / 0.5
+    assert len([message for message in caplog.messages if "is refused" in message]) == 23
     assert "s3cret" not in caplog.text
     assert all("\n" not in message for message in caplog.messages)
-
-
-def refused_in(messages: list[str]) -> list[int]:
-    """Number of refusals in each line of the log."""
-    lines = [message for message in messages if message.startswith("Requests were refused")]
-    return [sum(int(count) for count in re.findall(r"(\d+) (?:http|grpc) ", line)) for line in lines]
 
 
 def test_invented_method_is_no_label(make_server: MakeServer) -> None:

@@ -184,35 +184,6 @@ def test_no_grpc_method_answers_a_token_that_may_not_ingest(server: ServerInThre
     assert set(call_every_method(server, server.token("control")).values()) == {grpc.StatusCode.PERMISSION_DENIED}
 
 
-def test_a_token_for_machines_that_train_only_reports(server: ServerInThread) -> None:
-    token = server.token("ingest")
-    assert call_every_method(server, token)["Hello"] is not grpc.StatusCode.PERMISSION_DENIED
-    with server.client(token) as client:
-        answer = client.get("/api/v1/runs")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
-
-
-@pytest.mark.parametrize(
-    ("scope", "allowed"),
-    [
-        ("read", {"list"}),
-        ("control", {"list", "control", "edit"}),
-        ("admin", {"list", "control", "edit", "tokens", "delete"}),
-    ],
-)
-def test_each_scope_opens_its_routes(server: ServerInThread, scope: str, allowed: set[str]) -> None:
-    rank = Rank(server)
-    with server.client(server.token(scope)) as client:
-        answers = {
-            "list": client.get("/api/v1/runs"),
-            "control": client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'}),
-            "edit": client.patch(rank.path, json={"notes": "seen"}),
-            "tokens": client.get("/api/v1/access-tokens"),
-            "delete": client.delete(rank.path),
-        }
-    assert {name for name, answer in answers.items() if answer.status_code != 403} == allowed
-
-
 def test_no_spelling_of_an_address_lowers_the_scope_it_needs(server: ServerInThread) -> None:
     with server.client(server.token("read")) as client:
         for path in ("/api/v1/access-tokens", "/api/v1/access-tokens%0A", "/api/v1/access-tokens/"):

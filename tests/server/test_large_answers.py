@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi import Response
 
-from isentrope_server.api import metrics, responses
+from isentrope_server.api import metrics, responses, runs
 from isentrope_server.api.responses import json_answer
 from isentrope_wire.answers import LatestMetric, Page, SeriesAnswer, SeriesColumns
 from isentrope_wire.numbers import Answer
@@ -58,7 +58,9 @@ def test_no_call_encodes_many_numbers_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("module", "path"), [(metrics, "metrics/series?name=x"), (metrics, "histograms/h")], ids=["series", "histograms"]
+    ("module", "path"),
+    [(metrics, "{run}/metrics/series?name=x"), (metrics, "{run}/histograms/h"), (runs, "/api/v1/runs")],
+    ids=["series", "histograms", "runs"],
 )
 def test_answers_are_encoded_where_they_are_read(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch, module: object, path: str
@@ -72,6 +74,6 @@ def test_answers_are_encoded_where_they_are_read(
         return json_answer(document)
 
     monkeypatch.setattr(module, "json_answer", noted)
-    assert server.http.get(f"{rank.path}/{path}").status_code == 200
+    assert server.http.get(path.format(run=rank.path)).status_code == 200
     assert len(threads) == 1
     assert threads[0] is not server._thread

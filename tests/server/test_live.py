@@ -118,12 +118,6 @@ def test_steps_of_other_runs_are_not_sent(server: ServerInThread) -> None:
     stream.close()
 
 
-def test_a_foreign_event_id_is_refused(server: ServerInThread) -> None:
-    rank = Rank(server)
-    answer = server.http.get(f"{rank.path}/live", headers={"Last-Event-ID": "yesterday"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_cursor")
-
-
 def test_a_slow_listener_loses_the_oldest_and_knows_it() -> None:
     listener = Listener()
     for index in range(QUEUE_LENGTH + 3):

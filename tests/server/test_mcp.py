@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, Implementation, TextContent
 
 from isentrope.mcp.server import mcp_server
-from isentrope.mcp.steering import STEERING
+from isentrope.mcp.tools import STEERING
 from isentrope_trainer.recording import SHIPPED, read_recording
 from isentrope_wire.errors import install_command
 from isentrope_wire.reports import DrivingToken
@@ -301,8 +301,6 @@ def test_an_assistant_s_name_is_short_and_printable(server: ServerInThread, runn
     [
         ({"reason": "  "}, "reason"),
         ({"method": "clip_x"}, "clip_x"),
-        ({"mu_low": -1.0}, "mu_low"),
-        ({"method": "clip_v"}, "mu_low"),
         ({"parameters": {"ratio": 3}}, "ratio"),
     ],
 )

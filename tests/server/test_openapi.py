@@ -1,11 +1,9 @@
-"""The description of the API is complete: every operation, parameter and answer, each with an example that is true."""
+"""The description of the API is complete: every operation, parameter, answer and error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import jsonschema_rs
 import pytest
 
 from isentrope_server.app import create_app
@@ -25,15 +23,6 @@ def operations(document: dict[str, Any]) -> list[Operation]:
     return [(verb, path, one) for path, verbs in document["paths"].items() for verb, one in verbs.items()]
 
 
-def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(where, media type, content) of an operation's body and answers."""
-    for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
-        yield "body", media_type, content
-    for status, answer in operation["responses"].items():
-        for media_type, content in answer.get("content", {}).items():
-            yield status, media_type, content
-
-
 def test_every_route_but_the_pages_is_described(operations: list[Operation]) -> None:
     described = {(verb.upper(), path) for verb, path, _ in operations}
     declared = {(verb, path.replace(":path}", "}")) for verb, path in ROUTE_SCOPES} | {
@@ -50,31 +39,14 @@ def test_every_operation_has_a_summary_sentence(operations: list[Operation]) -> 
     assert all(operation["description"] and operation["tags"] for _, _, operation in operations)
 
 
-def test_every_parameter_is_explained_with_an_example(operations: list[Operation]) -> None:
-    missing = [
-        (verb, path, parameter["name"])
-        for verb, path, operation in operations
-        for parameter in operation.get("parameters", ())
-        if not parameter.get("description") or "example" not in parameter
-    ]
-    assert missing == []
-
-
-def test_every_answer_has_a_schema_and_an_example_it_allows(
-    document: dict[str, Any], operations: list[Operation]
-) -> None:
+def test_every_parameter_is_explained_and_every_answer_has_a_schema(operations: list[Operation]) -> None:
     for verb, path, operation in operations:
+        for parameter in operation.get("parameters", ()):
+            assert parameter["description"], (verb, path, parameter["name"])
         for status, answer in operation["responses"].items():
             assert answer["description"] != "Successful Response"
-            assert status == "204" or answer.get("content"), (verb, path, status)
-        for where, media_type, content in contents(operation):
-            assert "example" in content, (verb, path, where)
-            if media_type == "application/json":
-                schema = {**content["schema"], "components": document["components"]}
-                try:
-                    jsonschema_rs.validate(schema, content["example"])
-                except jsonschema_rs.ValidationError as error:
-                    raise AssertionError(f"{verb} {path} {where}: {error}") from error
+            assert status == "204" or answer["content"], (verb, path, status)
+            assert all(content["schema"] for content in answer.get("content", {}).values()), (verb, path, status)
 
 
 def test_every_error_has_the_one_body_and_nothing_is_left_to_a_default(operations: list[Operation]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isentrope_wire.reports import Alert, AlertLevel, StepReport
+from isentrope_wire.reports import Alert, AlertLevel, Gap, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -66,6 +66,24 @@ def test_alerts_come_page_by_page_without_those_a_resume_took_back(server: Serve
     kept = [f"{step}.{number}" for step in (3, 2, 1, 0) for number in (1, 0)]
     assert messages == ["5.2", "5.1", "5.0", "4.0", *kept]
     assert all(len(page) == limit for page in found[:-1])
+
+
+def lose(rank: Rank, count: int, reason: str) -> None:
+    """Records that never come: the gap is at the last one's place."""
+    first, rank.seq = rank.seq + 1, rank.seq + count - 1
+    rank.send(Gap(first_seq=first, last_seq=first + count - 1, reason=reason))
+
+
+def test_gaps_come_newest_first_with_their_reason_and_of_no_other_run(server: ServerInThread) -> None:
+    other, rank = Rank(server), Rank(server)
+    rank.report(1, entropy__mean=1.0)
+    assert pages(server, f"{rank.path}/gaps") == [[]]
+    lose(other, 1, "another run's")
+    for number in range(3):
+        lose(rank, 2, f"<b>loss {number}")
+    found = pages(server, f"{rank.path}/gaps", limit=2)
+    assert [[gap["reason"] for gap in page] for page in found] == [["<b>loss 2", "<b>loss 1"], ["<b>loss 0"]]
+    assert found[1][0] == {"incarnation": "first", "rank": 0, "first_seq": 2, "last_seq": 3, "reason": "<b>loss 0"}
 
 
 def test_the_history_of_a_control_comes_page_by_page(server: ServerInThread) -> None:

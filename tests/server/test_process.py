@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -14,17 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
 import httpx
 import pytest
 from click.testing import CliRunner, Result
 
 from isentrope.cli import frame
 from isentrope_server.home import running_server_url
-from isentrope_wire.codec import record_of, record_to_pb, run_started_to_pb
-from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted, StepReport
-from isentrope_wire.v1 import telemetry_pb2 as pb
-from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -116,110 +110,56 @@ def test_second_server_names_the_first_and_not_its_ports(tmp_path: Path) -> None
     assert "`isentrope train`" in second.stderr
 
 
-@pytest.mark.slow
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    started = RunStarted(
-        run_id="r", incarnation="a", rank=0, world_size=1, name="", project="", started_at=1.0, probe_version="0"
-    )
-    hello = pb.HelloRequest(run=run_started_to_pb(started), protocol_version=PROTOCOL_VERSION)
-    pushes = [
-        pb.PushRequest(run_id="r", incarnation="a", rank=0, records=[record_to_pb(record_of(seq, report))])
-        for seq in range(1, 21)
-        if (report := StepReport(step=seq, recorded_at=1.0, scalars={"x": float(seq)}))
-    ]
-    with up(tmp_path) as (process, _, token), grpc.insecure_channel(f"127.0.0.1:{grpc_port(process)}") as channel:
-        stub, metadata = TelemetryStub(channel), (("authorization", f"Bearer {token}"),)
-        stub.Hello(hello, metadata=metadata, timeout=10)
-        replies = [stub.Push(push, metadata=metadata, timeout=10) for push in pushes]
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=10)
-    assert [reply.acked_through for reply in replies] == list(range(1, 21))
-    with up(tmp_path) as (process, url, token), grpc.insecure_channel(f"127.0.0.1:{grpc_port(process)}") as channel:
-        assert TelemetryStub(channel).Hello(hello, metadata=metadata, timeout=10).acked_through == 20
-        bearer = {"Authorization": f"Bearer {token}"}
-        answer = httpx.get(f"{url}/api/v1/runs/r/metrics/series?name=x", headers=bearer, trust_env=False).json()
-    assert answer["series"]["x"]["value"] == [float(seq) for seq in range(1, 21)]
-
-
-@pytest.mark.slow
-def test_a_chosen_token_becomes_the_owners_at_the_first_start(tmp_path: Path) -> None:
-    chosen = secrets.token_urlsafe(32)
-    with up(tmp_path, ISENTROPE_TOKEN=chosen) as (_, url, token):
-        assert token == chosen
-        bearer = {"Authorization": f"Bearer {chosen}"}
-        assert httpx.get(f"{url}/api/v1/access-tokens", headers=bearer, trust_env=False).status_code == 200
-
-
-def test_a_token_that_anybody_could_guess_is_one_sentence_and_status_2(tmp_path: Path) -> None:
-    result = call("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "home", ISENTROPE_TOKEN="a")
+def refused_start(home: Path, **variables: str) -> str:
+    """The sentence of a server that doesn't start."""
+    result = call("up", home=home, **{"ISENTROPE_HTTP_PORT": "0", "ISENTROPE_GRPC_PORT": "0"} | variables)
     assert result.exit_code == 2
-    assert 'python -c "import secrets; print(secrets.token_urlsafe(32))"' in one_sentence(result)
+    assert "secret:" not in result.stderr
+    return one_sentence(result)
+
+
+def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path) -> None:
+    remedy = 'python -c "import secrets; print(secrets.token_urlsafe(32))"'
+    assert remedy in refused_start(tmp_path / "home", ISENTROPE_TOKEN="a")
 
 
 @pytest.mark.parametrize("option", ["--http-port", "--grpc-port"])
-def test_a_port_in_use_is_one_sentence_and_status_2(tmp_path: Path, option: str) -> None:
-    ports = {"--http-port": "0", "--grpc-port": "0"}
+def test_a_port_in_use_is_named_with_its_option(tmp_path: Path, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports[option] = str(taken.getsockname()[1])
-        result = call("up", *(word for pair in ports.items() for word in pair), home=tmp_path / "home")
-    assert result.exit_code == 2
-    assert f"port {ports[option]}" in one_sentence(result)
-    assert option in result.stderr
+        port = str(taken.getsockname()[1])
+        variable = f"ISENTROPE_{option[2:].replace('-', '_').upper()}"
+        sentence = refused_start(tmp_path / "home", **{variable: port})
+    assert f"port {port}" in sentence
+    assert option in sentence
     assert not (tmp_path / "home").exists(), "a server that can't start leaves nothing behind"
 
 
-@pytest.mark.parametrize("host", ["999.1.1.1", "192.0.2.1"])
-def test_an_address_that_is_not_this_machines_points_to_the_host_option(tmp_path: Path, host: str) -> None:
-    ports = ("--http-port", "0", "--grpc-port", "0")
-    result = call("up", "--host", host, *ports, home=tmp_path / "home", ISENTROPE_INSECURE_I_KNOW="1")
-    assert result.exit_code == 2
-    assert host in one_sentence(result)
-    assert "--host" in result.stderr
-    assert "port" not in result.stderr
-    assert not (tmp_path / "home").exists()
-
-
-def test_one_port_for_both_is_refused_as_that(tmp_path: Path) -> None:
-    result = call("up", "--http-port", "17345", "--grpc-port", "17345", home=tmp_path / "home")
-    assert result.exit_code == 2
-    assert "17345" in one_sentence(result)
-    assert not (tmp_path / "home").exists()
-
-
 @pytest.mark.parametrize(
-    ("variable", "value"),
+    ("variables", "words"),
     [
-        ("ISENTROPE_DATABASE_URL", "bogus://user:secret@host/x"),
-        ("ISENTROPE_DATABASE_URL", "notaurl:secret"),
-        ("ISENTROPE_ALLOWED_HOSTS", "not-json"),
+        ({"HOST": "999.1.1.1", "INSECURE_I_KNOW": "1"}, ("999.1.1.1", "--host")),
+        ({"HOST": "192.0.2.1", "INSECURE_I_KNOW": "1"}, ("192.0.2.1", "--host")),
+        ({"HTTP_PORT": "17345", "GRPC_PORT": "17345"}, ("both 17345",)),
+        ({"HTTP_PORT": "seventy"}, ("ISENTROPE_HTTP_PORT",)),
+        ({"DATABASE_URL": "bogus://user:secret:@host/x"}, ("ISENTROPE_DATABASE_URL",)),
+        ({"DATABASE_URL": "notaurl:secret:"}, ("ISENTROPE_DATABASE_URL",)),
+        ({"ALLOWED_HOSTS": "not-json"}, ("allowed_hosts",)),
     ],
 )
-def test_a_variable_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path, variable: str, value: str) -> None:
-    result = call("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "home", **{variable: value})
-    assert result.exit_code == 2
-    assert variable.removeprefix("ISENTROPE_").lower() in one_sentence(result).lower()
-    assert "secret" not in result.stderr
+def test_a_setting_that_cannot_be_used_is_named(
+    tmp_path: Path, variables: dict[str, str], words: tuple[str, ...]
+) -> None:
+    sentence = refused_start(tmp_path / "home", **{f"ISENTROPE_{name}": value for name, value in variables.items()})
+    assert all(word in sentence for word in words)
     assert not (tmp_path / "home").exists()
 
 
-def test_a_home_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    result = call("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "file")
-    assert result.exit_code == 2
-    assert str(tmp_path / "file") in one_sentence(result)
-
-
-def test_a_database_that_is_none_is_one_sentence_and_status_2(tmp_path: Path) -> None:
-    (tmp_path / "isentrope.db").write_text("This is a letter to a friend, and no database at all. " * 50)
-    result = call("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path)
-    assert result.exit_code == 2
-    assert str(tmp_path / "isentrope.db") in one_sentence(result)
-
-
-def test_a_setting_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path) -> None:
-    result = call("up", home=tmp_path, ISENTROPE_HTTP_PORT="seventy")
-    assert result.exit_code == 2
-    assert "ISENTROPE_HTTP_PORT" in one_sentence(result)
+@pytest.mark.parametrize("home", ["", "isentrope.db"])
+def test_a_file_that_is_no_home_or_no_database_is_named(tmp_path: Path, home: str) -> None:
+    path = tmp_path / "home" / home
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("This is a letter to a friend, and no database at all. " * 50)
+    assert str(path) in refused_start(tmp_path / "home")
 
 
 def test_help_imports_neither_web_framework_nor_grpc() -> None:

@@ -220,27 +220,5 @@ def test_a_push_of_refused_records_asks_the_database_no_more_often_than_one_reco
     assert statements([unreadable(seq) for seq in range(2, 900)]) < one + 5
 
 
-def test_refused_records_beyond_the_limit_are_answered_and_acknowledged(make_server: MakeServer) -> None:
-    server = make_server()
-    rank = Rank(server)
-    for first in (1, 901):
-        reply = rank.push([unreadable(seq) for seq in range(first, first + 900)])
-        assert [item.seq for item in reply.quarantined] == list(range(first, first + 900))
-        assert reply.acked_through == first + 899
-    with server.backend.database.reading() as connection:
-        assert records.count_refused(connection) == records.ROWS_OF_A_STREAM
-    assert rank.push([wire_record(1801, step_report(7, {"entropy/mean": 0.5}))]).acked_through == 1801
-    assert values(server, rank, "entropy/mean") == {7: 0.5}
-
-
-def test_of_large_refused_records_the_first_32_mebibytes_are_kept(make_server: MakeServer) -> None:
-    server = make_server()
-    rank = Rank(server)
-    for seq in range(1, 5):
-        assert rank.push([pb.Record(seq=seq, payload=bytes([seq]) * (10 << 20))]).acked_through == seq
-    with server.backend.database.reading() as connection:
-        assert records.count_refused(connection) == 3
-
-
 def unreadable(seq: int) -> pb.Record:
     return pb.Record(seq=seq, payload=b"unreadable", payload_hash=b"x" * 16)

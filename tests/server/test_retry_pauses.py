@@ -9,8 +9,8 @@ import pytest
 
 from isentrope_server import housekeeping
 from isentrope_server.background import LONGEST_SECONDS, RetryPauses
-from isentrope_server.store.reports import compacting
-from tests.server.compaction import EVERYTHING, NEVER, finished_run, unpacked_reports
+from isentrope_server.store.reports import packing
+from tests.server.compaction import EVERYTHING, NEVER, finished_run, reports_of_rows
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
@@ -97,22 +97,22 @@ def test_housekeeping_leaves_a_stream_alone_that_could_not_be_packed_and_packs_i
     rank = finished_run(server, 20)
     clock = Clock()
     pauses = RetryPauses(2.0, clock)
-    pack_next = compacting.pack_next
+    join_next = packing.join_next
     tried: list[int] = []
 
-    def fail(_connection: object, stream: compacting.FullStream, *_more: object, **_named: object) -> object:
+    def fail(_connection: object, stream: packing.FullStream, *_more: object, **_named: object) -> object:
         tried.append(stream.stream_key)
         raise ValueError("this blob is no multiple of 8 bytes")
 
-    monkeypatch.setattr(compacting, "pack_next", fail)
+    monkeypatch.setattr(packing, "join_next", fail)
     assert [keep_house(server, pauses) for _ in range(5)] == [0] * 5
     assert len(tried) == 1
     assert caplog.text.count("Traceback") == 1
-    monkeypatch.setattr(compacting, "pack_next", pack_next)
+    monkeypatch.setattr(packing, "join_next", join_next)
     clock.seconds = 2.0
-    assert keep_house(server, pauses) == 2
-    assert unpacked_reports(server, rank) == 0
+    assert keep_house(server, pauses) == 1
+    assert reports_of_rows(server, rank, packed=False) == []
 
 
 def keep_house(server: ServerInThread, pauses: RetryPauses) -> int:
-    return asyncio.run(housekeeping.compact(server.backend, EVERYTHING, pauses))
+    return asyncio.run(housekeeping.pack(server.backend, EVERYTHING, pauses))

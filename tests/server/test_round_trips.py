@@ -50,27 +50,6 @@ def test_a_push_of_many_reports_is_few_statements(make_server: MakeServer, datab
     assert columns["value"] == [1.0, *(step * 1.0 for step in range(1, 101))]
 
 
-def test_an_older_incarnation_and_a_higher_rank_never_speak_for_the_run(make_server: MakeServer) -> None:
-    server = make_server()
-    older = Rank(server, started_at=1000.0)
-    newer = Rank(server, run_id=older.run_id, incarnation="second", started_at=2000.0)
-    beside = Rank(server, run_id=older.run_id, incarnation="second", started_at=2000.0, rank=1)
-    for rank, step in ((newer, 5), (older, 90), (beside, 80)):
-        rank.report(step, x=1.0)
-    assert server.http.get(newer.path).json()["step"] == 5
-
-
-def test_two_layouts_in_turns_are_each_found_again(make_server: MakeServer) -> None:
-    server = make_server()
-    rank = Rank(server)
-    for step in range(6):
-        rank.send(step_report(2 * step, {"x": 1.0}), step_report(2 * step + 1, {"x": 2.0, "y": float(step)}))
-    newest = {item["name"]: item["step"] for item in server.http.get(f"{rank.path}/metrics").json()["items"]}
-    assert newest == {"x": 11, "y": 11}
-    series = server.http.get(f"{rank.path}/metrics/series", params={"name": "y"}).json()["series"]["y"]
-    assert (series["step"], series["value"]) == ([1, 3, 5, 7, 9, 11], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-
-
 def test_a_diagnosis_reads_no_more_of_a_long_run(make_server: MakeServer) -> None:
     server = make_server(sweep_interval_seconds=3_600, housekeeping_interval_seconds=3_600)
     answers, sent = [], []

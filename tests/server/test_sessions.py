@@ -9,7 +9,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from isentrope_server.security import sessions
-from isentrope_server.security.tokens import Principal
+from isentrope_server.store.access import Principal
 from isentrope_wire.answers import TokenScope
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -108,24 +108,6 @@ def test_me_names_the_token_and_how_it_came(server: ServerInThread) -> None:
         }
         owner = browser.get("/api/v1/me", headers=server.session()).json()
     assert (owner["name"], owner["scope"], owner["is_owner"]) == ("owner", "admin", True)
-
-
-def test_the_owners_page_makes_an_ingest_token_and_another_sites_page_does_not(server: ServerInThread) -> None:
-    wanted = {"scope": "ingest", "name": "from the page"}
-    cookie, control = server.session(), server.session(token(server, "control")["token"])
-    with server.client() as browser:
-        own, foreign, not_owner = (
-            browser.post("/api/v1/access-tokens", json=wanted, headers={**session, "Origin": origin})
-            for session, origin in ((cookie, server.url), (cookie, "http://evil.example"), (control, server.url))
-        )
-        no_origin = browser.post(
-            "/api/v1/access-tokens", json=wanted, headers={**cookie, "Sec-Fetch-Site": "cross-site"}
-        )
-    assert [answer.status_code for answer in (own, foreign, no_origin, not_owner)] == [201, 403, 403, 403]
-    assert foreign.json()["error"]["code"] == no_origin.json()["error"]["code"] == "foreign_origin"
-    assert not_owner.json()["error"]["code"] == "forbidden"
-    audited = server.http.get("/api/v1/audit", params={"limit": 1}).json()["items"][0]
-    assert (audited["action"], audited["actor"]) == ("token.created", "owner")
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(60, "1234abcd"), (-1, None)])

@@ -15,7 +15,6 @@ from httpx_sse import connect_sse
 from sqlalchemy import select, text
 
 from isentrope_server.live import notifications
-from isentrope_server.store import access
 from isentrope_server.store.tables import records, runs
 from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
 from isentrope_wire.backoff import Backoff
@@ -95,6 +94,14 @@ def test_a_token_is_known_and_revoked_everywhere_at_once(pair: Pair) -> None:
         wait_for(lambda: visitor.get("/api/v1/runs").status_code == 401, seconds=8)
 
 
+def test_a_browser_behind_a_proxy_has_one_session_at_both(pair: Pair) -> None:
+    first, second = pair
+    cookie = {**first.session(), "Host": "localhost:443"}
+    for server in (second, first):
+        with server.client() as browser:
+            assert browser.get("/api/v1/runs", headers=cookie).status_code == 200
+
+
 def test_ranks_that_report_to_different_servers_share_one_order(pair: Pair) -> None:
     run_id = f"ranks-{time.time_ns()}"
     ranks = [Rank(pair[number % 2], run_id=run_id, rank=number) for number in range(4)]
@@ -102,9 +109,11 @@ def test_ranks_that_report_to_different_servers_share_one_order(pair: Pair) -> N
         list(pool.map(lambda rank: [rank.report(step, x=float(step)) for step in range(25)], ranks))
     with pair[0].backend.database.reading() as connection:
         positions = connection.execute(
-            select(records.c.position).join(runs, runs.c.key == records.c.run_key).where(runs.c.id == run_id)
-        ).scalars()
-        assert sorted(positions) == list(range(1, 101))
+            select(records.c.first_position, records.c.last_position)
+            .join(runs, runs.c.key == records.c.run_key)
+            .where(runs.c.id == run_id)
+        ).all()
+        assert sorted(n for first, last in positions for n in range(first, last + 1)) == list(range(1, 101))
     assert [rank.hello().acked_through for rank in ranks] == [25] * 4
 
 
@@ -145,7 +154,7 @@ def test_a_control_pushed_at_one_server_reaches_the_probe_at_the_other(pair: Pai
     watching.close()
 
 
-def test_of_many_changes_at_both_servers_exactly_one_wins_and_the_audit_trail_stays_whole(pair: Pair) -> None:
+def test_of_many_changes_at_both_servers_exactly_one_wins(pair: Pair) -> None:
     rank = Rank(pair[0])
 
     def put(number: int) -> int:
@@ -156,8 +165,6 @@ def test_of_many_changes_at_both_servers_exactly_one_wins_and_the_audit_trail_st
     with ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(put, range(8)))
     assert sorted(statuses) == [202, *[412] * 7]
-    with pair[0].backend.database.reading() as connection:
-        assert access.verify_audit(connection).is_whole
 
 
 def test_a_repeated_request_at_the_other_server_is_the_same_request(pair: Pair) -> None:
@@ -214,7 +221,7 @@ def test_a_notification_is_small_whatever_was_written() -> None:
     ]
     of_run = notifications.by_run(events)
     assert list(of_run) == [run_id, ""]
-    received = notifications.news_of(run_id, of_run[run_id], origin="ab" * 8, batch=2**62)
+    received = notifications.news_of(run_id, of_run[run_id])
     assert len(received.payload()) < 2_000
     assert notifications.read(received.payload()) == received
     assert received.positions == (2**62, 2**62 + 999)

@@ -98,12 +98,3 @@ def test_a_watch_stream_and_its_connection_outlive_every_deadline(impatient: Ser
         assert watching.next_kind() == "heartbeat"
     assert rank.report(0, x=1.0).acked_through == 1
     watching.close()
-
-
-def test_methods_there_are_not_have_one_label_together(make_server: MakeServer) -> None:
-    server = make_server()
-    for number in range(3):
-        assert status_without_a_message(server, f"Unknown{number}", None) is grpc.StatusCode.UNAUTHENTICATED
-    figures = server.http.get("/metrics").text
-    assert 'isentrope_grpc_calls_total{code="UNAUTHENTICATED",method="other"} 3.0' in figures
-    assert "Unknown" not in figures

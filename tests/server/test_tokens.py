@@ -1,4 +1,4 @@
-"""The active tokens."""
+"""Tokens: which are active, here and at other servers, when they were used last, and the owner's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pytest
 from sqlalchemy import Connection
 
-from isentrope_server.security.tokens import TokenBook, new_token
+from isentrope_server.errors import StartupError
+from isentrope_server.security.tokens import TokenBook, ensure_owner_token
 from isentrope_server.store import access
 from isentrope_server.store.database import Database, upgrade
 from isentrope_wire.answers import TokenScope
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+SOON_SECONDS = 8.0
+"""However busy the machine is."""
 
 
 class PausesAfterReading:
@@ -32,10 +41,9 @@ class PausesAfterReading:
 
 def test_slow_reload_does_not_restore_a_revoked_token(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'test.db'}")
-    issued = new_token("ada", TokenScope.READ)
     with database.writing_engine.begin() as connection:
         upgrade(connection)
-        access.add_token(connection, issued.stored)
+        issued = access.add_token(connection, "ada", TokenScope.READ)
     book = TokenBook()
     with database.reading() as early, database.reading() as late:
         slow = PausesAfterReading(early)
@@ -43,11 +51,90 @@ def test_slow_reload_does_not_restore_a_revoked_token(tmp_path: Path) -> None:
         reloads[0].start()
         assert slow.has_read.wait(5)
         with database.writing_engine.begin() as connection:
-            assert access.revoke_token(connection, issued.stored.id, 1.0)
+            assert access.revoke_token(connection, issued.id, 1.0)
         reloads[1].start()
         time.sleep(0.1)
         slow.go_on.set()
         for reload in reloads:
             reload.join(5)
-    assert book.of_secret(issued.secret) is None
+    assert book.of_secret(issued.token) is None
     database.close()
+
+
+def issue(server: ServerInThread, scope: str) -> dict[str, Any]:
+    answer = server.http.post("/api/v1/access-tokens", json={"scope": scope, "name": f"{scope} token"})
+    assert answer.status_code == 201, answer.text
+    created: dict[str, Any] = answer.json()
+    return created
+
+
+def test_the_next_report_with_a_revoked_token_is_refused(server: ServerInThread) -> None:
+    rank, token = Rank(server), issue(server, "ingest")
+    rank.metadata = (("authorization", f"Bearer {token['token']}"),)
+    assert rank.report(1, x=1.0).acked_through == 1
+    assert server.http.delete(f"/api/v1/access-tokens/{token['id']}").status_code == 204
+    with pytest.raises(grpc.RpcError) as refused:
+        rank.report(2, x=1.0)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert server.http.get(f"{rank.path}/metrics").json()["items"][0]["step"] == 1
+
+
+def test_a_token_that_another_server_revoked_is_noticed(make_server: MakeServer) -> None:
+    server = make_server()
+    token = issue(server, "read")
+    server.backend.writer.submit(lambda t: access.revoke_token(t.connection, token["id"], time.time())).result(10)
+    with server.client(token["token"]) as client:
+        end = time.monotonic() + SOON_SECONDS
+        while client.get("/api/v1/runs").status_code == 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def test_last_use_of_a_token_is_recorded(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isentrope_server.housekeeping.RELOAD_SECONDS", 0.05)
+    monkeypatch.setattr("isentrope_server.housekeeping.NOTE_USES_SECONDS", 0.05)
+    server = make_server()
+    used, unused = issue(server, "read"), issue(server, "read")
+    assert used["last_used_at"] is None
+    with server.client(used["token"]) as client:
+        client.get("/api/v1/runs")
+
+    def last_used(token: dict[str, Any]) -> float | None:
+        listed = server.http.get("/api/v1/access-tokens").json()["items"]
+        at: float | None = next(item["last_used_at"] for item in listed if item["id"] == token["id"])
+        return at
+
+    end = time.monotonic() + SOON_SECONDS
+    while last_used(used) is None:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert last_used(used) == pytest.approx(time.time(), abs=5)
+    assert last_used(unused) is None
+
+
+@pytest.mark.parametrize("length", [4, 31])
+def test_a_short_owner_s_token_is_warned_of(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture, length: int
+) -> None:
+    server = make_server(token="t" * length)
+    assert server.http.get("/api/v1/access-tokens").status_code == 200
+    (warning,) = [record for record in caplog.records if record.name == "isentrope_server.backend"]
+    assert length in (warning.args or ())
+
+
+@pytest.mark.parametrize("token", [None, "t" * 32])
+def test_a_long_one_and_one_the_server_made_are_not(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture, token: str | None
+) -> None:
+    make_server(token=token)
+    assert not [record for record in caplog.records if record.name == "isentrope_server.backend"]
+
+
+def test_refused_token_keeps_the_owner_s(make_server: MakeServer, tmp_path: Path) -> None:
+    server = make_server()
+    refused = server.backend.writer.submit(lambda t: ensure_owner_token(t, tmp_path / "gone", "123"))
+    with pytest.raises(StartupError, match=r"4 .*32.* 3"):
+        refused.result(10)
+    assert not (tmp_path / "gone").exists()
+    server.backend.writer.submit(lambda t: server.backend.tokens.reload(t.connection)).result(10)
+    assert server.http.get("/api/v1/access-tokens").status_code == 200

@@ -44,7 +44,7 @@ def send(rank: Rank, step: int, *tokens: DrivingToken, std: float = 0.25, **atta
 def sums(lowering: float, raising: float) -> WhatIfSums:
     """Of two tokens."""
     bins = BinSums(cells=(0, 1), counts=(1, 1), change_sums=(lowering, raising))
-    return WhatIfSums(tokens=2, change_sum=lowering + raising, clip_v=bins)
+    return WhatIfSums(tokens=2, change_sum=lowering + raising, by_method={"clip_v": bins})
 
 
 def rollout(**known: Any) -> Rollout:
@@ -100,10 +100,10 @@ def test_rollouts_come_back_as_they_were_sent(server: ServerInThread) -> None:
         first, second = found.items
         assert asdict(first) == {
             "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
-            "reward": None, "absolute_contribution": 0.75, "texts": [HOSTILE, "", "字"],
-            "logprobs": [-2.0, None, pytest.approx(-1.0, rel=1e-3)],
-            "vocab_centered_scores": [0.25, None, pytest.approx(-0.125, rel=1e-3)],
-            "contributions": [-0.5, None, pytest.approx(0.25, rel=1e-3)], "kept": [False, None, True],
+            "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"),
+            "logprobs": (-2.0, None, pytest.approx(-1.0, rel=1e-3)),
+            "vocab_centered_scores": (0.25, None, pytest.approx(-0.125, rel=1e-3)),
+            "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True),
         }  # fmt: skip
         assert (second.sequence, second.reward) == (None, 1.0)
         assert client.rollouts(rank.run_id, step=2).items == []

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from isentrope.cli import frame as commands
-from isentrope.cli.watch import Look, Numbers, RunReader, _draw_until_quit, frame, numbers_of
+from isentrope.cli.watch import Look, RunReader, _draw_until_quit, frame
 from isentrope.client.calls import Call
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
@@ -46,13 +46,13 @@ LOOK = Look(run=run_detail(step=41, planned_steps=150), diagnosis=COLLAPSED, lat
 NO_STEP = Look(run=run_detail(), diagnosis=diagnose(Measured()))
 
 
-def text_of(numbers: Numbers, *, width: int = 120, height: int | None = 40, note: str = "") -> str:
+def text_of(look: Look, *, width: int = 120, height: int | None = 40, note: str = "") -> str:
     """The frame as a terminal of this size shows it."""
     console = Console(width=width, color_system=None, highlight=False)
     entropies = {step: 1.0 - step / 100 for step in range(41)} | {41: math.nan}
     series = {"entropy/mean": entropies, "entropy/observed_change": {step: -0.01 + step / 1e4 for step in range(41)}}
     with console.capture() as captured:
-        console.print(frame(numbers, series, width=width, height=height, note=note))
+        console.print(frame(look, series, width=width, height=height, note=note))
     return captured.get()
 
 
@@ -62,12 +62,12 @@ def text_of(numbers: Numbers, *, width: int = 120, height: int | None = 40, note
 )
 def test_the_health_line_is_that_of_the_diagnosis(level: str, word: str) -> None:
     look = replace(LOOK, diagnosis=replace(COLLAPSED, level=HealthLevel(level)))
-    assert f"{word}  {COLLAPSED.message}" in text_of(numbers_of(look))
+    assert f"{word}  {COLLAPSED.message}" in text_of(look)
 
 
 def test_a_frame_shows_what_was_measured() -> None:
     look = replace(LOOK, gaps=[gap(3, 4, "disk full"), gap(9, 9, "disk full")])
-    shown = " ".join(text_of(numbers_of(look), width=160).split())
+    shown = " ".join(text_of(look, width=160).split())
     for words in (
         "Act Entropy has lost 58 % in 41 steps and halves again in 24.",
         "Cause: Tokens with A < 0, S_c < 0 make 100 % of the pull.",
@@ -85,7 +85,7 @@ def test_a_frame_shows_what_was_measured() -> None:
 
 def test_a_frame_shows_the_verdict_on_the_newest_control() -> None:
     look = replace(LOOK, diagnosis=replace(COLLAPSED, verdict=judge(after=-0.003)))
-    shown = " ".join(text_of(numbers_of(look), width=160).split())
+    shown = " ".join(text_of(look, width=160).split())
     assert (
         "Verdict: version 3 too weak: Clips as predicted, but too little; clips 12.0 % predicted, 12.0 % realised"
         in shown
@@ -95,24 +95,24 @@ def test_a_frame_shows_the_verdict_on_the_newest_control() -> None:
 def test_a_failed_run_shows_its_error() -> None:
     error = "Traceback (most recent call last):\n  File x\nValueError: bad batch"
     look = replace(LOOK, run=run_detail(step=41, status=Status.FAILED, error=error))
-    assert "failed: ValueError: bad batch " in text_of(numbers_of(look))
+    assert "failed: ValueError: bad batch " in text_of(look)
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    shown = " ".join(text_of(numbers_of(NO_STEP)).split())
+    shown = " ".join(text_of(NO_STEP).split())
     assert "status running last report never" in shown
     assert "entropy - share lost -" in shown
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (120, 40), (200, 60), (30, 8)])
 def test_a_frame_fits_its_terminal(width: int, height: int) -> None:
-    lines = text_of(numbers_of(LOOK), width=width, height=height).splitlines()
+    lines = text_of(LOOK, width=width, height=height).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= max(height, 26)
 
 
 def test_a_hostile_name_is_printed_harmlessly() -> None:
-    shown = text_of(numbers_of(replace(LOOK, run=run_detail(step=1, name="a\x1b[2Jb [red]c"))))
+    shown = text_of(replace(LOOK, run=run_detail(step=1, name="a\x1b[2Jb [red]c")))
     assert "\x1b" not in shown
     assert "a\\u001b[2Jb [red]c" in shown
 
@@ -143,7 +143,7 @@ def test_without_a_terminal_one_frame_is_printed(server: ServerInThread, watched
 def test_numbers_are_printed_as_json(server: ServerInThread, watched: Rank) -> None:
     numbers = json.loads(command_line(server, watched.run_id, "--json").stdout)
     diagnosis = numbers["diagnosis"]
-    assert (diagnosis["level"], numbers["reward"], numbers["step"]) == ("act", "NaN", "40")
+    assert (diagnosis["level"], numbers["latest"]["reward/mean"], numbers["run"]["step"]) == ("act", "NaN", 40)
     assert diagnosis["early_level"] == pytest.approx(collapse(2))
     assert diagnosis["suggestion"]["control"]["mu_high"] == 1.4
 
@@ -163,7 +163,7 @@ def test_only_new_points_are_transferred(
         reader.read()
         assert paths == [watched.run_id, "diagnosis", "series"]
         watched.report(41, entropy__mean=0.1)
-        assert numbers_of(reader.read()).diagnosis.step == 41
+        assert reader.read().diagnosis.step == 41
         assert list(reader.series["entropy/mean"]) == [*range(1, 42)]
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from statistics import stdev
 
 import pytest
-from sqlalchemy import update
 
 from isentrope.client.client import Client
-from isentrope.client.connection import ApiError
 from isentrope_server.api.what_if import NOT_INCLUDED
-from isentrope_server.store.tables import what_if_sums
-from isentrope_wire.codec import encode_what_if
 from isentrope_wire.reports import StepReport
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
 from tests.server.in_thread import ServerInThread
@@ -22,7 +18,9 @@ def sums(tokens: int = 10, *, change_sum: float = -4.0) -> WhatIfSums:
     """Two tokens 1 to 1.05 sigma below the centre that lower entropy, one 2 to 2.05 above it that raises it."""
     low = (TokenGroup.NEGATIVE_DECREASING * SIDES + 0) * len(EDGES) + EDGES.index(1.0)
     high = (TokenGroup.NEGATIVE_INCREASING * SIDES + 1) * len(EDGES) + EDGES.index(2.0)
-    return WhatIfSums(tokens=tokens, change_sum=change_sum, clip_v=BinSums((low, high), (2, 1), (-3.0, 0.5)))
+    return WhatIfSums(
+        tokens=tokens, change_sum=change_sum, by_method={"clip_v": BinSums((low, high), (2, 1), (-3.0, 0.5))}
+    )
 
 
 def send(
@@ -67,13 +65,6 @@ def test_a_step_whose_sums_count_no_token_answers_like_one_without_and_hides_no_
     assert server.http.get(path).json()["step"] == 1
     answer = server.http.get(f"{path}&step=2")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "what_if_missing")
-    # As servers stored them before.
-    empty = {"step": 2, "packed": encode_what_if(WhatIfSums(tokens=0, change_sum=0.0))}
-    stored = server.backend.writer.submit(
-        lambda transaction: transaction.connection.execute(update(what_if_sums).values(**empty)).rowcount
-    )
-    assert stored.result(timeout=10) >= 1
-    assert server.http.get(f"{path}&step=2").status_code == 404
 
 
 def test_the_calibrated_change_is_missing_until_the_gain_is_known(server: ServerInThread) -> None:
@@ -136,24 +127,6 @@ def test_a_cap_and_a_shrunken_denominator_count_and_what_does_not_is_named(serve
     assert (kept["denominator"], kept["not_included"]) == ("shrink", list(NOT_INCLUDED))
 
 
-def test_the_client_asks_for_points_and_curves(server: ServerInThread) -> None:
-    rank = Rank(server)
-    send(rank, 1, sums(), gain=0.5)
-    with Client(server.url, server.owner_token) as client:
-        point = client.what_if(rank.run_id, mu_low=1.0, scope="decreasing")
-        assert point.clip_fraction == 0.2
-        assert point.predicted_change == pytest.approx(-0.05)
-        capped = client.what_if(rank.run_id, mu_low=1.0, mu_high=2.0, max_fraction=0.2, denominator="shrink")
-        assert (capped.max_fraction, capped.clip_fraction, capped.denominator) == (0.2, 0.2, "shrink")
-        curve = client.what_if(rank.run_id).curve
-        assert curve is not None
-        assert curve.low.clip_fraction[0] == 0.2
-        with pytest.raises(ApiError, match="7"):
-            client.what_if(rank.run_id, step=7)
-        with pytest.raises(ApiError, match="mu_low"):
-            client.what_if(rank.run_id, mu_low=-1.0)
-
-
 def test_the_method_is_the_steps_own_unless_asked_for(server: ServerInThread) -> None:
     rank = Rank(server)
     for step, method in enumerate(("clip_b", "none", "clip_cov")):
@@ -198,19 +171,6 @@ def test_a_resumed_run_speaks_from_its_first_step_on(server: ServerInThread) -> 
     assert (found["step"], found["unit_predicted_change"]) == (3, -0.8)
     assert server.http.get(f"{first.path}/what-if?step=2").json()["unit_predicted_change"] == -0.4
     assert server.http.get(f"{first.path}/what-if?step=4").status_code == 404
-
-
-def test_sums_no_server_can_read_are_kept_aside_with_their_reason(server: ServerInThread) -> None:
-    from isentrope_wire.codec import payload_hash
-    from isentrope_wire.v1 import telemetry_pb2 as pb
-
-    rank = Rank(server)
-    report = pb.StepReport(step=1, what_if=pb.WhatIfSums(edge_set=99))
-    payload = pb.Payload(step_report=report).SerializeToString()
-    rank.seq += 1
-    reply = rank.push([pb.Record(seq=1, payload=payload, payload_hash=payload_hash(payload))])
-    assert [refused.code for refused in reply.quarantined] == ["undecodable"]
-    assert "upgrade the server" in reply.quarantined[0].message
 
 
 def test_several_steps_are_answered_by_their_mean_and_spread(server: ServerInThread) -> None:

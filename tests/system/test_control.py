@@ -111,24 +111,6 @@ def test_control_is_applied_within_two_steps(loop: Loop) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", [(80, 0.05)], indirect=True)
-def test_probe_survives_frozen_and_killed_server(server: RunningServer, loop: Loop) -> None:
-    wait_for(lambda: loop.step >= 10)
-    server.freeze()
-    time.sleep(1.0)
-    server.kill()
-    out, _ = loop.process.communicate(timeout=60)  # the loop ends although no server answers
-    assert loop.process.returncode == 0
-    # A loop that waits for the server would wait until the server is started again, further below.
-    assert float(out) < 5.0
-    server.start()
-    wait_for(lambda: loop.step == 79)
-    series = loop.get("/metrics/series", name=["clip/fraction", "entropy/mean"]).json()["series"]
-    assert [column["step"] for column in series.values()] == [list(range(80))] * 2
-    assert loop.get().json()["status"] == "finished"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("loop", [(100_000, 0.05)], indirect=True)
 def test_hold_begins_and_ends_when_pushed(loop: Loop) -> None:
     # By then enough predictions have met their observation.

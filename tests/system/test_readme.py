@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,6 +122,8 @@ def test_a_server_for_a_cluster_takes_reports_over_tls(tmp_path: Path) -> None:
     ports = ["--http-port", str(http), "--grpc-port", str(ingest)]
     process = subprocess.Popen([*of(up), *ports], cwd=tmp_path, env=environment)
     try:
+        # A token made before the server has its folder would take the folder from it.
+        wait_for(lambda: socket.socket().connect_ex(("localhost", ingest)) == 0, 60, "the server listens")
         made = wait_for(lambda: answer(f"{create} --json", environment), 60, "the server makes a token")
         known = {"7070": str(http), "7071": str(ingest), "/path/to/server.pem": str(tmp_path / "server.pem")}
         known["ise_..."] = json.loads(made)["token"]

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.settings import PolicyConfig
 
 TINY_POLICY = PolicyConfig(hidden_size=32, layers=2, attention_heads=2, feed_forward_size=48)
 SHORT_WARM_START = WarmStartConfig(steps=3, batch_size=8)

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from isentrope_trainer.evaluation import avg_at_k, evaluate, pass_at_k, pass_rate_shares
-from isentrope_trainer.models.family import PolicyConfig, untrained_policy
-from isentrope_trainer.settings import EvaluationConfig
+from isentrope_trainer.models.family import untrained_policy
+from isentrope_trainer.settings import EvaluationConfig, PolicyConfig
 from isentrope_trainer.tasks.base import Problem
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_wire.errors import ConfigurationError

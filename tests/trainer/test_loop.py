@@ -7,7 +7,7 @@ import torch
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.loop import train
-from isentrope_trainer.models.family import PolicyConfig, build_policy
+from isentrope_trainer.models.family import WordTokenizer, build_policy
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import train_reference_policy
@@ -16,12 +16,12 @@ from isentrope_trainer.settings import (
     AdaptiveEntropyConfig,
     EvaluationConfig,
     LossConfig,
+    PolicyConfig,
     PromptFilterConfig,
     TrainingConfig,
 )
 from isentrope_trainer.tasks.base import Problem
 from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_trainer.tasks.vocabulary import WordTokenizer
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import RunFinished, StepReport
 
@@ -197,6 +197,7 @@ def test_a_divergence_term_keeps_the_policy_near_where_it_began(tiny_policy_conf
     assert distances[1] < distances[0] / 2
 
 
+@pytest.mark.slow
 def test_a_fixed_entropy_bonus_holds_up_the_entropy(tiny_policy_config: PolicyConfig) -> None:
     config = replace(CONFIG, steps=10, prompts=8, learning_rate=5e-3)
     _, alone = trained(tiny_policy_config, config)

@@ -2,13 +2,13 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from isentrope_trainer.models.family import PolicyConfig, build_policy
+from isentrope_trainer.models.family import EOS_ID, PAD_ID, WordTokenizer, build_policy
 from isentrope_trainer.models.policy import Policy, padded_reading, tree_reading
 from isentrope_trainer.models.prefix_tree import prefix_tree
 from isentrope_trainer.models.sampling import StaleSampler
 from isentrope_trainer.rollout import Rollouts, joined, left_padded
+from isentrope_trainer.settings import PolicyConfig
 from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_trainer.tasks.vocabulary import EOS_ID, PAD_ID, WordTokenizer
 
 PROMPTS = ["3 5 7 -> 26 :", "1 2 15 -> 14 :"]
 UNEQUAL_PROMPTS = ["3 5 7 -> 26 :", "9 :", "1 2 -> 14 :"]

@@ -44,6 +44,15 @@ def version(control: Control, **known: Any) -> ControlVersion:
     return ControlVersion(**(fields | state | applied | known))
 
 
+def verdict_of(state: VerdictState) -> Verdict:
+    """On version 3, after a fall by 0.0081 nats a step."""
+    clipped, slope = (
+        Compared(before=0.0, predicted=0.1, realised=0.1),
+        Compared(before=-0.0081, predicted=0.0, realised=0.0),
+    )
+    return Verdict(version=3, state=state, steps=20, steps_needed=20, clip_fraction=clipped, slope=slope, message="")
+
+
 def test_a_collapse_in_numbers() -> None:
     found = diagnose(run(collapse, 41))
     early, entropy = collapse(2), sum(collapse(step) for step in range(32, 42)) / 10
@@ -159,15 +168,7 @@ def test_a_held_entropy_is_counted_from_its_target(
 
 
 def test_a_control_that_holds_ends_the_alarm_while_it_does() -> None:
-    verdict = Verdict(
-        version=3,
-        state=VerdictState.HOLDS,
-        steps=20,
-        steps_needed=20,
-        clip_fraction=Compared(before=0.0, predicted=0.1, realised=0.1),
-        slope=Compared(before=-0.0081, predicted=0.0, realised=0.0),
-        message="",
-    )
+    verdict = verdict_of(VerdictState.HOLDS)
     active = version(Control(method="clip_v", mu_low=1.0, mu_high=1.0))
     held = run(lambda step: max(collapse(step), collapse(40)), 60, verdict=verdict, active=active, newest=active)
     found = diagnose(held)
@@ -197,7 +198,7 @@ def sums(change: float, *, tokens: int = 100) -> WhatIfSums:
     """Ten tokens 1.4 sigma below the centre and five beyond 3 make the whole change."""
     near, far = ((TokenGroup.NEGATIVE_DECREASING * SIDES) * len(EDGES) + EDGES.index(mu) for mu in (1.4, 3.0))
     table = BinSums((near, far), (10, 5), (0.8 * change, 0.4 * change))
-    return WhatIfSums(tokens=tokens, change_sum=change, clip_v=table)
+    return WhatIfSums(tokens=tokens, change_sum=change, by_method={"clip_v": table})
 
 
 def test_the_suggestion_is_the_cheapest_control_of_the_last_steps() -> None:
@@ -252,15 +253,7 @@ def test_what_is_requested_is_not_suggested_again(newest: dict[str, Any], offere
 
 def test_a_control_that_was_too_weak_is_followed_by_a_stronger_one() -> None:
     newest = version(Control(method="clip_v", mu_low=1.4, mu_high=1.0, scope="all"))
-    verdict = Verdict(
-        version=3,
-        state=VerdictState.TOO_WEAK,
-        steps=20,
-        steps_needed=20,
-        clip_fraction=Compared(before=0.0, predicted=0.1, realised=0.1),
-        slope=Compared(before=-0.01, predicted=0.0, realised=-0.01),
-        message="",
-    )
+    verdict = verdict_of(VerdictState.TOO_WEAK)
     weak = run(collapse, 41, sums=[sums(-4.0)], gain=1.0, newest=newest, active=newest, verdict=verdict)
     found = diagnose(weak).suggestion
     assert found is not None
@@ -283,7 +276,8 @@ def test_nothing_is_suggested_where_nothing_is_needed_or_helps() -> None:
 def test_a_control_that_leaves_most_of_the_change_is_not_suggested() -> None:
     cell = TokenGroup.NEGATIVE_DECREASING * SIDES * len(EDGES) + EDGES.index(2.0)
     little, most = (
-        WhatIfSums(tokens=100, change_sum=-4.0, clip_v=BinSums((cell,), (5,), (change,))) for change in (-1.0, -3.0)
+        WhatIfSums(tokens=100, change_sum=-4.0, by_method={"clip_v": BinSums((cell,), (5,), (change,))})
+        for change in (-1.0, -3.0)
     )
     assert diagnose(run(collapse, 41, sums=[little])).suggestion is None
     found = diagnose(run(collapse, 41, sums=[most], gain=0.5)).suggestion
@@ -294,15 +288,7 @@ def test_a_control_that_leaves_most_of_the_change_is_not_suggested() -> None:
 
 def test_a_hold_is_left_its_time() -> None:
     hold = version(Control(hold={"target_entropy": 0.3}))
-    judged = Verdict(
-        version=3,
-        state=VerdictState.PENDING,
-        steps=5,
-        steps_needed=20,
-        clip_fraction=Compared(before=None, predicted=None, realised=None),
-        slope=Compared(before=None, predicted=None, realised=None),
-        message="",
-    )
+    judged = verdict_of(VerdictState.PENDING)
     falling = run(collapse, 41, sums=[sums(-4.0)], newest=hold, active=hold, target=0.5, verdict=judged)
     assert diagnose(falling).suggestion is None
     failed = replace(falling, verdict=replace(judged, state=VerdictState.TOO_WEAK))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isentrope.plain_state import plain, rebuilt
 from isentrope_wire.metrics import EarlyLevel, ShareLost
+from isentrope_wire.numbers import document_of, read_exactly
 
 
 def test_the_level_is_the_median_of_the_first_values() -> None:
@@ -35,7 +35,7 @@ def test_the_state_continues_from_plain_values() -> None:
     lost = ShareLost()
     for entropy in (2.0, 1.0, 3.0, 1.0):
         lost.add(entropy)
-    again = rebuilt(ShareLost, plain(lost), "lost")
+    again = read_exactly(ShareLost, document_of(lost))
     for both in (lost, again):
         both.add(0.5)
     assert again == lost

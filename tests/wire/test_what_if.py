@@ -44,13 +44,15 @@ def bins(*tokens: tuple[TokenGroup, int, float, int, float]) -> BinSums:
 SUMS = WhatIfSums(
     tokens=20,
     change_sum=-1.0,
-    clip_v=bins(
-        (TokenGroup.NEGATIVE_DECREASING, BELOW, 1.0, 2, -0.6),
-        (TokenGroup.NEGATIVE_INCREASING, ABOVE, 1.0, 1, 0.3),
-        (TokenGroup.POSITIVE_DECREASING, ABOVE, 3.0, 4, -0.8),
-        (TokenGroup.POSITIVE_INCREASING, BELOW, 0.0, 5, 0.1),
-        (TokenGroup.ZERO, ABOVE, 100.0, 3, 0.0),
-    ),
+    by_method={
+        "clip_v": bins(
+            (TokenGroup.NEGATIVE_DECREASING, BELOW, 1.0, 2, -0.6),
+            (TokenGroup.NEGATIVE_INCREASING, ABOVE, 1.0, 1, 0.3),
+            (TokenGroup.POSITIVE_DECREASING, ABOVE, 3.0, 4, -0.8),
+            (TokenGroup.POSITIVE_INCREASING, BELOW, 0.0, 5, 0.1),
+            (TokenGroup.ZERO, ABOVE, 100.0, 3, 0.0),
+        )
+    },
 )
 
 
@@ -100,10 +102,12 @@ def test_merging_adds_in_any_order() -> None:
     other = WhatIfSums(
         tokens=2,
         change_sum=0.5,
-        clip_v=bins(
-            (TokenGroup.NEGATIVE_DECREASING, BELOW, 1.0, 1, -0.1), (TokenGroup.NEGATIVE_NEUTRAL, ABOVE, 2.0, 1, 0.0)
-        ),
-        clip_b=bins((TokenGroup.ZERO, BELOW, 0.5, 2, 0.0)),
+        by_method={
+            "clip_v": bins(
+                (TokenGroup.NEGATIVE_DECREASING, BELOW, 1.0, 1, -0.1), (TokenGroup.NEGATIVE_NEUTRAL, ABOVE, 2.0, 1, 0.0)
+            ),
+            "clip_b": bins((TokenGroup.ZERO, BELOW, 0.5, 2, 0.0)),
+        },
     )
     merged = SUMS.merge(other)
     assert merged == other.merge(SUMS)
@@ -180,8 +184,7 @@ sums = st.builds(
     WhatIfSums,
     tokens=st.integers(0, 2**40),
     change_sum=st.floats(allow_nan=False),
-    clip_b=bin_sums(),
-    clip_v=bin_sums(),
+    by_method=st.dictionaries(st.text(max_size=8), bin_sums(), max_size=3),
 )
 
 
@@ -197,9 +200,11 @@ def test_sums_survive_encoding(what_if_sums: WhatIfSums | None) -> None:
     ("packed", "named"),
     [
         (pb.WhatIfSums(edge_set=EDGE_SET + 1), str(EDGE_SET + 1)),
-        (pb.WhatIfSums(edge_set=EDGE_SET, clip_v=pb.BinSums(cell_steps=[1, 0], counts=[1, 1])), r"2\D+2\D+0"),
+        (pb.WhatIfSums(edge_set=EDGE_SET, by_method=[pb.BinSums(cell_steps=[1, 0], counts=[1, 1])]), r"2\D+2\D+0"),
         (
-            pb.WhatIfSums(edge_set=EDGE_SET, clip_b=pb.BinSums(cell_steps=[CELLS + 1], counts=[1], change_sums=[0])),
+            pb.WhatIfSums(
+                edge_set=EDGE_SET, by_method=[pb.BinSums(cell_steps=[CELLS + 1], counts=[1], change_sums=[0])]
+            ),
             str(CELLS),
         ),
     ],

@@ -16,21 +16,12 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 
-from isentrope_trainer.settings import (
-    ALGORITHMS,
-    TASKS,
-    EvaluationConfig,
-    LocalModelConfig,
-    TaskConfig,
-    TrainingConfig,
-    training_config,
-    with_settings,
-)
+from isentrope_trainer.settings import SIZES, PolicyConfig, TrainingConfig, options_of, training_config, with_settings
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.errors import install_command
 from isentrope_wire.methods import METHODS, name_and_value
@@ -42,8 +33,6 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
-_DEFAULTS = TrainingConfig()
-MODEL_SIZES, DEFAULT_SIZE = ("0.2M", "0.6M", "1.1M", "2.2M", "4.4M"), "1.1M"
 _REPLAY_SPEED = 4.0
 """Steps a second: the recorded run is over in a minute."""
 _OF_THE_TRAINER = ("torch", "transformers", "reasoning_gym", "tqdm")
@@ -51,106 +40,50 @@ _BY_DEFAULT = ParameterSource.DEFAULT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _training_options(command: _Command) -> _Command:
-    options = [
-        click.option("--steps", default=_DEFAULTS.steps, show_default=True, help="Optimiser updates."),
-        click.option("--seed", default=_DEFAULTS.seed, show_default=True, help="The same seed gives the same run."),
-        click.option(
-            "--method", type=click.Choice(list(METHODS)), default="none", show_default=True, help="The clipping method."
-        ),
-        click.option("--mu-low", type=float, help="Clip below the centre, in standard deviations.  [default: never]"),
-        click.option("--mu-high", type=float, help="Clip above the centre, in standard deviations.  [default: never]"),
-        click.option(
-            "--scope",
-            type=click.Choice([str(scope) for scope in Scope]),
-            help="The tokens that the method acts on.  [default: all]",
-        ),
-        click.option(
-            "--parameter",
-            "-p",
-            "parameters",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="One of the method's own, such as fraction=0.2; may be repeated.",
-        ),
+def _setting_options(*names: str) -> Callable[[_Command], _Command]:
+    """Options of these settings: type, help and default are those of the field."""
+
+    def declare(command: _Command) -> _Command:
+        for name in reversed(names):
+            declared, shown = _OPTIONS[name]
+            inner = next((part for part in get_args(declared) or (declared,) if part is not type(None)), str)
+            choices = shown["choices"] or (get_args(declared) if get_origin(declared) is Literal else ())
+            kind = click.Choice(choices) if choices else inner
+            command = click.option(f"--{_flag(name)}", type=kind, help=shown["help"])(command)
+        return command
+
+    return declare
+
+
+def _flag(name: str) -> str:
+    return str(_OPTIONS[name][1]["flag"] or name.rpartition(".")[2].replace("_", "-"))
+
+
+_OPTIONS = options_of(TrainingConfig)
+_IN_DEMO = ("steps", "seed", "learning_rate", "prompts", "group_size")
+
+
+def _run_options(command: _Command) -> _Command:
+    """What the run is called, and the control it starts with."""
+    scopes = click.Choice([str(scope) for scope in Scope])
+    for decorate in (
+        click.option("--project", default="demo", show_default=True, help="What the run belongs to."),
+        click.option("--name", default="countdown", show_default=True, help="The run's name."),
         click.option(
             "--hold-target",
             metavar="NATS|SHARE%",
             help="Hold the mean entropy there: nats, or a share of its early level such as 75%.  [default: never]",
         ),
-        click.option("--lr", default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate of AdamW."),
-        click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a batch."),
-        click.option("--group-size", default=_DEFAULTS.group_size, show_default=True, help="Rollouts of each problem."),
-        click.option("--name", default="countdown", show_default=True, help="The run's name."),
-        click.option("--project", default="demo", show_default=True, help="What the run belongs to."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _algorithm_options(command: _Command) -> _Command:
-    """What `isentrope train` takes beside the options of the demo."""
-    options = [
-        click.option("--task", type=click.Choice(TASKS), default=TASKS[0], show_default=True, help="What to learn."),
         click.option(
-            "--model-size",
-            type=click.Choice(MODEL_SIZES),
-            default=DEFAULT_SIZE,
-            show_default=True,
-            help="Parameters of the policy.",
+            "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE",
+            help="One of the method's own, such as fraction=0.2; may be repeated.",
         ),
-        click.option(
-            "--model",
-            metavar="DIR",
-            type=click.Path(file_okay=False, exists=True),
-            help="Train the language model in that folder, asked in plain English, instead of a small one.",
-        ),
-        click.option("--device", default="auto", show_default=True, help="With --model: as torch names it."),
-        click.option("--bf16", is_flag=True, help="With --model: weights in bfloat16."),
-        click.option(
-            "--max-tokens", type=click.IntRange(1), help="Length limit of a completion.  [default: the task's]"
-        ),
-        click.option(
-            "--algorithm",
-            type=click.Choice(list(ALGORITHMS)),
-            default="grpo",
-            show_default=True,
-            help="Advantage and loss.",
-        ),
-        click.option(
-            "--updates-per-batch",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            help="Optimiser updates made from one batch of rollouts; 1 is on-policy.",
-        ),
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="Any other setting of the training; may be repeated. loss.clip_high=0.28, loss.kl_coefficient=0.01, "
-            "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; prompt_filter.most_draws=4 samples "
-            "dynamically, adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
-        ),
-        click.option(
-            "--eval-every",
-            type=click.IntRange(1),
-            metavar="STEPS",
-            help="Evaluate on held-out problems.  [default: never]",
-        ),
-        click.option("--checkpoint", type=click.Path(file_okay=False), metavar="DIR", help="Save the run there."),
-        click.option(
-            "--resume",
-            type=click.Path(file_okay=False, exists=True),
-            metavar="DIR",
-            help="Continue the run saved there, with its own settings; --steps may be raised.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line."),
-    ]
-    for option in reversed(options):
-        command = option(command)
+        click.option("--scope", type=scopes, help="The tokens that the method acts on.  [default: all]"),
+        click.option("--mu-high", type=float, help="Clip above the centre, in standard deviations.  [default: never]"),
+        click.option("--mu-low", type=float, help="Clip below the centre, in standard deviations.  [default: never]"),
+        click.option("--method", type=click.Choice(list(METHODS)), default="none", show_default=True, help="The clipping method."),
+    ):  # fmt: skip
+        command = decorate(command)
     return command
 
 
@@ -161,8 +94,28 @@ _port = click.IntRange(1, 65535)
 @click.option("--host", help="The server's host.  [default: ISENTROPE_URL and ISENTROPE_GRPC, or 127.0.0.1]")
 @click.option("--http-port", type=_port, help="The server's port for pages and REST.  [default: 7070]")
 @click.option("--grpc-port", type=_port, help="The server's port for reports.  [default: 7071]")
-@_training_options
-@_algorithm_options
+@_run_options
+@_setting_options(*_OPTIONS)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other setting of the training; may be repeated. loss.clip_high=0.28, loss.kl_coefficient=0.01, "
+    "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; prompt_filter.most_draws=4 samples "
+    "dynamically, adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
+)
+@click.option(
+    "--model-size", type=click.Choice(list(SIZES)), default="1.1M", show_default=True, help="Parameters of the policy."
+)
+@click.option("--checkpoint", type=click.Path(file_okay=False), metavar="DIR", help="Save the run there.")
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False, exists=True),
+    metavar="DIR",
+    help="Continue the run saved there, with its own settings; --steps may be raised.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
 def train(host: str | None, http_port: int | None, grpc_port: int | None, **options: Any) -> None:
     """Train the reference policy and report to a running server.
 
@@ -190,7 +143,8 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
     show_default=True,
     help="With --replay: steps a second.",
 )
-@_training_options
+@_run_options
+@_setting_options(*_IN_DEMO)
 def demo(
     host: str,
     http_port: int,
@@ -310,8 +264,7 @@ def _and_deliver(server: ServerProcess, run: Callable[[Callable[[str], None]], i
 
 
 def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
-    from isentrope_trainer.recording import SHIPPED, read_recording
-    from isentrope_trainer.replay import replay
+    from isentrope_trainer.recording import SHIPPED, read_recording, replay
 
     recording = read_recording(SHIPPED)
     click.echo(f"A recorded run, {len(recording.reports)} steps at {steps_per_second:g} a second.", err=True)
@@ -335,13 +288,12 @@ def _train(
         event: called with the name and the fields of each event where `--json` is given, instead of `announce`.
     """
     _let_threads_sleep()
-    from isentrope_trainer.checkpoint import Checkpoints
-    from isentrope_trainer.models.family import SIZES, PolicyConfig
     from isentrope_trainer.reference_run import Course, train_reference_policy
+    from isentrope_trainer.training_state import Checkpoints
 
     # A resumed run has the shape that it was started with.
     resumed_shape = options.get("policy")
-    policy_config = PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", DEFAULT_SIZE)]
+    policy_config = PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", "1.1M")]
     course, status = Course(), 0
     event = event if options.get("as_json") and event is not None else None
     folder = options.get("resume") or options.get("checkpoint")
@@ -393,17 +345,13 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     """Settings that can't work end the command before anything is started."""
     from isentrope_wire.errors import IsentropeError
 
+    by_flag = {_flag(name).replace("-", "_"): name for name in _OPTIONS}
+    given = {by_flag[flag]: value for flag, value in options.items() if flag in by_flag and value is not None}
+    if "model.path" in given:
+        given |= {"model.path": str(Path(given["model.path"]).resolve()), "task.wording": "question"}
     try:
-        config = TrainingConfig(
-            steps=options["steps"],
-            seed=options["seed"],
-            prompts=options["prompts"],
-            group_size=options["group_size"],
-            learning_rate=options["lr"],
-            **(_of_algorithm(options) if "algorithm" in options else {}),
-        )
-        if options.get("settings"):
-            config = with_settings(config, dict(_setting(text) for text in options["settings"]))
+        config = with_settings(TrainingConfig(), given)
+        config = with_settings(config, dict(_setting(text) for text in options.get("settings", ())))
         control = Control(
             method=options["method"],
             mu_low=options["mu_low"],
@@ -415,28 +363,6 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     except IsentropeError as error:
         raise click.UsageError(str(error)) from error
     return config, control
-
-
-def _of_algorithm(options: dict[str, Any]) -> dict[str, Any]:
-    """The settings that only `isentrope train` has."""
-    return {
-        "task": TaskConfig(
-            name=options["task"],
-            wording="question" if options["model"] else "words",
-            max_tokens=options["max_tokens"],
-        ),
-        "model": _local_model(options),
-        "algorithm": options["algorithm"],
-        "updates_per_batch": options["updates_per_batch"],
-        "evaluation": None if options["eval_every"] is None else EvaluationConfig(every=options["eval_every"]),
-    }
-
-
-def _local_model(options: dict[str, Any]) -> LocalModelConfig | None:
-    if options["model"] is None:
-        return None
-    dtype: Literal["float32", "bfloat16"] = "bfloat16" if options["bf16"] else "float32"
-    return LocalModelConfig(path=str(Path(options["model"]).resolve()), device=options["device"], dtype=dtype)
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -454,7 +380,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     """The settings of a saved run. Its control comes with its checkpoint."""
-    from isentrope_trainer.checkpoint import Checkpoints
+    from isentrope_trainer.training_state import Checkpoints
     from isentrope_wire.errors import IsentropeError
 
     context, allowed = click.get_current_context(), {"resume", "steps", "as_json", "host", "http_port", "grpc_port"}

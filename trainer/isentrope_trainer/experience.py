@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,11 +10,10 @@ from torch import Tensor
 
 import isentrope
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts, unnormalised_gae
-from isentrope_trainer.algorithms.prompt_filter import fill_batch
 from isentrope_trainer.evaluation import judge
 from isentrope_trainer.rollout import Rollouts, joined
-from isentrope_trainer.settings import ALGORITHMS, TrainingConfig
-from isentrope_trainer.tasks.base import Task
+from isentrope_trainer.settings import ALGORITHMS, PromptFilterConfig, TrainingConfig
+from isentrope_trainer.tasks.base import SOLVED, Task
 from isentrope_trainer.training_state import TrainingState
 
 
@@ -49,14 +48,12 @@ def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: Tr
         state.next_problem += config.prompts
     else:
         share = len(state.ranks.share(config.prompts))
-        filled = fill_batch(lambda number: draw(state, task, config, number), share, config.prompt_filter)
-        rollouts = joined(
-            [drawn.of_prompts(indices) for drawn, _, indices in filled.parts], policy.tokenizer.pad_token_id
+        rollouts, rewards, drawn, kept = fill_batch(
+            lambda number: draw(state, task, config, number), share, config.prompt_filter, policy.tokenizer.pad_token_id
         )
-        rewards = torch.cat([rewards[indices] for _, rewards, indices in filled.parts])
         # Every rank goes on from the same problem, however many draws it made.
         state.next_problem += config.prompts * config.prompt_filter.most_draws
-        probe.log({"train/prompts_drawn": filled.drawn, "train/prompts_kept": filled.kept})
+        probe.log({"train/prompts_drawn": drawn, "train/prompts_kept": kept})
 
     old_logprobs = old_entropies = ref_logprobs = values = token_rewards = value_targets = None
     with torch.no_grad():
@@ -84,6 +81,36 @@ def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: Tr
     if values is not None and state.value_head is not None:
         value_targets = unnormalised_gae(judged) + values
     return Batch(rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets)
+
+
+def fill_batch(
+    draw: Callable[[int], tuple[Rollouts, Tensor]], wanted: int, config: PromptFilterConfig, pad_id: int
+) -> tuple[Rollouts, Tensor, int, int]:
+    """Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): draw prompts until `wanted` of them pass the filter, or
+    `config.most_draws` draws are made. A prompt whose answers are all right or all wrong teaches nothing.
+
+    Args:
+        draw: called with the draw's number, from 0; returns what was sampled and its rewards [prompts, group size].
+
+    Returns:
+        Rollouts and rewards of `wanted` prompts, of which others fill up a batch that is capped; how many prompts were sampled
+        for it, and how many of those wanted passed.
+    """
+    draws: list[tuple[Rollouts, Tensor]] = []
+    passing: list[Tensor] = []
+    while len(draws) < config.most_draws and sum(int(one.sum()) for one in passing) < wanted:
+        draws.append(draw(len(draws)))
+        rates = (draws[-1][1] >= SOLVED).float().mean(dim=1)
+        passing.append((rates >= config.lowest) & (rates <= config.highest))
+    passes = torch.cat(passing)
+    # Stable: those that pass come first, in the order in which they were drawn; others fill up a capped batch.
+    chosen = torch.zeros_like(passes)
+    chosen[(~passes).int().argsort(stable=True)[:wanted]] = True
+    of_draws = [one.nonzero()[:, 0] for one in chosen.split([len(one) for one in passing])]
+    parts = [(*one, indices) for one, indices in zip(draws, of_draws, strict=True) if len(indices)]
+    rollouts = joined([drawn.of_prompts(indices) for drawn, _, indices in parts], pad_id)
+    rewards = torch.cat([rewards[indices] for _, rewards, indices in parts])
+    return rollouts, rewards, len(passes), min(int(passes.sum()), wanted)
 
 
 def draw(state: TrainingState, task: Task, config: TrainingConfig, number: int) -> tuple[Rollouts, Tensor]:

@@ -17,11 +17,10 @@ import click
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.loop import StepResult
-from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.recording import SHIPPED, Recording, write_recording
 from isentrope_trainer.reference_run import shown_settings, train_reference_policy
-from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.metrics import PROBE_DROPPED_REPORTS
 from isentrope_wire.reports import ControlSnapshot, RunStarted, StepReport

@@ -1,22 +1,40 @@
-"""A recorded run as one file: an xz-compressed tar of the messages that its probe sent, in their order.
+"""A recorded run: as one file, and shown again by a server as a new run. Nothing here needs torch.
+
+The file is an xz-compressed tar of the messages that the run's probe sent, in their order, serialised as on the wire:
 
     run               RunStarted: what the run is
     control-VERSION   a control that was pushed while it ran
     step-NUMBER       StepReport: all that was measured in one step
 
-Messages are serialised as on the wire. `record.py` makes the recording that comes with the package; nothing here needs
-torch.
+`record.py` makes the recording that comes with the package.
 """
 
 from __future__ import annotations
 
 import io
 import tarfile
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import isentrope
+from isentrope.transport import ReadyMessage, Transport, open_transport
+from isentrope_wire import environment
 from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
-from isentrope_wire.reports import ControlSnapshot, Payload, RunStarted, StepReport
+from isentrope_wire.errors import IsentropeError
+from isentrope_wire.reports import (
+    ControlOutcome,
+    ControlSnapshot,
+    OutcomeState,
+    Payload,
+    RunFinished,
+    RunStarted,
+    StepReport,
+)
 
 SHIPPED = Path(__file__).with_name("recorded_run.tar.xz")
 
@@ -62,3 +80,123 @@ def read_recording(path: Path) -> Recording:
     run, *reports = messages
     assert isinstance(run, RunStarted), "the first member is the run"
     return Recording(run, tuple(pushed), tuple(report for report in reports if isinstance(report, StepReport)))
+
+
+_PUSH_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+
+
+class ControlNotDelivered(IsentropeError, RuntimeError):
+    """The server did not take a recorded control, or did not hand it on."""
+
+
+def replay(recording: Recording, *, steps_per_second: float, announce: Callable[[str], None]) -> None:
+    """Report a recorded run to the server that `ISENTROPE_URL` and `ISENTROPE_GRPC` name.
+
+    A control that was pushed while it was recorded is pushed again, and applied at the same step. Any other is rejected:
+    what was trained can't change.
+
+    Args:
+        announce: called with the new run's id.
+
+    Raises:
+        ControlNotDelivered: the server didn't take a recorded control.
+    """
+    run = _as_new_run(recording.run)
+    transport = open_transport(
+        run,
+        mode="online",
+        home=environment.home(),
+        grpc_target=environment.grpc_target(),
+        token=environment.token(),
+    )
+    announce(run.run_id)
+    finish = partial(RunFinished, status="failed", error="The replay was interrupted.")
+    try:
+        _Replay(recording, run.run_id, transport).show(steps_per_second)
+        finish = partial(RunFinished, status="finished", step=recording.reports[-1].step)
+    finally:
+        transport.put(ReadyMessage(finish(finished_at=time.time())))
+        transport.close()
+
+
+def _as_new_run(recorded: RunStarted) -> RunStarted:
+    now, initial = time.time(), recorded.initial_control
+    return replace(
+        recorded,
+        run_id=f"recording-{uuid.uuid4().hex[:6]}",
+        incarnation=uuid.uuid4().hex,
+        started_at=now,
+        initial_control=None if initial is None else replace(initial, requested_at=now),
+    )
+
+
+class _Replay:
+    """The reports of one recording on their way, and what becomes of the controls."""
+
+    def __init__(self, recording: Recording, run_id: str, transport: Transport) -> None:
+        self._reports = recording.reports
+        self._recorded_controls = {snapshot.version: snapshot for snapshot in recording.pushed}
+        self._run_id = run_id
+        self._transport = transport
+        self._versions = {0: 0}
+        """The server's number of each recorded control: people may have pushed others in between."""
+        self._rejected: set[int] = set()
+
+    def show(self, steps_per_second: float) -> None:
+        """Send all reports, each when it is due."""
+        began = time.monotonic()
+        for count, report in enumerate(self._reports):
+            time.sleep(max(began + count / steps_per_second - time.monotonic(), 0.0))
+            outcomes = tuple(map(self._pushed_again, report.outcomes)) + self._rejections()
+            self._transport.put(
+                partial(
+                    replace,
+                    report,
+                    recorded_at=time.time(),
+                    control_version=self._versions[report.control_version],
+                    outcomes=outcomes,
+                    scalars={**report.scalars, **self._transport.statistics().scalars()},
+                )
+            )
+
+    def _pushed_again(self, outcome: ControlOutcome) -> ControlOutcome:
+        version = self._push(self._recorded_controls[outcome.version])
+        self._versions[outcome.version] = version
+        return replace(outcome, version=version, at=time.time())
+
+    def _push(self, recorded: ControlSnapshot) -> int:
+        """Ask for a control as a person does, and wait until it has come down. Returns the server's number of it."""
+        version, deadline, reason = None, time.monotonic() + _PUSH_SECONDS, "the probe did not receive it"
+        document: dict[str, Any] = recorded.control.to_document()
+        with isentrope.Client() as client:
+            while time.monotonic() < deadline:
+                requested = self._transport.requested_control()
+                if version is not None and requested is not None and requested.version >= version:
+                    return version
+                if version is None:
+                    try:
+                        version = int(client.set_control(self._run_id, **document).version)
+                    except IsentropeError as error:
+                        # The server does not know the run yet, or the control changed meanwhile.
+                        reason = str(error)
+                time.sleep(_POLL_SECONDS)
+        raise ControlNotDelivered(
+            f"The recorded control could not be pushed again within {_PUSH_SECONDS:g} s: {reason}"
+        )
+
+    def _rejections(self) -> tuple[ControlOutcome, ...]:
+        """What a recording answers to people."""
+        requested = self._transport.requested_control()
+        if requested is None or requested.version in self._rejected | set(self._versions.values()):
+            return ()
+        self._rejected.add(requested.version)
+        return (
+            ControlOutcome(
+                version=requested.version,
+                state=OutcomeState.REJECTED,
+                at=time.time(),
+                code="recording",
+                message="This run is a recording, which no control can change. `isentrope demo` trains one that obeys.",
+            ),
+        )

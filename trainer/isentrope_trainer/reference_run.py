@@ -22,15 +22,13 @@ import torch
 from tqdm import tqdm
 
 import isentrope
-from isentrope_trainer.checkpoint import Checkpoints
 from isentrope_trainer.loop import StepResult, train
-from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.local import local_policy
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig, warm_started_policy
 from isentrope_trainer.ranks import join_ranks
-from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import make_task
-from isentrope_trainer.training_state import TrainingState
+from isentrope_trainer.training_state import Checkpoints, TrainingState
 from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
 
@@ -202,7 +200,6 @@ class Course:
     reward: float = 0.0
 
     def follow(self, probe: isentrope.Probe, result: StepResult) -> None:
-        """A step has been made."""
         self.probe, self.steps, self.reward = probe, self.steps + 1, result.reward_mean
         if self.first_entropy_nats is None:
             self.first_entropy_nats = _entropy_nats(probe)

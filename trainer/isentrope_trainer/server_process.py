@@ -8,12 +8,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-import httpx
-
 import isentrope
 from isentrope_wire.errors import IsentropeError
 
-_START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _UP = (sys.executable, "-m", "isentrope", "up")
@@ -59,7 +56,6 @@ class ServerProcess:
         login_url = self._process.stdout.readline().strip()
         if not login_url:
             raise ServerDidNotStart(self._process.wait(_STOP_SECONDS))
-        self._wait_for_answer()
         return login_url
 
     def wait(self) -> None:
@@ -80,17 +76,6 @@ class ServerProcess:
                     pass
                 time.sleep(_POLL_SECONDS)
         return False
-
-    def _wait_for_answer(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                if httpx.get(f"{self.url}/readyz", timeout=2.0, trust_env=False).status_code == httpx.codes.OK:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(_POLL_SECONDS)
-        raise IsentropeError(f"The server at {self.url} didn't become ready within {_START_SECONDS:.0f} seconds.")
 
     def _stop(self) -> None:
         if self._process is None or self._process.poll() is not None:

@@ -1,13 +1,30 @@
-"""The settings of a training run. Checked once, where they are built; nothing here imports torch."""
+"""The settings of a training run; nothing here imports torch.
+
+Each class checks itself where it is built: a `ConfigurationError` names the field, what was expected and what came. A field made by
+`option` is an option of `isentrope train`, too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
 from isentrope_wire.errors import ConfigurationError
+
+
+def option(default: Any, help_text: str, *, flag: str = "", choices: Collection[str] = (), unset: str = "") -> Any:
+    """A field that the command line offers.
+
+    Args:
+        default: `MISSING`: its class is not built without it.
+        flag: its name on the command line. Default: the field's.
+        choices: the values it may have.
+        unset: what it means that the option is not given. Default: the field's default.
+    """
+    shown = "" if default is MISSING else f"  [default: {unset or default}]"
+    return field(default=default, metadata={"help": help_text + shown, "flag": flag, "choices": tuple(choices)})
 
 
 def _above_zero(name: str, value: float) -> None:
@@ -26,11 +43,7 @@ KLEstimator = Literal["k1", "k2", "k3"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
-    """The policy's loss, see `algorithms/losses.py`.
-
-    Raises:
-        ConfigurationError: naming the field, what was expected and what came.
-    """
+    """The policy's loss, see `algorithms/losses.py`."""
 
     aggregation: Aggregation = "token"
     clip_low: float | None = 0.2
@@ -114,11 +127,7 @@ class ProcessRewardConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveEntropyConfig:
-    """An entropy bonus whose coefficient follows the entropy, see `algorithms/adaptive_entropy.py`. TRL's defaults.
-
-    Raises:
-        ConfigurationError: naming the field, what was expected and what came.
-    """
+    """An entropy bonus whose coefficient follows the entropy, see `algorithms/adaptive_entropy.py`. TRL's defaults."""
 
     target_entropy: float
     """In nats: the bonus is applied while the mean entropy lies at or below it."""
@@ -137,6 +146,27 @@ class AdaptiveEntropyConfig:
             )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyConfig:
+    """The shape of a small policy, see `models/family.py`. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
+    more of its time between the matrix products of a deep model."""
+
+    hidden_size: int = 224
+    layers: int = 2
+    attention_heads: int = 4
+    feed_forward_size: int = 512
+
+
+SIZES = {
+    "0.2M": PolicyConfig(hidden_size=96, feed_forward_size=224),
+    "0.6M": PolicyConfig(hidden_size=160, feed_forward_size=352),
+    "1.1M": PolicyConfig(),
+    "2.2M": PolicyConfig(hidden_size=320, feed_forward_size=736),
+    "4.4M": PolicyConfig(hidden_size=448, feed_forward_size=1024),
+}
+"""Each has about twice the parameters of the one before it; a vocabulary adds at most a tenth of a million."""
+
+
 TASKS = ("countdown", "chain_sum", "jugs")
 """One module of `tasks/` each."""
 QUESTION_TOKENS = 256
@@ -145,19 +175,15 @@ QUESTION_TOKENS = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
-    """What the policy is asked to do, see `tasks/base.py`.
+    """What the policy is asked to do, see `tasks/base.py`."""
 
-    Raises:
-        ConfigurationError: naming the field, what was expected and what came.
-    """
-
-    name: str = "countdown"
+    name: str = option("countdown", "What to learn.", flag="task", choices=TASKS)
     graded: bool = False
     """Rewards of 2602.03392, appendix B: below 0 for what holds no answer, lowest for a completion that was cut off."""
     wording: Literal["words", "question"] = "words"
     """In the few words of the task's own vocabulary, or as the question of `reasoning-gym`, for other language models."""
-    max_tokens: int | None = None
-    """Length limit of a completion. None: the longest answer in the task's own words, `QUESTION_TOKENS` for a question."""
+    max_tokens: int | None = option(None, "Length limit of a completion.", unset="the task's")
+    """None: the longest answer in the task's own words, `QUESTION_TOKENS` for a question."""
 
     def __post_init__(self) -> None:
         if self.name not in TASKS:
@@ -168,16 +194,11 @@ class TaskConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalModelConfig:
-    """A language model in a folder, see `models/local.py`.
+    """A language model in a folder, see `models/local.py`."""
 
-    Raises:
-        ConfigurationError: naming the field, what was expected and what came.
-    """
-
-    path: str
-    device: str = "auto"
-    """As torch names it; `auto` takes a GPU where there is one."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    path: str = option(MISSING, "Train the language model in that folder, asked in plain English.", flag="model")
+    device: str = option("auto", "With --model: as torch names it; auto takes a GPU where there is one.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "With --model: of its weights.")
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
@@ -187,11 +208,7 @@ class LocalModelConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptFilterConfig:
     """Dynamic sampling: prompts outside these pass rates are replaced by new ones, see `algorithms/prompt_filter.py`.
-    The range of 2602.03392, appendix B.
-
-    Raises:
-        ConfigurationError: naming the field, what was expected and what came.
-    """
+    The range of 2602.03392, appendix B."""
 
     lowest: float = 1 / 16
     """Smallest share of right answers that is kept."""
@@ -209,14 +226,12 @@ class PromptFilterConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:
-    """Evaluation on the held-out split, see `evaluation.py`.
+    """Evaluation on the held-out split, see `evaluation.py`."""
 
-    Raises:
-        ConfigurationError: naming the field, what was expected and what came.
-    """
-
-    every: int = 10
-    """Steps from one evaluation to the next. The first is made before the first step, and reported with it."""
+    every: int = option(
+        10, "Steps from one evaluation on held-out problems to the next.", flag="eval-every", unset="never"
+    )
+    """The first is made before the first step, and reported with it."""
     problems: int = 48
     """Of the held-out split, the same each time. Water jugs have 54."""
     samples: int = 16
@@ -235,21 +250,16 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """What, beside the policy it starts from, determines a run.
+    """What, beside the policy it starts from, determines a run."""
 
-    Raises:
-        ConfigurationError: naming the field, what was expected and what came.
-    """
-
-    steps: int = 300
-    """Optimiser updates."""
-    seed: int = 0
+    steps: int = option(300, "Optimiser updates.")
+    seed: int = option(0, "The same seed gives the same run.")
     """Of the sampler, and by default of the task's problems."""
-    prompts: int = 96
-    """Problems a batch. Many, because every one of them makes the predicted entropy change less noisy."""
-    group_size: int = 16
-    """Rollouts of each problem. At 16, most problems have right and wrong ones to compare at the start."""
-    learning_rate: float = 1.5e-4
+    prompts: int = option(96, "Problems a batch.")
+    """Many, because every one of them makes the predicted entropy change less noisy."""
+    group_size: int = option(16, "Rollouts of each problem.")
+    """At 16, most problems have right and wrong ones to compare at the start."""
+    learning_rate: float = option(1.5e-4, "Learning rate of AdamW.", flag="lr")
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_gradient_norm: float = 10.0
@@ -263,13 +273,11 @@ class TrainingConfig:
     """None: every prompt takes part, whatever its pass rate."""
     evaluation: EvaluationConfig | None = None
     """None: the run is not evaluated, and no problems are held out from training."""
-    algorithm: str = "grpo"
-    """A row of `ALGORITHMS`."""
+    algorithm: str = option("grpo", "Advantage and loss.", choices=ALGORITHMS)
     loss: LossConfig | None = None
     """Default: the algorithm's."""
-    updates_per_batch: int = 1
-    """Optimiser updates made from one batch of rollouts, each from its own share of the prompts. At 1 training is strictly
-    on-policy; the papers have 8."""
+    updates_per_batch: int = option(1, "Optimiser updates made from one batch of rollouts; 1 is on-policy.")
+    """Each from its own share of the prompts. The papers have 8."""
     sampler_lag: int = 0
     """How many updates old the weights are that rollouts are sampled with."""
     value: ValueConfig = ValueConfig()
@@ -356,7 +364,24 @@ def setting_names(settings_class: Any) -> list[str]:
     """Every field, such as `steps` and `loss.clip_high`."""
     names = []
     for name, declared in get_type_hints(settings_class).items():
-        # `LossConfig | None`: the class, where there is a value.
-        inner = next((part for part in (declared, *get_args(declared)) if is_dataclass(part)), None)
+        inner = _settings_in(declared)
         names += [name] if inner is None else [f"{name}.{field}" for field in setting_names(inner)]
     return names
+
+
+def options_of(settings_class: Any, within: str = "") -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """Fields made by `option`, by their names as `with_settings` takes them: the declared type, and the metadata."""
+    found: dict[str, tuple[Any, Mapping[str, Any]]] = {}
+    hints = get_type_hints(settings_class)
+    for one in fields(settings_class):
+        inner = _settings_in(hints[one.name])
+        if inner is not None:
+            found |= options_of(inner, f"{within}{one.name}.")
+        elif one.metadata:
+            found[within + one.name] = hints[one.name], one.metadata
+    return found
+
+
+def _settings_in(declared: Any) -> Any:
+    """`LossConfig | None`: the class, where there is a value; None for a field that is no group of settings."""
+    return next((part for part in (declared, *get_args(declared)) if is_dataclass(part)), None)

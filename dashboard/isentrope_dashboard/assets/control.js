@@ -3,6 +3,8 @@
   "use strict";
   const SETTLED = 250; // milliseconds without a change, after which the server is asked
   const ANSWER_WITHIN = 6000;
+  const WAITING = "Waiting for the server’s answer.";
+  const NO_ANSWER = "No answer from the server: nothing is known of this push. If it arrived, it stands under Latest control when the connection is back.";
   const NEXT_STEPS = 50;
   const SIDES = ["low", "high"];
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
@@ -152,10 +154,20 @@
       if (place.textContent !== words) place.textContent = words;
     });
   }, 1000);
+  // Dash tells nobody that the request of a callback failed.
+  function awaitAnswer() {
+    const outcome = (words, look) => setProps("control-outcome", { children: words, className: "outcome" + look });
+    clearTimeout(now.pushing);
+    outcome(WAITING, "");
+    now.pushing = setTimeout(() => {
+      if (document.getElementById("control-outcome")?.textContent === WAITING) outcome(NO_ANSWER, " failed");
+    }, ANSWER_WITHIN);
+  }
   document.addEventListener("click", ({ target }) => {
     const fill = target.closest("[data-fill]"), revert = target.closest("[data-revert]");
     if (fill) (now.tried = true), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
     if (revert) setProps("control-revert", { data: { version: revert.dataset.revert, at: Date.now() } });
+    if (revert || target.closest("#control-push, #push-mine")) awaitAnswer();
   });
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
@@ -182,19 +194,6 @@
         return [percent(sum.clipped), sum.clippedStd ? " ± " + fixed(100 * sum.clippedStd, 1) : "", known(sum.change) ? signed(sum.change) : "–",
           now.preview.calibrated ? "ΔH per step" : "ΔH per unit gain", after];
       },
-      follow: (document) => (document && setProps("control-fill", { data: document }), window.dash_clientside.no_update),
-      // Dash tells nobody that the request of a callback failed.
-      pushing(push, mine) {
-        if (!push && !mine) return false;
-        clearTimeout(now.pushing);
-        now.pushing = setTimeout(() => {
-          const words = "No answer from the server: nothing is known of this push. If it arrived, it stands under Latest control when the connection is back.";
-          setProps("control-outcome", { children: words, className: "outcome failed" });
-          setProps("control-push", { loading: false });
-        }, ANSWER_WITHIN);
-        return true;
-      },
-      answered: () => (clearTimeout(now.pushing), false),
     },
   });
 })();

@@ -39,13 +39,12 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentrope_runs: {
       choose(rows) {
-        const chosen = (rows || []).map(({ id, label, tag_names }) => ({ id, label, tag_names }));
+        const chosen = (rows || []).map(({ id, label }) => ({ id, label }));
         const compares = chosen.length > 1 && chosen.length <= MOST_COMPARED;
         const query = chosen.map((run) => "run=" + encodeURIComponent(run.id)).join("&");
         const words = chosen.length > MOST_COMPARED ? "Compare up to 6 runs" : "Compare " + chosen.length + " runs";
         return [chosen, compares ? "/compare?" + query : undefined, chosen.length < 2, words];
       },
-      one: (chosen) => shown(chosen.length === 1),
       some: (chosen) => shown(chosen.length > 0),
       refresh: () => (grid()?.refreshInfiniteCache(), window.dash_clientside.no_update),
       refilter: () => (grid()?.purgeInfiniteCache(), window.dash_clientside.no_update),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
+import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
 Content: TypeAlias = Component | str | list[Any] | None
+
+SPARK_WIDTH, SPARK_HEIGHT = 72, 22
 
 _SHAPES = {
     "search": "<circle cx='11' cy='11' r='7'/><path d='m20 20-4-4'/>",
@@ -49,7 +52,6 @@ def icon(name: str, size: int = 16) -> html.Span:
 
 
 def row(*children: Any, name: str = "", **more: Any) -> html.Div:
-    """Children side by side."""
     return html.Div(list(children), className=f"row {name}".strip(), **more)
 
 
@@ -81,10 +83,62 @@ def symbol(letter: str, below: str) -> list[Any]:
 
 def with_symbols(words: str) -> list[Any]:
     """A sentence of the server's, in which A and S_c are written as in the papers."""
-    pieces: list[Any] = []
-    for piece in re.split(r"\b(A|S_c)\b(?= [<>≤≥])", words):
-        pieces.append(html.I("A") if piece == "A" else html.Span(symbol("S", "c")) if piece == "S_c" else piece)
-    return pieces
+    known = {"A": html.I("A"), "S_c": html.Span(symbol("S", "c"))}
+    return [known.get(piece, piece) for piece in re.split(r"\b(A|S_c)\b(?= [<>≤≥])", words)]
+
+
+def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], name: str, *, headed: bool = True) -> html.Table:
+    """A table.
+
+    Args:
+        heads: of the columns; none: without a head.
+        rows: their cells.
+        name: its classes.
+        headed: whether the first cell of each row is the row's heading.
+    """
+    head = [html.Thead(html.Tr([html.Th(cell, scope="col") if cell else html.Td() for cell in heads]))] if heads else []
+    lines = [
+        html.Tr([html.Th(first, scope="row") if headed else html.Td(first), *map(html.Td, rest)])
+        for first, *rest in rows
+    ]
+    return html.Table([*head, html.Tbody(lines)], className=name)
+
+
+def wide_table(inside: html.Table, says: str) -> html.Div:
+    """A table that scrolls sideways where it has no room."""
+    return html.Div(inside, className="wide-table", tabIndex=0, role="region", **{"aria-label": says})
+
+
+def grid(name: str, columns: Sequence[dict[str, Any]], *, row_id: str, empty: str, **more: Any) -> dag.AgGrid:
+    """A grid in the pages' colours whose height the style sheet has.
+
+    Args:
+        name: its id.
+        columns: their definitions.
+        row_id: the field of a row that names it.
+        empty: shown in the place of rows.
+        more: further properties; `defaultColDef` and `dashGridOptions` are added to those of every grid.
+    """
+    look = {"theme": {"function": "themeQuartz.withParams(isentropeTheme)"}, "animateRows": False, "headerHeight": 32,
+            "tabToNextCell": {"function": "leaveGrid()"}, "tabToNextHeader": {"function": "leaveGrid()"},
+            "localeText": {"noRowsToShow": empty}}  # fmt: skip
+    column = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "suppressMovable": True}
+    return dag.AgGrid(
+        id=name, columnDefs=list(columns), getRowId=f"params.data.{row_id}", style={"height": None},
+        defaultColDef=column | more.pop("defaultColDef", {}), dashGridOptions=look | more.pop("dashGridOptions", {}), **more,
+    )  # fmt: skip
+
+
+RIGHT: Final[dict[str, Any]] = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
+"""Of a grid's column of numbers."""
+
+
+def search(param: str, value: str, words: str, *, width: int = 200, **more: Any) -> dmc.TextInput:
+    """A field whose text the page's address carries, as that of `choice`."""
+    return dmc.TextInput(
+        id={"param": param}, value=value, debounce=300, size="xs", w=width, placeholder=words, className="search",
+        **({"leftSection": icon("search", 14), "aria-label": words} | more),
+    )  # fmt: skip
 
 
 Key: TypeAlias = tuple[str, str, str]
@@ -192,3 +246,23 @@ def button(label: Content, **more: Any) -> html.Button:
 def native(tag: str, **props: Any) -> dict[str, Any]:
     """An element that `dash.html` does not have, in the values of a part."""
     return {"type": tag, "props": props}
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """A line as a CSS picture; it begins at 0 where no value is negative, and breaks where one is missing."""
+    known = [value for value in values if value is not None]
+    low, high = min([0.0, *known]), max(known, default=0.0)
+    span = (high - low) or 1.0
+    across = SPARK_WIDTH / max(1, len(values) - 1)
+    path, pen = "", "M"
+    for at, value in enumerate(values):
+        if value is None:
+            pen = "M"
+            continue
+        path += f"{pen}{at * across:.1f} {1 + (SPARK_HEIGHT - 2) * (1 - (value - low) / span):.1f}"
+        pen = "L"
+    drawing = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{SPARK_WIDTH}' height='{SPARK_HEIGHT}'>"
+        f"<path d='{path}' fill='none' stroke='black' stroke-width='1.5' stroke-linejoin='round' stroke-linecap='round'/></svg>"
+    )
+    return f'url("data:image/svg+xml,{quote(drawing)}")'

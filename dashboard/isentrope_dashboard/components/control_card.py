@@ -12,16 +12,20 @@ from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import card, icon, plot, row, text
 from isentrope_dashboard.formatting import parameter as written
-from isentrope_wire.answers import Me, RunDetail, Status, TokenScope
+from isentrope_wire.answers import Me, RunDetail, TokenScope
 from isentrope_wire.control import Control, HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 
 METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
-BASE, FILL, FOLLOW, ASKED, PREVIEW, ANSWERED, REVERT = (
-    "control-base", "control-fill", "control-follow", "control-asked", "control-preview", "control-answered", "control-revert",
-)  # fmt: skip
+BASE, FILL, ASKED, PREVIEW, REVERT = (
+    "control-base",
+    "control-fill",
+    "control-asked",
+    "control-preview",
+    "control-revert",
+)
 FORM, MORE, MORE_WORDS, STATUS, NOTE = (
     "control-form",
     "control-more",
@@ -198,8 +202,6 @@ def has_form(run: RunDetail, closed: str) -> bool:
 
 def why_closed(run: RunDetail, me: Me) -> str:
     """Why nobody, or not this reader, can push a control; empty where they can."""
-    if run.status == Status.IMPORTED:
-        return "No trainer is there to apply a control."
     if run.status.is_over:
         return f"This run has {run.status}: no trainer is there to apply a control."
     if not run.capabilities:
@@ -224,7 +226,7 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
         if (row.thresholds if only_what_if else name in run.methods)
     ]
     method = method_named(fields.method)
-    stores = {BASE: base, FILL: None, FOLLOW: None, ASKED: None, PREVIEW: None, ANSWERED: None, REVERT: None}
+    stores = {BASE: base, FILL: None, ASKED: None, PREVIEW: None, REVERT: None}
     return html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),

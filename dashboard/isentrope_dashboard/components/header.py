@@ -24,7 +24,6 @@ STATUS = {
     Status.FINISHED: ("Finished", "", "The trainer finished the run"),
     Status.FAILED: ("Failed", "act", "The trainer reported an error"),
     Status.ENDED: ("Ended", "", "The process ended without finishing the run"),
-    Status.IMPORTED: ("Imported", "iris", "The history of another tool, or an export: nothing more will come"),
     Status.SILENT: ("Silent", "watch", "No report for a while: the process is frozen, ended or cut off"),
 }
 
@@ -113,8 +112,6 @@ def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
     age = html.Span(
         id="report-age", className="num dim wide", **{"data-since": "0", "data-before": "updated " if live else "last report "}
     )  # fmt: skip
-    if run.status == Status.IMPORTED:
-        age = html.Span(className="num dim wide", **{"data-since": run.created_at, "data-before": "imported "})
     return [
         badge,
         step,

@@ -12,10 +12,11 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import text
+from isentrope_dashboard.components.basics import table, text
 from isentrope_dashboard.formatting import MISSING, change, count, number, percent
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import Rollout, Rollouts, TopTokens
+from isentrope_wire.answers import Rollouts, TopTokens
+from isentrope_wire.reports import Rollout
 
 LEAST_SHOWN = 0.03
 """Of the largest contribution on the page: tokens below it are plain text, except clipped ones."""
@@ -209,13 +210,9 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
             number(token.advantage, 2, signed=True), row, count(token.position), "kept" if token.kept else "clipped",
         ]  # fmt: skip
         side = "down" if token.contribution < 0 else "up"
-        look = f"token {side}{'' if token.kept else ' clipped'}"
-        rows.append(
-            html.Tr([html.Th(html.Span(name, className=look), scope="row"), *(html.Td(cell) for cell in cells)])
-        )
+        rows.append([html.Span(name, className=f"token {side}{'' if token.kept else ' clipped'}"), *cells])
     heads = ("Token", "Share" if pull else "Contribution", "p", "Score", "A", "Row", "Position", "Gradient")
-    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in heads]))
-    return html.Table([head, html.Tbody(rows)], className="token-table num")
+    return table(heads, rows, "token-table num")
 
 
 def legend() -> list[Component]:

@@ -7,13 +7,14 @@ words from here (`ticks`).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+from statistics import median
+from typing import Any, Final
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.figures.lines import band_outline, missing_steps
 from isentrope_dashboard.formatting import MINUS, count
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import Axis
@@ -26,6 +27,9 @@ DASH = "5px,4px"
 """Of what is predicted."""
 
 SMOOTHED_STEPS = 9
+ALONE_REACH = 0.4
+"""Steps to both sides of a band's value that has no neighbour: between two gaps it would have no width."""
+SKIPPED: Final = {"hoverinfo": "skip"}
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -89,43 +93,47 @@ class Scale:
 
     def at(self, step: float) -> float:
         """The place of a step; before and after the known ones, in proportion."""
-        if not self.steps:
-            return step
-        steps, places = self.steps, self.places
-        if step <= steps[0]:
-            return places[0] + (step - steps[0]) * self._pace
-        if step >= steps[-1]:
-            return places[-1] + (step - steps[-1]) * self._pace
-        low, high = 0, len(steps) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if steps[middle] <= step else (low, middle)
-        share = (step - steps[low]) / (steps[high] - steps[low])
-        return places[low] + share * (places[high] - places[low])
+        return _between(step, self.steps, self.places, self._pace)
 
     def step_at(self, place: float) -> float:
         """The step at a place: the inverse."""
-        if not self.steps:
-            return place
-        if place >= self.places[-1]:
-            return self.steps[-1] + (place - self.places[-1]) / (self._pace or 1.0)
-        return Scale("step", [0], [0]).at(0) if not self.places else _inverse(self.places, self.steps, place)
+        return _between(place, self.places, self.steps, 1 / (self._pace or 1.0))
 
     @property
     def _pace(self) -> float:
-        return self.places[-1] / max(1, len(self.steps) and self.steps[-1] - self.steps[0] + 1)
+        """Units of the scale that a step takes on the average."""
+        return self.places[-1] / (self.steps[-1] - self.steps[0] + 1) if self.steps else 1.0
 
     def texts(self, places: Sequence[float]) -> list[str]:
         return duration_texts(places) if self.axis == "time" else [count(round(place)) for place in places]
 
 
-def _inverse(places: Sequence[float], steps: Sequence[int], place: float) -> float:
-    for index in range(1, len(places)):
-        if places[index] >= place:
-            span = places[index] - places[index - 1]
-            share = (place - places[index - 1]) / span if span else 0.0
-            return steps[index - 1] + share * (steps[index] - steps[index - 1])
-    return steps[0]
+def _between(x: float, xs: Sequence[float], ys: Sequence[float], slope: float) -> float:
+    """The line through the points (xs, ys), with a slope outside of them; x itself without points."""
+    if not xs:
+        return x
+    if x <= xs[0]:
+        return ys[0] + (x - xs[0]) * slope
+    if x >= xs[-1]:
+        return ys[-1] + (x - xs[-1]) * slope
+    right = bisect_left(xs, x)
+    share = (x - xs[right - 1]) / (xs[right] - xs[right - 1])
+    return ys[right - 1] + share * (ys[right] - ys[right - 1])
+
+
+def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[tuple[int, int]]:
+    """First and last step of each gap in rising steps: where the next one is farther than it usually is.
+
+    A run may report every tenth step only, so what is usual is the median distance; fewer than three steps have none.
+
+    Args:
+        reduced: the steps are buckets, whose widths differ by one.
+    """
+    if len(steps) < 3:
+        return []
+    pairs = list(pairwise(steps))
+    least = 2 * median(later - earlier for earlier, later in pairs) + (2 if reduced else 0)
+    return [(earlier + 1, later - 1) for earlier, later in pairs if later - earlier >= least > 0]
 
 
 def smoothed(columns: SeriesColumns, steps: int = SMOOTHED_STEPS) -> list[float | None]:
@@ -172,96 +180,74 @@ class Chart:
         dash: str = "solid",
         smooth: bool = False,
         written: Callable[[float | None], str] | None = None,
-        axis: str = "y",
     ) -> None:
         """One metric over steps, with a gap where steps are missing. Smoothed, the raw line stays behind it."""
-        gaps = {gap.last for gap in missing_steps(columns.step, reduced=columns.reduced)}
-        if smooth and len(columns.step) > SMOOTHED_STEPS:
-            self._trace(columns.step, finite(columns.value), gaps, name, color, 1, dash, None, axis, opacity=0.35)
-            self._trace(columns.step, smoothed(columns), gaps, name, color, width, dash, written, axis)
-        else:
-            self._trace(columns.step, finite(columns.value), gaps, name, color, width, dash, written, axis)
+        behind_gaps = {last + 1 for _, last in missing_steps(columns.step, reduced=columns.reduced)}
 
-    def _trace(
-        self,
-        steps: Sequence[int],
-        values: Sequence[float | None],
-        gaps: set[int],
-        name: str,
-        color: str,
-        width: float,
-        dash: str,
-        written: Callable[[float | None], str] | None,
-        axis: str,
-        opacity: float = 1,
-    ) -> None:
-        x: list[float | None] = []
-        y: list[float | None] = []
-        for step, value in zip(steps, values, strict=True):
-            if step - 1 in gaps:
-                x.append(self.scale.at(step - 1))
-                y.append(None)
-            x.append(self.scale.at(step))
-            y.append(value)
-        trace: dict[str, Any] = {
-            "type": "scatter",
+        def add(values: Sequence[float | None], width: float, opacity: float, hover: dict[str, Any]) -> None:
+            points: list[tuple[float, float | None]] = []
+            for step, value in zip(columns.step, values, strict=True):
+                points += [(step - 1, None)] if step in behind_gaps else []
+                points.append((step, value))
             # A step between two gaps has no line: only a marker shows it.
-            "mode": "lines+markers" if len(steps) == 1 else "lines",
-            "x": x,
-            "y": y,
-            "name": name,
-            "line": {"color": color, "width": width, "dash": dash},
-            "opacity": opacity,
-            "yaxis": axis,
-        }
-        if written is None:
-            trace["hoverinfo"] = "skip"
+            mode = "lines+markers" if len(columns.step) == 1 else "lines"
+            line = {"color": color, "width": width, "dash": dash}
+            xs, ys = [self.scale.at(step) for step, _ in points], [value for _, value in points]
+            text = {"text": [written(value) for value in ys]} if written and hover is not SKIPPED else {}
+            self.scatter(xs, ys, mode=mode, line=line, name=name, opacity=opacity, **hover, **text)
+
+        hover = {"hovertemplate": "%{text}<extra>" + name + "</extra>"} if written else SKIPPED
+        if smooth and len(columns.step) > SMOOTHED_STEPS:
+            add(finite(columns.value), 1, 0.35, SKIPPED)
+            add(smoothed(columns), width, 1, hover)
         else:
-            trace |= {"text": [written(value) for value in y], "hovertemplate": "%{text}<extra>" + name + "</extra>"}
-        self.data.append(trace)
+            add(finite(columns.value), width, 1, hover)
+
+    def scatter(
+        self, x: Sequence[float | None], y: Sequence[float | None], *, mode: str = "lines", **more: Any
+    ) -> None:
+        """Points at places of the scale, and a line or markers as `mode` says."""
+        self.data.append({"type": "scatter", "mode": mode, "x": list(x), "y": list(y), **more})
 
     def band(self, low: SeriesColumns, high: SeriesColumns, color: str) -> None:
-        """Between two metrics that have the same steps."""
-        pairs = dict(zip(high.step, high.value, strict=True))
-        outline = band_outline(low.step, low.value, [pairs.get(step) for step in low.step])
-        if outline.x:
-            places = [self.scale.at(x) for x in outline.x]
-            self.area(places + places[::-1], outline.high + outline.low[::-1], color)
+        """Between two metrics that have the same steps: an outline for each row of steps with finite values of both."""
+        ends = dict(zip(high.step, high.value, strict=True))
+        rows = [(step, value, ends.get(step, math.nan)) for step, value in zip(low.step, low.value, strict=True)]
+        x: list[float | None] = []
+        y: list[float | None] = []
+        for known, piece in groupby(rows, key=lambda row: math.isfinite(row[1]) and math.isfinite(row[2])):
+            if not known:
+                continue
+            steps, lows, highs = (list(column) for column in zip(*piece, strict=True))
+            if len(steps) == 1:
+                steps, lows, highs = [steps[0] - ALONE_REACH, steps[0] + ALONE_REACH], lows * 2, highs * 2
+            places = [self.scale.at(step) for step in steps]
+            gap = [None] if x else []
+            x += [*gap, *places, *places[::-1]]
+            y += [*gap, *highs, *lows[::-1]]
+        if x:
+            self.area(x, y, color)
 
-    def area(self, x: Sequence[float], y: Sequence[float], color: str) -> None:
-        """A filled outline."""
-        self.data.append(
-            {
-                "type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "fill": "toself", "fillcolor": color,
-                "line": {"width": 0}, "hoverinfo": "skip",
-            }
-        )  # fmt: skip
+    def area(self, x: Sequence[float | None], y: Sequence[float | None], color: str, **more: Any) -> None:
+        """Filled outlines, None between two of them."""
+        self.scatter(x, y, fill="toself", fillcolor=color, line={"width": 0}, **SKIPPED, **more)
 
     def stroke(
-        self, steps: Sequence[float], values: Sequence[float], color: str, *, width: float = 2, dash: str = DASH
+        self, steps: Sequence[float], values: Sequence[float], color: str, *, dash: str = DASH, meta: str = ""
     ) -> None:
         """A line of a few points without hover, as of a forecast."""
-        self.data.append(
-            {
-                "type": "scatter", "mode": "lines", "x": [self.scale.at(step) for step in steps], "y": list(values),
-                "line": {"color": color, "width": width, "dash": dash}, "hoverinfo": "skip",
-            }
-        )  # fmt: skip
+        places = [self.scale.at(step) for step in steps]
+        self.scatter(places, values, line={"color": color, "width": 2, "dash": dash}, meta=meta, **SKIPPED)
 
     def dot(self, step: float, value: float, color: str, *, symbol: str = "circle", text: str = "") -> None:
         """One point; `text` is shown where the mouse is over it."""
-        hover = {"text": [text], "hovertemplate": "%{text}<extra></extra>"} if text else {"hoverinfo": "skip"}
-        self.data.append(
-            {
-                "type": "scatter", "mode": "markers", "x": [self.scale.at(step)], "y": [value],
-                "marker": {"size": 10, "symbol": symbol, "color": color, "line": {"color": self.ink["card"], "width": 2}},
-                **hover,
-            }
-        )  # fmt: skip
+        hover = {"text": [text], "hovertemplate": "%{text}<extra></extra>"} if text else SKIPPED
+        marker = {"size": 10, "symbol": symbol, "color": color, "line": {"color": self.ink["card"], "width": 2}}
+        self.scatter([self.scale.at(step)], [value], mode="markers", marker=marker, **hover)
 
-    def level(self, value: float, color: str, *, dash: str = "4px,4px") -> None:
+    def level(self, value: float, color: str, *, dash: str = "4px,4px", width: float = 1, xref: str = "paper") -> None:
         """A horizontal line."""
-        self._shape(x0=0, x1=1, xref="paper", y0=value, y1=value, line={"color": color, "width": 1, "dash": dash})
+        self._shape(x0=0, x1=1, xref=xref, y0=value, y1=value, line={"color": color, "width": width, "dash": dash})
 
     def mark(self, step: float, color: str, *, dash: str = "dot", width: float = 1) -> None:
         """A vertical line."""
@@ -284,17 +270,8 @@ class Chart:
 
     def note(self, text: str) -> None:
         """One sentence in the middle of a chart that has nothing to show."""
-        self.layout["annotations"] = [
-            {
-                "text": text,
-                "x": 0.5,
-                "y": 0.5,
-                "xref": "paper",
-                "yref": "paper",
-                "showarrow": False,
-                "font": {"size": 12},
-            }
-        ]
+        self.layout["annotations"] = []
+        self.label(text, at=0.5, y=0.5, yref="paper", font={"size": 12})
         self.layout["xaxis"] = {"visible": False}
         self.layout["yaxis"] = {"visible": False}
 
@@ -318,6 +295,18 @@ class Chart:
         places = ticks(low, high, most)
         self.layout[name] = {"range": [low, high], "tickvals": places, "ticktext": written(places), **more}
 
+    def log_axis(
+        self, series: Sequence[SeriesColumns], *, written: Callable[[Sequence[float]], list[str]], room: float = 0.08
+    ) -> tuple[float, float]:
+        """A logarithmic y axis over the positive values; returns its ends as powers of ten."""
+        values = [math.log10(value) for columns in series for value in columns.value if 0 < value < math.inf] or [0.0]
+        least, most = min(values), max(values)
+        beyond = room * (most - least) or 0.1 * (abs(most) or 0.2)
+        low, high = least - beyond, most + beyond
+        places = log_ticks(low, high)
+        self.layout["yaxis"] = {"type": "log", "range": [low, high], "tickvals": places, "ticktext": written(places)}
+        return low, high
+
     def figure(self) -> dict[str, Any]:
         """The chart as JSON. A click on it chooses a step: `meta` has the steps of places that are no steps."""
         places = {"meta": {"x": self.scale.places, "step": self.scale.steps}} if self.scale.steps else {}
@@ -340,3 +329,19 @@ def value_range(
     least, most = min(values), max(values)
     room = 0.08 * (most - least) or max(abs(most), 1e-3) * 0.1
     return (least if from_zero and least == 0 else least - room), most + room
+
+
+def log_ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers between two powers of ten: powers themselves where several fit, else 1, 2, 5 times them."""
+    powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
+    if len(powers) >= 3:
+        return [10.0**power for power in powers][:: math.ceil(len(powers) / most)]
+    around = range(math.floor(low), math.ceil(high) + 1)
+    fine = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
+    inside = [place for place in fine if low <= math.log10(place) <= high]
+    return inside if len(inside) >= 2 else [place for place in ticks(10**low, 10**high, most) if place > 0]
+
+
+def positive(columns: SeriesColumns) -> SeriesColumns:
+    """The same with gaps where a logarithm has none."""
+    return replace(columns, value=[value if value > 0 else math.nan for value in columns.value])

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from isentrope_dashboard.figures.chart import Chart, Scale, percent_texts, smoothed, tick_texts, ticks, value_range
+from isentrope_dashboard.figures.chart import Chart, Scale, percent_texts, positive, smoothed, tick_texts, value_range
 from isentrope_dashboard.formatting import percent, significant
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.answers import SeriesColumns
-from isentrope_wire.metrics import Show
+from isentrope_wire.metrics import METRICS, Show
 
 ENVELOPE = 0.16
 """How opaque the band between minimum and maximum of the buckets is."""
@@ -44,22 +44,24 @@ class Look:
     """Steps at which a control was applied."""
 
 
-def metric_figure(lines: Sequence[Line], look: Look, show: Show = Show.NUMBER) -> dict[str, Any]:
-    """One metric. What is not finite is a gap with a mark; a reduced series has a band from minimum to maximum."""
+def metric_figure(name: str, lines: Sequence[Line], look: Look) -> dict[str, Any]:
+    """The metric of this name. What is not finite is a gap with a mark; a reduced series has a band from minimum to maximum."""
+    known = METRICS.get(name)
+    is_share = known is not None and known.show is Show.PERCENT
     chart = Chart(look.scheme, look.scale)
     if not any(line.columns.step for line in lines):
         chart.note("No values in these steps")
         return chart.figure()
     first, last = look.ends
     chart.x_axis(first, last, most=5 if look.scale.axis == "step" else 4)
-    logarithmic = look.log and _smallest_positive(lines) is not None
-    low, high = _y_axis(chart, lines, show, log=logarithmic)
+    logarithmic = look.log and any(0 < value < math.inf for line in lines for value in line.columns.value)
+    low, high = _y_axis(chart, lines, log=logarithmic, is_share=is_share)
     longest = max(map(len, chart.layout["yaxis"]["ticktext"]), default=0)
     chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
     for step in look.marks:
         chart.mark(step, chart.ink["faint"])
     for line in lines:
-        _add_line(chart, line, look, show, log=logarithmic)
+        _add_line(chart, line, look, log=logarithmic, is_share=is_share)
     for line in lines:
         _add_not_finite(chart, line, 10**low if logarithmic else low, 10**high if logarithmic else high)
     for trace in chart.data:
@@ -75,18 +77,18 @@ def ends_of(columns: Mapping[str, SeriesColumns], scale: Scale) -> tuple[float, 
     return scale.at(first), scale.at(max(last, first + 1))
 
 
-def _add_line(chart: Chart, line: Line, look: Look, show: Show, *, log: bool) -> None:
+def _add_line(chart: Chart, line: Line, look: Look, *, log: bool, is_share: bool) -> None:
     columns = line.columns
     chart.scale = line.scale
-    if columns.reduced and columns.min is not None and columns.max is not None:
-        low = replace(columns, value=_positive(columns.min, log=log))
-        chart.band(low, replace(columns, value=_positive(columns.max, log=log)), _see_through(line.color))
-    drawn = replace(columns, value=_positive(columns.value, log=log))
+    drawn = positive(columns) if log else columns
     smooth = look.smooth
-    if smooth and columns.reduced:  # the band is what a raw line would show
-        means = [math.nan if mean is None else mean for mean in smoothed(drawn)]
-        drawn, smooth = replace(drawn, value=means), False
-    written = percent if show is Show.PERCENT else significant
+    if columns.reduced and columns.min is not None and columns.max is not None:
+        low, high = (replace(columns, value=ends) for ends in (columns.min, columns.max))
+        chart.band(positive(low) if log else low, positive(high) if log else high, _see_through(line.color))
+        if smooth:  # the band is what a raw line would show
+            means = [math.nan if mean is None else mean for mean in smoothed(drawn)]
+            drawn, smooth = replace(drawn, value=means), False
+    written = percent if is_share else significant
     chart.line(drawn, name=html.escape(line.name), color=line.color, width=1.6, dash=line.dash,
                smooth=smooth, written=written)  # fmt: skip
     chart.scale = look.scale
@@ -101,62 +103,32 @@ def _add_not_finite(chart: Chart, line: Line, low: float, high: float) -> None:
     ]
     if not places:
         return
-    chart.data.append(
-        {
-            "type": "scatter", "mode": "markers", "cliponaxis": False,
-            "x": [line.scale.at(step) for step, _ in places],
-            "y": [high if value == math.inf else low for _, value in places],
-            "text": [significant(value) for _, value in places],
-            "hovertemplate": "%{text}<extra>" + html.escape(line.name) + "</extra>",
-            "marker": {
-                "size": 7, "color": chart.ink["act"],
-                "symbol": ["x" if math.isnan(value) else "triangle-up" if value > 0 else "triangle-down"
-                           for _, value in places],
-            },
-        }
+    symbols = ["x" if math.isnan(value) else "triangle-up" if value > 0 else "triangle-down" for _, value in places]
+    chart.scatter(
+        [line.scale.at(step) for step, _ in places], [high if value == math.inf else low for _, value in places],
+        mode="markers", cliponaxis=False, text=[significant(value) for _, value in places],
+        hovertemplate="%{text}<extra>" + html.escape(line.name) + "</extra>",
+        marker={"size": 7, "color": chart.ink["act"], "symbol": symbols},
     )  # fmt: skip
 
 
-def _y_axis(chart: Chart, lines: Sequence[Line], show: Show, *, log: bool) -> tuple[float, float]:
+def _y_axis(chart: Chart, lines: Sequence[Line], *, log: bool, is_share: bool) -> tuple[float, float]:
     """Sets the axis; returns its ends, of a logarithmic one as powers of ten."""
     series = [columns for line in lines for columns in _with_extremes(line.columns)]
-    if not log:
-        low, high = value_range(series, from_zero=show is Show.PERCENT)
-        chart.y_axis(low, high, most=5, written=percent_texts if show is Show.PERCENT else tick_texts)
-        return low, high
-    positive = [replace(columns, value=[math.log10(value) for value in columns.value if 0 < value < math.inf])
-                for columns in series]  # fmt: skip
-    low, high = value_range(positive)
-    places = log_ticks(low, high)
-    texts = percent_texts(places) if show is Show.PERCENT else [significant(place, 3) for place in places]
-    chart.layout["yaxis"] = {"type": "log", "range": [low, high], "tickvals": places, "ticktext": texts}
+    if log:
+        return chart.log_axis(series, written=percent_texts if is_share else _few_digits)
+    low, high = value_range(series, from_zero=is_share)
+    chart.y_axis(low, high, most=5, written=percent_texts if is_share else tick_texts)
     return low, high
 
 
-def log_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between two powers of ten: powers themselves where several fit, else 1, 2, 5 times them."""
-    powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
-    if len(powers) >= 3:
-        stride = math.ceil(len(powers) / most)
-        return [10.0**power for power in powers][::stride]
-    around = range(math.floor(low), math.ceil(high) + 1)
-    fine = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
-    inside = [place for place in fine if low <= math.log10(place) <= high]
-    return inside if len(inside) >= 2 else ticks(10**low, 10**high, most)
+def _few_digits(places: Sequence[float]) -> list[str]:
+    return [significant(place, 3) for place in places]
 
 
 def _with_extremes(columns: SeriesColumns) -> list[SeriesColumns]:
     extremes = [replace(columns, value=ends) for ends in (columns.min, columns.max) if ends is not None]
     return [columns, *extremes]
-
-
-def _positive(values: Sequence[float], *, log: bool) -> list[float]:
-    return [value if value > 0 else math.nan for value in values] if log else list(values)
-
-
-def _smallest_positive(lines: Sequence[Line]) -> float | None:
-    values = [value for line in lines for value in line.columns.value if 0 < value < math.inf]
-    return min(values, default=None)
 
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:

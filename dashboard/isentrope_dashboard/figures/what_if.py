@@ -152,12 +152,10 @@ def _add_band(
     pairs = list(zip(values[: len(x)], spread[: len(x)], strict=True))
     low = [value - size for value, size in pairs]
     high = [value + size for value, size in pairs]
-    chart.area([*x, *reversed(x)], [*high, *reversed(low)], color)
-    chart.data[-1]["yaxis"] = axis
+    chart.area([*x, *reversed(x)], [*high, *reversed(low)], color, yaxis=axis)
 
 
 def _top(found: WhatIfAnswer) -> float:
-    """Of the clipped share."""
     assert found.curve is not None, "asked for with curves"
     shown = [
         share
@@ -169,7 +167,6 @@ def _top(found: WhatIfAnswer) -> float:
 
 
 def _range(found: WhatIfAnswer, now: float, width: float) -> tuple[float, float]:
-    """Of the change."""
     assert found.curve is not None, "asked for with curves"
     shown = [
         value

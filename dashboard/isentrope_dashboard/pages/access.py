@@ -13,11 +13,10 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import card, chip, dialog, row, text
 from isentrope_dashboard.formatting import MISSING
-from isentrope_dashboard.live import refusal
+from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages.start import code
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import AccessToken, CreatedToken, Me, TokenScope
@@ -59,8 +58,6 @@ def _form() -> Component:
     fields = row(
         dmc.TextInput(id="token-name", label="Name", placeholder="anna", size="xs", w=180),
         dmc.Select(id="token-scope", label="Scope", data=scopes, value="control", size="xs", w=400),
-        dmc.TextInput(id="token-run", label="Only this run", placeholder="any", size="xs", w=150, disabled=True),
-        dmc.TextInput(id="token-project", label="Only this project", placeholder="any", size="xs", w=150, disabled=True),
         dmc.Button("Make a token", id="token-make", size="xs"),
         name="wrap token-form",
     )  # fmt: skip
@@ -73,9 +70,8 @@ def _revoke() -> Component:
 
 
 def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:
-    """Every token, active ones first, newest first."""
     order = sorted(tokens, key=lambda token: (token.revoked_at is not None, -token.created_at))
-    heads = ("Name", "Scope", "Limited to", "Id", "Made", "Last used", html.Span("Actions", className="sr-only"))
+    heads = ("Name", "Scope", "Id", "Made", "Last used", html.Span("Actions", className="sr-only"))
     return html.Table(
         [
             html.Caption("Access tokens", className="sr-only"),
@@ -87,7 +83,6 @@ def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:
 
 
 def _token_row(token: AccessToken, me: Me) -> html.Tr:
-    limits = [f"{kind} {name}" for kind, name in (("run", token.run), ("project", token.project)) if name is not None]
     if token.revoked_at is not None:
         action: Any = text("revoked", "dim")
     elif token.id == me.token_id:
@@ -98,7 +93,7 @@ def _token_row(token: AccessToken, me: Me) -> html.Tr:
             **{"aria-label": f"Revoke the token {token.name}"},
         )  # fmt: skip
     cells = [
-        html.B(token.name), chip(token.scope), ", ".join(limits) or MISSING, html.Span(token.id, className="mono"),
+        html.B(token.name), chip(token.scope), html.Span(token.id, className="mono"),
         _age(token.created_at), MISSING if token.last_used_at is None else _age(token.last_used_at), action,
     ]  # fmt: skip
     return html.Tr([html.Td(cell) for cell in cells], className="revoked-token" if token.revoked_at is not None else "")
@@ -118,18 +113,6 @@ def made_token(made: CreatedToken, origin: str) -> Component:
 
 
 def register(app: Dash, api: Api) -> None:
-    """Make and revoke tokens."""
-
-    @app.callback(
-        Output("token-run", "disabled"),
-        Output("token-project", "disabled"),
-        Input("token-scope", "value"),
-        prevent_initial_call=True,
-    )
-    async def limit(scope: str) -> tuple[bool, bool]:
-        free = scope != TokenScope.INGEST
-        return free, free
-
     @app.callback(
         Output("token-made", "children"),
         Output("tokens", "children"),
@@ -137,21 +120,13 @@ def register(app: Dash, api: Api) -> None:
         Input("token-make", "n_clicks"),
         State("token-name", "value"),
         State("token-scope", "value"),
-        State("token-run", "value"),
-        State("token-project", "value"),
         State(views.STORE, "data"),
         prevent_initial_call=True,
     )
-    async def make(
-        _clicks: int, name: str | None, scope: str, run: str | None, project: str | None, stored: dict[str, Any]
-    ) -> Any:
-        bound = scope == TokenScope.INGEST
+    async def make(_clicks: int, name: str | None, scope: str, stored: dict[str, Any]) -> Any:
         try:
             async with api.open() as client:
-                wanted = calls.create_access_token(
-                    scope, name or None, (run or None) if bound else None, (project or None) if bound else None
-                )
-                made = await client.ask(wanted)
+                made = await client.ask(calls.create_access_token(scope, name or None))
                 return made_token(made, View.of(stored).origin), await _table(client), ""
         except ApiError as error:
             return refusal(error), no_update, no_update

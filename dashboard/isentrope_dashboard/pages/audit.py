@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
@@ -16,27 +15,17 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
-from isentrope_dashboard.components.basics import card, chip, icon, row, text
-from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
-from isentrope_dashboard.live import Part, Values, refusal
+from isentrope_dashboard.components.basics import RIGHT, card, grid, icon, table, text, wide_table
+from isentrope_dashboard.formatting import MISSING, describe, previous_control
+from isentrope_dashboard.live import Api, Part, Values, refusal
 from isentrope_dashboard.pages.config import flat, moment
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import AuditEntry, AuditVerification, TokenScope
-from isentrope_wire.control_answers import ControlVersion, VerdictState
+from isentrope_wire.answers import AuditEntry, TokenScope
+from isentrope_wire.control_answers import ControlVersion
 
-GRID, TRAIL, CHECK, SAVE, FILE = "audit-grid", "audit-trail", "audit-check", "audit-save", "audit-file"
+GRID, TRAIL, AGAIN, SAVE, FILE = "audit-grid", "audit-trail", "audit-again", "audit-save", "audit-file"
 MOST_ENTRIES = 200
 
-VERDICTS = {
-    VerdictState.PENDING: "pending",
-    VerdictState.HOLDS: "holds",
-    VerdictState.TOO_WEAK: "too weak",
-    VerdictState.TOO_STRONG: "too strong",
-    VerdictState.RISES: "rises",
-}
-
-_NUMBER = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
 COLUMNS: Sequence[dict[str, Any]] = (
     {"field": "version", "headerName": "Version", "width": 86, "cellClass": "num"},
     {"field": "change", "headerName": "Change", "flex": 3, "minWidth": 240, "wrapText": True, "autoHeight": True},
@@ -45,10 +34,10 @@ COLUMNS: Sequence[dict[str, Any]] = (
     {"field": "author", "headerName": "Author", "width": 104, "tooltipField": "author"},
     {"field": "reason", "headerName": "Reason", "flex": 2, "minWidth": 160, "wrapText": True, "autoHeight": True},
     {"field": "requested", "headerName": "Requested", "width": 176, "cellClass": "num"},
-    {"field": "step", "headerName": "At step", "width": 84, **_NUMBER},
-    {"field": "applied", "headerName": "From step", "width": 92, **_NUMBER},
+    {"field": "step", "headerName": "At step", "width": 84, **RIGHT},
+    {"field": "applied", "headerName": "From step", "width": 92, **RIGHT},
     {
-        "field": "latency", "headerName": "Latency", "width": 92, **_NUMBER,
+        "field": "latency", "headerName": "Latency", "width": 92, **RIGHT,
         "valueFormatter": {"function": "params.value == null ? '–' : params.value.toFixed(1) + ' s'"},
     },
     {"field": "outcome", "headerName": "Outcome", "flex": 2, "minWidth": 160, "wrapText": True, "autoHeight": True},
@@ -63,7 +52,7 @@ def history_rows(history: Sequence[ControlVersion]) -> list[dict[str, Any]]:
             "version": f"v{item.version}",
             "change": describe(item.control, previous_control(item, history) if item.version > 0 else None),
             "state": item.state.capitalize(),
-            "verdict": MISSING if item.verdict is None else VERDICTS[item.verdict.state],
+            "verdict": MISSING if item.verdict is None else item.verdict.state.replace("_", " "),
             "verdict_words": "" if item.verdict is None else item.verdict.message,
             "author": item.author,
             "reason": item.reason,
@@ -92,79 +81,51 @@ def _no_formula(cell: object) -> object:
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """The history of the control."""
     return {GRID: history_rows(await client.every(calls.control_history(view.run_id or "")))}
 
 
 async def layout(_client: AsyncClient, _view: View) -> Component:
     """The history, and below it the place of the trail."""
-    grid = dag.AgGrid(
-        id=GRID,
-        columnDefs=list(COLUMNS),
-        getRowId="params.data.version",
-        defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
-        dashGridOptions={
-            "theme": {"function": "themeQuartz.withParams(isentropeTheme)"},
-            "domLayout": "autoHeight",
-            "headerHeight": 32,
-            "animateRows": False,
-            "enableCellTextSelection": True,
-            "localeText": {"noRowsToShow": "No control was pushed so far"},
-        },
-        style={"height": None},
-        className="grid",
-    )
+    history = grid(
+        GRID, COLUMNS, row_id="version", empty="No control was pushed so far", className="grid",
+        defaultColDef={"wrapHeaderText": True, "suppressHeaderMenuButton": False, "suppressMovable": False},
+        dashGridOptions={"domLayout": "autoHeight", "enableCellTextSelection": True},
+    )  # fmt: skip
     save = dmc.Button(
         "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
         **{"aria-label": "Save the control history as CSV"},
     )  # fmt: skip
-    check = dmc.Button(
-        "Read and verify again", id=CHECK, size="compact-xs", variant="default", className="needs-server"
-    )
+    again = dmc.Button("Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server")
     return html.Div(
         [
-            card(grid, title="Control history", beside=save, name="padded"),
-            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=check, name="padded"),
+            card(history, title="Control history", beside=save, name="padded"),
+            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=again, name="padded"),
             dcc.Download(id=FILE),
         ],
         className="stack",
     )
 
 
-def trail(entries: Sequence[AuditEntry], verified: AuditVerification) -> list[Component]:
-    """The result of the verification, and the entries, newest first."""
-    whole = verified.is_whole and not verified.is_cut
-    broken = "entries are missing at its end" if verified.is_cut else f"entry {verified.broken_at} was changed"
-    words = (
-        f"All {count(verified.entries)} entries of the server's trail fit their hashes"
-        if whole
-        else broken.capitalize()
-    )
-    result = row(
-        chip("Verified", "ok", symbol="check") if whole else chip("Broken", "act", symbol="alert"),
-        text(f"{words}. Newest hash", "dim"), html.Span(verified.head[:16] or MISSING, className="mono", title=verified.head),
-        name="verification",
-    )  # fmt: skip
-    head = html.Thead(html.Tr([html.Th(name) for name in ("Time", "Who", "Action", "Subject", "Change")]))
-    body = [
-        html.Tr(
-            [
-                html.Td(moment(entry.at), className="nowrap"),
-                html.Td(entry.actor, className="nowrap"),
-                html.Td(entry.action, className="nowrap"),
-                html.Td(entry.subject.split("/", 2)[2] if entry.subject.count("/") > 1 else "run", className="nowrap"),
-                html.Td(change_words(entry.change), className="mono"),
-            ]
-        )
+def trail(entries: Sequence[AuditEntry]) -> list[Component]:
+    rows = [
+        [
+            *(text(cell, "nowrap") for cell in (moment(entry.at), entry.actor, entry.action, _subject(entry))),
+            text(change_words(entry.change), "mono"),
+        ]
         for entry in entries
-    ]  # fmt: skip
-    table = html.Div(
-        html.Table([head, html.Tbody(body)], className="plain num"),
-        className="wide-table", tabIndex=0, role="region", **{"aria-label": "Audit entries of this run"},
-    )  # fmt: skip
-    shown = [table] if entries else [html.P("No entry is about this run.", className="dim")]
+    ]
+    listed = table(["Time", "Who", "Action", "Subject", "Change"], rows, "plain num", headed=False)
+    shown = (
+        [wide_table(listed, "Audit entries of this run")]
+        if entries
+        else [html.P("No entry is about this run.", className="dim")]
+    )
     cut = [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")] if len(entries) == MOST_ENTRIES else []
-    return [result, *shown, *cut]
+    return [*shown, *cut]
+
+
+def _subject(entry: AuditEntry) -> str:
+    return entry.subject.split("/", 2)[2] if entry.subject.count("/") > 1 else "run"
 
 
 def change_words(change: Mapping[str, Any]) -> str:
@@ -189,7 +150,7 @@ _EMPTY = ("", "null", "{}", "[]", None)
 def register(app: Dash, api: Api) -> None:
     """Read the trail when the tab is opened or somebody asks again, and save the history."""
 
-    @app.callback(Output(TRAIL, "children"), Input(CHECK, "n_clicks"), State(views.STORE, "data"))
+    @app.callback(Output(TRAIL, "children"), Input(AGAIN, "n_clicks"), State(views.STORE, "data"))
     async def show_trail(_clicks: int | None, stored: dict[str, Any]) -> Any:
         try:
             async with api.open() as client:
@@ -197,7 +158,7 @@ def register(app: Dash, api: Api) -> None:
                 if me.scope is not TokenScope.ADMIN:
                     return html.P("Only tokens of scope admin can read the audit trail.", className="dim")
                 entries = await client.newest(calls.audit(View.of(stored).run_id or ""), MOST_ENTRIES)
-                return trail(entries, await client.ask(calls.verify_audit(None)))
+                return trail(entries)
         except ApiError as error:
             return refusal(error)
 

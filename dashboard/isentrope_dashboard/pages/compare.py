@@ -15,14 +15,24 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import card, chart_card, chip, choice, place_id, row, spacer, text
+from isentrope_dashboard.components.basics import (
+    card,
+    chart_card,
+    chip,
+    choice,
+    place_id,
+    row,
+    spacer,
+    table,
+    text,
+    wide_table,
+)
 from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
 from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
-from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import overview
+from isentrope_dashboard.live import Api, Part, Values
+from isentrope_dashboard.pages import charts
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.theme import DASHES, LINES
 from isentrope_dashboard.view import View, address_of
@@ -34,7 +44,6 @@ from isentrope_wire.metrics import (
     ENTROPY_PREDICTED_CHANGE,
     METRICS,
     REWARD_MEAN,
-    Show,
     reported_names,
 )
 
@@ -83,7 +92,6 @@ async def read(client: AsyncClient, view: View) -> Values:
 
 
 def chosen_metrics(view: View) -> list[str]:
-    """The metrics that the address names."""
     return list(dict.fromkeys(view.metrics or map(str, AT_FIRST)))[:MOST_METRICS]
 
 
@@ -97,7 +105,7 @@ async def _read(client: AsyncClient, run_id: str, metrics: Sequence[str], view: 
         known = reported_names(reported)
         names = {name: name if name in reported else known[METRICS[name]]
                  for name in metrics if name in reported or METRICS.get(name) in known}  # fmt: skip
-        scale, first, last = await overview.read_range(client, run, view, history)
+        scale, first, last = await charts.read_range(client, run, view, history)
         series: Mapping[str, SeriesColumns] = {}
         if names:
             asked = calls.series(run_id, list(names.values()), from_step=first, to_step=last, points=POINTS)
@@ -114,8 +122,7 @@ def _figure(name: str, compared: Sequence[Compared], look: Look) -> dict[str, An
         Line(one.run.name, one.series.get(one.names.get(name, name), EMPTY), LINES[look.scheme][slot], DASHES[slot], one.scale)
         for slot, one in enumerate(compared)
     ]  # fmt: skip
-    known = METRICS.get(name)
-    return metric_figure(lines, look, Show.PERCENT if known is not None and known.show is Show.PERCENT else Show.NUMBER)
+    return metric_figure(name, lines, look)
 
 
 def _card(name: str, runs: int) -> Component:
@@ -172,7 +179,6 @@ def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = Fals
 
 
 def _tables(compared: Sequence[Compared], *, everything: bool) -> tuple[Component, Component]:
-    """Of the parameters, and of the controls."""
     runs = [one.run for one in compared]
     rows = differences([run.config for run in runs], everything=everything)
     alike = "All parameters are alike." if any(run.config for run in runs) else "No run was started with config=."
@@ -193,17 +199,12 @@ def _control(history: Sequence[ControlVersion], number: int) -> Component | None
 
 
 def _table(runs: Sequence[RunSummary], first: str, rows: Mapping[str, Sequence[Any]]) -> Component:
-    head = html.Thead(html.Tr([html.Th(first), *(html.Th([run.name, " ", text(run.id[-6:], "mono")]) for run in runs)]))
-    body = [
-        html.Tr([html.Th(name, scope="row"), *(html.Td(MISSING_CELL if cell is None else cell) for cell in cells)])
-        for name, cells in rows.items()
-    ]
-    table = html.Table([head, html.Tbody(body)], className="parameters plain")
-    return html.Div(table, className="wide-table", tabIndex=0, role="region", **{"aria-label": f"{first}s by run"})
+    heads = [first, *([run.name, " ", text(run.id[-6:], "mono")] for run in runs)]
+    cells = [[name, *(MISSING_CELL if cell is None else cell for cell in cells)] for name, cells in rows.items()]
+    return wide_table(table(heads, cells, "parameters plain"), f"{first}s by run")
 
 
 async def layout(_client: AsyncClient, view: View) -> Component:
-    """Legend, charts, tables."""
     everything = "on" if view.query.get("all") == "on" else "off"
     switch = choice("all", [("off", "What differs"), ("on", "All")], everything, "Parameters shown")
     return html.Div(
@@ -221,7 +222,6 @@ PART = Part(name="compare", read=read, layout=layout)
 
 
 async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]:
-    """The page, and the document's title."""
     part, runs, metrics = await asyncio.gather(PART.component(client, view), _offered_runs(client, view.runs, ""),
                                                _offered_metrics(client, view))  # fmt: skip
     shared: dict[str, Any] = {
@@ -238,12 +238,7 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
         id={"param": "metric"}, data=metrics, value=chosen_metrics(view), maxValues=MOST_METRICS, placeholder="Search metrics",
         **shared, **{"aria-label": f"Metrics, at most {MOST_METRICS}"},
     )  # fmt: skip
-    looks = row(
-        choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
-        choice("smooth", [("off", "Raw"), ("on", "Smooth")], "on" if view.smooth else "off", "Smoothing"),
-        choice("log", [("off", "Linear"), ("on", "Log")], view.query.get("log", "off"), "Scale of the y axis"),
-        name="tools",
-    )
+    looks = row(*charts.looks(view, log=True), name="tools")
     heading = row(html.H2("Compare", className="page-title"), spacer(), looks, name="compare-head")
     return header.page(
         "Compare runs", heading, html.Div([which, what], className="choose"), part, here=PATH

@@ -18,11 +18,10 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
-from isentrope_dashboard.components.basics import Content, card, chip, row, spacer, text
+from isentrope_dashboard.components.basics import Content, card, chip, row, search, spacer, table, text
 from isentrope_dashboard.formatting import MISSING, count, percent, seconds
-from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import overview
+from isentrope_dashboard.live import Api, Part, Values
+from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Gap, RunDetail, SeriesColumns, Status, TokenScope
 from isentrope_wire.metrics import (
@@ -70,15 +69,14 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """The facts."""
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     first = max(0, (run.step or 0) - LAST_STEPS + 1)
     latest, gaps, paces, probe = await asyncio.gather(
         client.ask(calls.latest(run_id)),
         client.newest(calls.gaps(run_id), MOST_GAPS),
-        overview.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first),
-        overview.read_metric(client, run_id, PROBE_SECONDS, from_step=first),
+        charts.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first),
+        charts.read_metric(client, run_id, PROBE_SECONDS, from_step=first),
     )
     newest = {item.name: item.value for item in latest.items}
     return {
@@ -91,7 +89,6 @@ async def read(client: AsyncClient, view: View) -> Values:
 
 
 def facts(items: Sequence[Fact]) -> html.Dl:
-    """Names and values."""
     pairs = [html.Div([html.Dt(name), html.Dd(MISSING if value in (None, "") else value)]) for name, value in items]
     return html.Dl(pairs, className="facts")
 
@@ -105,8 +102,7 @@ def parameters(config: Mapping[str, Any], find: str) -> Component:
         return html.P(
             "No parameter has this in it" if known else "The run was started without config=", className="dim"
         )
-    rows = [html.Tr([html.Th(name, scope="row"), html.Td(value)]) for name, value in found.items()]
-    return html.Table(html.Tbody(rows), className="parameters mono")
+    return table([], list(found.items()), "parameters mono")
 
 
 def system_facts(newest: Mapping[str, float], paces: SeriesColumns, probe: SeriesColumns) -> list[Fact]:
@@ -139,17 +135,13 @@ def _about(run: RunDetail) -> list[Fact]:
         ("Probe", run.probe_version),
         ("Ranks", count(run.world_size)),
         ("Attempts", count(run.incarnations)),
-        *(
-            [("Imported", moment(run.created_at)), ("Last report", moment(run.finished_at))]
-            if run.status == Status.IMPORTED
-            else [("Created", moment(run.created_at)), ("Finished", moment(run.finished_at))]
-        ),
+        ("Created", moment(run.created_at)),
+        ("Finished", moment(run.finished_at)),
         ("Can carry out", html.Div(capabilities, className="chips") if capabilities else "nothing: it can't be controlled"),
     ]  # fmt: skip
 
 
 def moment(at: float | None) -> str:
-    """A time of the day in UTC."""
     return MISSING if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
 
 
@@ -164,25 +156,20 @@ def _error(run: RunDetail) -> list[Component]:
 def _gaps(gaps: Sequence[Gap]) -> Component:
     if not gaps:
         return html.P("No record was lost before it reached the server.", className="dim")
-    head = html.Thead(html.Tr([html.Th(name) for name in ("Attempt", "Rank", "Records", "Reason")]))
     rows = [
-        html.Tr([html.Td(text(gap.incarnation, "mono")), html.Td(gap.rank),
-                 html.Td(f"{count(gap.first_seq)} – {count(gap.last_seq)}"), html.Td(gap.reason)])
+        [text(gap.incarnation, "mono"), str(gap.rank), f"{count(gap.first_seq)} – {count(gap.last_seq)}", gap.reason]
         for gap in gaps
-    ]  # fmt: skip
-    return html.Table([head, html.Tbody(rows)], className="plain num")
+    ]
+    return table(["Attempt", "Rank", "Records", "Reason"], rows, "plain num", headed=False)
 
 
 async def layout(client: AsyncClient, view: View) -> Component:
     """Parameters at the left; the run, its delivery and its files at the right."""
     run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
     may_edit = me.scope in (TokenScope.CONTROL, TokenScope.ADMIN)
-    search = dmc.TextInput(
-        id={"param": "find"}, value=view.query.get("find", ""), debounce=300, size="xs", w=200, placeholder="Search parameters",
-        className="search", **{"aria-label": "Search parameters"},
-    )  # fmt: skip
+    find = search("find", view.query.get("find", ""), "Search parameters", leftSection=None)
     places = {name: html.Div(id=f"config-{name}") for name in ("error", "parameters", "run", "system", "gaps")}
-    left = card(places["parameters"], title="Parameters", beside=search, name="padded")
+    left = card(places["parameters"], title="Parameters", beside=find, name="padded")
     right = [
         _form(run) if may_edit else _words(run),
         card(places["run"], title="Run", name="padded"),
@@ -241,8 +228,6 @@ def changes_of(known: Mapping[str, Any], entered: Mapping[str, Any]) -> dict[str
 
 
 def register(app: Dash, api: Api) -> None:
-    """Save what was edited."""
-
     @app.callback(
         Output(SAVED, "children"),
         Output(KNOWN, "data"),

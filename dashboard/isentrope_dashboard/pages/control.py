@@ -1,60 +1,59 @@
 """The control card of a run's overview: the form with its what-if, pushing, conflicts, and the newest control.
 
-The form is no value of the part: what is typed stays when a step arrives. It is filled by one callback (`fill`), from a
-document in a store or from the defaults of a chosen method, and judged by another one (`judge`) when nothing was changed for a
-moment, or a step arrived. What follows a handle without the server is in `assets/control.js`.
+The form is no value of the part: what is typed stays when a step arrives. It is filled by one callback (`fill`), from the
+document in the store FILL or from the defaults of a chosen method, and judged by another one (`judge`) when nothing was changed
+for a moment, or a step arrived. Both, and `push`, set FILL with `set_props`: as an output it would make them wait for each
+other. What follows a handle without the server is in `assets/control.js`.
 
-A push is a callback and no request of the browser's own: the document is made from the fields in one place, in Python. That
-its request fails, Dash reports to nobody; so the browser waits a few seconds for the answer and then says so.
+A push is a callback and no request of the browser's own: the document is made from the fields in one place, in Python. Dash
+reports no failed request, so the browser waits a few seconds for the answer and then says that none came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, Final
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.calls import Call
 from isentrope.client.connection import ApiError, AsyncClient, ControlConflict
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import control_card as card
 from isentrope_dashboard.components.basics import card as plain_card
 from isentrope_dashboard.components.basics import chip
 from isentrope_dashboard.components.control_card import Fields
-from isentrope_dashboard.components.control_preview import (
+from isentrope_dashboard.components.control_effects import (
+    LATEST,
     cap_of,
     dead_before_push,
     expected_action,
     hold_in_words,
+    latest_control,
     measured_step,
+    name_of,
 )
-from isentrope_dashboard.components.latest_control import LATEST, latest_control, name_of
-from isentrope_dashboard.components.run_rows import imported_from
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import EMPTY
-from isentrope_dashboard.figures.overview import NEXT_STEPS
+from isentrope_dashboard.figures.panel import NEXT_STEPS
 from isentrope_dashboard.formatting import describe
-from isentrope_dashboard.live import NEWS, Part, Values
-from isentrope_dashboard.pages.overview import read_scale
+from isentrope_dashboard.live import NEWS, Api, Part, Values
+from isentrope_dashboard.pages.charts import read_metric, read_scale
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import RunDetail, Status
+from isentrope_wire.answers import RunDetail
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import ControlVersion, RunControl, WhatIfAnswer
 from isentrope_wire.control_answers import State as ControlState
-from isentrope_wire.diagnosis.course import WINDOW, slope_of
+from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.hold_decision import clipping_method
-from isentrope_wire.methods import Method, method_named
-from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, HOLD_GAIN, EarlyLevel
+from isentrope_wire.methods import SUGGESTED, Method, method_named
+from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, HOLD_GAIN
 
 STEPS: Final = 10
 """Last steps whose mean the what-if shows: the tokens of one step alone scatter by half."""
@@ -70,11 +69,17 @@ _FIELDS = {
     "hold_target": (card.HOLD_TARGET, "value"),
 }
 """Field of `Fields` -> component and property; beside them the parameters."""
+FORM = {
+    "values": {name: State(component, prop) for name, (component, prop) in _FIELDS.items()},
+    "parameters": State(PARAMETERS, "value"),
+    "ids": State(PARAMETERS, "id"),
+}
 
 
 def known(version: ControlVersion) -> dict[str, Any]:
     """What the form is filled from, as a store holds it."""
-    return {"version": version.version, "author": version.author, "document": version.control.to_document()}
+    state = str(version.state)
+    return {"version": version.version, "state": state, "document": version.control.to_document()}
 
 
 def reference(control: RunControl) -> ControlVersion:
@@ -93,20 +98,13 @@ async def read(client: AsyncClient, view: View) -> Values:
     closed = card.why_closed(run, me)
     return {
         CLOSED: _closed(run, closed),
-        NEWEST: {**known(run.control), "state": str(run.control.state), "reference": known(reference(run.control))},
+        NEWEST: known(run.control),
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
     }
 
 
 def _closed(run: RunDetail, closed: str) -> Any:
     """Why nothing can be pushed, and what is shown instead."""
-    if run.status == Status.IMPORTED:
-        source = imported_from(run)
-        return [
-            f"Read from {source}: " if source else "",
-            "shown is what the history has. No trainer is there to apply a control. ",
-            html.A("Attach the probe to the next run", href="/start"),
-        ]
     return (
         f"{closed} Shown is what thresholds would have done to its last steps."
         if closed and card.has_form(run, closed)
@@ -119,18 +117,14 @@ def first_control(run: RunDetail) -> Control:
     control = reference(run.control).control
     if card.takes_controls(run) or control.method.thresholds:
         return control
-    return Control(method=Method.CLIP_V, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
+    return Control(method=SUGGESTED, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
 
 
 async def layout(client: AsyncClient, view: View) -> Component:
-    """The card with the run's control in its form, and the newest control beneath it; of an imported run, only where it
-    came from."""
+    """The card with the run's control in its form, and the newest control beneath it."""
     run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
     why = html.Div(id=CLOSED, className="dim closed")
-    if run.status == Status.IMPORTED:
-        return html.Div(plain_card(why, title="Imported", name="control"), className="control-column")
-    control, closed = first_control(run), card.why_closed(run, me)
-    base = {**known(run.control), "document": control.to_document()}
+    control, closed, base = first_control(run), card.why_closed(run, me), _as_it_is(run)["base"]
     form = (
         [card.form(run, card.fields_of(control), base, only_what_if=bool(closed))] if card.has_form(run, closed) else []
     )
@@ -143,9 +137,10 @@ async def layout(client: AsyncClient, view: View) -> Component:
 PART = Part(name="control", read=read, layout=layout, properties={NEWEST: "data"}, is_slow=True)
 
 
-def fields_from(values: Mapping[str, Any], parameters: Sequence[Any], ids: Sequence[Mapping[str, str]]) -> Fields:
-    """The form's fields as callbacks receive them."""
-    named = {one["parameter"]: value for one, value in zip(ids, parameters, strict=True)}
+def fields_from(form: Mapping[str, Any]) -> Fields:
+    """The form's fields, from what callbacks receive for `FORM`."""
+    values = form["values"]
+    named = {one["parameter"]: value for one, value in zip(form["ids"], form["parameters"], strict=True)}
     return Fields(
         method=values["method"] or "none",
         mu_low=values["mu_low"],
@@ -178,7 +173,7 @@ def conflict_words(theirs: ControlVersion, mine: Control, base: Control) -> str:
 def register(app: Dash, api: Api) -> None:
     """Fill and judge the form, push it, and settle conflicts."""
     _register_browser(app)
-    _register_fill(app, api)
+    _register_fill(app)
     _register_judge(app, api)
     _register_push(app, api)
 
@@ -198,23 +193,6 @@ def _register_browser(app: Dash) -> None:
         Input(views.STORE, "data"),
         State(card.ASKED, "data"),
     )
-    # By hand, for `fill` sets what `judge` is asked about: Dash blocks callbacks that wait for each other.
-    app.clientside_callback(
-        ClientsideFunction("control", "follow"), Output(card.FOLLOW, "id"), Input(card.FOLLOW, "data")
-    )
-    app.clientside_callback(
-        ClientsideFunction("control", "pushing"),
-        Output(card.PUSH, "loading"),
-        Input(card.PUSH, "n_clicks"),
-        Input(card.PUSH_MINE, "n_clicks"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction("control", "answered"),
-        Output(card.PUSH, "loading", allow_duplicate=True),
-        Input(card.ANSWERED, "data"),
-        prevent_initial_call=True,
-    )
 
 
 _FILLED = {
@@ -223,41 +201,43 @@ _FILLED = {
     "more_words": Output(card.MORE_WORDS, "children"),
     "look": Output(card.FORM, "className"),
     "base": Output(card.BASE, "data"),
-    "reason": Output(card.REASON, "value", allow_duplicate=True),
+    "reason": Output(card.REASON, "value"),
 }
 
 
-def _register_fill(app: Dash, api: Api) -> None:
+def _register_fill(app: Dash) -> None:
     @app.callback(
         output=_FILLED,
         inputs={
             "filled": Input(card.FILL, "data"),
             "_method": Input(card.METHOD, "value"),
+            "_take": Input(card.TAKE_THEIRS, "n_clicks"),
+            "theirs": State(NEWEST, "data"),
             "base": State(card.BASE, "data"),
-            "values": {name: State(component, prop) for name, (component, prop) in _FIELDS.items()},
-            "parameters": State(PARAMETERS, "value"),
-            "parameter_ids": State(PARAMETERS, "id"),
+            "form": FORM,
         },
         prevent_initial_call=True,
     )
     async def fill(
         filled: dict[str, Any] | None,
         _method: str,
+        _take: int | None,
+        theirs: dict[str, Any],
         base: dict[str, Any] | None,
-        values: dict[str, Any],
-        parameters: list[Any],
-        parameter_ids: list[dict[str, str]],
+        form: dict[str, Any],
     ) -> dict[str, Any]:
-        before = fields_from(values, parameters, parameter_ids)
-        if ctx.triggered_id == card.FILL:
+        reason: Any = no_update
+        if ctx.triggered_id == card.METHOD:
+            before = fields_from(form)
+            fields = card.chosen(before.method, before)
+        else:
+            if ctx.triggered_id == card.TAKE_THEIRS:
+                filled = {"document": theirs["document"], "base": theirs}
+                set_props(card.CONFLICT, {"className": "conflict gone"})
             if not filled:
                 return dict.fromkeys(_FILLED, no_update)
-            control = Control.from_document(filled["document"])
-            fields = card.fields_of(control)
-            base = filled.get("base") or base
-            reason: Any = filled.get("reason", "")
-        else:
-            fields, reason = card.chosen(before.method, before), no_update
+            fields = card.fields_of(Control.from_document(filled["document"]))
+            base, reason = filled.get("base") or base, filled.get("reason", "")
         method = method_named(fields.method)
         return {
             **{name: getattr(fields, name) for name in _FIELDS if name not in ("mu_low", "mu_high")},
@@ -270,25 +250,12 @@ def _register_fill(app: Dash, api: Api) -> None:
             "reason": reason,
         }
 
-    @app.callback(
-        Output(card.FILL, "data", allow_duplicate=True),
-        Output(card.CONFLICT, "className", allow_duplicate=True),
-        Input(card.TAKE_THEIRS, "n_clicks"),
-        State(NEWEST, "data"),
-        prevent_initial_call=True,
-    )
-    async def take_theirs(clicks: int | None, newest: dict[str, Any] | None) -> tuple[Any, Any]:
-        if not clicks or not newest:
-            return no_update, no_update
-        return {"document": newest["document"], "base": newest}, "conflict gone"
-
 
 _JUDGED = {
     "preview": Output(card.PREVIEW, "data"),
     "status": Output(card.STATUS, "children"),
     "note": Output(card.NOTE, "children"),
     "blocked": Output(card.PUSH, "disabled"),
-    "follow": Output(card.FOLLOW, "data"),
 }
 
 
@@ -301,9 +268,7 @@ def _register_judge(app: Dash, api: Api) -> None:
             "_newest": Input(NEWEST, "data"),
             "stored": State(views.STORE, "data"),
             "base": State(card.BASE, "data"),
-            "values": {name: State(component, prop) for name, (component, prop) in _FIELDS.items()},
-            "parameters": State(PARAMETERS, "value"),
-            "parameter_ids": State(PARAMETERS, "id"),
+            "form": FORM,
         },
         prevent_initial_call=True,
     )
@@ -313,28 +278,26 @@ def _register_judge(app: Dash, api: Api) -> None:
         _newest: Any,
         stored: dict[str, Any],
         base: dict[str, Any] | None,
-        values: dict[str, Any],
-        parameters: list[Any],
-        parameter_ids: list[dict[str, str]],
+        form: dict[str, Any],
     ) -> dict[str, Any]:
         nothing = dict.fromkeys(_JUDGED, no_update)
         if not asked:  # the form was mounted a moment ago, and the browser will ask
             return nothing
         view = View.of(stored)
-        fields = fields_from(values, parameters, parameter_ids)
+        fields = fields_from(form)
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
-                course = await _course(client, run)
+                diagnosis = await client.ask(calls.diagnosis(run.id))
                 if base is None or (base["version"] < run.control.version and not _touched(fields, base)):
-                    return nothing | {"follow": _as_it_is(run)}
-                return nothing | await _judged(client, view, run, course, fields, base)
+                    set_props(card.FILL, {"data": _as_it_is(run)})
+                    return nothing
+                return nothing | await _judged(client, view, run, diagnosis, fields, base)
         except ApiError as error:
             return nothing | {"note": str(error)}
 
 
 def _as_it_is(run: RunDetail) -> dict[str, Any]:
-    """Fill the form with the run's control."""
     document = first_control(run).to_document()
     return {"document": document, "base": {**known(run.control), "document": document}}
 
@@ -350,13 +313,13 @@ async def _judged(
     client: AsyncClient,
     view: View,
     run: RunDetail,
-    course: _Course,
+    diagnosis: Diagnosis,
     fields: Fields,
     base: Mapping[str, Any],
 ) -> dict[str, Any]:
     newer = _newer(run.control, base)
     # Without curves: all that the browser needs for methods without thresholds.
-    preview: dict[str, Any] = {"entropy": course.entropy, "sides": None}
+    preview: dict[str, Any] = {"entropy": diagnosis.entropy, "sides": None}
     try:
         wanted = card.control_of(fields)
     except ConfigurationError as error:
@@ -372,7 +335,7 @@ async def _judged(
         answer |= {"status": "", "blocked": True}
     try:
         if wanted.method.thresholds:
-            found, answer["preview"] = await _thresholds(client, view, run, course, wanted)
+            found, answer["preview"] = await _thresholds(client, view, run, diagnosis, wanted)
         else:
             found = None
             if wanted.hold is None and wanted.method != Method.NONE:
@@ -380,7 +343,7 @@ async def _judged(
                     f"{wanted.method.label} {wanted.method.does}: no preview, its effect shows after a push."
                 )
         if wanted.held is not None:
-            answer["note"] = await _hold(client, run, wanted, newest)
+            answer["note"] = await _hold(client, run, wanted, newest, diagnosis.early_level)
     except ApiError as error:
         # No step so far, or one without what-if sums.
         return answer | {"note": str(error)}
@@ -412,34 +375,8 @@ def status_chip(control: RunControl, changes: int) -> Component:
     return chip(f"v{active.version} active{since}", "ok", symbol="check")
 
 
-@dataclass(frozen=True, slots=True)
-class _Course:
-    """The last steps of a run; None: not measured."""
-
-    entropy: float | None = None
-    """Mean of the last STEPS, in nats."""
-    slope: float | None = None
-    """That of the diagnosis, in nats a step."""
-    predicted: float | None = None
-    """Mean of the predicted changes, in nats a step."""
-
-
-async def _course(client: AsyncClient, run: RunDetail) -> _Course:
-    if run.step is None:
-        return _Course()
-    names = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE)
-    answer = await client.ask(calls.series(run.id, names, from_step=max(0, run.step - WINDOW + 1)))
-    entropies, predicted = (
-        {step: value for step, value in zip(columns.step, columns.value, strict=True) if math.isfinite(value)}
-        for columns in (answer.series.get(name, EMPTY) for name in names)
-    )
-    slope = slope_of(list(entropies), list(entropies.values()))
-    means = [fmean(list(values.values())[-STEPS:]) if values else None for values in (entropies, predicted)]
-    return _Course(entropy=means[0], slope=None if slope is None else slope.value, predicted=means[1])
-
-
 async def _thresholds(
-    client: AsyncClient, view: View, run: RunDetail, course: _Course, wanted: Control
+    client: AsyncClient, view: View, run: RunDetail, diagnosis: Diagnosis, wanted: Control
 ) -> tuple[WhatIfAnswer, dict[str, Any]]:
     """The last steps under the form's thresholds, and what the plot and the browser need."""
     active = (run.control.active or run.control).control
@@ -452,16 +389,15 @@ async def _thresholds(
     if active.method.thresholds and active.hold is None:
         running = await client.ask(_what_if(run.id, active, curve=False))
         now = running.unit_predicted_change if curves.gain is None else running.predicted_change or 0.0
-    elif (
-        (active.hold is not None or active.method != "none")
-        and curves.gain is not None
-        and course.predicted is not None
-    ):
-        now = course.predicted  # no thresholds tell what such a control does
+    elif (active.hold is not None or active.method != Method.NONE) and curves.gain is not None:
+        # No thresholds tell what such a control does: the mean of what was predicted under it.
+        first = max(0, (run.step or 0) - STEPS + 1)
+        predicted = await read_metric(client, run.id, ENTROPY_PREDICTED_CHANGE, from_step=first)
+        now = fmean([value for value in predicted.value if math.isfinite(value)] or [now])
     width = what_if.reach(wanted.mu_low, wanted.mu_high)
-    preview = what_if.preview(curves, now, course.entropy, width) | {
+    preview = what_if.preview(curves, now, diagnosis.entropy, width) | {
         "figure": what_if.what_if_figure(curves, now, view.scheme, width),
-        "slope": course.slope,
+        "slope": diagnosis.slope,
         "label": wanted.method.label,
         "changed": wanted.hold is None and bool(changed_names(wanted, active)),
         "exact": {
@@ -493,7 +429,9 @@ def _what_if(run_id: str, control: Control, *, curve: bool) -> Call[WhatIfAnswer
     )
 
 
-async def _hold(client: AsyncClient, run: RunDetail, wanted: Control, newest: Mapping[str, float]) -> str:
+async def _hold(
+    client: AsyncClient, run: RunDetail, wanted: Control, newest: Mapping[str, float], early_level: float | None
+) -> str:
     """What the probe would decide next, in one sentence."""
     entropy = newest.get(ENTROPY_MEAN)
     if entropy is None:
@@ -503,126 +441,77 @@ async def _hold(client: AsyncClient, run: RunDetail, wanted: Control, newest: Ma
         client.ask(calls.series(run.id, ENTROPY_MEAN, points=200)),
     )
     columns = whole.series.get(ENTROPY_MEAN, EMPTY)
-    first = await client.ask(calls.series(run.id, ENTROPY_MEAN, to_step=(columns.step or [0])[0] + 20))
-    early = EarlyLevel()
-    for value in first.series.get(ENTROPY_MEAN, EMPTY).value:
-        if math.isfinite(value):
-            early.add(value)
     highest = max((value for value in columns.max or columns.value if math.isfinite(value)), default=math.inf)
-    measured = measured_step(newest, entropy, found, early.level, highest)
+    measured = measured_step(newest, entropy, found, early_level, highest)
     return hold_in_words(wanted, measured, expected_action(wanted, measured, held=HOLD_GAIN in newest))
-
-
-def _pushed(*, also: bool = False) -> dict[str, Output]:
-    """What a push changes; `also`: for a second callback that does."""
-    shared = {
-        "base": Output(card.BASE, "data", allow_duplicate=True),
-        "fill": Output(card.FILL, "data", allow_duplicate=True),
-    }
-    own = {
-        "answered": (card.ANSWERED, "data"),
-        "outcome": (card.OUTCOME, "children"),
-        "look": (card.OUTCOME, "className"),
-        "conflict": (card.CONFLICT_WORDS, "children"),
-        "conflict_look": (card.CONFLICT, "className"),
-        "reason": (card.REASON, "value"),
-    }
-    return shared | {name: Output(*place, allow_duplicate=also) for name, place in own.items()}
-
-
-_UNCHANGED = dict.fromkeys(_pushed(), no_update)
 
 
 def _register_push(app: Dash, api: Api) -> None:
     @app.callback(
-        output=_pushed(),
         inputs={
-            "_clicks": [Input(card.PUSH, "n_clicks"), Input(card.PUSH_MINE, "n_clicks")],
+            "_asked": [
+                Input(card.PUSH, "n_clicks"),
+                Input(card.PUSH_MINE, "n_clicks"),
+                Input(card.REVERT, "data"),
+            ],
             "base": State(card.BASE, "data"),
-            "conflicting": State(NEWEST, "data"),
+            "newest": State(NEWEST, "data"),
             "reason": State(card.REASON, "value"),
             "stored": State(views.STORE, "data"),
-            "values": {name: State(component, prop) for name, (component, prop) in _FIELDS.items()},
-            "parameters": State(PARAMETERS, "value"),
-            "parameter_ids": State(PARAMETERS, "id"),
+            "form": FORM,
         },
+        running=[(Output(card.PUSH, "loading"), True, False)],
         prevent_initial_call=True,
     )
     async def push(
-        _clicks: list[int | None],
+        _asked: list[Any],
         base: dict[str, Any] | None,
-        conflicting: dict[str, Any],
+        newest: dict[str, Any],
         reason: str | None,
         stored: dict[str, Any],
-        values: dict[str, Any],
-        parameters: list[Any],
-        parameter_ids: list[dict[str, str]],
-    ) -> dict[str, Any]:
-        if base is None or not ctx.triggered[0]["value"]:
-            return _UNCHANGED
-        over = ctx.triggered_id == card.PUSH_MINE
+        form: dict[str, Any],
+    ) -> None:
+        run_id, asked = View.of(stored).run_id or "", ctx.triggered[0]["value"]
+        if base is None or not asked:
+            return
         try:
-            wanted = card.control_of(fields_from(values, parameters, parameter_ids), reason or "")
             async with api.open() as client:
-                return await _push(client, View.of(stored).run_id or "", wanted, base, conflicting if over else base)
+                if ctx.triggered_id == card.REVERT:
+                    wanted, base = await _earlier(client, run_id, int(asked["version"])), newest
+                else:
+                    wanted = card.control_of(fields_from(form), reason or "")
+                over = base if ctx.triggered_id == card.PUSH else newest
+                await _push(client, run_id, wanted, base, over)
         except (ApiError, ConfigurationError) as error:
-            return _refused(str(error))
+            _say(str(error), "outcome failed")
 
-    @app.callback(
-        output=_pushed(also=True),
-        inputs={
-            "asked": Input(card.REVERT, "data"),
-            "newest": State(NEWEST, "data"),
-            "stored": State(views.STORE, "data"),
-        },
-        prevent_initial_call=True,
-    )
-    async def revert(asked: dict[str, Any] | None, newest: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-        if not asked:
-            return _UNCHANGED
-        version = int(asked["version"])
-        run_id = View.of(stored).run_id or ""
-        try:
-            async with api.open() as client:
-                history = await client.newest(calls.control_history(run_id), HISTORY)
-                old = next((item for item in history if item.version == version), None)
-                if old is None:
-                    return _refused(f"Version {version} is not among the last {HISTORY}.")
-                document = old.control.to_document() | {"reason": f"revert to v{version}"}
-                wanted = Control.from_document(document)
-                pushed = await _push(client, run_id, wanted, newest, newest)
-                return pushed | {"fill": {"document": document, "base": pushed["base"]}}
-        except (ApiError, ConfigurationError) as error:
-            return _refused(str(error))
+
+async def _earlier(client: AsyncClient, run_id: str, version: int) -> Control:
+    """The control of an earlier version, with this as its reason."""
+    history = await client.newest(calls.control_history(run_id), HISTORY)
+    old = next((item for item in history if item.version == version), None)
+    if old is None:
+        raise ConfigurationError(f"Version {version} is not among the last {HISTORY}.")
+    return Control.from_document(old.control.to_document() | {"reason": f"revert to v{version}"})
 
 
 async def _push(
     client: AsyncClient, run_id: str, wanted: Control, base: Mapping[str, Any], over: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> None:
     """Push a control made from `base`, over the version that its author has seen."""
     try:
         pushed = await client.ask(calls.set_control(run_id, wanted, if_version=over["version"]))
     except ControlConflict:
         theirs = await client.ask(calls.control(run_id))
         words = conflict_words(theirs, wanted, Control.from_document(base["document"]))
-        return _refused("Not pushed: the control changed meanwhile.") | {
-            "conflict": words,
-            "conflict_look": "conflict",
-        }
-    return _UNCHANGED | {
-        "answered": time.time(),
-        "outcome": f"Pushed as v{pushed.version}: {name_of(pushed.control)}.",
-        "look": "outcome done",
-        "conflict_look": "conflict gone",
-        "base": known(pushed),
-        "reason": "",
-    }
+        _say("Not pushed: the control changed meanwhile.", "outcome failed", conflict=words)
+        return
+    _say(f"Pushed as v{pushed.version}: {name_of(pushed.control)}.", "outcome done")
+    set_props(card.FILL, {"data": {"document": known(pushed)["document"], "base": known(pushed)}})
 
 
-def _refused(message: str) -> dict[str, Any]:
-    return _UNCHANGED | {
-        "answered": time.time(),
-        "outcome": message,
-        "look": "outcome failed",
-        "conflict_look": "conflict gone",
-    }
+def _say(words: str, look: str, *, conflict: str = "") -> None:
+    """What became of a push, and both documents of a conflict."""
+    set_props(card.OUTCOME, {"children": words, "className": look})
+    set_props(card.CONFLICT_WORDS, {"children": conflict})
+    set_props(card.CONFLICT, {"className": "conflict" if conflict else "conflict gone"})

@@ -8,26 +8,24 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, unquote
 
-import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import chart_card, choice, icon, place_id, row, text
+from isentrope_dashboard.components.basics import chart_card, icon, place_id, row, search, text
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import overview
+from isentrope_dashboard.pages import charts
 from isentrope_dashboard.theme import COLOURS
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import LatestMetric
 from isentrope_wire.control_answers import ControlVersion
-from isentrope_wire.metrics import AT_A_GLANCE, METRICS, Show, reported_names
+from isentrope_wire.metrics import AT_A_GLANCE, METRICS, reported_names
 
 MOST_CHARTS = 24
 """Drawn at once: more would make a page of 300 metrics slow."""
@@ -127,7 +125,6 @@ def listed(entries: Sequence[str]) -> str:
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """The charts."""
     run_id = view.run_id or ""
     run, history, answer = await asyncio.gather(
         client.ask(calls.run(run_id)),
@@ -136,7 +133,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     )
     latest = {item.name: item for item in answer.items}
     arranged = arrange(latest, view)
-    scale, first, last = await overview.read_range(client, run, view, history)
+    scale, first, last = await charts.read_range(client, run, view, history)
     series = {}
     if arranged.drawn:
         asked = calls.series(run_id, arranged.drawn, from_step=first, to_step=last, points=CHART_POINTS)
@@ -147,21 +144,16 @@ async def read(client: AsyncClient, view: View) -> Values:
         ends=view.zoom or ends_of(series, scale),
         smooth=view.smooth,
         log=view.query.get("log") == "on",
-        marks=[mark.step for mark in overview.marks(history, ())],
+        marks=[mark.step for mark in charts.marks(history, ())],
     )
-    figures: dict[str, dict[str, Any]] = {name: metric_figure([Line(name, series.get(name, EMPTY), COLOURS[view.scheme]["iris"])], look, _show(name))
-               for name in arranged.drawn}  # fmt: skip
-    charts = [*(("glance", name) for name in arranged.glance),
+    ink = COLOURS[view.scheme]["iris"]
+    figures = {name: metric_figure(name, [Line(name, series.get(name, EMPTY), ink)], look) for name in arranged.drawn}
+    places = [*(("glance", name) for name in arranged.glance),
               *((group.name, name) for group in arranged.groups if group.is_open for name in group.metrics[: group.charts])]  # fmt: skip
     return {
         "metrics": _body(arranged, latest, view, is_over=run.status.is_over),
-        **{place_id("chart", place, name): figures[name] for place, name in charts},
+        **{place_id("chart", place, name): figures[name] for place, name in places},
     }
-
-
-def _show(name: str) -> Show:
-    known = METRICS.get(name)
-    return Show.PERCENT if known is not None and known.show is Show.PERCENT else Show.NUMBER
 
 
 def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View, *, is_over: bool) -> list[Component]:
@@ -255,12 +247,8 @@ def _note(title: str, says: str) -> html.Div:
 
 def tools(view: View, history: Sequence[ControlVersion]) -> Component:
     """Search, and what all charts of the tab show."""
-    search = dmc.TextInput(
-        id={"param": "q"}, value=view.query.get("q", ""), debounce=300, size="xs", w=180, placeholder="Search metrics",
-        leftSection=icon("search", 14), className="search", **{"aria-label": "Search metrics"},
-    )  # fmt: skip
-    log = choice("log", [("off", "Linear"), ("on", "Log")], view.query.get("log", "off"), "Scale of the y axis")
-    return row(search, overview.tools(view, history), log, name="tools")
+    find = search("q", view.query.get("q", ""), "Search metrics", width=180)
+    return row(find, charts.tools(view, history, log=True), name="tools")
 
 
 async def layout(_client: AsyncClient, _view: View) -> Component:

@@ -1,149 +1,70 @@
-"""The overview of a run: the health line, four numbers and four charts; beside them the control card (`pages.control`)."""
+"""The overview of a run: the health line with a button that tries the cure, four numbers and four charts; beside them the
+control card (`pages.control`). The numbers are means of the last ten steps against the early level, which a single step can't
+mislead."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from dash import html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
-from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.components import summary
-from isentrope_dashboard.components.basics import chart_card, choice, row
-from isentrope_dashboard.components.summary import Readings, health_line
-from isentrope_dashboard.figures import overview
-from isentrope_dashboard.figures.chart import EMPTY, Scale
-from isentrope_dashboard.figures.overview import NEXT_STEPS, Forecast, Mark, Shown
-from isentrope_dashboard.formatting import control_markers, short_label
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components.basics import icon, row, sparkline, text, with_symbols
+from isentrope_dashboard.components.header import STATUS
+from isentrope_dashboard.figures.chart import EMPTY, smoothed
+from isentrope_dashboard.figures.panel import NEXT_STEPS, Forecast, Shown
+from isentrope_dashboard.figures.panels import OVERVIEW
+from isentrope_dashboard.formatting import MISSING, change, number, percent, short_label
 from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import Alert, RunDetail, SeriesAnswer, SeriesColumns, Status
+from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.metrics import ENTROPY_MEAN, TIME_STEP_SECONDS, TOKEN_COUNT, Metric
+from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, EarlyLevel
 
-CHART_POINTS = 600
 FIRST_STEPS = 10
 LAST_STEPS = 20
-BEFORE_CONTROL = 20
-"""Steps shown before the control, in the window that begins with it."""
-
-TALL, SHORT = 325, 227
-NOT_IMPORTED = "Not in the imported history"
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """What the overview shows."""
     run_id = view.run_id or ""
-    run, diagnosis, history, alerts = await asyncio.gather(
-        client.ask(calls.run(run_id)),
-        client.ask(calls.diagnosis(run_id)),
-        client.newest(calls.control_history(run_id), 50),
-        client.newest(calls.alerts(run_id), 50),
-    )
-    scale, first, last = await read_range(client, run, view, history)
+    run, diagnosis = await asyncio.gather(client.ask(calls.run(run_id)), client.ask(calls.diagnosis(run_id)))
     begins = (diagnosis.step or 0) - (diagnosis.lost_in_steps or 0)
-    charted, early, newest = await asyncio.gather(
-        client.ask(calls.series(run_id, overview.METRICS, from_step=first, to_step=last, points=CHART_POINTS)),
-        client.ask(calls.series(run_id, summary.METRICS, to_step=begins + FIRST_STEPS)),
-        client.ask(calls.series(run_id, summary.METRICS, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
+    is_live = run.status == Status.RUNNING
+    shown, early, newest = await asyncio.gather(
+        charts.read_shown(client, view, run, OVERVIEW, is_live=is_live, early_level=diagnosis.early_level),
+        client.ask(calls.series(run_id, KPIS, to_step=begins + FIRST_STEPS)),
+        client.ask(calls.series(run_id, KPIS, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
     )
     readings = [
-        Readings(*(answer.series.get(name, EMPTY) for answer in (early, charted, newest))) for name in summary.METRICS
+        Readings(early.series.get(name, EMPTY), shown.columns(name), newest.series.get(name, EMPTY)) for name in KPIS
     ]
-    shown = Shown(
-        scheme=view.scheme,
-        scale=scale,
-        first=_first_step(charted, first),
-        last=run.step or 0,
-        zoom=view.zoom,
-        smooth=view.smooth,
-        is_live=run.status == Status.RUNNING,
-        absent=(
-            "" if not run.status.is_over else NOT_IMPORTED if run.status == Status.IMPORTED else "None was reported"
-        ),
-        marks=marks(history, alerts),
-        early_level=diagnosis.early_level,
-        forecasts=forecasts(diagnosis, history, charted) if run.status == Status.RUNNING else [],
-    )
+    if is_live:
+        shown = replace(shown, forecasts=forecasts(diagnosis, shown))
+    figures, absent = charts.draw(OVERVIEW, shown)
+    nothing = "None was reported" if run.status.is_over else ""
     return {
         "health": health_line(diagnosis, run),
-        "kpis": summary.kpi_cards(*readings),
-        "chart-entropy": overview.entropy_figure(charted.series, shown),
-        "chart-reward": overview.reward_figure(charted.series, shown),
-        "chart-change": overview.change_figure(charted.series, shown),
-        "chart-clip": overview.clip_figure(charted.series, shown),
-    }
+        "kpis": kpi_cards(*readings),
+        **{f"chart-{panel.name}": charts.note(nothing or absent[panel.title], view)
+           for panel in OVERVIEW if panel.title in absent},
+        **figures,
+    }  # fmt: skip
 
 
-async def read_range(
-    client: AsyncClient, run: RunDetail, view: View, history: Sequence[ControlVersion]
-) -> tuple[Scale, int | None, int | None]:
-    """The x axis, and the first and last step to read: of the zoom, or of the window; None: the run's own."""
-    scale = await read_scale(client, run.id, view)
-    if view.zoom is None:
-        return scale, *window(run, view, history)
-    first, last = (scale.step_at(place) for place in view.zoom)
-    return scale, max(0, int(first) - 1), int(last) + 1
-
-
-async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
-    """The x axis that the reader chose; steps where the run reports neither time nor tokens."""
-    if view.axis == "step":
-        return Scale()
-    row = TIME_STEP_SECONDS if view.axis == "time" else TOKEN_COUNT
-    return Scale.of(view.axis, await read_metric(client, run_id, row, points=CHART_POINTS))
-
-
-async def read_metric(
-    client: AsyncClient, run_id: str, row: Metric, *, from_step: int | None = None, points: int | None = None
-) -> SeriesColumns:
-    """A metric under the name that the run gives it; EMPTY where it was never reported."""
-    try:
-        answer = await client.ask(calls.series(run_id, row.names, from_step=from_step, points=points))
-    except ApiError as error:
-        if error.code == "metric_unknown":
-            return EMPTY
-        raise
-    return next((answer.series[name] for name in row.names if answer.series[name].step), EMPTY)
-
-
-def window(run: RunDetail, view: View, history: Sequence[ControlVersion]) -> tuple[int | None, int | None]:
-    """The first and last step that the reader wants to see; None: the run's own."""
-    if view.window.isdecimal():
-        return max(0, (run.step or 0) - int(view.window) + 1), None
-    if view.window == "control":
-        applied = [item.applied_step for item in history if item.version > 0 and item.applied_step is not None]
-        return (max(0, applied[0] - BEFORE_CONTROL) if applied else None), None
-    return None, None
-
-
-def _first_step(answer: SeriesAnswer, wanted: int | None) -> int:
-    known = [columns.step[0] for columns in answer.series.values() if columns.step]
-    return min(known, default=wanted or 0)
-
-
-def marks(history: Sequence[ControlVersion], alerts: Sequence[Alert]) -> list[Mark]:
-    """What the charts mark: applied controls, and the alarms about the entropy."""
-    controls = [Mark(step=step, label=label) for step, label in control_markers(history)]
-    alarms = [
-        Mark(step=alert.step, label=alert.level.capitalize(), kind=str(alert.level), text=alert.message)
-        for alert in alerts
-        if alert.kind in ("collapse", "explosion")
-    ]
-    return sorted([*controls, *alarms], key=lambda mark: mark.step)
-
-
-def forecasts(diagnosis: Diagnosis, history: Sequence[ControlVersion], charted: SeriesAnswer) -> list[Forecast]:
+def forecasts(diagnosis: Diagnosis, shown: Shown) -> list[Forecast]:
     """Where the entropy goes: at its present slope, and with the suggested control; for some steps after a control was
     applied, where it would have gone without it, and where it was predicted to go with it."""
-    entropy = charted.series.get(ENTROPY_MEAN, EMPTY)
-    newest = next((item for item in history if item.version > 0 and item.applied_step is not None), None)
+    entropy = shown.columns(ENTROPY_MEAN)
+    newest = next((item for item in shown.history if item.version > 0 and item.applied_step is not None), None)
     if newest is not None and newest.verdict is not None and newest.applied_step in entropy.step:
         start = newest.applied_step
         if (diagnosis.step or 0) - start <= NEXT_STEPS:
@@ -155,20 +76,18 @@ def forecasts(diagnosis: Diagnosis, history: Sequence[ControlVersion], charted: 
             ]
     if diagnosis.step is None:
         return []
-    level, slope, suggestion = diagnosis.entropy, diagnosis.slope, diagnosis.suggestion
+    suggestion, slope = diagnosis.suggestion, diagnosis.slope
     ends = (diagnosis.slope_low, diagnosis.slope_high)
-    lines = _forecast("unchanged", diagnosis.step, level, slope, ends)
-    before = None if suggestion is None else suggestion.change_before
-    after = None if suggestion is None else suggestion.change_after
-    if suggestion is not None and slope is not None and before is not None and after is not None:
-        # What the prediction says of the control, on the course that was observed.
-        gained = after - before
-        label = f"with {short_label(Control.from_document(suggestion.control), None)}"
-        lines += _forecast(
-            label, diagnosis.step, level, slope + gained, clip_fraction=suggestion.clip_fraction, helps=True,
-            is_suggested=True,
-        )  # fmt: skip
-    return lines
+    lines = _forecast("unchanged", diagnosis.step, diagnosis.entropy, slope, ends)
+    if suggestion is None or slope is None or suggestion.change_before is None or suggestion.change_after is None:
+        return lines
+    # What the prediction says of the control, on the course that was observed.
+    gained = suggestion.change_after - suggestion.change_before
+    label = f"with {short_label(Control.from_document(suggestion.control), None)}"
+    return lines + _forecast(
+        label, diagnosis.step, diagnosis.entropy, slope + gained, clip_fraction=suggestion.clip_fraction, helps=True,
+        name="suggested",
+    )  # fmt: skip
 
 
 def _forecast(
@@ -177,73 +96,165 @@ def _forecast(
     entropy: float | None,
     slope: float | None,
     ends: tuple[float | None, float | None] = (None, None),
-    *,
-    clip_fraction: float | None = None,
-    helps: bool = False,
-    is_suggested: bool = False,
+    **known: Any,
 ) -> list[Forecast]:
     """One line; none where its numbers are not known."""
     if entropy is None or slope is None or not math.isfinite(entropy + slope):
         return []
     low, high = ends
-    return [
-        Forecast(
-            label=label, start=start, entropy=entropy, slope=slope, slope_low=low, slope_high=high,
-            clip_fraction=clip_fraction, helps=helps, is_suggested=is_suggested,
-        )
-    ]  # fmt: skip
+    return [Forecast(label=label, start=start, entropy=entropy, slope=slope, slope_low=low, slope_high=high, **known)]
 
 
 async def layout(_client: AsyncClient, _view: View) -> Component:
     """The overview's left column; the control card is mounted beside it."""
-    charts: list[tuple[str, str, str, int, Mapping[str, Any]]] = [
-        (
-            "chart-entropy", "Entropy", "nats", TALL,
-            {"says": "Entropy over steps, with the early level and what the next 50 steps are predicted to bring",
-             "shown": [("observed", "line", "iris"), ("predicted", "dash", "dim")]},
-        ),
-        ("chart-reward", "Reward", "mean", TALL, {"says": "Reward over steps", "shown": [("smoothed", "line", "iris")]}),
-        (
-            "chart-change", "Change of entropy", "nats a step", SHORT,
-            {"says": "Predicted entropy change with its 90 % band, and the observed change, over steps",
-             "shown": [("predicted", "line", "iris"), ("90 % band", "band", "iris"), ("observed", "line", "observed")]},
-        ),
-        (
-            "chart-clip", "Clipped tokens", "of tokens", SHORT,
-            {"says": "Share of the tokens that the active method clips, over steps", "shown": [("clipped", "line", "iris")]},
-        ),
-    ]  # fmt: skip
+    places = [html.Div(id="kpis", className="kpis"), html.Div([*map(charts.panel_card, OVERVIEW)], className="charts")]
     return html.Div(
-        [
-            html.Div(id="health", className="health-place"),
-            html.Div(
-                [
-                    html.Div(id="kpis", className="kpis"),
-                    html.Div(
-                        [
-                            chart_card(name, title=title, unit=unit, height=height, **more)
-                            for name, title, unit, height, more in charts
-                        ],
-                        className="charts",
-                    ),
-                ],
-                className="overview-left",
-            ),
-        ],
+        [html.Div(id="health", className="health-place"), html.Div(places, className="overview-left")],
         className="overview",
     )
 
 
-def tools(view: View, history: Sequence[ControlVersion]) -> Component:
-    """What all charts of the tab show: window, axis, smoothing."""
-    applied = next((item for item in history if item.version > 0 and item.applied_step is not None), None)
-    since = [("control", f"Since v{applied.version}")] if applied else []
-    return row(
-        choice("window", [("50", "Last 50"), ("200", "Last 200"), *since, ("all", "All")], view.window, "Steps shown"),
-        choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
-        choice("smooth", [("off", "Raw"), ("on", "Smooth")], "on" if view.smooth else "off", "Smoothing"),
-        name="tools",
+TRY = "try"
+
+_FLAGS = {
+    HealthLevel.NO_DATA: ("No data", "clock"),
+    HealthLevel.HEALTHY: ("Healthy", "check"),
+    HealthLevel.WATCH: ("Watch", "eye"),
+    HealthLevel.ACT: ("Act", "alert"),
+    HealthLevel.HOLDING: ("Holding", "check"),
+}
+
+
+def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
+    """The line of a run; of one that is over, how it ended and what became of its entropy."""
+    word, drawing = _FLAGS[diagnosis.level]
+    look, message = str(diagnosis.level), diagnosis.message
+    if run.status.is_over:  # how it was doing calls nobody any more
+        word, tone, _ = STATUS[run.status]
+        drawing, look = "alert" if tone == "act" else "clock", tone
+        message = _sentence(message.removeprefix(f"{word}: "))
+    why: list[Any] = [message]
+    if diagnosis.cause is not None:
+        why += [" ", *with_symbols(_sentence(diagnosis.cause.message))]
+    cure: list[Any] = []
+    if diagnosis.suggestion is not None:
+        head, colon, rest = diagnosis.suggestion.message.partition(":")
+        cure = [html.B(head + colon), rest]
+    elif diagnosis.verdict is not None:
+        cure = [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
+    buttons: list[Any] = []
+    if diagnosis.cause is not None:
+        buttons.append(html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"}))
+    if diagnosis.suggestion is not None:
+        control = diagnosis.suggestion.control
+        fill = json.dumps({"document": control, "reason": control.get("reason") or ""})
+        label = ["Try it", icon("arrow", 14)]
+        buttons.append(html.Button(label, id=TRY, type="button", className="button main", **{"data-fill": fill}))
+    return html.Div(
+        [
+            html.Div([icon(drawing, 18), word], className="flag"),
+            html.Div([html.Div(why, className="why num"), html.Div(cure, className="cure num")], className="spacer"),
+            *buttons,
+        ],
+        className=f"health {look}".strip(),
+        role="status",
     )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
+
+
+NEWEST_STEPS = 10
+SPARK_POINTS = 60
+KPIS = (ENTROPY_MEAN, REWARD_MEAN, ENTROPY_PREDICTED_CHANGE, CLIP_FRACTION)
+"""Metrics of the numbers, in the order of `kpi_cards`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """A metric's first values, its last ones, and its course."""
+
+    first: SeriesColumns
+    """Of the run's first steps."""
+    course: SeriesColumns
+    """Of the steps that the charts show, perhaps reduced."""
+    last: SeriesColumns
+    """Of the last steps, not reduced."""
+
+    @property
+    def early(self) -> float | None:
+        """The early level as the alerts define it."""
+        level = EarlyLevel()
+        for value in self.first.value:
+            if math.isfinite(value):
+                level.add(value)
+        return level.level
+
+    @property
+    def now(self) -> float | None:
+        """The mean of the last ten steps; NaN where all of them are not finite."""
+        newest = self.last.value[-NEWEST_STEPS:]
+        known = [value for value in newest if math.isfinite(value)]
+        return fmean(known) if known else (math.nan if newest else None)
+
+
+def kpi_cards(entropy: Readings, reward: Readings, predicted: Readings, clipped: Readings) -> list[html.Section]:
+    """The cards of the overview."""
+    early, now = clipped.early, clipped.now
+    points = None if early is None or now is None else 100 * (now - early)
+    pace = predicted.early
+    return [
+        _card("Entropy", "nats", number(entropy.now), *_against(entropy, loss_is_bad=True), entropy),
+        _card("Reward", "mean", number(reward.now), *_against(reward, loss_is_bad=True), reward),
+        _card(
+            "Predicted ΔH", "nats a step", change(predicted.now),
+            *(("", "", "not calibrated") if pace is None or predicted.now is None
+              else (_share(predicted.now, pace), "", f"of early pace {change(pace)}")),
+            predicted,
+        ),
+        _card(
+            "Clipped", "of tokens", percent(now),
+            "" if points is None else f"{number(points, 1, signed=True)} pt", "",
+            "" if early is None else f"early {percent(early)}", clipped,
+        ),
+    ]  # fmt: skip
+
+
+def _share(now: float, early: float) -> str:
+    return MISSING if early == 0 or not math.isfinite(now) else percent(now / early, 0)
+
+
+def _against(readings: Readings, *, loss_is_bad: bool) -> tuple[str, str, str]:
+    """The difference in percent, its tone, and what it is compared with."""
+    early, now = readings.early, readings.now
+    if early is None or now is None or not math.isfinite(now):
+        return "", "", "" if early is None else f"early {number(early)}"
+    if early == 0:
+        return "", "", "early 0"
+    share = (now - early) / abs(early)
+    tone = "" if abs(share) < 0.05 or not loss_is_bad else ("act" if share <= -0.25 else "ok" if share > 0 else "")
+    return f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%", tone, f"vs early {number(early)}"
+
+
+def _card(
+    title: str, unit: str, value: str, difference: str, tone: str, early: str, readings: Readings
+) -> html.Section:
+    words = html.Div(
+        [
+            html.Div([html.H2(title, className="kpi-title"), text(unit, "dim")], className="row"),
+            html.Div(value, className="kpi-value"),
+            row(
+                html.Span(difference, className=f"difference {tone}".strip()),
+                html.Span(early, className="small dim num"),
+            ),
+        ],
+        className="kpi-words",
+    )
+    stride = math.ceil(len(readings.course.step) / SPARK_POINTS) or 1
+    drawing = sparkline(smoothed(readings.course, 3)[::-stride][::-1])
+    line = html.I(className="spark iris", style={"--drawing": drawing})
+    return html.Section([words, line], className="card kpi")
 
 
 PART = Part(name="overview", read=read, layout=layout)

@@ -14,11 +14,10 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
-from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import audit, config, control, distributions, metrics, overview, steps, tokens
+from isentrope_dashboard.live import Api, Part, Values
+from isentrope_dashboard.pages import audit, charts, config, control, distributions, metrics, overview, steps, tokens
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import TIME_STEP_SECONDS
@@ -46,10 +45,10 @@ class Tab:
 
 TABS: Mapping[str, Tab] = {
     "overview": Tab(
-        label="Overview", parts=[overview.PART, control.PART], tools=overview.tools, register=control.register
+        label="Overview", parts=[overview.PART, control.PART], tools=charts.tools, register=control.register
     ),
     "tokens": Tab(label="Tokens", parts=[steps.PART, tokens.PART]),
-    "distributions": Tab(label="Distributions", parts=[steps.PART, distributions.PART], tools=overview.tools),
+    "distributions": Tab(label="Distributions", parts=[steps.PART, distributions.PART], tools=charts.tools),
     "metrics": Tab(label="Metrics", parts=[metrics.PART], tools=metrics.tools),
     "config": Tab(label="Config", parts=[config.PART], register=config.register),
     "audit": Tab(label="Audit", parts=[audit.PART], register=audit.register),
@@ -60,7 +59,7 @@ async def _read_state(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     first = max(0, (run.step or 0) - PACE_STEPS + 1)
-    paces = await overview.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first)
+    paces = await charts.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first)
     return {"run-state": header.run_state(run, paces)}
 
 
@@ -98,7 +97,6 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
 
 
 async def tab_body(client: AsyncClient, view: View) -> Component:
-    """What the open tab shows."""
     tab = TABS.get(view.tab, TABS["overview"])
     parts = await asyncio.gather(*(part.component(client, view) for part in tab.parts))
     name = view.tab if view.tab in TABS else "overview"
@@ -114,7 +112,6 @@ async def _tools(client: AsyncClient, view: View) -> Any:
 
 
 def register(app: Dash, api: Api) -> None:
-    """Open tabs."""
     for tab in TABS.values():
         if tab.register is not None:
             tab.register(app, api)

@@ -1,8 +1,14 @@
-"""The list of runs: any number of them, those that need a person first; filters, and what is done with chosen ones."""
+"""The list of runs: any number of them, those that need a person first; filters, and what is done with chosen ones.
+
+Cells are drawn here and shown as they are by the browser. Names, tags and errors come from runs: they are children of
+components, so that the browser shows them as text.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -16,15 +22,26 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import live
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import choice, dialog, icon, row, spacer, text
-from isentrope_dashboard.components.run_rows import project_row, run_row
-from isentrope_dashboard.formatting import count
-from isentrope_dashboard.live import refusal
+from isentrope_dashboard.components.basics import (
+    RIGHT,
+    chip,
+    choice,
+    dialog,
+    grid,
+    icon,
+    row,
+    search,
+    spacer,
+    sparkline,
+    text,
+)
+from isentrope_dashboard.components.header import STATUS
+from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, threshold
+from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages import start
-from isentrope_dashboard.view import View
-from isentrope_wire.answers import HealthLevel, RunCounts, Status, TokenScope
+from isentrope_dashboard.view import View, address_of
+from isentrope_wire.answers import DigestControl, HealthLevel, RunCounts, RunSummary, Status, TokenScope
 
 GRID = "runs"
 BLOCK_ROWS = 50
@@ -43,8 +60,6 @@ _BY_PROJECT = "project"
 Cursor = list[Any] | None
 """Where a block of rows begins: a project where rows are grouped, the cursor of the API, whether the row of the project
 was already shown. None: at the top."""
-
-RIGHT: Final[dict[str, Any]] = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
 
 
 def _column(field: str, name: str, width: int, **more: Any) -> dict[str, Any]:
@@ -79,7 +94,6 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         dcc.Store(id="runs-cursors", data={}),
         dcc.Store(id="runs-chosen", data=[]),
         dcc.Store(id="runs-changed", data=0),
-        _edit_form(),
         _delete_form(),
     ]
     return header.page("", *body, here="/"), "Runs · Isentrope"
@@ -89,15 +103,11 @@ def _filters(view: View, options: Sequence[Any]) -> list[Component]:
     healths, projects, tags = options
     statuses = [("", "Any status"), *((str(status), words[0]) for status, words in header.STATUS.items())]
     orders = [("", "Needs you first"), ("newest", "Newest first"), (_BY_PROJECT, "Group by project")]
-    search = dmc.TextInput(
-        id={"param": "q"}, value=view.query.get("q", ""), debounce=300, size="xs", w=220,
-        placeholder="Search name, id, tag, error", leftSection=icon("search", 14), rightSection=html.Kbd("/"),
-        className="search", **{"aria-label": "Search"},
-    )  # fmt: skip
+    find = search("q", view.query.get("q", ""), "Search name, id, tag, error", width=220, rightSection=html.Kbd("/"))
     health = choice("health", [], view.query.get("health", ""), "Health")
     health.data = healths
     return [
-        search,
+        find,
         health,
         _select("project", projects, view, 132),
         _select("status", _data(statuses), view, 112),
@@ -123,53 +133,34 @@ def _actions(scope: TokenScope) -> list[Component]:
         [icon("compare", 13), html.Span(id="compare-words")], id="compare-runs", href="/compare", hidden=True,
         className="button primary",
     )  # fmt: skip
-    edit = dmc.Button("Edit", id="edit-run", variant="default", size="xs", style={"display": "none"})
     delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style={"display": "none"})
-    allowed = {TokenScope.CONTROL: [edit], TokenScope.ADMIN: [edit, delete]}.get(scope, [])
     begin = html.A([icon("plus", 13), "Start a run"], href="/start", className="button")
-    return [compare, html.Div(allowed, className="row"), begin]
+    return [compare, html.Div([delete] if scope == TokenScope.ADMIN else [], className="row"), begin]
 
 
 def _grid() -> dag.AgGrid:
-    return dag.AgGrid(
-        id=GRID,
-        rowModelType="infinite",
-        columnDefs=COLUMNS,
-        getRowId="params.data.id",
-        defaultColDef={"sortable": False, "resizable": True, "suppressHeaderMenuButton": True, "suppressMovable": True},
+    return grid(
+        GRID, COLUMNS, row_id="id", empty="No run passes these filters", className="runs-grid", rowModelType="infinite",
+        defaultColDef={"sortable": False},
         dashGridOptions={
-            "theme": {"function": "themeQuartz.withParams(isentropeTheme)"},
             "rowSelection": {
                 "mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False,
                 "isRowSelectable": {"function": "isRun(params)"}, "hideDisabledCheckboxes": True,
             },
             "selectionColumnDef": {"headerName": "Chosen", "headerClass": "unseen", "width": 40},
             "rowHeight": 40,
-            "headerHeight": 32,
             "cacheBlockSize": BLOCK_ROWS,
             "maxBlocksInCache": BLOCKS_KEPT,
             "maxConcurrentDatasourceRequests": 1,  # each block begins where the one before ends
             "isFullWidthRow": {"function": "isProject(params)"},
             "fullWidthCellRenderer": "ProjectRow",
-            "tabToNextCell": {"function": "leaveGrid()"},
-            "tabToNextHeader": {"function": "leaveGrid()"},
-            "localeText": {"noRowsToShow": "No run passes these filters"},
-            "animateRows": False,
         },
         eventListeners={
             "gridSizeChanged": ["fitColumns(params)"],
             "firstDataRendered": ["fitColumns(params)"],
             "cellKeyDown": ["openRow(params)"],
         },
-        className="runs-grid",
-        style={"height": None},  # the style sheet has it
     )  # fmt: skip
-
-
-def _edit_form() -> dmc.Modal:
-    name = dmc.TextInput(id="edit-name", label="Name")
-    tags = dmc.TagsInput(id="edit-tags", label="Tags", maxTags=50, clearable=True)
-    return dialog("edit", "Edit this run", dmc.Button("Save", id="edit-save", size="xs"), name, tags)
 
 
 def _delete_form() -> dmc.Modal:
@@ -275,7 +266,7 @@ async def _page(
 
 
 def register(app: Dash, api: Api) -> None:
-    """Read blocks of rows, keep the counts up to date, edit and delete chosen runs."""
+    """Read blocks of rows, keep the counts up to date, delete chosen runs."""
 
     @app.callback(
         Output(GRID, "getRowsResponse"),
@@ -324,10 +315,9 @@ def register(app: Dash, api: Api) -> None:
         Input(GRID, "selectedRows"),
         prevent_initial_call=True,
     )
-    for button, when in (("edit-run", "one"), ("delete-runs", "some")):
-        app.clientside_callback(
-            ClientsideFunction(browser, when), Output(button, "style"), Input("runs-chosen", "data")
-        )
+    app.clientside_callback(
+        ClientsideFunction(browser, "some"), Output("delete-runs", "style"), Input("runs-chosen", "data")
+    )
     app.clientside_callback(
         ClientsideFunction(browser, "refresh"),
         Output("runs-changed", "id"),
@@ -345,37 +335,6 @@ def register(app: Dash, api: Api) -> None:
 
 def _register_changes(app: Dash, api: Api) -> None:
     @app.callback(
-        Output("edit-form", "opened"),
-        Output("edit-name", "value"),
-        Output("edit-tags", "value"),
-        Output("edit-refused", "children"),
-        Input("edit-run", "n_clicks"),
-        State("runs-chosen", "data"),
-        prevent_initial_call=True,
-    )
-    async def open_edit(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
-        return True, chosen[0]["label"], chosen[0]["tag_names"], None
-
-    @app.callback(
-        Output("edit-form", "opened", allow_duplicate=True),
-        Output("edit-refused", "children", allow_duplicate=True),
-        Output("runs-changed", "data"),
-        Input("edit-save", "n_clicks"),
-        State("edit-name", "value"),
-        State("edit-tags", "value"),
-        State("runs-chosen", "data"),
-        State("runs-changed", "data"),
-        prevent_initial_call=True,
-    )
-    async def save_edit(_clicks: int, name: str, tags: list[str], chosen: list[dict[str, Any]], changed: int) -> Any:
-        try:
-            async with api.open() as client:
-                await client.ask(calls.edit_run(chosen[0]["id"], name.strip(), tags or [], None))
-        except ApiError as error:
-            return True, refusal(error), no_update
-        return False, None, changed + 1
-
-    @app.callback(
         Output("delete-form", "opened"),
         Output("delete-words", "children"),
         Output("delete-refused", "children"),
@@ -390,7 +349,7 @@ def _register_changes(app: Dash, api: Api) -> None:
     @app.callback(
         Output("delete-form", "opened", allow_duplicate=True),
         Output("delete-refused", "children", allow_duplicate=True),
-        Output("runs-changed", "data", allow_duplicate=True),
+        Output("runs-changed", "data"),
         Output(GRID, "selectedRows"),
         Input("delete-confirmed", "n_clicks"),
         State("runs-chosen", "data"),
@@ -407,3 +366,130 @@ def _register_changes(app: Dash, api: Api) -> None:
                     if error.status != 404:  # somebody else deleted it
                         refused.append(refusal(error))
         return bool(refused), refused, changed + 1, [] if not refused else no_update
+
+
+_HEALTH = {
+    HealthLevel.ACT: ("Act", "act"),
+    HealthLevel.WATCH: ("Watch", "watch"),
+    HealthLevel.HEALTHY: ("Healthy", "ok"),
+    HealthLevel.HOLDING: ("Holding", "ok full"),
+    HealthLevel.NO_DATA: ("No data", "none"),
+}
+"""The word, and the kind of its sign: a disc, a half disc, a ring, a disc, a dotted ring."""
+
+
+def run_row(run: RunSummary) -> dict[str, Any]:
+    """The row: what actions need, and the cell of each column."""
+    digest = run.digest
+    word, tone = health(run)
+    planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
+    return {
+        "id": run.id,
+        "label": run.name,
+        "health": html.Span([html.I(className="sign"), word], className=f"health-word {tone}"),
+        "name": _two_lines(
+            html.A(run.name, href=address_of(run.id), tabIndex=-1, title=run.name), f"{run.id} · {run.project}"
+        ),
+        "status": _two_lines(*_status(run)),
+        "lost": _share_lost(digest.share_lost if digest else None, tone),
+        "lost_in": _steps_left(run),
+        "entropy": _line(digest.entropy_line, digest.entropy, "iris") if digest else MISSING,
+        "reward": _line(digest.reward_line, digest.reward, "dim") if digest else MISSING,
+        "step": f"{count(run.step)}{planned}",
+        "control": _control(digest.control if digest else None),
+        "tags": [chip(tag) for tag in run.tags] or MISSING,
+        "reported": MISSING if run.last_report_at is None else _age(run.last_report_at),
+    }
+
+
+def project_row(name: str, counts: RunCounts) -> dict[str, Any]:
+    """The row above the runs of a project."""
+    running, act = counts.statuses.get(Status.RUNNING, 0), counts.levels.get(HealthLevel.ACT, 0)
+    notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
+    notes += [f"{running} live"] if running else []
+    notes += [f"{act} {'needs' if act == 1 else 'need'} you"] if act else []
+    return {
+        "id": f":project:{name}",  # no run has a colon in its id
+        "project": html.Div([html.B(name or "no project"), text(" · ".join(notes), "dim")], className="project-row"),
+    }
+
+
+def health(run: RunSummary) -> tuple[str, str]:
+    """The word and the tone of a run's health: its level while it reports."""
+    if run.status.is_over:
+        return "Ended", "none"
+    if run.status == Status.SILENT:
+        return "Silent", "watch"
+    return _HEALTH[run.digest.level if run.digest else HealthLevel.NO_DATA]
+
+
+def _two_lines(first: Component | str, second: str) -> html.Div:
+    return html.Div([first, html.Span(second, className="dim", title=second)], className="two-lines")
+
+
+def _status(run: RunSummary) -> tuple[Component, str]:
+    """The word, and below it what explains it."""
+    word, tone, _ = STATUS.get(run.status, (str(run.status), "", ""))
+    digest = run.digest
+    reason = ""
+    match run.status:
+        case Status.RUNNING | Status.SILENT if run.last_report_at is None:
+            reason = "no report yet"
+        case Status.RUNNING if digest and digest.seconds_per_step is not None:
+            reason = f"{seconds(digest.seconds_per_step)} per step"
+        case Status.FINISHED if run.planned_steps and run.step is not None and run.step >= run.planned_steps:
+            reason = f"all {count(run.planned_steps)} steps"
+        case Status.FAILED:
+            reason = digest.reason if digest else ""
+        case Status.SILENT if run.last_report_at is not None:
+            minutes = max(1, round((time.time() - run.last_report_at) / 60))
+            reason = f"no report for {minutes} min" if minutes < 120 else f"no report for {minutes // 60} h"
+        case Status.ENDED:
+            reason = "the process ended without finishing"
+    return text(word, tone if run.status in (Status.FAILED, Status.SILENT) else ""), reason
+
+
+def _share_lost(share: float | None, tone: str) -> Any:
+    if share is None or not math.isfinite(share):
+        return MISSING
+    width = f"{100 * min(1.0, max(0.0, share)):.0f}%"
+    bar = html.I(html.I(className=tone, style={"width": width}), className="lost-bar")
+    return html.Span([bar, percent(share, 0)], className="lost-share")
+
+
+def _steps_left(run: RunSummary) -> str:
+    digest = run.digest
+    if digest is None or run.status.is_over:
+        return MISSING
+    if digest.share_lost is not None and digest.share_lost >= 0.75:
+        return "lost"
+    steps = digest.steps_to_three_quarters_lost
+    if steps is None or not math.isfinite(steps):
+        return MISSING
+    whole = math.ceil(steps)
+    return f"{count(whole)} {'step' if whole == 1 else 'steps'}"
+
+
+def _line(values: Sequence[float | None], newest: float | None, tone: str) -> Any:
+    """A line beside its newest value; MISSING where nothing was measured."""
+    if newest is None:
+        return MISSING
+    return html.Span([html.I(className=f"spark {tone}", style={"--drawing": sparkline(values)}), number(newest)])
+
+
+def _control(control: DigestControl | None) -> str:
+    """The active control in a few characters: `Clip_V µ 1.00`, `hold 75%`."""
+    if control is None:
+        return MISSING
+    if control.hold_target is not None:
+        return f"hold {control.hold_target}"
+    low, high = control.mu_low, control.mu_high
+    if low is not None and low == high:
+        return f"{method(control.method)} µ {threshold(low)}"
+    sides = [f"{name} {threshold(value)}" for name, value in (("µ₋", low), ("µ₊", high)) if value is not None]
+    return " ".join([method(control.method), *sides])
+
+
+def _age(at: float) -> html.Span:
+    # The browser fills in how long ago this is, and counts on.
+    return html.Span("", **{"data-since": at, "data-before": ""})

@@ -13,10 +13,9 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
-from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import card, icon, row, spacer, text
-from isentrope_dashboard.live import refusal
+from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.view import View, address_of
 from isentrope_wire.answers import TokenScope
 
@@ -125,7 +124,7 @@ def register(app: Dash, api: Api) -> None:
             return code(environment(origin, api.grpc_port, None)), no_update, None
         try:
             async with api.open() as client:
-                made = await client.ask(calls.create_access_token("ingest", "training", None, None))
+                made = await client.ask(calls.create_access_token("ingest", "training"))
         except ApiError as error:
             return no_update, no_update, refusal(error)
         words = "Shown only now: copy it. It is listed under Access, where it can be revoked."

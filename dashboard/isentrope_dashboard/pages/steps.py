@@ -14,10 +14,10 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard.components.basics import icon, native, text
 from isentrope_dashboard.figures.chart import EMPTY
-from isentrope_dashboard.figures.overview import Mark
+from isentrope_dashboard.figures.panel import Mark
 from isentrope_dashboard.formatting import change, count
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages.overview import marks
+from isentrope_dashboard.pages.charts import marks
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RunDetail, Status, StepReport
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE, TOKEN_COUNT
@@ -68,7 +68,6 @@ async def report_of(client: AsyncClient, run_id: str, step: int | None) -> StepR
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """What the bar shows."""
     run_id = view.run_id or ""
     run, history, alerts, first = await asyncio.gather(
         client.ask(calls.run(run_id)),
@@ -143,7 +142,6 @@ def _words(report: StepReport | None) -> list[Any]:
 
 
 async def layout(_client: AsyncClient, _view: View) -> Component:
-    """The place of the bar."""
     return html.Div(id="step-bar", className="row card step-bar")
 
 

@@ -7,22 +7,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import dash_ag_grid as dag
-import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import card, choice, icon, row, spacer, symbol, text
+from isentrope_dashboard.components.basics import RIGHT, card, choice, grid, row, search, spacer, symbol, text
 from isentrope_dashboard.components.token_text import Filter, legend, rollout_rows, top_token_table, visible
-from isentrope_dashboard.figures.pull import QUADRANTS
+from isentrope_dashboard.figures.panels import QUADRANTS
 from isentrope_dashboard.formatting import change, count, percent
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages.overview import NOT_IMPORTED
 from isentrope_dashboard.pages.steps import NO_STEP, PARAM, chosen_step, report_of
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import RecurringTokens, Rollouts, Status, StepReport, TopTokens
+from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
 
 RECURRING_STEPS = 10
 NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
@@ -30,7 +27,6 @@ GATE_TOKENS = "This step reported no tokens: scores and advantages were not pass
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """What the tab shows."""
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     step = await chosen_step(client, run, view)
@@ -43,8 +39,8 @@ async def read(client: AsyncClient, view: View) -> Values:
     report = await report_of(client, run_id, step)
     chosen = Filter.of(view)
     context, how_many = _context(rollouts, top, chosen)
-    if not rollouts.items and not top.items and (run.step is None or run.status == Status.IMPORTED):
-        context = [_sentence(NO_STEP if run.step is None else f"{NOT_IMPORTED}.")]
+    if not rollouts.items and not top.items and run.step is None:
+        context = [_sentence(NO_STEP)]
     return {
         "token-context": context,
         "token-count": how_many,
@@ -148,7 +144,7 @@ def _steps_words(recurring: RecurringTokens) -> str:
 
 def _number(field: str, name: str, width: int, written: str, **more: Any) -> dict[str, Any]:
     return {
-        "field": field, "headerName": name, "width": width, "type": "rightAligned", "cellClass": "num ag-right-aligned-cell",
+        "field": field, "headerName": name, "width": width, **RIGHT,
         "valueFormatter": {"function": f"params.value == null ? '–' : {written}"}, **more,
     }  # fmt: skip
 
@@ -176,10 +172,7 @@ COLUMNS: Sequence[dict[str, Any]] = (
 async def layout(_client: AsyncClient, view: View) -> Component:
     """Filters over two columns: running text, and beside it the pull and the recurring tokens."""
     chosen = Filter.of(view)
-    find = dmc.TextInput(
-        id={"param": "q"}, value=chosen.text, placeholder="Find a token", leftSection=icon("search", 14), size="xs",
-        w=176, debounce=300, className="search", **{"aria-label": "Find a token"},
-    )  # fmt: skip
+    find = search("q", chosen.text, "Find a token", width=176)
     filters = row(
         find,
         choice("sign", [("both", "Both signs"), ("down", "Pulls down"), ("up", "Raises")], chosen.sign, "Effect"),
@@ -205,21 +198,12 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         beside=text("nats per unit gain", "dim small"),
         name="token-side",
     )
-    grid = dag.AgGrid(
-        id="recurring",
-        columnDefs=list(COLUMNS),
-        getRowId="params.data.id",
-        defaultColDef={"sortable": True, "suppressHeaderMenuButton": True, "suppressMovable": True, "resizable": False},
-        dashGridOptions={
-            "theme": {"function": "themeQuartz.withParams(isentropeTheme)"}, "rowHeight": 31, "headerHeight": 28,
-            "tabToNextCell": {"function": "leaveGrid()"}, "tabToNextHeader": {"function": "leaveGrid()"},
-            "localeText": {"noRowsToShow": "No token recurs, or none passes the filters"}, "animateRows": False,
-        },
-        className="recurring-grid",
-        style={"height": None},
+    tokens = grid(
+        "recurring", COLUMNS, row_id="id", empty="No token recurs, or none passes the filters", className="recurring-grid",
+        defaultColDef={"resizable": False}, dashGridOptions={"rowHeight": 31, "headerHeight": 28},
     )  # fmt: skip
     recurring = card(
-        grid,
+        tokens,
         title="Recurring tokens",
         beside=html.Span(id="recurring-steps", className="dim small num"),
         name="token-side recurring-card",

@@ -1,4 +1,4 @@
-"""The commands that need neither torch nor a server's code: runs, metrics, export, import, control, watch, sync, mcp, doctor.
+"""The commands that need neither torch nor a server's code: runs, metrics, export, control, watch, sync, mcp, doctor.
 
 Help must be quick, so what a command needs is imported when it runs.
 """
@@ -9,7 +9,7 @@ import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,9 @@ from isentrope.cli.printing import (
     step_in_words,
 )
 from isentrope_wire.answers import HealthLevel, RunOrder, Status
-from isentrope_wire.control import TARGETS, Hold, HoldSide, Scope
+from isentrope_wire.control import TARGETS, Hold, Scope
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.methods import METHODS, name_and_value
+from isentrope_wire.methods import METHODS, SUGGESTED, name_and_value
 from isentrope_wire.numbers import plain_json, printable
 
 if TYPE_CHECKING:
@@ -35,15 +35,10 @@ if TYPE_CHECKING:
     from isentrope.transport.sync import SyncResult
     from isentrope_wire.control_answers import ControlVersion, RunControl
 
-_HOLD_FIELDS = {
-    "hold_target": "target",
-    "hold_max_change": "max_change_per_step",
-    "hold_mu_min": "mu_min",
-    "hold_mu_max": "mu_max",
-    "hold_side": "side",
-    "reward_guard": "reward_guard",
-}
-"""Fields of a control's hold, by the name of their option."""
+_HOLD_BOUNDS = [field.name for field in fields(Hold) if field.name not in TARGETS]
+
+_ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
+"""Of a switch; `name_and_value` reads off as no value."""
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 url_option = click.option("--url", default=None, help="The server's address.  [default: ISENTROPE_URL]")
@@ -222,29 +217,11 @@ def export(
     "'1:100% 200:25%'.",
 )
 @click.option(
-    "--hold-max-change",
-    type=float,
-    default=None,
-    metavar="NATS",
-    help="Largest correction of a step; a faster approach is slowed.  [default: 5% of the distance, or of the target]",
-)
-@click.option("--hold-mu-min", type=float, default=None, help="Lowest threshold that the hold may set.")
-@click.option(
-    "--hold-mu-max",
-    type=float,
-    default=None,
-    help="Highest threshold that the hold may set; above it nothing is clipped.",
-)
-@click.option(
-    "--hold-side",
-    type=click.Choice([str(side) for side in HoldSide]),
-    default=None,
-    help="In which direction the hold may move the entropy.",
-)
-@click.option(
-    "--reward-guard/--no-reward-guard",
-    default=None,
-    help="End the hold when the reward begins to fall while it acts.  [default: yes]",
+    "--hold",
+    "hold_fields",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"Another field of the hold, such as side=raise; one of {', '.join(_HOLD_BOUNDS)}. May be repeated.",
 )
 @click.option("--no-hold", is_flag=True, help="End the hold; the thresholds stay as they are.")
 @click.option("--reason", default=None, help="The reason, kept in the history.")
@@ -264,6 +241,8 @@ def export(
 def control(
     run: str,
     parameters: tuple[str, ...],
+    hold_target: str | None,
+    hold_fields: tuple[str, ...],
     no_hold: bool,
     expires_in: int | None,
     wait: bool,
@@ -277,9 +256,13 @@ def control(
     With --method, the options describe the new control completely. Without it, they change the newest control.
     """
     changes = {name: value for name, value in given.items() if value is not None}
-    hold = {field: changes.pop(option) for option, field in _HOLD_FIELDS.items() if option in changes}
+    hold = {name: _ON_OFF.get(value, value) for name, value in _named(hold_fields).items()}
+    if hold_target is not None:
+        hold["target"] = hold_target
     if no_hold and hold:
-        raise click.UsageError("--no-hold ends a hold and the other --hold options start one: give one or the other.")
+        raise click.UsageError(
+            "--no-hold ends a hold, --hold-target and --hold start or change one: give one or the other."
+        )
     if no_hold or hold:
         changes["hold"] = hold or None
     if parameters:
@@ -379,49 +362,15 @@ def _sync_line(result: SyncResult) -> str:
     return printable(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}")
 
 
-@click.command("import")
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
-@click.option("--name", default=None, help="The run's name.  [default: the file's]")
-@click.option("--project", default="imported", show_default=True, help="The run's project.")
-@click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC]")
-@as_json_option
-def import_history(path: Path, name: str | None, project: str, target: str | None, as_json: bool) -> None:
-    """Import a run that another tool recorded.
-
-    FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), a file that `isentrope export` wrote (.parquet,
-    .csv, .jsonl), or prime-rl's token_exports folder. Safe to repeat: the same file gives the same run.
-    """
-    from isentrope.imports.delivery import deliver
-    from isentrope.imports.history import read_history
-    from isentrope.imports.prime_rl import is_token_export, read_token_export
-    from isentrope_wire import environment
-
-    reports = read_token_export(path) if is_token_export(path) else read_history(path)
-    imported = deliver(
-        reports,
-        name=name or path.resolve().stem,
-        project=project,
-        source=path.name,
-        target=target or environment.grpc_target(),
-        token=environment.token(),
-    )
-    if as_json:
-        click.echo(json.dumps(asdict(imported), indent=2))
-        return
-    click.echo(f"run: {imported.run}")
-    reports_in_words = "1 report" if imported.reports == 1 else f"{imported.reports} reports"
-    click.echo(f"{reports_in_words}, steps {imported.first_step} to {imported.last_step}")
-
-
 @click.command()
 @as_json_option
 def doctor(as_json: bool) -> None:
-    """Check versions, home, server, token and ingest, and show how to solve problems."""
-    from isentrope.cli.doctor import as_json as to_json
-    from isentrope.cli.doctor import as_lines, examine
+    """Check version, server, token, ingest and spool, and show how to solve problems."""
+    from isentrope.cli.doctor import examine
 
     findings = examine()
-    click.echo(to_json(findings) if as_json else "\n".join(as_lines(findings)))
+    lines = [asdict(one) for one in findings]
+    click.echo(json.dumps(lines, indent=2) if as_json else "\n".join(map(str, findings)))
     if not all(finding.ok for finding in findings):
         raise click.exceptions.Exit(1)
 
@@ -470,7 +419,7 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
     if changes.get("hold"):
         # A field alone changes the hold of the newest control, which has a target.
         known["hold"] = {"target": "1", **changes["hold"]}
-    Control.from_document({"method": "clip_v", "mu_low": 1.0, **known})
+    Control.from_document({"method": SUGGESTED, "mu_low": 1.0, **known})
 
 
 def _named(parameters: Sequence[str]) -> dict[str, object]:

@@ -24,7 +24,6 @@ COMMANDS = {
     "demo": "isentrope_trainer.commands:demo",
     "doctor": "isentrope.cli.commands:doctor",
     "export": "isentrope.cli.commands:export",
-    "import": "isentrope.cli.commands:import_history",
     "mcp": "isentrope.cli.commands:mcp",
     "metrics": "isentrope.cli.commands:metrics",
     "reproduce": "isentrope_trainer.reproduce.commands:reproduce",

@@ -1,6 +1,6 @@
-"""The view of `isentrope watch RUN`: what is read from the server, the numbers shown, the frame drawn of them, the loop.
+"""The view of `isentrope watch RUN`: what is read from the server, the frame drawn of it, the loop.
 
-`numbers_of` and `frame` are pure. `RunReader` asks the server for what is new, `watch_run` prints one frame, or draws frames
+`frame` is pure. `RunReader` asks the server for what is new, `watch_run` prints one frame, or draws frames
 until `q` is pressed and pushes the suggested control where a person confirms it.
 """
 
@@ -28,9 +28,9 @@ from rich.text import Text
 from isentrope.cli.printing import age_in_words, control_in_words, step_in_words
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError, ControlConflict
-from isentrope_wire.answers import Gap, HealthLevel, RunDetail, SeriesAnswer, Status
+from isentrope_wire.answers import Gap, HealthLevel, RunDetail, SeriesAnswer
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import RunControl, Verdict
+from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.health import Diagnosis, Suggestion
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
@@ -46,6 +46,7 @@ Series = Mapping[str, Mapping[int, float]]
 """Metric -> step -> value."""
 
 _CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE)
+_LATEST = frozenset({ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, REWARD_MEAN, CLIP_FRACTION})
 _POINTS = 300
 """Of each series, at first; a terminal has no more columns to show. Three times as many are read again, reduced."""
 _REFRESH_SECONDS = 1.0
@@ -62,67 +63,26 @@ _HEALTH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What the server answered about a run."""
+    """What a frame shows: the server's answers about a run. Changes in nats a step, shares in [0, 1]."""
 
     run: RunDetail
     diagnosis: Diagnosis
     latest: Mapping[str, float] = field(default_factory=dict)
-    """The newest value of each metric."""
+    """The newest value of each of the metrics that are shown, where it was measured."""
     gaps: Sequence[Gap] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
-    """What a frame shows. Changes in nats a step, shares in [0, 1]; None: not measured."""
-
-    run: str
-    name: str
-    status: Status
-    error: str
-    """Of a failed run."""
-    step: str
-    """The newest step, with the planned ones where they are known."""
-    last_report_at: float | None
-    diagnosis: Diagnosis
-    predicted_change: float | None
-    observed_change: float | None
-    reward: float | None
-    clip_fraction: float | None
-    control: RunControl
-    lost_records: int
-
-
-def numbers_of(look: Look) -> Numbers:
-    """The numbers of a frame."""
-    run, latest = look.run, look.latest
-    return Numbers(
-        run=run.id,
-        name=run.name,
-        status=run.status,
-        error=run.error,
-        step=step_in_words(run),
-        last_report_at=run.last_report_at,
-        diagnosis=look.diagnosis,
-        predicted_change=latest.get(ENTROPY_PREDICTED_CHANGE),
-        observed_change=latest.get(ENTROPY_OBSERVED_CHANGE),
-        reward=latest.get(REWARD_MEAN),
-        clip_fraction=latest.get(CLIP_FRACTION),
-        control=run.control,
-        lost_records=sum(gap.last_seq - gap.first_seq + 1 for gap in look.gaps),
-    )
-
-
-def frame(numbers: Numbers, series: Series, *, width: int, height: int | None, note: str = "") -> RenderableType:
+def frame(look: Look, series: Series, *, width: int, height: int | None, note: str = "") -> RenderableType:
     """One picture of a run.
 
     Args:
-        numbers: what the texts show.
+        look: what the texts show.
         series: what the charts show: the metrics of `_CHARTED`, those that there are.
         width: of the terminal, in characters; below 100 the entropy alone is drawn.
         height: of the terminal, in lines; the charts take what the texts leave. None: of no terminal.
         note: the last lines: the keys, a question, an answer, that the server is lost.
     """
-    diagnosis = numbers.diagnosis
+    diagnosis = look.diagnosis
     word, style = _HEALTH[diagnosis.level]
     health = Text.assemble((f"{word}  ", style), printable(diagnosis.message))
     below_it = {
@@ -133,8 +93,8 @@ def frame(numbers: Numbers, series: Series, *, width: int, height: int | None, n
     for name, text in below_it.items():
         if text:
             health.append(f"\n{name}: ", style="bold").append(printable(text))
-    title = Text(printable(f"{numbers.name}  {numbers.run}"))
-    texts: list[RenderableType] = [Panel(health, title=title, title_align="left", border_style=style), _facts(numbers)]
+    title = Text(printable(f"{look.run.name}  {look.run.id}"))
+    texts: list[RenderableType] = [Panel(health, title=title, title_align="left", border_style=style), _facts(look)]
     below = [Text("\n".join(map(printable, note.split("\n"))), style="bold")] if note else []
     taken = sum(len(Console(width=width, height=25).render_lines(one)) for one in (*texts, *below))
     room = 14 if height is None else height - taken
@@ -175,20 +135,26 @@ def _verdict_in_words(verdict: Verdict | None) -> str:
     return "; ".join(words)
 
 
-def _facts(numbers: Numbers) -> Table:
-    control = numbers.control
+def _facts(look: Look) -> Table:
+    run, latest, diagnosis = look.run, look.latest, look.diagnosis
+    control = run.control
     # The last line of a traceback is the error.
-    status = ": ".join([numbers.status, *numbers.error.strip().splitlines()[-1:]])
+    status = ": ".join([run.status, *run.error.strip().splitlines()[-1:]])
     active = control.active
     running = "" if active is None or active.version == control.version else f"; version {active.version} is active"
-    diagnosis = numbers.diagnosis
     of_early = "" if diagnosis.early_level is None else f", early level {_number(diagnosis.early_level)}"
+    lost = sum(gap.last_seq - gap.first_seq + 1 for gap in look.gaps)
     rows = [
-        ("status", status, "last report", age_in_words(numbers.last_report_at)),
-        ("step", numbers.step, "records lost", str(numbers.lost_records)),
+        ("status", status, "last report", age_in_words(run.last_report_at)),
+        ("step", step_in_words(run), "records lost", str(lost)),
         ("entropy", f"{_number(diagnosis.entropy)}{of_early}", "share lost", _percent(diagnosis.share_lost)),
-        ("predicted", _number(numbers.predicted_change), "observed", _number(numbers.observed_change)),
-        ("reward", _number(numbers.reward), "clipped", _percent(numbers.clip_fraction)),
+        (
+            "predicted",
+            _number(latest.get(ENTROPY_PREDICTED_CHANGE)),
+            "observed",
+            _number(latest.get(ENTROPY_OBSERVED_CHANGE)),
+        ),
+        ("reward", _number(latest.get(REWARD_MEAN)), "clipped", _percent(latest.get(CLIP_FRACTION))),
         ("control", control_in_words(control), f"version {control.version}", f"{control.state}{running}"),
     ]
     table = Table.grid(padding=(0, 2))
@@ -253,7 +219,7 @@ class RunReader:
         diagnosis = self._client.diagnosis(self._run)
         answer = self._client.series(self._run, _CHARTED, since=self._cursor, points=_POINTS)
         if self._merge(answer) or self._cursor is None:
-            latest = {metric.name: metric.value for metric in self._client.latest(self._run)}
+            latest = {item.name: item.value for item in self._client.latest(self._run) if item.name in _LATEST}
             self.look = Look(run=run, diagnosis=diagnosis, latest=latest, gaps=self._client.gaps(self._run))
         else:
             self.look = replace(self.look, run=run, diagnosis=diagnosis)
@@ -270,7 +236,7 @@ class RunReader:
         return answer.reset or any(columns.step for columns in answer.series.values())
 
 
-def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Numbers:
+def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Look:
     """Show a run.
 
     Args:
@@ -280,7 +246,7 @@ def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Numbers:
         quiet: print nothing.
 
     Returns:
-        The numbers shown last.
+        What was shown last.
 
     Raises:
         ApiError: the run can't be read. While frames are drawn, a server that gives no answer is waited for.
@@ -292,20 +258,19 @@ def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Numbers:
             _draw_until_quit(client, reader, console, pressed)
     elif not quiet:
         plain = Console(color_system=None, highlight=False)
-        numbers = numbers_of(reader.look)
-        plain.print(frame(numbers, reader.series, width=plain.width, height=None))
-    return numbers_of(reader.look)
+        plain.print(frame(reader.look, reader.series, width=plain.width, height=None))
+    return reader.look
 
 
 def _draw_until_quit(client: Client, reader: RunReader, console: Console, pressed: Callable[[float], str]) -> None:
     note = lost = ""
-    asked: Numbers | None = None  # what was shown when `p` was pressed
+    asked: Look | None = None  # what was shown when `p` was pressed
     with Live(console=console, screen=True, auto_refresh=False) as screen:
         due = time.monotonic() + _REFRESH_SECONDS
         while True:
-            numbers = numbers_of(reader.look)
+            look = reader.look
             below = "\n".join(filter(None, (lost, note))) or "p pushes the suggestion, q quits"
-            drawn = frame(numbers, reader.series, width=console.width, height=console.height, note=below)
+            drawn = frame(look, reader.series, width=console.width, height=console.height, note=below)
             screen.update(drawn, refresh=True)
             for key in pressed(max(0.0, due - time.monotonic())):
                 if key == "q":
@@ -314,7 +279,7 @@ def _draw_until_quit(client: Client, reader: RunReader, console: Console, presse
                     note = _push(client, asked) if key == "y" else "Nothing was pushed."
                     asked, due = None, time.monotonic()
                 elif key == "p":
-                    asked, note = _question(numbers)
+                    asked, note = _question(look)
             if time.monotonic() < due:
                 continue
             try:
@@ -327,21 +292,21 @@ def _draw_until_quit(client: Client, reader: RunReader, console: Console, presse
             due = time.monotonic() + _REFRESH_SECONDS
 
 
-def _question(numbers: Numbers) -> tuple[Numbers | None, str]:
+def _question(look: Look) -> tuple[Look | None, str]:
     """What is asked about, if there is something, and the line to show."""
-    suggestion = numbers.diagnosis.suggestion
+    suggestion = look.diagnosis.suggestion
     if suggestion is None:
         return None, "No control is suggested."
-    ends = " It ends the hold." if numbers.control.hold else ""
-    return numbers, f"Push {_control_of(suggestion)}?{ends} y/n"
+    ends = " It ends the hold." if look.run.control.hold else ""
+    return look, f"Push {_control_of(suggestion)}?{ends} y/n"
 
 
-def _push(client: Client, asked: Numbers) -> str:
+def _push(client: Client, asked: Look) -> str:
     """Push the suggestion on the version that was shown beside it; the line to show."""
     assert asked.diagnosis.suggestion is not None
     document = asked.diagnosis.suggestion.control
     try:
-        item = client.set_control(asked.run, **document, if_version=asked.control.version)
+        item = client.set_control(asked.run.id, **document, if_version=asked.run.control.version)
     except ControlConflict as error:
         return f"Nothing was pushed, the control changed meanwhile: {error}"
     except ApiError as error:

@@ -22,7 +22,6 @@ from isentrope_wire.answers import (
     AccessToken,
     Alert,
     AuditEntry,
-    AuditVerification,
     CreatedToken,
     Gap,
     HistogramColumns,
@@ -42,7 +41,6 @@ from isentrope_wire.control import Control
 from isentrope_wire.control_answers import (
     ControlVersion,
     EntropyPerformance,
-    MethodDescription,
     RunControl,
     WhatIfAnswer,
 )
@@ -230,7 +228,7 @@ class Client(Connection):
         Returns:
             The number of bytes written.
         """
-        call = calls.export(run_id, format, names, labels)
+        call = calls.export(run_id, format=format, name=names, labels=labels)
         if not isinstance(to, str | os.PathLike):
             return self._download(call, to)
         complete = Path(to)
@@ -256,7 +254,7 @@ class Client(Connection):
         Raises:
             ApiError: The connection is lost; continue with the id of the last event.
         """
-        with self._lines(calls.live(run_id, since)) as lines:
+        with self._lines(calls.live(run_id, since=since)) as lines:
             for fields in _events_in(lines):
                 kind = fields.get("event", "")
                 if kind in _EVENTS:
@@ -307,7 +305,7 @@ class Client(Connection):
             mu_low: Lower threshold in standard deviations; None: that side does not clip.
             mu_high: Upper threshold, likewise.
             scope: On which tokens the thresholds act.
-            method: clip_b or clip_v; None: the step's own, else clip_v.
+            method: One with thresholds; None: the step's own if it has them, else the one that suggestions prefer.
             step: None: the newest that can answer.
             steps: The mean over so many steps, the last of them `step`; None: one.
             max_fraction: At most this share of the tokens is clipped, those furthest beyond their threshold.
@@ -327,7 +325,7 @@ class Client(Connection):
                 max_fraction=max_fraction,
                 denominator=denominator,
                 curve=curve,
-                sums=sums,
+                sums=sums or None,
             )
         )
 
@@ -374,10 +372,6 @@ class Client(Connection):
             reward: metric to fit; None: an evaluation's reward where the run has one, else `reward/mean`.
         """
         return self.ask(calls.law(run_id, points=points, reward=reward))
-
-    def methods(self) -> list[MethodDescription]:
-        """Every method that a control can name, with its parameters, their bounds and defaults."""
-        return self.ask(calls.methods()).items
 
     def control(self, run_id: str) -> RunControl:
         """The newest control version of a run, and in `active` the one active when the newest report was made."""
@@ -467,34 +461,22 @@ class Client(Connection):
         """Every token, revoked ones too, without its secret."""
         return self.ask(calls.access_tokens()).items
 
-    def create_access_token(
-        self, scope: str, *, name: str | None = None, run: str | None = None, project: str | None = None
-    ) -> CreatedToken:
+    def create_access_token(self, scope: str, *, name: str | None = None) -> CreatedToken:
         """Make a token. Its secret is in this answer's `token` and nowhere else.
 
         Args:
             scope: read, ingest, control or admin.
             name: Author of the changes made with it; None: the scope.
-            run: Only with ingest: the one run it reports, by id or name.
-            project: Only with ingest: the project whose runs it reports.
         """
-        return self.ask(calls.create_access_token(scope, name, run, project))
+        return self.ask(calls.create_access_token(scope, name))
 
     def revoke_access_token(self, token_id: str) -> None:
-        """Revoke a token: it is refused from now on, and its open streams are closed."""
+        """Revoke a token: requests with it are refused from now on."""
         self.ask(calls.revoke_access_token(token_id))
 
     def audit(self, *, run_id: str | None = None, limit: int | None = None) -> list[AuditEntry]:
         """Every change of controls, runs and tokens, newest first; of one run, or at most `limit`, where they are given."""
         return list(self.items(calls.audit(run_id), limit))
-
-    def verify_audit(self, *, head: str | None = None) -> AuditVerification:
-        """Check the audit trail.
-
-        Args:
-            head: The hash of an earlier verification, kept elsewhere: is it still part of the trail?
-        """
-        return self.ask(calls.verify_audit(head))
 
 
 def _events_in(lines: Iterable[str]) -> Iterator[dict[str, str]]:

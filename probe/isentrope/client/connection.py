@@ -83,7 +83,6 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def ask(self, call: Call[_A]) -> _A:
@@ -179,7 +178,8 @@ class AsyncClient:
 
 
 def _request(call: Call[Any]) -> dict[str, Any]:
-    query = {name: value for name, value in call.query.items() if value is not None}
+    given = {name: value for name, value in call.query.items() if value is not None}
+    query = {name: value if isinstance(value, str | int | float) else list(value) for name, value in given.items()}
     body = {} if call.body is None else {"json": call.body}
     return {"method": call.verb, "url": call.path, "params": query, "headers": dict(call.headers), **body}
 
@@ -218,7 +218,7 @@ def _answer(call: Call[_A], response: httpx.Response, url: str) -> _A:
         return cast(_A, None)
     try:
         return read(call.answer, response.json())
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise ApiError(
             f"The server at {url} answered {response.status_code} with something that is no answer of an Isentrope server.",
             response.status_code,
@@ -230,7 +230,7 @@ def _error(response: httpx.Response, url: str) -> ApiError:
     status = response.status_code
     try:
         detail = read(ErrorBody, response.json()).error
-    except (KeyError, TypeError, ValueError):
+    except ValueError:
         message = f"The server at {url} answered {status} {response.reason_phrase}, not as an Isentrope server does."
         return ApiError(message, status, "unexpected_answer")
     return (ControlConflict if status == httpx.codes.PRECONDITION_FAILED else ApiError)(

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import re
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from isentrope.errors import CheckpointError, ConfigurationError
 from isentrope.guard import Guard
 from isentrope.inputs import clip_factor_of
 from isentrope.probe import Probe
-from isentrope.scores import TokenScores, each_field
+from isentrope.scores import TokenScores
 from isentrope.statistics.tokens import detached
 from isentrope.transport.files import write_atomically
 from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, PROBE_ATTACHMENT_FAILURES, REWARD_MEAN
@@ -163,6 +164,16 @@ def in_worker(
     return Probe(os.environ.get("ISENTROPE_NAME") or name, config=config, group=group, **settings)
 
 
+def prompt_groups(prompts: Iterable[object], device: torch.device) -> Tensor:
+    """A number for the prompt of each sequence, [batch], the same on all ranks.
+
+    Args:
+        prompts: of each sequence, its text or another name.
+        device: where the numbers go.
+    """
+    return torch.tensor([zlib.crc32(str(prompt).encode()) for prompt in prompts], device=device)
+
+
 class Attachment:
     """One probe inside one training worker: scores wait between head and loss, the loss's log-probs pass the gate, and an
     update closes the step."""
@@ -192,25 +203,10 @@ class Attachment:
             scores = score()
             self._held.append(replace(detached(scores), token_ids=scores.token_ids))
 
-    def take(self, tokens: int | None = None) -> TokenScores | None:
-        """The oldest scores that are held: micro-batches reach their losses in the order of their heads.
-
-        Args:
-            tokens: take only so many from the front, where one head serves several losses. The scores must be flat.
-
-        Returns:
-            None where none are held, because scoring failed.
-        """
-        if not self._held:
-            return None
-        if tokens is None:
-            return self._held.popleft()
-        whole = self._held[0]
-        if whole.logprobs.shape[0] <= tokens:
-            self._held.popleft()
-        else:
-            self._held[0] = each_field(whole, lambda field: field[tokens:])
-        return each_field(whole, lambda field: field[:tokens])
+    def take(self) -> TokenScores | None:
+        """The oldest scores that are held, for micro-batches reach their losses in the order of their heads; None where scoring
+        failed."""
+        return self._held.popleft() if self._held else None
 
     def drop_held(self) -> None:
         """Forget scores that no loss has taken, before the first micro-batch of a step: a step may have been broken off."""

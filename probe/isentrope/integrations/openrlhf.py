@@ -17,18 +17,24 @@ from __future__ import annotations
 
 import functools
 import runpy
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from isentrope.integrations import deepspeed
-from isentrope.integrations.attachment import Attachment, Versions, check_parameters, in_worker, refuse, switched_on
+from isentrope.integrations.attachment import (
+    Attachment,
+    Versions,
+    check_parameters,
+    in_worker,
+    prompt_groups,
+    refuse,
+    switched_on,
+)
 from isentrope.scores import TokenScores, each_field
 
 VERSIONS = Versions("OpenRLHF", "openrlhf", at_least="0.11.2", below="0.12")
@@ -161,7 +167,6 @@ class TrainerAttachment(Attachment):
         scores = self.take()
         with self.guard.protect("reading a micro-batch of OpenRLHF's"):
             mask = experience.action_mask.bool()
-            of_sequences = {"reward": experience.rewards, "truncated": experience.truncated}
             self.count_completions(experience.rewards, mask)
             own = self.gate(
                 own,
@@ -171,8 +176,8 @@ class TrainerAttachment(Attachment):
                 old_logprobs=experience.action_log_probs,
                 sampler_logprobs=experience.rollout_log_probs,
                 ref_logprobs=experience.base_action_log_probs,
-                groups=_groups(experience.prompts, own),
-                completions={name: known for name, known in of_sequences.items() if known is not None},
+                groups=prompt_groups(experience.prompts, own.device) if len(experience.prompts) == len(own) else None,
+                completions=None if experience.rewards is None else {"reward": experience.rewards},
                 rescore=again,
             )
         return own, output
@@ -213,13 +218,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, SimpleNamespace):
         return {name: plain(part) for name, part in vars(value).items()}
     return value if isinstance(value, str | int | float | bool | list | None) else str(value)
-
-
-def _groups(prompts: list[str], own: Tensor) -> Tensor | None:
-    """A number for the prompt of each sequence, the same on all ranks; None where they are not known."""
-    if len(prompts) != len(own):
-        return None
-    return torch.tensor([zlib.crc32(prompt.encode()) for prompt in prompts], device=own.device)
 
 
 if __name__ == "__main__":

@@ -4,33 +4,144 @@
 
 or, after `isentrope.integrations.transformers.register()`, by `TrainingArguments(report_to="isentrope")`. Importing this
 module registers nothing. For scores, and for a control that acts, attach to a TRL trainer (`trl.py`) or use the probe.
+
+The probe's state is a file in the trainer's checkpoints. It is read from `args.resume_from_checkpoint` where that is set, else
+from `output_dir/checkpoint-STEP`. A checkpoint without the file, or with one that can't be read, is resumed all the same: the
+calibration then starts from the beginning.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
-from isentrope.integrations.reporting import StepReports, path_given, resume_training
-from isentrope.lifecycle import error_text
+from isentrope.integrations.attachment import resume_probe, save_probe
 from isentrope.probe import Probe
-from isentrope.trackers.known import requested_trackers
+from isentrope.trackers import requested_trackers
 from isentrope.transport.transport import Transport
+
+
+class StepReports(TrainerCallback):
+    """Closes one report per optimiser step, when the trainer has logged all that belongs to the step.
+
+    The trainer logs, evaluates and saves after `on_step_end`. So a step's report is closed when the next step begins or
+    training ends; no later forward has changed the parameters by then.
+    """
+
+    probe: Probe | None
+    """None before training begins."""
+
+    def __init__(self) -> None:
+        self._done: int | None = None
+        self._checkpoint_to_complete: Path | None = None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The update has been made and counted: `global_step` is its number."""
+        self._done = state.global_step
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """The step before is complete: nothing more is logged about it."""
+        self.close_open_step()
+
+    def on_log(self, *_: Any, logs: Mapping[str, Any] | None = None, **__: Any) -> None:
+        """Add what the trainer logs to the open step, under the trainer's own names."""
+        self.log(scalars_of(logs or {}))
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close the last step's report and end the run."""
+        self.close_open_step()
+        self._save_probe(self._checkpoint_to_complete)
+        self.finish()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write the probe's state into the checkpoint, with the report of this step closed.
+
+        The last step stays open: the trainer logs how the training went after it has saved.
+        """
+        self._checkpoint_to_complete = _folder_of(args, state)
+        if not control.should_training_stop:
+            self.close_open_step()
+            self._save_probe(self._checkpoint_to_complete)
+            self._checkpoint_to_complete = None
+
+    def close_open_step(self) -> None:
+        """Close the report of the last update, once."""
+        done, self._done = self._done, None
+        if done is not None:
+            self.close_step(done)
+
+    def log(self, scalars: Mapping[str, float | Tensor]) -> None:
+        """Add scalars to the step that is open."""
+        if self.probe is not None:
+            self.probe.log(scalars)
+
+    def close_step(self, step: int) -> None:
+        """Close the step with this number."""
+        if self.probe is not None:
+            self.probe.step(step)
+
+    def finish(self, status: str = "finished", error: str = "") -> None:
+        """End the run, where it has not ended."""
+        if self.probe is not None:
+            self.probe.finish(status, error)
+
+    def fail(self, error: str, *, alone: bool) -> None:
+        """End a run that training did not end; nothing to do where it did.
+
+        What failed may have been an evaluation or a save after an update. A single rank still sends that step's report;
+        of several, the others may be in another step, and would not take part.
+
+        Args:
+            error: the reason.
+            alone: whether this is the only rank.
+        """
+        if alone:
+            with contextlib.suppress(IsentropeError):
+                self.close_open_step()
+        self._done = None
+        self.finish("failed", error)
+
+    def _save_probe(self, folder: Path | None) -> None:
+        if folder is not None and self.probe is not None:
+            save_probe(self.probe, folder)
+
+
+def resume_training(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None = None) -> None:
+    """Continue the probe from the checkpoint that training continues from. Every rank must call this.
+
+    Args:
+        given: the folder that `train(resume_from_checkpoint=...)` was given; None: not known.
+    """
+    if state.global_step:
+        named, likely = args.resume_from_checkpoint, _folder_of(args, state)
+        resume_probe(probe, [given] if given else [Path(named), likely] if named else [likely])
+
+
+def _folder_of(args: TrainingArguments, state: TrainerState) -> Path:
+    """Of the checkpoint that the trainer writes at this step."""
+    return Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
+
+
+def scalars_of(logs: Mapping[str, Any]) -> dict[str, float | Tensor]:
+    """The numbers among what a trainer logs; a missing value (None) stays missing."""
+    return {
+        name: value
+        for name, value in logs.items()
+        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+    }
 
 
 class IsentropeCallback(StepReports):
     """Reports what a trainer logs. Scalars only: it sees no log-probs, so it measures no entropy and gates nothing.
 
-    A training that fails ends its run as failed, with the reason: at once where the trainer was built with this
-    callback; when the process ends where it was added later (`add_callback`), since it then never sees the trainer.
+    A training that fails ends its run as failed when the process ends, or when the trainer trains again.
     """
 
     def __init__(
@@ -61,16 +172,11 @@ class IsentropeCallback(StepReports):
         self._name, self._project, self._config = name, project, dict(config or {})
         self._mode, self._trackers, self._transport = mode, trackers, transport
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The trainer has been built: watch its `train` for failures."""
-        if (trainer := _trainer_that_calls()) is not None:
-            self._watch(trainer)
-
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin a run; a second `train()` is a second run."""
-        self._fail("Training was started again.", alone=args.world_size == 1)
+        self.fail("Training was started again.", alone=args.world_size == 1)
         self.probe = Probe(
             self._name or args.run_name,
             self._project,
@@ -80,56 +186,7 @@ class IsentropeCallback(StepReports):
             trackers=self._trackers,
             transport=self._transport,
         )
-        resume_training(self.probe, args, state, self._resumed_from)
-
-    def log(self, scalars: Mapping[str, float | Tensor]) -> None:
-        if self.probe is not None:
-            self.probe.log(scalars)
-
-    def close_step(self, step: int) -> None:
-        if self.probe is not None:
-            self.probe.step(step)
-
-    def finish(self, status: str = "finished", error: str = "") -> None:
-        if self.probe is not None:
-            self.probe.finish(status, error)
-
-    def _watch(self, trainer: Any) -> None:
-        theirs = trainer.train
-
-        @functools.wraps(theirs)
-        def train(*args: Any, **kwargs: Any) -> Any:
-            self._resumed_from = path_given(args, kwargs)
-            try:
-                return theirs(*args, **kwargs)
-            except BaseException as error:
-                self._fail(error_text(error), alone=trainer.args.world_size == 1)
-                raise
-
-        trainer.train = train
-
-    def _fail(self, error: str, *, alone: bool) -> None:
-        """End a run that training did not; nothing to do where it did.
-
-        What failed may have been an evaluation or a save after an update. A single rank still sends that step's report;
-        of several, the others may be in another step, and would not take part.
-        """
-        if alone:
-            with contextlib.suppress(IsentropeError):
-                self.close_open_step()
-        self._done = None
-        self.finish("failed", error)
-
-
-def _trainer_that_calls() -> Trainer | None:
-    """The nearest caller's `self` that is a trainer: callbacks are given everything but the trainer."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, Trainer):
-            return caller
-        frame = frame.f_back
-    return None
+        resume_training(self.probe, args, state)
 
 
 def register() -> None:

@@ -10,44 +10,41 @@ gradient only where the active control keeps it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from torch import Tensor
+from accelerate.utils import is_peft_model
+from torch import Tensor, nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
+from trl import GRPOTrainer, RLOOTrainer
 
-from isentrope.config import ThresholdSource
-from isentrope.errors import ConfigurationError, IsentropeError
+from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.inputs import LearningRates, clip_factor_of, learning_rates_of
-from isentrope.integrations.reporting import StepReports, path_given, resume_training
-from isentrope.integrations.trl_head import FusedHead, Head
+from isentrope.integrations.attachment import Versions, check_parameters, refuse
+from isentrope.integrations.transformers import IsentropeCallback, StepReports, resume_training
+from isentrope.integrations.trl_head import FusedHead, Head, self_check
 from isentrope.integrations.trl_loss import (
     SAMPLED,
     Inputs,
-    MicroBatch,
-    Sample,
     as_in_training,
     completion_scores,
-    default_tokens,
     old_logprobs,
     prompt_groups,
     token_mask,
-    truncated,
     with_kl_part,
 )
-from isentrope.integrations.trl_support import check_supported, policy_of, self_check
 from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
-from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Hold
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
@@ -70,6 +67,16 @@ ZERO_GROUPS = "frac_reward_zero_std", ADVANTAGE_ZERO_GROUP_FRACTION
 """The same for a metric that the probe itself counts from the advantages of the step's groups, where it knows the groups.
 TRL counts the rewards of a generation, averaged over `logging_steps`: the two must not be mixed in one series."""
 
+VERSIONS = Versions("TRL", "trl", at_least="1.15", below="1.17")
+
+WRAPPED = {
+    "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "compute_entropy"),
+    "_generate_and_score_completions": ("inputs",),
+    "_compute_loss": ("model", "inputs"),
+    "train": (),
+}
+"""The trainer's methods that are wrapped, and the parameters each must have."""
+
 
 def _holding(control: Control | None, hold: Mapping[str, object] | float | str | None) -> Control | None:
     if hold is None:
@@ -86,12 +93,8 @@ def attach(
     config: Mapping[str, object] | None = None,
     control: Control | None = None,
     hold: Mapping[str, object] | float | str | None = None,
-    run_id: str | None = None,
-    threshold_source: ThresholdSource = "auto",
     rescore_tokens: int | None = None,
-    mode: str | None = None,
-    trackers: object = None,
-    transport: Transport | None = None,
+    **settings: Any,
 ) -> Probe:
     """Measure, gate and report a TRL run. Neither TRL's loss nor its metrics change.
 
@@ -105,15 +108,12 @@ def attach(
         control: the control that the run starts with. Default: none.
         hold: the entropy to hold, in the place of the control's: a share of its early level such as 0.75, or the field
             `hold` of a control. Default: the control's.
-        run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one.
-        threshold_source: see `ProbeConfig.threshold_source`. A first pass exists where TRL computes the log-probs
-            before the update: always in RLOO, in GRPO where a batch serves several updates.
         rescore_tokens: how many tokens of a rank's step, prompts and padding included, are scored once more after the
             update at most, for the observed change. 0: it is not measured. Default: a sixteenth of the step, at least
             one sequence.
-        mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
-        trackers: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_TRACKERS`, or none.
-        transport: where reports go instead of the spool (tests).
+        **settings: others of `Probe`, such as `run_id`, `mode` and `trackers`. With `threshold_source="first_pass"`: a first
+            pass exists where TRL computes the log-probs before the update: always in RLOO, in GRPO where a batch serves
+            several updates.
 
     Returns:
         The probe. Its run ends when training does.
@@ -137,13 +137,9 @@ def attach(
             project,
             {"trainer": type(trainer).__name__, "head": head, **trainer.args.to_sanitized_dict(), **(config or {})},
             control=_holding(control, hold),
-            run_id=run_id,
             planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
-            mode=mode,
-            threshold_source=threshold_source,
             tokenizer=getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
-            trackers=trackers,
-            transport=transport,
+            **settings,
         )
     except BaseException:
         fused_head.remove()
@@ -183,7 +179,10 @@ class Attachment(StepReports):
         """Log-probs and scores computed while TRL generates; None: it does not generate."""
         self._rewards: Tensor | None = None
         """Of the completions that TRL generates now, [batch]."""
-        self._micro_batches: list[MicroBatch] = []
+        self._room: int | None = None
+        """Tokens of the open step that may still be scored again; None: it has no micro-batch yet."""
+        self._resumed_from: Path | None = None
+        """What `train` was given."""
         self._groups_known = False
         """Whether the groups of the open step are known."""
         self._learning_rates: LearningRates | None = None
@@ -232,16 +231,12 @@ class Attachment(StepReports):
         self._probe.log({**scalars, **promised})
 
     def close_step(self, step: int) -> None:
-        batches, self._micro_batches = self._micro_batches, []
-        self._groups_known = False
-        tokens = default_tokens(batches) if self._rescore_tokens is None else self._rescore_tokens
-        sample = Sample.of(batches, step, tokens) if batches and tokens else None
-        rescore = None if sample is None else functools.partial(self._rescored, sample, batches)
+        self._groups_known, self._room = False, None
         if self._guard.failures:
             self._probe.log({PROBE_ATTACHMENT_FAILURES: float(self._guard.failures)})
         rates, self._learning_rates = self._learning_rates, None
         clip_factor, self._clip_factor = self._clip_factor, None
-        self._probe.step(step, self._trainer.optimizer, rescore, learning_rates=rates, clip_factor=clip_factor)
+        self._probe.step(step, self._trainer.optimizer, learning_rates=rates, clip_factor=clip_factor)
         self._guard.settled = True
 
     def finish(self, status: str = "finished", error: str = "") -> None:
@@ -263,21 +258,14 @@ class Attachment(StepReports):
     def _train(self, *args: Any, **kwargs: Any) -> Any:
         if self._finished:
             logger.warning("The attached run has ended: this training is not observed. Detach, then attach again.")
-        self._resumed_from = path_given(args, kwargs)
+        given = args[0] if args else kwargs.get("resume_from_checkpoint")
+        self._resumed_from = Path(given) if isinstance(given, str | PathLike) else None
         try:
             return self._theirs["train"](*args, **kwargs)
         except BaseException as error:
-            self._close_after_failure()
-            self.finish("failed", error_text(error))
+            self._rescore_tokens = 0
+            self.fail(error_text(error), alone=self._trainer.accelerator.num_processes == 1)
             raise
-
-    def _close_after_failure(self) -> None:
-        """Send the report of the last update: what failed may have been an evaluation or a save after it."""
-        self._rescore_tokens = 0
-        # On a single rank only: others may be in another step, and would not take part.
-        if self._trainer.accelerator.num_processes == 1:
-            with contextlib.suppress(IsentropeError):
-                self.close_open_step()
 
     def _clip_gradient(self, *args: Any, **kwargs: Any) -> Any:
         """Keep by how much the gradient of the update was clipped; the norm stays on its device."""
@@ -355,13 +343,8 @@ class Attachment(StepReports):
         with self._guard.protect("finding groups by their prompts"):
             groups = prompt_groups(inputs)
             self._groups_known = True
-        completions: dict[str, Tensor] = {}
-        with self._guard.protect("finding truncated completions"):
-            if (cut := truncated(self._trainer, inputs)) is not None:
-                completions["truncated"] = cut
-        if (rewards := inputs.get(_REWARDS)) is not None:
-            completions["reward"] = rewards
-        gated = self._probe.gate(
+        rewards = inputs.get(_REWARDS)
+        return self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
             inputs["advantages"],
             token_mask(inputs),
@@ -369,18 +352,42 @@ class Attachment(StepReports):
             sampler_logprobs=inputs.get(SAMPLED),
             ref_logprobs=inputs.get("ref_per_token_logps"),
             groups=groups,
-            completions=completions,
+            completions=None if rewards is None else {"reward": rewards},
+            rescore=self._rescore_of(inputs),
         )
-        self._micro_batches.append(MicroBatch.of(inputs))
-        return gated
 
-    def _rescored(self, sample: Sample, batches: list[MicroBatch]) -> list[TokenScores]:
-        ids, mask, completion = sample.forward_inputs(batches)
-        # Below TRL's profiling decorator, which would log this forward as one of its own.
-        forward = inspect.unwrap(type(self._trainer)._get_per_token_logps_and_entropies)
-        with as_in_training(self._trainer.model), self._head.recording(alone=True) as records:
-            logprobs, *_ = forward(self._trainer, self._trainer.model, ids, mask, completion)
-        return sample.spread(completion_scores(records, logprobs).entropies, batches)
+    def _rescore_of(self, inputs: Inputs) -> Callable[[], TokenScores] | None:
+        """What scores the first sequences of a micro-batch once more after the update; None where the step has its share.
+
+        TRL has shuffled the sequences, so the first ones are a random sample. Where not even one fits, its end is cut off.
+        """
+        (rows, tokens), prompt = inputs["completion_ids"].shape, inputs["prompt_ids"].shape[1]
+        width, is_first = prompt + tokens, self._room is None
+        if self._room is None:
+            sixteenth = rows * width * self._trainer.args.gradient_accumulation_steps // 16
+            self._room = max(width, sixteenth) if self._rescore_tokens is None else self._rescore_tokens
+        rows = min(rows, max(0, self._room // width))
+        if is_first and not rows:
+            rows, tokens = 1, self._room - prompt
+        if inputs.get("pixel_values") is not None or not rows or tokens < 1:
+            return None
+        self._room -= rows * width
+        return functools.partial(self._rescored, inputs, rows, tokens)
+
+    def _rescored(self, inputs: Inputs, rows: int, tokens: int) -> TokenScores:
+        """Entropies of these sequences under the policy as it is now, NaN for the others."""
+        entropies = torch.full_like(inputs["completion_ids"], math.nan, dtype=torch.float32)
+        if self._rescore_tokens != 0:  # training has not failed
+            ids, mask = (
+                torch.cat([inputs[f"prompt_{part}"][:rows], inputs[f"completion_{part}"][:rows, :tokens]], 1)
+                for part in ("ids", "mask")
+            )
+            # Below TRL's profiling decorator, which would log this forward as one of its own.
+            forward = inspect.unwrap(type(self._trainer)._get_per_token_logps_and_entropies)
+            with as_in_training(self._trainer.model), self._head.recording(alone=True) as records:
+                logprobs, *_ = forward(self._trainer, self._trainer.model, ids, mask, tokens)
+            entropies[:rows, :tokens] = completion_scores(records, logprobs).entropies
+        return TokenScores(*[entropies] * 5)
 
     def _observing(self) -> bool:
         return not self._finished and cast(bool, self._trainer.model.training) and torch.is_grad_enabled()
@@ -396,3 +403,59 @@ def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> 
         return [scores for _, scores in candidates[:1]]
     old = output["old_per_token_logps"]
     return [scores for logprobs, scores in candidates if logprobs is old]
+
+
+def check_supported(trainer: Any) -> None:
+    """Refuse set-ups that can't be observed faithfully.
+
+    Raises:
+        ConfigurationError: with the reason.
+    """
+    installed = VERSIONS.check()
+    if any(cls.__name__ == "AsyncGRPOTrainer" for cls in type(trainer).__mro__):
+        raise ConfigurationError(
+            "Can't attach to AsyncGRPOTrainer: its compute_loss takes the log-probs straight from the model's output, so that "
+            "nothing can be gated between them. Report its scalars with IsentropeCallback, or train with GRPOTrainer."
+        )
+    if not isinstance(trainer, GRPOTrainer | RLOOTrainer):
+        raise ConfigurationError(
+            f"attach takes TRL's GRPOTrainer or RLOOTrainer, got {type(trainer).__name__}. "
+            f"For another loop use isentrope.Probe; for scalars of any transformers.Trainer, IsentropeCallback."
+        )
+    refuse(f"this {type(trainer).__name__}", _reasons_against(trainer))
+    for method, parameters in WRAPPED.items():
+        check_parameters(trainer, method, parameters, f"TRL {installed}")
+
+
+def _reasons_against(trainer: Any) -> Iterator[str]:
+    model, args = policy_of(trainer), trainer.args
+    if "_isentrope_attachment" in trainer.__dict__:
+        yield "it has a probe already. Call isentrope.detach(trainer) first."
+    if any(isinstance(callback, IsentropeCallback) for callback in trainer.callback_handler.callbacks):
+        yield "it reports through IsentropeCallback already. Leave that out: attach sends the same scalars."
+    if trainer.is_in_train:
+        yield "its training is under way, or was interrupted. Attach to a new trainer, before trainer.train()."
+    modules = f"{type(trainer).__module__} {type(trainer).__name__} {type(model).__module__}"
+    if "unsloth" in modules.lower() or hasattr(model.config, "unsloth_version"):
+        yield "Unsloth has replaced the model's forward by one that returns no log-probs."
+    if args.use_liger_kernel:
+        yield (
+            "use_liger_kernel replaces layers when training starts, after the self-check. Use "
+            "model_init_kwargs={'use_kernels': True} instead, as TRL advises."
+        )
+    if args.torch_compile:
+        yield "torch_compile compiles the forward into one program, from which no scores can be read. Turn it off."
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        yield (
+            "DeepSpeed and FSDP shard the policy when training starts, after the self-check. Use DDP, or "
+            "isentrope.Probe in a loop of your own."
+        )
+
+
+def policy_of(trainer: Any) -> nn.Module:
+    """The model whose forward TRL has patched: under PEFT the base model."""
+    model: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
+    if is_peft_model(model):
+        base: nn.Module = model.get_base_model()  # type: ignore[operator]
+        return base
+    return model

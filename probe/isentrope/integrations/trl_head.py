@@ -3,7 +3,7 @@
 TRL replaces the forward of the policy by a function that ends in `_ChunkedLogProbFunction.apply(hidden, weight, ...)`.
 That function is run with its closure, and with a copy of its module's globals in which this one name is `FusedHead`. So
 the scale, the soft-cap, the fp32 cast and the gathering of sharded weights stay TRL's, and neither its module nor any
-other model in the process changes.
+other model in the process changes. `self_check` compares the two heads before training.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
+from isentrope.integrations.trl_loss import completion_scores
 from isentrope.scores import TokenScores, each_field
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.statistics.tokens import detached
@@ -30,6 +31,8 @@ HEAD_NAME, COMPACT_NAME = "_ChunkedLogProbFunction", "_use_triton"
 no such function."""
 COMPUTED = {"log_probs", "entropy"}
 """The outputs that our head has too; a caller that asks for others gets TRL's head."""
+ROUND_OFF, LOW_PRECISION_ROUND_OFF = 1e-3, 0.1
+"""Nats by which two heads may differ: float32 logits, and bfloat16, float16 or TF32 ones (half a unit at a logit of 16)."""
 
 
 class FusedHead:
@@ -46,7 +49,7 @@ class FusedHead:
         Raises:
             ConfigurationError: the forward is not the one TRL makes.
         """
-        self._model, self._guard, self._entropy_gradient = model, guard, entropy_gradient
+        self.model, self._guard, self._entropy_gradient = model, guard, entropy_gradient
         self._theirs = fused_forward_of(model)
         self._their_globals = self._theirs.__func__.__globals__
         self._asks_about_compact = COMPACT_NAME in self._theirs.__func__.__code__.co_names
@@ -60,7 +63,7 @@ class FusedHead:
 
     def install(self) -> None:
         """Bind our forward to the model."""
-        self._model.forward = self._ours
+        self.model.forward = self._ours
 
     def remove(self) -> None:
         """Bind TRL's method to the model again.
@@ -70,8 +73,8 @@ class FusedHead:
         """
         self._active = False
         for name in ("forward", "_original_forward"):
-            if self._model.__dict__.get(name) is self._ours:
-                self._model.__dict__[name] = self._theirs
+            if self.model.__dict__.get(name) is self._ours:
+                self.model.__dict__[name] = self._theirs
 
     @contextmanager
     def recording(self, *, alone: bool | None = None) -> Iterator[list[TokenScores]]:
@@ -148,7 +151,7 @@ class FusedHead:
 
     def _forward(self) -> types.MethodType:
         # `generate` checks its arguments against the signature of the model's class: ours must have it, as TRL's does.
-        @functools.wraps(type(self._model).forward)
+        @functools.wraps(type(self.model).forward)
         def forward(_model: nn.Module, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
             if not (fused_lm_head and self._active):
                 return self._theirs(*args, fused_lm_head=fused_lm_head, **kwargs)
@@ -161,7 +164,7 @@ class FusedHead:
             finally:
                 self._label_mask = self._scored = None
 
-        return types.MethodType(forward, self._model)
+        return types.MethodType(forward, self.model)
 
 
 def fused_forward_of(model: nn.Module) -> types.MethodType:
@@ -209,3 +212,71 @@ def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
         return values.new_zeros(label_mask.shape).masked_scatter(label_mask, values)
 
     return each_field(scores, placed)
+
+
+def self_check(trainer: Any, head: FusedHead) -> None:
+    """Compare log-probs and entropies of random tokens, ours and TRL's from the same hidden states.
+
+    One forward of 2 x 9 tokens without gradient. Module modes and random states are restored.
+
+    Raises:
+        ConfigurationError: they differ by more than round-off, or TRL's method never ran the model's fused forward.
+    """
+    model = head.model
+    training = [module for module in model.modules() if module.training]
+    device = next(model.parameters()).device
+    ids = random_ids(model).to(device)
+    try:
+        model.eval()
+        devices = [device] if device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices=devices), head.recording(alone=False) as records:
+            logprobs, entropies, _ = trainer._get_per_token_logps_and_entropies(
+                trainer.model, ids, torch.ones_like(ids), ids.shape[1] - 1, compute_entropy=True
+            )
+    finally:
+        for module in training:
+            module.training = True
+    if len(records) != 1:
+        raise ConfigurationError(
+            f"{type(trainer).__name__} does not get its log-probs from one fused forward of its model, or that forward "
+            f"could not be scored (see the log). Log-probs computed elsewhere can't be observed."
+        )
+    ours = completion_scores(records, records[0].logprobs[:, -logprobs.shape[1] :])
+    allowed = ROUND_OFF if _computes_in_float32(trainer, model) else LOW_PRECISION_ROUND_OFF
+    for name, mine, theirs in (("log-prob", ours.logprobs, logprobs), ("entropy", ours.entropies, entropies)):
+        _compare(name, mine, theirs, allowed)
+
+
+def _compare(name: str, ours: Tensor, theirs: Tensor, allowed: float) -> None:
+    difference = (ours.float() - theirs.float()).abs().flatten()
+    # NaN agrees with NaN alone.
+    difference = torch.where(ours.isnan().flatten() & theirs.isnan().flatten(), 0.0, difference).nan_to_num(torch.inf)
+    worst = int(difference.argmax())
+    if difference[worst] > allowed:
+        raise ConfigurationError(
+            f"The self-check failed: for the same token TRL's {name} is {float(theirs.flatten()[worst]):.6f} nats and "
+            f"ours {float(ours.flatten()[worst]):.6f}, more than {allowed:g} apart. Please report the model's type; "
+            f"until then only IsentropeCallback can be used with it."
+        )
+
+
+def _computes_in_float32(trainer: Any, model: nn.Module) -> bool:
+    low = (torch.bfloat16, torch.float16)
+    cast = trainer.args.bf16 or trainer.args.fp16 or any(parameter.dtype in low for parameter in model.parameters())
+    return not (cast or torch.backends.cuda.matmul.allow_tf32)
+
+
+def random_ids(model: Any) -> Tensor:
+    """[2, 9] token ids from a generator of their own; no special ones, such as those of an image."""
+    config, text = model.config, model.config.get_text_config()
+    special = {*_special_ids(config), *_special_ids(text)}
+    usual = [token for token in range(min(text.vocab_size, 1000)) if token not in special]
+    drawn = torch.randint(0, len(usual), (2, 9), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(usual)[drawn]
+
+
+def _special_ids(config: Any) -> Iterator[int]:
+    """A config may name one id, none, or several that mean the same (Llama 3's ends of a turn)."""
+    for name, value in vars(config).items():
+        if name.endswith(("_token_id", "_token_ids", "_token_index")):
+            yield from value if isinstance(value, list | tuple) else (value,)

@@ -18,7 +18,6 @@ weight, inside the forward pass, where FSDP has gathered that weight.
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -34,7 +33,15 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
 from isentrope.inputs import learning_rates_of
-from isentrope.integrations.attachment import Attachment, Versions, check_parameters, in_worker, refuse, switched_on
+from isentrope.integrations.attachment import (
+    Attachment,
+    Versions,
+    check_parameters,
+    in_worker,
+    prompt_groups,
+    refuse,
+    switched_on,
+)
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
 
@@ -54,13 +61,6 @@ WRAPPED = {
     "is_mp_src_rank_with_outputs": (),
 }
 """Methods of an engine that are wrapped or called, and the parameters each must have."""
-
-BACKENDS = {
-    "megatron": (
-        "Megatron splits vocabulary and pipeline over ranks, and its logits exist only inside its own schedule. Train with "
-        "actor_rollout_ref.actor.strategy=fsdp2; trainer.logger=['console','isentrope'] still reports verl's own metrics."
-    ),
-}
 
 SHOWN = ("entropy/", "score/", "change/", "clip/", "covariance/", "sampler/", "ratio/", "kl/", "hold/", "token/")
 """Beginnings of the metrics that also go into verl's own."""
@@ -123,7 +123,10 @@ def check_supported(engine: Any) -> None:
 def _reasons_against(engine: Any) -> Iterator[str]:
     backend = str(getattr(engine.engine_config, "strategy", "")).lower()
     if "megatron" in f"{backend} {type(engine).__name__}".lower():
-        yield BACKENDS["megatron"]
+        yield (
+            "Megatron splits vocabulary and pipeline over ranks, and its logits exist only inside its own schedule. Train with "
+            "actor_rollout_ref.actor.strategy=fsdp2; trainer.logger=['console','isentrope'] still reports verl's own metrics."
+        )
     if not isinstance(engine, FSDPEngineWithLMHead):
         yield (
             f"the adapter knows verl's FSDP engines of language models, and this one ({backend or 'unknown'}) computes its "
@@ -149,7 +152,6 @@ class EngineAttachment(Attachment):
         """Whether the next micro-batch is the one that is scored again."""
 
     def install(self) -> None:
-        """Wrap the engine's methods."""
         setattr(self._engine, ATTRIBUTE, self)
         wrapped: dict[str, Callable[..., Any]] = {
             "prepare_model_inputs": self._model_inputs,
@@ -348,8 +350,8 @@ def _groups(data: Inputs, device: torch.device) -> Tensor | None:
     if names is None:
         return None
     # NumPy arrays, lists and tensordict's stacks of non-tensors, whose items may be wrapped.
-    texts = [str(tu.unwrap_non_tensor_data(name)) for name in (names.tolist() if hasattr(names, "tolist") else names)]
-    return torch.tensor([zlib.crc32(text.encode()) for text in texts], device=device)
+    items = names.tolist() if hasattr(names, "tolist") else names
+    return prompt_groups([tu.unwrap_non_tensor_data(item) for item in items], device)
 
 
 def _settings_of(config: Any) -> dict[str, object]:

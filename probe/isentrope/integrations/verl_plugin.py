@@ -130,7 +130,6 @@ class ScalarsOfVerl:
         self._probe.step(step)
 
     def finish(self, exit_code: int = 0) -> None:
-        """End the run."""
         self._probe.finish("failed" if exit_code else "finished", f"exit code {exit_code}" if exit_code else "")
 
 

@@ -1,7 +1,7 @@
 """How token scores are computed: one pass over the logits, six or seven numbers a token and slice of the vocabulary.
 
 - `moments.py`: the numbers, how slices merge, what `finish` makes of them
-- `backend.py`: the two passes a backend provides; `dispatch.py`: which one is taken
+- `dispatch.py`: the two passes a backend provides, and which backend is taken
 - `reference.py`: plain torch, any device, float64-able. The specification of every other backend, and the fallback
 - `cpp_backend.py`: one C++ file, compiled on first use, for the CPU
 - `triton_backend.py`: for CUDA, ROCm and XPU

@@ -77,7 +77,6 @@ def supports(logits: Tensor) -> bool:
 def row_moments(
     logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
 ) -> Moments:
-    """See `Backend.row_moments`"""
     kernels, ids = _loaded(), _dense_ids(token_ids)
     moments = torch.empty(7 if squared else 6, ids.numel(), dtype=torch.float64)
     described = _described(logits, ids, temperature, start)
@@ -96,7 +95,6 @@ def logit_gradient(
     entropies: Tensor | None,
     start: int = 0,
 ) -> Tensor:
-    """See `Backend.logit_gradient`"""
     kernels, ids = _loaded(), _dense_ids(token_ids)
     upstream = torch.zeros(ids.numel(), 4, dtype=torch.float64)
     for column, values in enumerate((log_normalizer, logprob_gradient, entropy_gradient, entropies)):

@@ -2,13 +2,8 @@
 
 The library is kept under a key of everything that decides what it may be used for: the source, the flags, the
 compiler's version, the C library and the processor, because `-march=native` code must not reach another kind of
-processor through a shared home. Two files, each put in place by a rename:
-
-    <key>.sha256     the digest of the library
-    <digest>.so      the library
-
-so any number of processes may compile at once, and a damaged library is noticed before it is loaded and compiled anew.
-Where the home can't be written, each process compiles for itself in a temporary folder.
+processor through a shared home. It is put in place by a rename, so any number of processes may compile at once. Where the
+home can't be written, each process compiles for itself in a temporary folder.
 """
 
 from __future__ import annotations
@@ -121,13 +116,11 @@ def _processor() -> list[str]:
 
 
 def _kept_library(folder: Path, key: str) -> Path | None:
-    """The library kept under `key`, if it is whole and nobody else could have put it there."""
+    """The library kept under `key`, if nobody else could have put it there."""
+    library = folder / f"{key}.so"
     try:
-        digest = (folder / f"{key}.sha256").read_text().strip()
-        library = folder / f"{digest}.so"
-        whole = hashlib.sha256(library.read_bytes()).hexdigest() == digest
-        return library if whole and all(_only_ours(path) for path in (folder, library)) else None
-    except (OSError, ValueError):
+        return library if _only_ours(folder) and _only_ours(library) else None
+    except OSError:
         return None
 
 
@@ -161,13 +154,10 @@ def _compile(compiler: list[str], folder: Path) -> Path:
 
 def _keep(built: Path, key: str) -> None:
     """Move a library to where `_kept_library` finds it; without success it is only compiled again next time."""
-    folder, digest = environment.kernel_cache(), hashlib.sha256(built.read_bytes()).hexdigest()
-    note = built.with_suffix(".sha256")
+    folder = environment.kernel_cache()
     try:
-        note.write_text(digest)
         built.chmod(0o755)
-        built.replace(folder / f"{digest}.so")
-        note.replace(folder / f"{key}.sha256")
+        built.replace(folder / f"{key}.so")
     except OSError as error:
         logger.warning("Isentrope could not keep its compiled kernels in %s: %s", folder, error)
 

@@ -1,4 +1,4 @@
-"""Which backend scores a tensor: by its device, unless somebody said otherwise.
+"""What a backend provides, and which one scores a tensor: by its device, unless another is asked for.
 
     ISENTROPE_KERNELS=auto|reference|cpp|triton         or         with using("reference"): ...
 
@@ -14,17 +14,61 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, Protocol, cast, get_args
 
-import torch
 from torch import Tensor
 
 from isentrope.errors import ConfigurationError
 from isentrope.kernels import cpp_backend, reference, triton_backend
-from isentrope.kernels.backend import Backend
-from isentrope.kernels.moments import RowScores, Temperature, finish
+from isentrope.kernels.moments import Moments, RowScores, Temperature, finish
 
 logger = logging.getLogger(__name__)
+
+
+class Backend(Protocol):
+    """Two passes over logits, one formula; `reference.py` is the specification of both."""
+
+    def supports(self, logits: Tensor) -> bool:
+        """Whether this backend can read such a tensor (type, device, layout); looks at no value."""
+
+    def row_moments(
+        self, logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+    ) -> Moments:
+        """One pass over a slice of the vocabulary; the logits are only read, and never copied whole.
+
+        Args:
+            logits: [..., columns], any strides the backend `supports`.
+            token_ids: [...], int64, counted over the whole vocabulary; may lie outside the slice.
+            temperature: T, positive.
+            start: the token of the slice's first column.
+            squared: also keep Q2, which sum_i S_i^2 needs.
+        Returns: float64 moments, one row per token id.
+        """
+
+    def logit_gradient(
+        self,
+        logits: Tensor,
+        token_ids: Tensor,
+        log_normalizer: Tensor,
+        temperature: Temperature,
+        logprob_gradient: Tensor | None,
+        entropy_gradient: Tensor | None,
+        entropies: Tensor | None,
+        start: int = 0,
+    ) -> Tensor:
+        """What upstream gradients g of the log-probs and h of the entropies become for the logits of a slice:
+
+            (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T,    p_i = e^(z_i / T - L)
+
+        Args:
+            logits, token_ids, temperature, start: as for `row_moments`.
+            log_normalizer: L of the whole vocabulary, float64, one per row.
+            logprob_gradient: g, one per row; None is 0.
+            entropy_gradient: h, one per row; None is 0.
+            entropies: H in nats, one per row; needed with `entropy_gradient`.
+        Returns: one new tensor of the logits' shape and dtype; 0 in rows without upstream gradient, whatever they hold.
+        """
+
 
 BackendName = Literal["auto", "reference", "cpp", "triton"]
 BACKENDS: dict[str, Backend] = {"reference": reference, "cpp": cpp_backend, "triton": triton_backend}
@@ -50,34 +94,6 @@ def backend_for(logits: Tensor) -> Backend:
         raise ConfigurationError(f"The {name} kernels were asked for and can't work here: {reason}")
     backend = BACKENDS[name]
     return backend if backend.supports(logits) else reference
-
-
-class Choice(NamedTuple):
-    """Which kernels read the logits of a device."""
-
-    device: str
-    """As torch calls it."""
-    backend: str
-    why_not: str
-    """Why the reference stands in for the kernels meant for this device; empty where it doesn't."""
-
-
-def choices() -> list[Choice]:
-    """What is used on each kind of device that torch finds here. May compile the C++ file.
-
-    Raises:
-        ConfigurationError: as `backend_for`, of a backend that was asked for by name.
-    """
-    devices = ["cpu", *(name for name, module in (("cuda", torch.cuda), ("xpu", torch.xpu)) if module.is_available())]
-    wanted = _from_environment(os.environ.get("ISENTROPE_KERNELS", ""))
-    found = []
-    for device in devices:
-        name = OF_DEVICE[device] if wanted == "auto" else wanted
-        reason = _why_not(name)
-        if reason is not None and wanted != "auto":
-            raise ConfigurationError(f"The {name} kernels were asked for and can't work here: {reason}")
-        found.append(Choice(device, name if reason is None else "reference", reason or ""))
-    return found
 
 
 def row_scores(

@@ -37,7 +37,6 @@ def accumulation_dtype(logits_dtype: torch.dtype) -> torch.dtype:
 def row_moments(
     logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
 ) -> Moments:
-    """See `Backend.row_moments`."""
     rows, vocabulary = token_ids.numel(), logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
     sums = torch.empty(6 if squared else 5, rows, dtype=dtype, device=logits.device)
@@ -83,7 +82,6 @@ def logit_gradient(
     entropies: Tensor | None,
     start: int = 0,
 ) -> Tensor:
-    """See `Backend.logit_gradient`."""
     vocabulary = logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)

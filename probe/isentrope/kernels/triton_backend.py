@@ -90,7 +90,6 @@ def supports(logits: Tensor) -> bool:
 def row_moments(
     logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
 ) -> Moments:
-    """See `Backend.row_moments`."""
     moments = _split_moments(logits, token_ids, temperature, start, squared)
     splits, numbers, rows = moments.shape
     if splits == 1:
@@ -132,7 +131,6 @@ def logit_gradient(
     entropies: Tensor | None,
     start: int = 0,
 ) -> Tensor:
-    """See `Backend.logit_gradient`."""
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if gradient.numel() == 0:
         return gradient

@@ -21,7 +21,7 @@ from isentrope_wire.numbers import plain_json, printable
 _A = TypeVar("_A")
 _P = ParamSpec("_P")
 _LONGEST_TEXT = 300
-"""Characters of a text that others wrote."""
+"""Characters of a text."""
 _DIGITS = 5
 """Significant ones of a number: an assistant reads trends, and pays for each digit."""
 _LONGEST_NAME = 60
@@ -74,7 +74,7 @@ def assistant_of(context: ServerRequestContext[Any, Any]) -> str:
 
 
 def answers_json(tool: Callable[_P, Awaitable[dict[str, Any]]]) -> Callable[_P, Awaitable[str]]:
-    """Let a tool answer compact JSON without what is missing, and a refusal of the server with its reason."""
+    """Let a tool answer compact JSON without what is missing, in harmless texts, and a refusal with its reason."""
 
     @functools.wraps(tool)
     async def answer(*arguments: _P.args, **named: _P.kwargs) -> str:
@@ -89,18 +89,18 @@ def answers_json(tool: Callable[_P, Awaitable[dict[str, Any]]]) -> Callable[_P, 
 
 
 def _compact(value: object) -> object:
-    """Without None and empty texts in objects; numbers rounded. Lists keep their length."""
+    """Without None and empty texts in objects; numbers rounded, texts harmless. Lists keep their length."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, str):
+        return harmless(value)
     if isinstance(value, dict):
-        return {name: _compact(inner) for name, inner in value.items() if inner is not None and inner != ""}
+        return {harmless(name): _compact(inner) for name, inner in value.items() if inner is not None and inner != ""}
     if isinstance(value, list):
         return [_compact(inner) for inner in value]
     return value
 
 
-def others_text(text: str | None, most: int = _LONGEST_TEXT) -> str | None:
-    """A text that a person or a model wrote: in one line, of bounded length, invisible characters by their numbers."""
-    if text is None or len(text) <= most:
-        return None if text is None else printable(text)
-    return printable(text[:most]) + " …"
+def harmless(text: str, most: int = _LONGEST_TEXT) -> str:
+    """A text that a person or a model may have written: in one line, bounded, invisible characters by their numbers."""
+    return printable(text) if len(text) <= most else printable(text[:most]) + " …"

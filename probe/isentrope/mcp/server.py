@@ -22,8 +22,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError
 from isentrope.errors import ConfigurationError
 from isentrope.mcp.caller import Callers
-from isentrope.mcp.reading import reading_tools
-from isentrope.mcp.steering import STEERING, steering_tools
+from isentrope.mcp.tools import STEERING, reading_tools, steering_tools
 from isentrope_wire import __version__, environment
 from isentrope_wire.answers import Me, TokenScope
 

@@ -27,8 +27,6 @@ class GatedTokens:
     """True where the token counts."""
     importance_ratios: Float[Tensor, "*tokens"] | None = None
     """r = p / p_old. None: the loop did not pass the log-probs the tokens were sampled with."""
-    gradient: Float[Tensor, "*tokens"] | None = None
-    """That of the loop's loss by the gated log-probs; None before backward has reached them."""
     old_entropies: Float[Tensor, "*tokens"] | None = None
     """H under the old policy at the same positions, nats. None: the loop did not pass them."""
     group_ids: Float64[Tensor, " sequences"] | None = None
@@ -75,6 +73,13 @@ class Selection:
     """Of the gradient of each token's log-prob. Bool where they are 0 or 1 alone: True = takes part."""
     selected: Bool[Tensor, "*tokens"]
     """The tokens the method asks for. It acts on no others; a cap or a draw may keep some of them."""
+    in_backward: Callable[[Tensor], Selection] | None = None
+    """Decides again once the gradient of the loss by the gated log-probs is known; None: this decision stands."""
+
+
+ThresholdScore = Callable[[TokenScores, ThresholdStatistics], tuple[Tensor, Tensor]]
+"""The score that thresholds are compared with, less its centre, and its sigma, both in nats: of any tokens, which the
+statistics were not necessarily counted from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +93,10 @@ class Intervention:
     device. It serves for other tokens than it was counted from: those of the next step. None: the method never ranks."""
     ranks_with: str = ""
     """The parameter without which the method ranks no tokens; empty: it always does."""
-    count_first_pass: Callable[[Control, Tensor, Tensor], Tensor] | None = None
-    """The same cutoff from the entropies and the mask of a first pass, where these are enough."""
     uses_means: bool = False
     """Whether it counts from the means of log p and A."""
-    reads_gradient: bool = False
-    """Whether it decides again in backward, when the gradient of the loop's loss is known."""
+    threshold_score: ThresholdScore | None = None
+    """What mu_low and mu_high count, for the what-if: of a method whose row has thresholds."""
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, as the control asks for it."""

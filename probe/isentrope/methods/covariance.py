@@ -7,6 +7,8 @@ random numbers stay as they are, and the same step decides the same again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,15 +51,38 @@ def select_clip_cov(control: Control, tokens: GatedTokens, centres: Centres, cut
     covariances = covariance_scores(tokens, centres)
     candidates = (covariances > control.number("omega_low")) & (covariances < control.number("omega_high"))
     candidates &= tokens.mask & tokens.in_scope(control.scope)
-    if tokens.gradient is not None:
-        candidates &= tokens.gradient != 0
     wanted = tokens.mask.sum() * control.number("ratio")
     drawn = token_draw(
         int(control.number("seed")), tokens.step, tokens.rank, positions_of(tokens.mask, tokens.first_position)
     )
-    # Multiplied out: with no candidate there is nothing to divide by.
-    detached = candidates & (drawn * candidates.sum() < wanted)
-    return Selection(~detached, candidates)
+
+    def among(candidates: Tensor) -> Selection:
+        # Multiplied out: with no candidate there is nothing to divide by.
+        return Selection(~(candidates & (drawn * candidates.sum() < wanted)), candidates)
+
+    again = _FirstBackward(lambda gradient: among(candidates & (gradient != 0)))
+    return replace(among(candidates), in_backward=again.decide)
+
+
+class _FirstBackward:
+    """The first backward with a non-zero gradient decides; later ones of the same graph reuse it. Which one that is stays
+    on the device."""
+
+    def __init__(self, select: Callable[[Tensor], Selection]) -> None:
+        self._select = select
+        self._decision: Selection | None = None
+        self._decided: Tensor | None = None
+
+    def decide(self, gradient: Tensor) -> Selection:
+        now, any_gradient = self._select(gradient), (gradient != 0).any()
+        if self._decision is not None and self._decided is not None:
+            before, decided = self._decision, self._decided
+            now = Selection(
+                torch.where(decided, before.factors, now.factors), torch.where(decided, before.selected, now.selected)
+            )
+            any_gradient = decided | any_gradient
+        self._decision, self._decided = now, any_gradient
+        return now
 
 
 LARGEST_LOG_RATIO = 20.0
@@ -140,9 +165,8 @@ def _mixed(word: int) -> int:
 
 
 def _signed(word: int) -> int:
-    """The int64 with the same bits."""
     return word - _WORD if word >= _WORD // 2 else word
 
 
-CLIP_COV = Intervention(select=select_clip_cov, uses_means=True, reads_gradient=True)
+CLIP_COV = Intervention(select=select_clip_cov, uses_means=True)
 KL_COV = Intervention(select=select_kl_cov, count_cutoff=kl_cov_cutoff, uses_means=True)

@@ -7,40 +7,27 @@ multiply their factors, in either order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from isentrope.methods import (
-    covariance,
-    entropy,
-    positive,
-    ratio,
-    sign,
-    steer,
-    threshold,
-)
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
-from isentrope_wire.control import Control, Method
+from isentrope.methods.masks import outside_ratios
+from isentrope_wire.control import Control
+from isentrope_wire.methods import METHODS, Method
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Shaped
 
 INTERVENTIONS: Mapping[Method, Intervention] = {
-    Method.CLIP_B: threshold.CLIP_B,
-    Method.CLIP_V: threshold.CLIP_V,
-    Method.CLIP_COV: covariance.CLIP_COV,
-    Method.KL_COV: covariance.KL_COV,
-    Method.SCORE_SIGN: sign.SCORE_SIGN,
-    Method.TOP_ENTROPY: entropy.TOP_ENTROPY,
-    Method.UNLIKELY: positive.UNLIKELY,
-    Method.RANK_REWARD: positive.RANK_REWARD,
-    Method.POSITIVE_ADVANTAGE: positive.POSITIVE_ADVANTAGE,
-    Method.STEER: steer.STEER,
-    Method.RATIO_CLIP: ratio.RATIO_CLIP,
-    Method.ENTROPY_RATIO_CLIP: entropy.ENTROPY_RATIO_CLIP,
+    row: getattr(import_module(f"isentrope.methods.{file}"), name)
+    for row in METHODS.values()
+    if row.implementation
+    for file, name in (row.implementation.split("."),)
 }
+"""What the rows name as their implementation."""
 
 
 def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
@@ -52,14 +39,22 @@ def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutof
         centres: What the method counts from.
         cutoff: That of `INTERVENTIONS[control.method]`, over the tokens it counts from.
     """
-    own = INTERVENTIONS[control.method].select(control, tokens, centres, cutoff)
+    return _completed(INTERVENTIONS[control.method].select(control, tokens, centres, cutoff), control, tokens)
+
+
+def _completed(own: Selection, control: Control, tokens: GatedTokens) -> Selection:
     factors = own.factors
     bounds = (control.value("epsilon_low"), control.value("epsilon_high"))
     if control.method != Method.RATIO_CLIP and bounds != (None, None):
-        factors = factors * ~ratio.outside_ratios(control, tokens)
+        factors = factors * ~outside_ratios(control, tokens)
     if control.value("denominator") == "shrink":
         factors = with_shrunken_denominator(factors, tokens.mask)
-    return Selection(factors, own.selected)
+    again = own.in_backward
+    return Selection(
+        factors,
+        own.selected,
+        None if again is None else lambda gradient: _completed(again(gradient), control, tokens),
+    )
 
 
 def with_shrunken_denominator(
@@ -72,36 +67,6 @@ def with_shrunken_denominator(
     """
     kept = (mask & (factors != 0)).sum()
     return factors * (mask.sum() / kept.clamp_min(1))
-
-
-class InBackward:
-    """A decision about the tokens of one `gate` call that is made again when the gradient of the loss is known.
-
-    The first backward that brings any gradient decides; those after it, of the same graph, follow. Which one that is stays
-    on the device.
-    """
-
-    def __init__(self, select: Callable[[Tensor], Selection]) -> None:
-        """
-        Args:
-            select: The decision, from the gradient by the gated log-probs.
-        """
-        self._select = select
-        self._decision: Selection | None = None
-        self._decided: Tensor | None = None
-
-    def decide(self, gradient: Float[Tensor, "*tokens"]) -> Selection:
-        """The decision that this backward uses."""
-        if self._decision is None or self._decided is None:
-            self._decision, self._decided = self._select(gradient), (gradient != 0).any()
-        else:
-            before, now = self._decision, self._select(gradient)
-            self._decision = Selection(
-                torch.where(self._decided, before.factors, now.factors),
-                torch.where(self._decided, before.selected, now.selected),
-            )
-            self._decided = self._decided | (gradient != 0).any()
-        return self._decision
 
 
 FactorsOfGradient = Callable[[Tensor], Tensor | None]

@@ -17,29 +17,28 @@ authors' code (Trinity-RFT, `clipv_advantage`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
-from isentrope.scores import batch_centered_scores
+from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, ThresholdScore, top_share_cutoff
+from isentrope.scores import TokenScores, batch_centered_scores
+from isentrope.statistics.moments import ThresholdStatistics
 from isentrope_wire.control import Control
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
-def clip_b_scores(tokens: GatedTokens, centres: Centres) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ""]]:
+def clip_b_score(scores: TokenScores, over: ThresholdStatistics) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ...]]:
     """S* - mean_B(S*) and sigma, nats."""
-    scores = tokens.scores.discriminator_scores.double()
-    return batch_centered_scores(scores, centres.thresholds.discriminator_mean), centres.thresholds.discriminator_std
+    return batch_centered_scores(scores.discriminator_scores.double(), over.discriminator_mean), over.discriminator_std
 
 
-def clip_v_scores(tokens: GatedTokens, centres: Centres) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ""]]:
+def clip_v_score(scores: TokenScores, over: ThresholdStatistics) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ...]]:
     """S_c and sigma', nats."""
-    return tokens.scores.vocab_centered_scores.double(), centres.thresholds.vocab_centered_std
+    return scores.vocab_centered_scores.double(), over.vocab_centered_std
 
 
 def beyond_thresholds(
@@ -73,15 +72,15 @@ def distance_beyond(control: Control, standardised: Float[Tensor, "*tokens"]) ->
     return torch.maximum(below, above)
 
 
-def _by_threshold(scores_and_sigma: Callable[[GatedTokens, Centres], tuple[Tensor, Tensor]]) -> Intervention:
-    """The intervention that clips what lies beyond the thresholds of these scores."""
+def by_threshold(score: ThresholdScore) -> Intervention:
+    """The intervention that clips what lies beyond the thresholds of a score."""
 
     def ranked(control: Control, tokens: GatedTokens, beyond: Tensor) -> Tensor:
         in_scope = tokens.in_scope(control.scope)
         return beyond & (in_scope & (tokens.advantages != 0) if _clips_zeros(control) else in_scope)
 
     def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
-        scores, sigma = scores_and_sigma(tokens, centres)
+        scores, sigma = score(tokens.scores, centres.thresholds)
         beyond = beyond_thresholds(scores, sigma, control)
         asked = clipped = ranked(control, tokens, beyond)
         if cutoff is not None:
@@ -93,16 +92,16 @@ def _by_threshold(scores_and_sigma: Callable[[GatedTokens, Centres], tuple[Tenso
 
     def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
         """Where the `max_fraction` furthest beyond begin, in standard deviations beyond the threshold."""
-        scores, sigma = scores_and_sigma(tokens, centres)
+        scores, sigma = score(tokens.scores, centres.thresholds)
         among = ranked(control, tokens, beyond_thresholds(scores, sigma, control))
         distances = distance_beyond(control, scores / sigma)
         return top_share_cutoff(distances, tokens.mask, control.number("max_fraction"), among=among, at_most=True)
 
-    return Intervention(select=select, count_cutoff=count_cutoff, ranks_with="max_fraction")
+    return Intervention(select=select, count_cutoff=count_cutoff, ranks_with="max_fraction", threshold_score=score)
 
 
 def _clips_zeros(control: Control) -> bool:
     return control.value("zero_advantage") == "clip"
 
 
-CLIP_B, CLIP_V = _by_threshold(clip_b_scores), _by_threshold(clip_v_scores)
+CLIP_B, CLIP_V = by_threshold(clip_b_score), by_threshold(clip_v_score)

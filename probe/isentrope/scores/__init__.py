@@ -2,7 +2,7 @@
 
 - `token_scores(logits, token_ids, temperature)` -> `TokenScores`: the input of everything else (token_scores.py)
 - `linear_token_scores(hidden, weight, token_ids, ...)`: the same without ever holding the logits
-  (linear_token_scores.py; head_tiles.py, head_gradients.py)
+  (linear_token_scores.py; head_tiles.py)
 - `linear_head_parts(head)`: the arguments for a head module, adapters included (linear_heads.py)
 - `each_field`: one change for all tensors of scores, such as a gather over ranks; packed sequences as rows (layouts.py)
 - `LossGradient`: what the loss makes of the scored tokens, read in backward (loss_gradient.py)

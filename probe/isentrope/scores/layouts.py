@@ -78,7 +78,6 @@ class Packing:
         return packed.new_zeros(self.shape.numel()).index_copy(0, self._places, packed).view(self.shape)
 
     def tokens(self, rows: Shaped[Tensor, "sequences longest"]) -> Shaped[Tensor, " tokens"]:
-        """The rows laid end to end again."""
         return rows.reshape(-1).index_select(0, self._places)
 
 

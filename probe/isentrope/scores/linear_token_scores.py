@@ -10,8 +10,15 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, merge
-from isentrope.scores.head_gradients import Upstream, head_gradients
-from isentrope.scores.head_tiles import HeadOperands, HeadTiles, LogitRule, product_dtype, without_autocast
+from isentrope.scores.head_tiles import (
+    HeadOperands,
+    HeadTiles,
+    LogitRule,
+    Upstream,
+    head_gradients,
+    product_dtype,
+    without_autocast,
+)
 from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
 from isentrope.scores.token_scores import (
     TokenScores,

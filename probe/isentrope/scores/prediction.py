@@ -81,7 +81,7 @@ def vocab_centered_scores(
 
 
 def batch_centered_scores(
-    discriminator_scores: Float[Tensor, "*tokens"], batch_mean: Float[Tensor, ""] | float
+    discriminator_scores: Float[Tensor, "*tokens"], batch_mean: Float[Tensor, ...] | float
 ) -> Float[Tensor, "*tokens"]:
-    """S* - mean_B(S*): what Clip_B compares with its thresholds              arXiv:2602.03392, eq. 15"""
+    """S* - mean_B(S*): what thresholds on S* are compared with               arXiv:2602.03392, eq. 15"""
     return discriminator_scores - batch_mean

@@ -2,8 +2,7 @@
 
 - `sums.py`: how a sum is declared, packed into a rank's vector and read; `moments.py`, `histogram.py`: values that merge
 - `tokens.py`: the tokens of the open step, and the matrix they become when it closes
-- `step.py`, `covariance.py`, `contributions.py`, `what_if.py`: the declarations. A new one goes into `STEP_SUMS` at the end of
+- `step.py`, `covariance.py`, `mismatch.py`, `contributions.py`: the declarations. A new one goes into `STEP_SUMS` at the end of
   `step.py`; a median or another quantile is read from its `TOKEN_HISTOGRAMS`
-- `global_step.py`: the vector of a rank, and all ranks together
 - `calibration.py`: from the unit prediction to nats; `alerts.py`: which steps need a person's attention
 """

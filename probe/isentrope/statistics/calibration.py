@@ -10,8 +10,8 @@ each as much smaller as gradient clipping made the gradient:
     predicted_t = g_(t-1) z_t                        g = sum w y z / sum w z^2           (y: observed change)
 
 with weights w halving every HALF_LIFE steps. Of the gain a_t H_t g only the factor g is fitted: the learning rate is
-known, and a gain was found to shrink as the policy grows certain, about as the entropy does (docs/prediction.md compares
-regressors). Every figure is prequential: step t is predicted before it is observed.
+known, and a gain was found to shrink as the policy grows certain, about as the entropy does. Every figure is prequential:
+step t is predicted before it is observed.
 
 What is learnt is winsorised: an error counts as LARGEST_ERROR at most, so that one wild step does not decide the gain, R²
 and the interval for a hundred others. Where errors really have grown, the interval about doubles with each, and with it

@@ -2,17 +2,17 @@
 
     c_t = (log p_t - mean(log p)) (A_t - mean(A))        arXiv:2505.22617, eq. 10; its Table 1 is the mean of the top shares
 
-The means are those of the whole step. One rank with all tokens sorts their c_t. With several ranks c_t needs the means
-of all of them, which no rank knows before the numbers are gathered. So each rank adds its tokens to bins by c_t about
-the means of the step before, and each bin keeps the sums from which its sum of c_t about any other means follows:
+The means are those of the whole step, which no rank of several knows before the numbers are gathered. So each rank adds
+its tokens to bins by c_t about the means of the step before (one rank alone: about its own), and each bin keeps the sums
+from which its sum of c_t about any other means follows:
 
     sum (log p - m)(A - a) = sum A log p - a sum log p - m sum A + n m a
 
 Sums of whole bins are exact. The bin in which a share ends contributes its own mean for the part that belongs to the
 share, and a bin's values differ by a factor of BIN_RATIO at most; so the mean of a share is off by less than
-BIN_RATIO - 1 = 9 %, and of shares of many tokens by less than 1 %. That holds while the means move little from step to
-step. In the first step the bins lie about each rank's own means, and the order of the bins is less sharp. c_t whose
-size lies outside [SMALLEST, LARGEST] counts to the nearest bin.
+BIN_RATIO - 1 = 9 %, and of shares of many tokens by less than 1 %. With several ranks that holds while the means move
+little from step to step: in the first step the bins lie about each rank's own. c_t whose size lies outside [SMALLEST,
+LARGEST] counts to the nearest bin.
 
 Within groups it is the covariance of whole sequences, by how hard the group was:
 
@@ -28,14 +28,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from isentrope.statistics.moments import Covariance, device_constant, zeros
+from isentrope.statistics.moments import Covariance, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.metrics import (
@@ -75,57 +74,6 @@ TOP_SHARES = {
 """Metric names, the share in per cent, and the share of the step's tokens."""
 
 
-def top_means(tokens: StepTokens) -> list[Tensor]:
-    """The tokens, and minus the mean of the largest c_t by TOP_SHARES, in nats times the advantage's unit.
-
-    A share is rounded to whole tokens, but at least one. Without a token the means have no meaning.
-    """
-    rising = _sorted(tokens.behind_all - tokens.covariances)
-    wanted = (tokens.count * _shares(rising.device) + 0.5).long().clamp(min=1)
-    # Gathered: an index read from the device would wait for it.
-    return [tokens.count, rising.cumsum(0).gather(0, wanted - 1) / wanted]
-
-
-TopMeans = tuple[float, ...] | None
-
-
-def _read_top_means(numbers: Sequence[float], rank: int) -> TopMeans:
-    count, *negated = numbers
-    return tuple(-mean for mean in negated) if count else ()
-
-
-def _merged_top_means(left: TopMeans, right: TopMeans) -> TopMeans:
-    """The means of one rank cannot give those of two."""
-    if left == ():
-        return right
-    return left if right == () else None
-
-
-TOP_MEANS = Sum[TopMeans](
-    size=1 + len(TOP_SHARES),
-    measure=top_means,
-    read=_read_top_means,
-    merge=_merged_top_means,
-    metrics=lambda means, step: dict(zip(TOP_SHARES, means or (), strict=False)),
-)
-"""Means of the largest c_t, by TOP_SHARES; empty without tokens, None where they are spread over several ranks."""
-
-
-def _sorted(values: Float64[Tensor, " tokens"]) -> Float64[Tensor, " tokens"]:
-    """Rising. On the CPU by integer keys, which torch sorts five times as fast as floating point."""
-    if values.device.type != "cpu":
-        return values.sort().values
-    bits = values.view(torch.int64)
-    # The order of the bits is that of the numbers, reversed for negative ones, whose highest bit is the sign.
-    keys = bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
-    return values.gather(0, keys.sort().indices)
-
-
-@cache
-def _shares(device: torch.device) -> Tensor:
-    return device_constant(tuple(TOP_SHARES.values()), device)
-
-
 BINS_PER_OCTAVE = 8
 BIN_RATIO = 2 ** (1 / BINS_PER_OCTAVE)
 """9 %: the largest by the smallest value of a bin."""
@@ -159,8 +107,8 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
     return sums.reshape(-1)
 
 
-def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...] | None:
-    """Means of the largest c_t, by TOP_SHARES; None without tokens.
+def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...]:
+    """Means of the largest c_t, by TOP_SHARES; empty without tokens.
 
     Args:
         sums: Those of `covariance_bins` of all ranks, added up.
@@ -184,7 +132,7 @@ def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[floa
     )
     tokens = sum(count for count, _ in bins)
     if not tokens:
-        return None
+        return ()
     return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in TOP_SHARES.values())
 
 
@@ -200,24 +148,14 @@ def _top_mean(bins: Sequence[tuple[int, float]], wanted: int) -> float:
     return total / wanted
 
 
-def _metrics_from_bins(bins: Sequence[float], step: StepSums) -> Metrics:
-    means = means_from_bins(bins, step[ADVANTAGE_LOGPROB]) if step[TOP_MEANS] is None else None
-    return dict(zip(TOP_SHARES, means or (), strict=False))
-
-
 COVARIANCE_BINS = Sum[Sequence[float]](
     size=_BINS * _SUMS,
     measure=covariance_bins,
     read=lambda numbers, _: numbers,
     merge=None,
-    metrics=_metrics_from_bins,
+    metrics=lambda sums, step: dict(zip(TOP_SHARES, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
 )
-"""For several ranks."""
-
-
-def top_shares_binned(step: StepSums) -> bool:
-    """Whether the top shares of the covariance come from its bins, and not from the tokens themselves."""
-    return step[TOP_MEANS] is None and COVARIANCE_BINS in step
+"""Of all tokens by c_t."""
 
 
 MOST_GROUPS = 256
@@ -325,7 +263,6 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
         scalars[COVARIANCE_GROUP] = sum(varied) / len(varied)
     for difficulty in ("easy", "middle", "hard"):
         covariances = [group.covariance for group in several if group.difficulty == difficulty]
-        scalars[f"group/{difficulty}_fraction"] = len(covariances) / len(several)
         if covariances:
             scalars[f"covariance/group_{difficulty}"] = sum(covariances) / len(covariances)
     return scalars

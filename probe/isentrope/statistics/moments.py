@@ -1,6 +1,6 @@
 """Count, mean and spread of a stream: values that merge exactly on the host, and the same computed on the device.
 
-`ThresholdStatistics` is what the thresholds of Clip_B and Clip_V are counted from; it stays on the device.
+`ThresholdStatistics` is what thresholds are counted from; it stays on the device.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.plain_state import Plain, plain
 from isentrope.scores import TokenScores
+from isentrope_wire.numbers import number
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Shaped
@@ -43,7 +43,7 @@ class Moments:
 
     @property
     def standard_deviation(self) -> float:
-        """Of the population, as sigma in Clip_B and Clip_V; NaN when empty."""
+        """Of the population; NaN when empty."""
         return math.sqrt(self.sum_squares / self.count) if self.count else math.nan
 
     @property
@@ -135,19 +135,20 @@ THRESHOLD_SUMS = 6
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStatistics:
-    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the device.
+    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the device, or one number
+    for each token (`by_token`).
 
     Without a valid token both deviations are NaN, and no token lies outside a threshold counted from NaN.
     """
 
-    count: Float64[Tensor, ""]
+    count: Float64[Tensor, ...]
     """Of valid tokens."""
-    discriminator_mean: Float64[Tensor, ""]
+    discriminator_mean: Float64[Tensor, ...]
     """mean_B(S*) in nats."""
-    discriminator_std: Float64[Tensor, ""]
-    """sigma of Clip_B: population standard deviation of S*."""
-    vocab_centered_std: Float64[Tensor, ""]
-    """sigma' of Clip_V: population standard deviation of S_c."""
+    discriminator_std: Float64[Tensor, ...]
+    """sigma: population standard deviation of S*."""
+    vocab_centered_std: Float64[Tensor, ...]
+    """sigma': population standard deviation of S_c."""
 
     @classmethod
     def of_sums(cls, parts: Float64[Tensor, "parts 6"]) -> ThresholdStatistics:
@@ -167,17 +168,29 @@ class ThresholdStatistics:
         deviations = (square / count).sqrt()
         return cls(count[0], mean[0], deviations[0], deviations[1])
 
-    def to_plain(self) -> Plain:
+    def to_plain(self) -> list[float | str]:
         """As a checkpoint takes it, in the order of the fields. Waits for the device."""
-        return plain(torch.stack([getattr(self, field.name).double() for field in fields(self)]).tolist())
+        return list(map(number, torch.stack([getattr(self, field.name).double() for field in fields(self)]).tolist()))
 
     @classmethod
     def of_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
         """The statistics that `to_plain` wrote, on the CPU: scalars from there join with tensors of any device."""
         return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
 
+    def to(self, like: Tensor) -> ThresholdStatistics:
+        """The same on the device of a tensor, in its type."""
+        return ThresholdStatistics(*(getattr(self, field.name).to(like) for field in fields(self)))
+
+    @classmethod
+    def by_token(cls, parts: Sequence[ThresholdStatistics], sizes: Sequence[int]) -> ThresholdStatistics:
+        """One number for each token, from the statistics of micro-batches of these sizes."""
+        pairs = list(zip(parts, sizes, strict=True))
+        return cls(
+            *(torch.cat([getattr(part, field.name).expand(size) for part, size in pairs]) for field in fields(cls))
+        )
+
     def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
-        """These, or the earlier ones where these are of no token. Decided on the device."""
+        """`self`, or `earlier` if `self` counts no token. Decided on the device."""
         if earlier is None:
             return self
         counted = self.count > 0

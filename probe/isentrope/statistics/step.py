@@ -42,9 +42,7 @@ from isentrope_wire.metrics import (
     ENTROPY_GAIN,
     ENTROPY_INTERVAL_COVERAGE,
     ENTROPY_MEAN,
-    ENTROPY_NEGATIVE_MEAN,
     ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_POSITIVE_MEAN,
     ENTROPY_PREDICTED_CHANGE,
     ENTROPY_PREDICTED_CHANGE_HIGH,
     ENTROPY_PREDICTED_CHANGE_LOW,
@@ -195,14 +193,11 @@ class SignSums:
     decreasing: int = 0
     """Tokens whose update lowers entropy: A S_c > 0."""
     increasing: int = 0
-    entropy_positive: float = 0.0
-    """Sum of H of the tokens with A > 0."""
-    entropy_negative: float = 0.0
 
     @classmethod
     def read(cls, numbers: Sequence[float], rank: int = 0) -> SignSums:
         """From the numbers of `_by_code`."""
-        effects, tokens, entropies, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(6))
+        effects, tokens, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(5))
 
         def of(counts: Sequence[float], codes: Sequence[int]) -> int:
             return int(sum(counts[code] for code in codes))
@@ -218,8 +213,6 @@ class SignSums:
             kept=int(sum(kept)),
             decreasing=of(tokens, _DECREASING),
             increasing=of(tokens, _INCREASING),
-            entropy_positive=sum(entropies[code] for code in _POSITIVE),
-            entropy_negative=sum(entropies[code] for code in _NEGATIVE),
         )
 
     def merge(self, other: SignSums) -> SignSums:
@@ -230,17 +223,16 @@ class SignSums:
 
 def _by_code(tokens: StepTokens) -> Tensor:
     """Of the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by `change_codes`), how many
-    there are, the sum of their entropies, how many were clipped, how many the intervention selected, and how many of these it kept."""
-    table = tokens.ones.new_zeros(6, CODES)
+    there are, how many were clipped, how many the intervention selected, and how many of these it kept."""
+    table = tokens.ones.new_zeros(5, CODES)
     table[0].scatter_add_(0, tokens.change_codes, tokens.all_effects)
     table[1].scatter_add_(0, tokens.codes, tokens.ones)
-    table[2].scatter_add_(0, tokens.codes, tokens["H"])
     if tokens.factors is not None:
         selected = flat(
             [torch.zeros_like(batch.mask) if batch.selected is None else batch.selected for batch in tokens.batches]
         )
         rows = torch.stack([~tokens.kept, selected, selected & tokens.kept]) * tokens.ones
-        table[3:].scatter_add_(1, tokens.codes.expand(3, -1), rows)
+        table[2:].scatter_add_(1, tokens.codes.expand(3, -1), rows)
     return table.reshape(-1)
 
 
@@ -253,10 +245,8 @@ def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
     }
     if sums.positive:
         metrics[CLIP_FRACTION_POSITIVE] = sums.clipped_positive / sums.positive
-        metrics[ENTROPY_POSITIVE_MEAN] = sums.entropy_positive / sums.positive
     if sums.negative:
         metrics[CLIP_FRACTION_NEGATIVE] = sums.clipped_negative / sums.negative
-        metrics[ENTROPY_NEGATIVE_MEAN] = sums.entropy_negative / sums.negative
     return metrics
 
 
@@ -273,7 +263,7 @@ def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float
     return quadrants | parts | whole
 
 
-SIGNS = Sum(size=6 * CODES, measure=_by_code, read=SignSums.read, merge=SignSums.merge, metrics=_sign_metrics)
+SIGNS = Sum(size=5 * CODES, measure=_by_code, read=SignSums.read, merge=SignSums.merge, metrics=_sign_metrics)
 
 HISTOGRAMS = {
     "S_c": (VOCAB_CENTERED_SCORES, True),

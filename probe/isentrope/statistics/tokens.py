@@ -212,8 +212,6 @@ class StepTokens:
         # Not kept: with what is computed from them later they would be the most that a step needs.
         deviations = (values[:-3] - means[:-3].unsqueeze(1)).mul_(self.ones)
         self._products = deviations @ deviations.T
-        self.covariances = deviations[self._row["log p"]] * deviations[self._row["A"]]
-        """(log p - mean) (A - mean) of each token."""
 
     def _fill_strengths(self) -> None:
         """g = -dL/dlog p of the tokens that count, of the loss that was used; r A where it was not read; over T^2."""
@@ -256,7 +254,7 @@ class StepTokens:
         return self._joined([None if one.gradient is None else one.gradient.get(name) for one in self.batches])
 
     def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:
-        """A number of each token, float64, 0 where a `gate` call has none; None where no call has one."""
+        """One float64 per token; 0 for `gate` calls without it, None if no call has it."""
         if all(part is None for part in parts):
             return None
         masks = [batch.mask for batch in self.batches]
@@ -345,7 +343,6 @@ class StepTokens:
         return name in self._row
 
     def __getitem__(self, name: str) -> Float64[Tensor, " tokens"]:
-        """A row of the matrix."""
         row: Tensor = self._rows[name]
         return row
 
@@ -388,11 +385,6 @@ class StepTokens:
         return codes.long()
 
     @cached_property
-    def behind_all(self) -> Float[Tensor, " tokens"]:
-        """Infinite where a token is not valid, else 0."""
-        return torch.where(self.valid, 0.0, torch.inf)
-
-    @cached_property
     def factors(self) -> Float64[Tensor, " tokens"] | None:
         """Factor of each token's gradient; None where no intervention was active."""
         if all(batch.keep_mask is batch.mask and batch.gradient_factors is None for batch in self.batches):
@@ -406,7 +398,6 @@ class StepTokens:
 
     @cached_property
     def one(self) -> Float64[Tensor, ""]:
-        """1, a scalar."""
         return device_number(1.0, self.count.device)
 
     @cached_property
@@ -415,7 +406,6 @@ class StepTokens:
         return device_number(0.0, self.count.device)
 
     def total(self, name: str) -> Float64[Tensor, ""]:
-        """Sum of a row."""
         return self._totals[self._row[name]]
 
     def mean(self, name: str) -> Float64[Tensor, ""]:

@@ -14,7 +14,7 @@ import grpc
 from isentrope.client.credentials import Credentials, advice_on
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
-from isentrope_wire.codec import received_control, record_to_pb, run_started_to_pb
+from isentrope_wire.codec import received_control, to_pb
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -38,47 +38,6 @@ def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.C
         return grpc.insecure_channel(address, options=given)
     ca, key, certificate = Credentials.from_environment().pem()
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options=given)
-
-
-MOST_DISAGREEMENT_SECONDS = 60.0
-"""A heartbeat later than this means that the server's clock was set, or that this process was frozen."""
-
-
-class ServerClock:
-    """Converts the server's times into this machine's: a time to live must not depend on which clock is right.
-
-    A late message must not make a control expire late: the difference of the clocks is taken from when a request was
-    sent, not from when its answer came, so an error shortens a time to live, by a round trip at most.
-    """
-
-    def __init__(self) -> None:
-        self._ahead_seconds = 0.0
-        """How far this machine's clock is ahead of the server's."""
-        self._set_at = _wall_minus_monotonic()
-
-    def set(self, *, asked_at: float, server_time: float) -> None:
-        """Compare the clocks by the answer to a request.
-
-        Args:
-            asked_at: this machine's time when the request was sent, in seconds since the Unix epoch.
-            server_time: the server's time when it answered, likewise.
-        """
-        self._ahead_seconds = asked_at - server_time
-        self._set_at = _wall_minus_monotonic()
-
-    def here(self, server_time: float) -> float:
-        """The moment by this machine's clock, in seconds since the Unix epoch."""
-        jumped_seconds = _wall_minus_monotonic() - self._set_at
-        return server_time + self._ahead_seconds + jumped_seconds
-
-    def disagrees(self, server_time: float) -> bool:
-        """Whether a time just received from the server is far from what this clock expects."""
-        return abs(time.time() - self.here(server_time)) > MOST_DISAGREEMENT_SECONDS
-
-
-def _wall_minus_monotonic() -> float:
-    """Constant until this machine's clock is set."""
-    return time.time() - time.monotonic()
 
 
 CALL_SECONDS = 5.0
@@ -164,7 +123,6 @@ class TelemetryConnection:
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
         self._received_at = time.monotonic()
-        self._clock = ServerClock()
 
     def __enter__(self) -> Self:
         return self
@@ -175,7 +133,10 @@ class TelemetryConnection:
         self._channel.close()
 
     def hello(self) -> int:
-        """Send Hello, and receive the requested control.
+        """Send Hello, and receive the requested control. From any thread.
+
+        A control's time to live is taken as seconds left when the server answered, less the time that the call took: it
+        needs no clocks that agree, and may end early by a round trip, never late.
 
         Returns:
             The number of the last record the server has.
@@ -184,16 +145,15 @@ class TelemetryConnection:
             ServerAway: it does not answer.
             ServerRefuses: it refuses the run or the token.
         """
-        asked_at = time.time()
-        request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
+        asked_at = time.monotonic()
+        run = to_pb(self._run)
+        request = pb.HelloRequest(run=run, protocol_version=PROTOCOL_VERSION, sent_at=time.time())
         try:
             reply = self._stub.Hello(request, timeout=_seconds_for(request), metadata=self._metadata)
         except grpc.RpcError as error:
             raise _named(error) from error
-        if reply.server_time:
-            self._clock.set(asked_at=asked_at, server_time=reply.server_time)
         if reply.HasField("control"):
-            self._hand_over(reply.control)
+            self._hand_over(reply.control, server_time=reply.server_time + time.monotonic() - asked_at)
         return reply.acked_through
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
@@ -213,7 +173,7 @@ class TelemetryConnection:
             run_id=self._run.run_id,
             incarnation=self._run.incarnation,
             rank=self._run.rank,
-            records=[record_to_pb(record) for record in records],
+            records=[to_pb(record) for record in records],
         )
         try:
             reply = self._stub.Push(request, timeout=_seconds_for(request), metadata=self._metadata)
@@ -243,24 +203,22 @@ class TelemetryConnection:
         try:
             for reply in self._stub.Watch(request, metadata=self._metadata):
                 self._received_at = time.monotonic()
-                is_control = reply.WhichOneof("body") == "control"
-                if self._clock.disagrees(reply.server_time if is_control else reply.heartbeat.server_time):
-                    # The next Hello compares the clocks again, and brings the control with it.
-                    self._watch_failure = "The server's clock was set, or this process was frozen."
-                    return
-                if is_control:
-                    self._hand_over(reply.control)
+                if reply.WhichOneof("body") == "control":
+                    # Asked for once more: this message may have waited while the link or this process stood still.
+                    self.hello()
         except grpc.RpcError as error:
             self._watch_failure = str(_named(error))
+        except (ServerAway, ServerRefuses) as error:
+            self._watch_failure = str(error)
         else:
             self._watch_failure = "The server ended the Watch."
 
-    def _hand_over(self, control: pb.ControlSnapshot) -> None:
+    def _hand_over(self, control: pb.ControlSnapshot, *, server_time: float) -> None:
         snapshot = received_control(control)
         if snapshot.unreadable:
             self._report_problem(f"The training process will reject a control it can't read: {snapshot.unreadable}")
         if snapshot.expires_at is not None:
-            snapshot = replace(snapshot, expires_at=self._clock.here(snapshot.expires_at))
+            snapshot = replace(snapshot, expires_at=time.time() + snapshot.expires_at - server_time)
         self._receive_control(snapshot)
 
 

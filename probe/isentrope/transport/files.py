@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
 from pathlib import Path
-
-_FLOCK = struct.Struct("hhqqi0q")
-"""Linux's struct flock: type, whence, start, length, process id."""
 
 
 class ProcessLock:
@@ -44,23 +40,6 @@ class ProcessLock:
         self._descriptor = descriptor
         return True
 
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the locked file still has its name. False also when the lock is not held."""
-        return self._descriptor is not None and is_still_at(self._path, self._descriptor)
-
-    def replace(self) -> None:
-        """Put another locked file in the place of one that was removed; at no moment does it look free.
-
-        Raises:
-            OSError: as `acquire`.
-        """
-        self.release()
-        draft = ProcessLock(self._path.with_name(f".{self._path.name}.{os.getpid()}"))
-        if draft.acquire():
-            os.replace(draft._path, self._path)
-            self._descriptor = draft._descriptor
-
     def release(self) -> None:
         """Release the lock; does nothing when it is not held."""
         if self._descriptor is not None:
@@ -69,16 +48,7 @@ class ProcessLock:
 
 
 def is_held_by_another_process(path: Path) -> bool:
-    """Whether another process holds the lock on `path`.
-
-    Raises:
-        OSError: as `ProcessLock.acquire`.
-    """
-    return bool(another_process_holds(path))
-
-
-def another_process_holds(path: Path) -> bool | None:
-    """As `is_held_by_another_process`; None: there is no such file, so nothing is known.
+    """Whether another process holds the lock on `path`; False where there is no such file.
 
     Raises:
         OSError: as `ProcessLock.acquire`.
@@ -87,7 +57,7 @@ def another_process_holds(path: Path) -> bool | None:
         # Without O_CREAT: the folder may be about to be removed.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None
+        return False
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -95,34 +65,6 @@ def another_process_holds(path: Path) -> bool | None:
     finally:
         os.close(descriptor)
     return False
-
-
-def is_still_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file still has its name. Inode numbers are no help: some file systems change them at each look."""
-    return os.fstat(descriptor).st_nlink > 0 and path.exists()
-
-
-def pid_of_holder(path: Path) -> int | None:
-    """Find the process that holds the lock on `path`.
-
-    Args:
-        path: of the lock.
-
-    Returns:
-        Its id. None where no other process holds it, or one in another container or on another machine.
-
-    Raises:
-        OSError: as `ProcessLock.acquire`.
-    """
-    if not path.exists():
-        return None
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
-    finally:
-        os.close(descriptor)
-    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
 def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode: int = 0o600) -> None:

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.transport.files import is_still_at
-
 MAGIC = b"ISENTSEG"
 VERSION = 1
 _HEADER = struct.Struct("<8sII")
@@ -113,11 +111,6 @@ class SegmentWriter:
     @property
     def holds_frames(self) -> bool:
         return self.size_bytes > HEADER_BYTES
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the file still has its name; what is appended to a removed one is lost."""
-        return is_still_at(self.path, self._descriptor)
 
     def append(self, frames: Iterable[bytes]) -> None:
         """Write frames, all of them or none.

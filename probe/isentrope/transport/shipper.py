@@ -22,9 +22,15 @@ from pathlib import Path
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
-from isentrope.transport.control_file import ControlFile, ControlHandover
-from isentrope.transport.files import ProcessLock, another_process_holds
-from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolError, SpoolFolder
+from isentrope.transport.files import ProcessLock, is_held_by_another_process
+from isentrope.transport.spool_folder import (
+    ControlFile,
+    ControlHandover,
+    ShipperState,
+    ShipperStatus,
+    SpoolError,
+    SpoolFolder,
+)
 from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
@@ -34,8 +40,6 @@ from isentrope_wire.reports import ControlSnapshot, Record
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 600.0
-LOCK_GRACE_SECONDS = 2.0
-"""How long a training process has to restore a lock file that was removed."""
 DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
 
 EXIT_DELIVERED = 0
@@ -74,7 +78,6 @@ class Shipper:
         *,
         target: str | None = None,
         find_token: Callable[[], str | None] = environment.token,
-        trainer: int | None = None,
     ) -> None:
         """
         Args:
@@ -82,7 +85,6 @@ class Shipper:
             settings: of the shipper.
             target: host:port instead of the one the spool names.
             find_token: called before each attempt, so that a corrected token takes effect.
-            trainer: the training process, where it is known.
 
         Raises:
             SpoolError: `folder` is no spool folder.
@@ -99,9 +101,7 @@ class Shipper:
         self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
         self._status = ShipperStatus(pid=os.getpid())
         self._last_success_at = time.monotonic()
-        self._trainer = trainer
         self._trainer_gone_at: float | None = None
-        self._lock_missing_since: float | None = None
         self._reached = False
         self._batch_bytes = settings.batch_bytes
 
@@ -233,23 +233,10 @@ class Shipper:
         return time.monotonic() - idle_since > self._settings.drain_seconds
 
     def _trainer_is_gone(self) -> bool:
-        if self._trainer_gone_at is None and self._trainer_let_go():
+        if self._trainer_gone_at is None and not is_held_by_another_process(self._folder.trainer_lock):
             logger.info("The training process has ended; what its spool still has is to be delivered.")
             self._trainer_gone_at = time.monotonic()
         return self._trainer_gone_at is not None
-
-    def _trainer_let_go(self) -> bool:
-        held = another_process_holds(self._folder.trainer_lock)
-        if held is not None:
-            self._lock_missing_since = None
-            return not held
-        # The file was removed. A living training process restores it, unless it hangs; deleting can wait.
-        now = time.monotonic()
-        self._lock_missing_since = self._lock_missing_since or now
-        end = self._folder.read_end()
-        has_ended = end is not None and not end.reason
-        trainer_runs = self._trainer is not None and _runs(self._trainer)
-        return has_ended or (not trainer_runs and now - self._lock_missing_since > LOCK_GRACE_SECONDS)
 
     def _set_status(self, state: ShipperState, error: str = "") -> None:
         acked_through = self._reader.acked_through
@@ -271,7 +258,6 @@ def ship(
     *,
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
-    trainer: int | None = None,
 ) -> ShipperStatus | None:
     """Deliver a folder. A delivered folder is removed.
 
@@ -280,7 +266,6 @@ def ship(
         settings: of the shipper.
         target: host:port instead of the one the spool names.
         find_token: called before each attempt.
-        trainer: the training process, where it is known.
 
     Returns:
         The last status; None where another shipper delivers the folder, or did until now.
@@ -289,7 +274,7 @@ def ship(
         SpoolError: `folder` is no spool folder.
         ServerRefuses: only where the settings say not to wait.
     """
-    shipper = Shipper(folder, settings, target=target, find_token=find_token, trainer=trainer)
+    shipper = Shipper(folder, settings, target=target, find_token=find_token)
     lock = ProcessLock(folder.shipper_lock)
     if not lock.acquire():
         return None
@@ -303,16 +288,6 @@ def ship(
         lock.release()
 
 
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def main() -> int:
     """Parse the command line and deliver.
 
@@ -322,14 +297,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
     parser.add_argument("--drain-seconds", type=float, default=os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
-    parser.add_argument("--trainer", type=int, help="the process whose spool it is")
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
     try:
         folder.run()
         _log_into(folder.log)
         settings = ShipperSettings(drain_seconds=arguments.drain_seconds)
-        status = ship(folder, settings, trainer=arguments.trainer)
+        status = ship(folder, settings)
     except SpoolError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL

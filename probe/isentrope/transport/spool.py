@@ -7,59 +7,20 @@ import contextlib
 import logging
 import os
 import shlex
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Literal
 
-from isentrope.transport.control_file import ControlFile
-from isentrope.transport.files import ProcessLock
-from isentrope.transport.shipper_supervisor import ShipperSupervisor
-from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
+from isentrope.transport.files import ProcessLock, is_held_by_another_process
+from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
 from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
 from isentrope_wire import environment
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import ControlSnapshot, RunStarted
-
-MOST_MARKS = 256
-
-
-class DeliveryLag:
-    """How old the oldest record is that the server has not acknowledged. Used by one thread.
-
-    Times are kept more coarsely the longer the server stays away.
-    """
-
-    def __init__(self) -> None:
-        self._marks: list[tuple[int, float]] = []
-        """Sequence numbers and when they were the newest on disk."""
-        self._spacing_seconds = 0.0
-
-    def written(self, seq: int, at: float) -> None:
-        """Records up to `seq` are on disk."""
-        if not self._marks:
-            self._spacing_seconds = 0.0
-        elif self._marks[-1][0] >= seq or at - self._marks[-1][1] < self._spacing_seconds:
-            return
-        self._marks.append((seq, at))
-        if len(self._marks) > MOST_MARKS:
-            # The first one stays: it is the age of the oldest record.
-            self._marks = self._marks[::2]
-            self._spacing_seconds = max(2 * self._spacing_seconds, 1.0)
-
-    def acknowledged(self, seq: int) -> None:
-        """The server has records up to `seq`."""
-        kept = 0
-        while kept < len(self._marks) and self._marks[kept][0] <= seq:
-            kept += 1
-        del self._marks[:kept]
-
-    @property
-    def oldest_at(self) -> float | None:
-        """When the oldest record that the server lacks was written; None: it has everything."""
-        return self._marks[0][1] if self._marks else None
-
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +36,93 @@ STUCK_SECONDS = 2.0
 """How long it must be in one before the log names it: a server may start beside the training."""
 REPEAT_SECONDS = 3600.0
 """Between two such warnings of a run."""
+
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+STEADY_SECONDS = 30.0
+"""After a shipper that ran this long the next restart begins with a short pause again."""
+
+
+class ShipperSupervisor:
+    """Keeps one shipper process running on a spool folder. Used by the writer thread alone."""
+
+    def __init__(self, folder: SpoolFolder, *, home: Path, token: str | None) -> None:
+        """
+        Args:
+            folder: of the spool.
+            home: where the shipper looks for the owner's token.
+            token: for the server; None: the one that the shipper finds in the home.
+        """
+        self._folder = folder
+        self._environment = _shipper_environment(home, token)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._not_before = 0.0
+
+    def keep_running(self, *, last: bool = False) -> None:
+        """Start the shipper if none runs and the pause after its last end is over.
+
+        Args:
+            last: this process ends: start one whatever the pause, for what is left to deliver.
+
+        Raises:
+            OSError: the process can't be started.
+        """
+        now = time.monotonic()
+        if self._process is not None:
+            status = self._process.poll()
+            # The shell ends a moment after a shipper that was killed. Of two shippers one delivers, whichever has the lock.
+            if status is None and (not last or is_held_by_another_process(self._folder.shipper_lock)):
+                return
+            self._process = None
+            if status is not None:
+                self._plan_restart(status, now)
+        if last or now >= self._not_before:
+            self._started_at = now
+            self._process = self._start()
+
+    def _plan_restart(self, status: int, now: float) -> None:
+        if now - self._started_at >= STEADY_SECONDS:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+        logger.warning(
+            "The shipper ended with status %d and starts again in %.0f s; reports stay in %s meanwhile.",
+            status,
+            self._pause_seconds,
+            self._folder.path,
+        )
+        self._not_before = now + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # -P: a grpc.py or logging.py lying in the user's working folder must not be taken for the real one.
+        shipper = [sys.executable, "-P", "-m", "isentrope.transport.shipper", str(self._folder.path)]
+        # A shell between them: Ray kills the children of a worker that exits, not their children, and the last reports are
+        # still to be delivered then.
+        command = ["/bin/sh", "-c", '"$@" & wait $!', "sh", *shipper]
+        with self._folder.errors.open("wb") as errors:
+            return subprocess.Popen(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                # A Ctrl-C in the trainer's terminal must not reach the process that delivers its last reports.
+                start_new_session=True,
+            )
+
+
+def _shipper_environment(home: Path, token: str | None) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment["ISENTROPE_HOME"] = str(home.absolute())
+    environment["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed calls.
+    environment.setdefault("GRPC_VERBOSITY", "NONE")
+    if token is not None:
+        # The environment, not the command line, which any user of the machine can read.
+        environment["ISENTROPE_TOKEN"] = token
+    return environment
 
 
 class SpoolTransport:
@@ -111,13 +159,12 @@ class SpoolTransport:
         self._queue = MessageQueue(max_messages=limits.max_queued_messages, max_bytes=limits.max_queued_bytes)
         self._run = run
         self._grpc_target = folder.grpc_target()
-        self._removal_logged = False
         self._writer = SpoolWriter(folder.path, run, self._queue, limits)
         self._control_file = ControlFile(folder.control)
         self._requested: ControlSnapshot | None = None
         self._acked_through = 0
-        self._lag = DeliveryLag()
-        self._oldest_unacknowledged_at: float | None = None
+        self._waiting_since = (0, 0.0)
+        """A record, and when it was the newest on disk; another one takes its place once the server has it."""
         self._next_status_at = 0.0
         self._stuck_since: float | None = None
         self._next_warning_at = 0.0
@@ -163,14 +210,14 @@ class SpoolTransport:
 
     def statistics(self) -> TransportStatistics:
         """The counts now; `acknowledged` lags by up to half a second."""
-        oldest_at = self._oldest_unacknowledged_at
+        waits = self._acked_through < self._writer.spooled_through
         return TransportStatistics(
             accepted=self._queue.accepted,
             dropped=self._queue.refused + self._writer.lost + self._refused_after_close,
             spooled=self._writer.spooled_through,
             acknowledged=self._acked_through,
             left_out=self._writer.left_out,
-            lag_seconds=0.0 if oldest_at is None else time.monotonic() - oldest_at,
+            lag_seconds=time.monotonic() - self._waiting_since[1] if waits and self._waiting_since[0] else 0.0,
         )
 
     def close(self, timeout_seconds: float = 1.0) -> None:
@@ -235,6 +282,9 @@ class SpoolTransport:
 
     def _work(self) -> None:
         while not self._closing.wait(ROUND_SECONDS):
+            if not self.folder.exists:
+                self._leave_removed_spool()
+                return
             self._guarded_round()
         while time.monotonic() < self._give_up_at:
             if not self._guarded_round():
@@ -257,7 +307,6 @@ class SpoolTransport:
         written = self._writer.write_queued(self._out_of_time)
         while written and not self._writer.idle and not self._closing.is_set():
             written = self._writer.write_queued(self._out_of_time)
-        self._keep_in_place()
         self._writer.sync()
         self._requested = self._control_file.read()
         now = time.monotonic()
@@ -268,18 +317,13 @@ class SpoolTransport:
                 self._supervisor.keep_running()
         return written
 
-    def _keep_in_place(self) -> None:
-        """Restore files that were removed: otherwise all that follows would go into files without a name."""
-        if not self._alive_lock.is_in_place:
-            if not self._removal_logged:
-                self._removal_logged = True
-                logger.warning(
-                    "Files of the spool %s were removed. It is restored; records that were not delivered will be a gap.",
-                    self.folder.path,
-                )
-            self.folder.restore(self._run, self._grpc_target)
-            self._alive_lock.replace()
-        self._writer.leave_vanished_segment()
+    def _leave_removed_spool(self) -> None:
+        """End the writing: what follows would go into files without a name."""
+        self._is_closing = True
+        self._alive_lock.release()
+        logger.warning(
+            "The spool %s was removed; training continues, and this process reports nothing more.", self.folder.path
+        )
 
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self._give_up_at
@@ -289,9 +333,8 @@ class SpoolTransport:
         if status is not None:
             self._acked_through = status.acked_through
             self._warn_while_stuck(status)
-        self._lag.written(self._writer.spooled_through, time.monotonic())
-        self._lag.acknowledged(self._acked_through)
-        self._oldest_unacknowledged_at = self._lag.oldest_at
+        if self._acked_through >= self._waiting_since[0]:
+            self._waiting_since = (self._writer.spooled_through, time.monotonic())
 
     def _warn_while_stuck(self, status: ShipperStatus) -> None:
         """Log soon, and seldom again, that nothing is delivered: a wrong address would show at the run's end only."""

@@ -99,23 +99,6 @@ class SpoolDisk:
             self._close_segment()
         return self.take_doubtful()
 
-    def leave_vanished_segment(self) -> list[NumberedFrame]:
-        """End a segment whose file was removed.
-
-        Returns:
-            Its frames that no sync had reached, to be written once more.
-        """
-        segment = self._segment
-        if segment is None or segment.is_in_place:
-            return []
-        self._doubtful.extend(self._unsynced)
-        self._unsynced = []
-        with contextlib.suppress(OSError):
-            self._close_segment()
-        self.has_reserve = self._reserve.exists()
-        self.restore_reserve()
-        return self.take_doubtful()
-
     def take_doubtful(self) -> list[NumberedFrame]:
         """Hand back frames that have to be written once more, before any other: they may be on disk, or not.
 

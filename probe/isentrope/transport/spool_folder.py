@@ -22,19 +22,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
+import struct
+import threading
 import time
-from dataclasses import asdict, dataclass
+import zlib
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from isentrope.errors import ConfigurationError
 from isentrope.transport.files import write_atomically
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, list_segments, read_segment, sync_folder
-from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
-from isentrope_wire.reports import RunStarted
+from isentrope_wire.numbers import document_of, read
+from isentrope_wire.reports import ControlSnapshot, RunStarted
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +53,6 @@ class SpoolEnd:
     """Why records up to the last may be missing; empty: the writer finished, and all of them are on disk."""
     last_payload: bytes = b""
     """The last record itself, where it was known and the segments may lack it."""
-
-    def to_bytes(self) -> bytes:
-        """The file's content; a bare number where the spool is whole."""
-        if not self.reason:
-            return str(self.last_seq).encode()
-        document = {"last_seq": self.last_seq, "reason": self.reason, "last_payload": self.last_payload.hex()}
-        return json.dumps(document).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> SpoolEnd:
-        """Read the file's content.
-
-        Raises:
-            ValueError: the file is torn, or another one.
-        """
-        document = json.loads(content)
-        if isinstance(document, int):
-            return cls(document)
-        try:
-            return cls(int(document["last_seq"]), str(document["reason"]), bytes.fromhex(str(document["last_payload"])))
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"The file end holds a number or an object with last_seq, got {content[:80]!r}."
-            ) from error
 
 
 _RUN_FILE = "run.payload"
@@ -129,18 +112,6 @@ class SpoolFolder:
             ) from error
         return folder
 
-    def restore(self, run: RunStarted, grpc_target: str) -> None:
-        """Restore files that were removed while the training process writes here; it takes its lock again by itself.
-
-        Raises:
-            OSError: the home can't be written to.
-        """
-        if not self.path.is_dir():
-            _make_private_folder(self.path)
-        for name, content in (("target", grpc_target.encode()), (_RUN_FILE, encode_payload(run))):
-            if not (self.path / name).exists():
-                write_atomically(self.path / name, content, lasting=True)
-
     def run(self) -> RunStarted:
         """The run and rank that report through this folder.
 
@@ -192,13 +163,13 @@ class SpoolFolder:
         Raises:
             OSError: the folder is gone, read-only or full.
         """
-        content = (SpoolEnd(end) if isinstance(end, int) else end).to_bytes()
-        write_atomically(self.end, content, lasting=lasting)
+        document = document_of(SpoolEnd(end) if isinstance(end, int) else end)
+        write_atomically(self.end, json.dumps(document).encode(), lasting=lasting)
 
     def read_end(self) -> SpoolEnd | None:
         """How the spool ended; None: the training process did not close it, or not all of it survived."""
         try:
-            return SpoolEnd.from_bytes(self.end.read_bytes())
+            return read(SpoolEnd, json.loads(self.end.read_bytes()))
         except (OSError, ValueError):
             return None
 
@@ -277,7 +248,7 @@ class ShipperStatus:
     pid: int = 0
     updated_at: float = 0.0
     reached: bool = False
-    """Whether the server has answered this shipper at least once. Not read back."""
+    """Whether the server has answered this shipper at least once."""
 
     def write(self, path: Path) -> None:
         """Replace the file.
@@ -285,19 +256,115 @@ class ShipperStatus:
         Raises:
             OSError: the spool folder is gone, read-only or full.
         """
-        write_atomically(path, json.dumps(asdict(self) | {"updated_at": time.time()}).encode())
+        write_atomically(path, json.dumps(document_of(replace(self, updated_at=time.time()))).encode())
 
     @classmethod
     def read(cls, path: Path) -> ShipperStatus | None:
         """The newest status; None when there is none that can be read."""
         try:
-            document = json.loads(path.read_bytes())
-            return cls(
-                state=ShipperState(document["state"]),
-                acked_through=int(document["acked_through"]),
-                error=str(document["error"]),
-                pid=int(document["pid"]),
-                updated_at=float(document["updated_at"]),
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            return read(cls, json.loads(path.read_bytes()))
+        except (OSError, ValueError):
             return None
+
+
+_CHECKSUM = struct.Struct("<I")
+
+
+class ControlFile:
+    """The requested control on its way from the shipper to the training process: a CRC-32 and the snapshot.
+
+    Content that can't be read changes nothing: the last good snapshot stays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._newest: ControlSnapshot | None = None
+        self._fingerprint: tuple[int, int, int] | None = None
+
+    def write(self, snapshot: ControlSnapshot) -> None:
+        """Replace the file's content.
+
+        Args:
+            snapshot: the requested control; it expires by this machine's clock.
+
+        Raises:
+            OSError: the spool folder is gone, read-only or full.
+        """
+        content = encode_control(snapshot)
+        write_atomically(self._path, _CHECKSUM.pack(zlib.crc32(content)) + content)
+
+    def read(self) -> ControlSnapshot | None:
+        """The newest snapshot, None before there is one. Costs one `stat` when the file has not changed."""
+        self._read()
+        return self._newest
+
+    def _read(self) -> None:
+        try:
+            status = self._path.stat()
+            fingerprint = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if fingerprint == self._fingerprint:
+                return
+            content = self._path.read_bytes()
+        except OSError:
+            # No file yet, or it was removed: nothing new was requested.
+            return
+        # Remembered before the content is decoded, so that bad content is decoded, and logged, once.
+        self._fingerprint = fingerprint
+        try:
+            self._newest = _decoded_control(content)
+        except CodecError as error:
+            logger.warning("%s is ignored, the active control stays: %s", self._path, error)
+
+
+def _decoded_control(content: bytes) -> ControlSnapshot:
+    # A file torn by a power cut could otherwise be read as a control that lacks its last fields.
+    snapshot = content[_CHECKSUM.size :]
+    if not snapshot or content[: _CHECKSUM.size] != _CHECKSUM.pack(zlib.crc32(snapshot)):
+        raise CodecError(f"expected a control snapshot with its checksum, got {len(content)} other bytes.")
+    return decode_control(snapshot)
+
+
+class ControlHandover:
+    """Writes the control file, for several threads. What a full disk refused is written by `retry`."""
+
+    def __init__(self, file: ControlFile) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._newest_version = 0
+        self._unwritten: ControlSnapshot | None = None
+        self._logged_error = ""
+
+    def connecting(self) -> None:
+        """Accept any version from the server: after its database was restored it counts from an earlier one."""
+        with self._lock:
+            self._newest_version = 0
+
+    def receive(self, snapshot: ControlSnapshot) -> None:
+        """Write a control to the file, unless a newer one was received before it over this connection."""
+        with self._lock:
+            if snapshot.version < self._newest_version:
+                logger.info(
+                    "Control version %d was received after version %d: ignored.", snapshot.version, self._newest_version
+                )
+                return
+            self._newest_version = snapshot.version
+            self._unwritten = snapshot
+            self._write()
+
+    def retry(self) -> None:
+        """Write the control that the disk refused, if there is one."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        snapshot = self._unwritten
+        if snapshot is None:
+            return
+        try:
+            self._file.write(snapshot)
+        except OSError as error:
+            if str(error) != self._logged_error:
+                logger.error("Control version %d can't be written for the trainer yet: %s.", snapshot.version, error)
+            self._logged_error = str(error)
+            return
+        self._unwritten, self._logged_error = None, ""

@@ -227,7 +227,6 @@ class SpoolWriter:
 
     @property
     def pressure(self) -> Pressure:
-        """Which parts reports lose now."""
         share = self._disk.used_share
         by_share = next((pressure for least, pressure in SHARES_UNDER_PRESSURE if share >= least), Pressure.NONE)
         return max(self._disk_pressure, by_share)
@@ -250,10 +249,6 @@ class SpoolWriter:
     def sync(self) -> None:
         """Make what was written since the last call survive a power cut; close a segment that is full or old."""
         self._take_back(self._disk.sync())
-
-    def leave_vanished_segment(self) -> None:
-        """Continue in another segment where the one being written was removed."""
-        self._take_back(self._disk.leave_vanished_segment())
 
     def close(self) -> None:
         """Write a gap for what was not written in time, and end the spool.

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isentrope.transport.files import ProcessLock, another_process_holds, is_held_by_another_process, pid_of_holder
+from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.segments import list_segments
-from isentrope.transport.shipper import LOCK_GRACE_SECONDS, ShipperSettings, ship
+from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
 from isentrope_wire.errors import IsentropeError
 
 NOT_TRIED = "not tried: "
 """Begins the detail of a spool whose server was found away by another spool; that one's detail follows."""
-_TAKE_OVER_SECONDS = 10.0
 
 
 class SpoolsLeft(IsentropeError, ConnectionError):
@@ -32,7 +28,7 @@ class SyncOutcome(StrEnum):
     NOTHING = "nothing"
     """Nothing was left to deliver."""
     BUSY = "busy"
-    """The shipper of its running training process delivers it, or another sync."""
+    """Its training process is alive, and has a side process that delivers."""
     LEFT = "left"
     """The server could not be reached or refused it, or the spool can't be read; it stays."""
 
@@ -117,12 +113,17 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
 
 def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str, bool]:
     """The outcome, its detail, and whether the server was away."""
-    if list_segments(folder.path) and _trainer_lives(folder):
+    if list_segments(folder.path) and is_held_by_another_process(folder.trainer_lock):
         return SyncOutcome.BUSY, "its training process is alive and delivers by itself", False
     if not list_segments(folder.path):
         _remove_if_delivered(folder)
         return SyncOutcome.NOTHING, "was left to deliver", False
-    _take_over(folder)
+    if not _is_free(folder, give_up_after_seconds):
+        status = ShipperStatus.read(folder.status)
+        error = "it has stored nothing yet" if status is None or not status.error else status.error
+        return SyncOutcome.LEFT, f"another process still tries to deliver it ({error.rstrip('.')})", False
+    if not folder.exists:
+        return SyncOutcome.DELIVERED, "all its records are stored, by its side process", False
     settings = ShipperSettings(drain_seconds=give_up_after_seconds, waits_when_refused=False)
     status = ship(folder, settings, target=target)
     if status is None:
@@ -132,16 +133,6 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
     server = target or folder.grpc_target()
     detail = f"{server} stored it up to record {status.acked_through}, then {status.error}"
     return SyncOutcome.LEFT, detail, not status.reached
-
-
-def _trainer_lives(folder: SpoolFolder) -> bool:
-    until = time.monotonic() + LOCK_GRACE_SECONDS
-    while (held := another_process_holds(folder.trainer_lock)) is None and folder.read_end() is None:
-        # The file was removed: a living training process restores it.
-        if time.monotonic() > until:
-            break
-        time.sleep(0.05)
-    return bool(held)
 
 
 def in_words(records: int) -> str:
@@ -160,14 +151,14 @@ def _remove_if_delivered(folder: SpoolFolder) -> None:
         lock.release()
 
 
-def _take_over(folder: SpoolFolder) -> None:
-    """End a shipper that can't deliver: this sync may have another token or address."""
-    status = ShipperStatus.read(folder.status)
-    if status is None or status.state not in (ShipperState.HOLDING, ShipperState.RETRYING):
-        return
-    end = time.monotonic() + _TAKE_OVER_SECONDS
-    # Not the id in its status: on a volume that containers share, that may be another process here.
-    while (pid := pid_of_holder(folder.shipper_lock)) is not None and time.monotonic() < end:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGTERM)
+def _is_free(folder: SpoolFolder, patience_seconds: float) -> bool:
+    """Wait until no other process delivers the folder: as long as it gets records stored, and so long without."""
+    acked_through, stored_at = -1, time.monotonic()
+    while is_held_by_another_process(folder.shipper_lock):
+        status = ShipperStatus.read(folder.status)
+        if status is not None and status.acked_through != acked_through:
+            acked_through, stored_at = status.acked_through, time.monotonic()
+        elif time.monotonic() - stored_at > patience_seconds:
+            return False
         time.sleep(0.05)
+    return True

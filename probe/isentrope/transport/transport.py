@@ -28,7 +28,6 @@ class ReadyMessage:
     message: Message
 
     def __call__(self) -> Message:
-        """The message."""
         return self.message
 
 
@@ -47,7 +46,7 @@ class TransportStatistics:
     left_out: int = 0
     """Reports that were written without their tokens or histograms, because the disk was full."""
     lag_seconds: float = 0.0
-    """How long the oldest record that the server has not acknowledged has been on disk; 0 when there is none."""
+    """How long records on disk have waited for the server's acknowledgement; 0 when none does."""
 
     def scalars(self) -> dict[str, float]:
         """The counts as metrics of a report. Every report has them, so that a run's page shows whether it is delivered."""

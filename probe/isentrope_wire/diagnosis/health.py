@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from isentrope_wire.answers import Alert, HealthLevel, Status
-from isentrope_wire.control import Control, Method, Scope
+from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import ControlVersion, State, Verdict, VerdictState
 from isentrope_wire.diagnosis.course import (
     ACT_LEFT,
@@ -154,7 +154,6 @@ class Measured:
 
 
 def diagnose(measured: Measured) -> Diagnosis:
-    """The diagnosis of a run."""
     course = _Course.of(measured)
     level = _level(course, measured)
     cause = None if course is None or level == HealthLevel.HOLDING else _cause(course, measured)
@@ -385,7 +384,7 @@ def _change_now(measured: Measured) -> float | None:
     if measured.gain is None:
         return None
     active = Control() if measured.active is None else measured.active.control
-    if active.method in (Method.CLIP_B, Method.CLIP_V) and active.hold is None:
+    if active.method.thresholds and active.hold is None:
         effect = predicted_effect(active, measured.sums, measured.gain)
         return None if effect is None else effect.change
     return measured.gain * sum(one.change_sum for one in measured.sums) / sum(one.tokens for one in measured.sums)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
-from isentrope_wire.control import Control, Method
+from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Compared, ControlVersion, PredictedEffect, Verdict, VerdictState
 from isentrope_wire.diagnosis.course import FOLLOWED, LEAST_POINTS, OVER_LEFT, WINDOW, Slope, slope_of
 from isentrope_wire.numbers import decimals_of, fixed
@@ -27,14 +27,14 @@ def predicted_effect(control: Control, steps: Sequence[WhatIfSums], gain: float 
     """What a control would have done to the last steps.
 
     Args:
-        control: thresholds of clip_b or clip_v.
+        control: thresholds.
         steps: the sums of the last steps, with tokens each.
         gain: from the unit prediction to nats; None: not known.
 
     Returns:
-        None for another method, for a held entropy, whose thresholds move, and without steps.
+        None for a method without thresholds, for a held entropy, whose thresholds move, and without steps.
     """
-    if control.method not in (Method.CLIP_B, Method.CLIP_V) or control.hold is not None or not steps:
+    if not control.method.thresholds or control.hold is not None or not steps:
         return None
     cap, shrink = control.value("max_fraction"), control.value("denominator") == "shrink"
     found = [

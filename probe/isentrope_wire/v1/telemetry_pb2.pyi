@@ -717,28 +717,23 @@ class WhatIfSums(google.protobuf.message.Message):
     EDGE_SET_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
     CHANGE_SUM_FIELD_NUMBER: builtins.int
-    CLIP_B_FIELD_NUMBER: builtins.int
-    CLIP_V_FIELD_NUMBER: builtins.int
+    BY_METHOD_FIELD_NUMBER: builtins.int
     edge_set: builtins.int
     """which list of bin edges"""
     tokens: builtins.int
     change_sum: builtins.float
     """of -r A S_c over all tokens, in nats per unit gain"""
     @property
-    def clip_b(self) -> Global___BinSums: ...
-    @property
-    def clip_v(self) -> Global___BinSums: ...
+    def by_method(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BinSums]: ...
     def __init__(
         self,
         *,
         edge_set: builtins.int = ...,
         tokens: builtins.int = ...,
         change_sum: builtins.float = ...,
-        clip_b: Global___BinSums | None = ...,
-        clip_v: Global___BinSums | None = ...,
+        by_method: collections.abc.Iterable[Global___BinSums] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["clip_b", b"clip_b", "clip_v", b"clip_v"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["change_sum", b"change_sum", "clip_b", b"clip_b", "clip_v", b"clip_v", "edge_set", b"edge_set", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["by_method", b"by_method", "change_sum", b"change_sum", "edge_set", b"edge_set", "tokens", b"tokens"]) -> None: ...
 
 Global___WhatIfSums: typing_extensions.TypeAlias = WhatIfSums
 
@@ -746,9 +741,12 @@ Global___WhatIfSums: typing_extensions.TypeAlias = WhatIfSums
 class BinSums(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    METHOD_FIELD_NUMBER: builtins.int
     CELL_STEPS_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
     CHANGE_SUMS_FIELD_NUMBER: builtins.int
+    method: builtins.str
+    """whose thresholds they answer for"""
     @property
     def cell_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """from one cell that holds a token to the next, beginning at cell -1"""
@@ -760,11 +758,12 @@ class BinSums(google.protobuf.message.Message):
     def __init__(
         self,
         *,
+        method: builtins.str = ...,
         cell_steps: collections.abc.Iterable[builtins.int] | None = ...,
         counts: collections.abc.Iterable[builtins.int] | None = ...,
         change_sums: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cell_steps", b"cell_steps", "change_sums", b"change_sums", "counts", b"counts"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cell_steps", b"cell_steps", "change_sums", b"change_sums", "counts", b"counts", "method", b"method"]) -> None: ...
 
 Global___BinSums: typing_extensions.TypeAlias = BinSums
 

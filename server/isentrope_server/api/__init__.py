@@ -5,6 +5,6 @@
   /metrics
   A new route: here, its scope in `security.permissions`, its call in `isentrope.client.calls` and a method of `Client`. A list
   is answered as a `Page`
-- `responses`: errors in the one body, large answers as JSON; `openapi`: the description with its examples;
+- `responses`: errors in the one body, large answers as JSON; `openapi`: what FastAPI's description lacks;
   `reference`: /docs
 """

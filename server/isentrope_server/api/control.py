@@ -1,17 +1,26 @@
-"""Control: the requested and the active one, its history, and the methods. A change needs If-Match, so that none is
-lost."""
+"""Control: the requested and the active one, and its history. A change needs If-Match, so that none is lost."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Response
 from pydantic import ConfigDict, Field, TypeAdapter
 from sqlalchemy import Connection
 
-from isentrope_server.api import dependencies
-from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
+from isentrope_server.api.dependencies import (
+    BackendDep,
+    Body,
+    Limit,
+    PrincipalDep,
+    RunDep,
+    check_still_there,
+    page_after,
+    page_of,
+    read_of,
+)
 from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
 from isentrope_server.control.versions import control_version, judged, predict, run_control
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
@@ -22,11 +31,8 @@ from isentrope_wire.answers import ErrorBody, Page
 from isentrope_wire.control import ControlFields
 from isentrope_wire.control_answers import (
     ControlVersion,
-    MethodDescription,
-    ParameterDescription,
     RunControl,
 )
-from isentrope_wire.methods import METHODS, Method, Parameter
 
 router = APIRouter(tags=["control"])
 
@@ -104,20 +110,16 @@ async def put_control(
 
 @router.get("/runs/{run_id}/control/history")
 async def list_history(
-    run: RunDep,
-    backend: BackendDep,
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    run: RunDep, backend: BackendDep, cursor: str | None = None, limit: Limit = 50
 ) -> Page[ControlVersion]:
     """Every requested version, newest first."""
-    before = None if cursor is None else dependencies.decode(cursor, 1)[0]
+    before = page_after(cursor, 1)
     found = await read_of(backend, run, lambda connection: _history(connection, run, before, limit + 1))
-    items = found[:limit]
-    return Page(items=items, next_cursor=dependencies.encode(items[-1].version) if len(found) > limit else None)
+    return page_of([((one.version,), one) for one in found], limit)
 
 
-def _history(connection: Connection, run: Run, before: int | None, limit: int) -> list[ControlVersion]:
-    found = controls.page(connection, run.key, before_version=before, limit=limit)
+def _history(connection: Connection, run: Run, before: Sequence[int] | None, limit: int) -> list[ControlVersion]:
+    found = controls.page(connection, run.key, before_version=None if before is None else before[0], limit=limit)
     return judged(connection, run, [control_version(item) for item in found])
 
 
@@ -139,37 +141,3 @@ def _version_in(if_match: str | None) -> int:
     if not version.isascii() or not version.isdecimal() or len(version) > 18:
         raise PreconditionFailed(f'If-Match must be an ETag of this control, e.g. "3"; got {if_match[:80]!r}.')
     return int(version)
-
-
-@router.get("/methods")
-async def list_methods() -> Page[MethodDescription]:
-    """Every method this server knows, with its parameters, their bounds and defaults."""
-    return Page(items=[method_description(method) for method in METHODS.values()], next_cursor=None)
-
-
-def method_description(method: Method) -> MethodDescription:
-    """The row of METHODS as users read it."""
-    return MethodDescription(
-        method=method,
-        label=method.label,
-        does=method.does,
-        source=method.source,
-        thresholds=method.thresholds,
-        presets=list(method.presets),
-        preset_values={name: dict(fields) for name, fields in method.presets.items()},
-        parameters=[_parameter(parameter) for parameter in method.parameters.values()],
-    )
-
-
-def _parameter(parameter: Parameter) -> ParameterDescription:
-    return ParameterDescription(
-        name=parameter.name,
-        kind=parameter.kind,
-        default=parameter.default,
-        minimum=parameter.minimum,
-        minimum_excluded=parameter.minimum_excluded,
-        maximum=parameter.maximum,
-        choices=list(parameter.choices),
-        range=parameter.range_in_words,
-        sense=parameter.sense,
-    )

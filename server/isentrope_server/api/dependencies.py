@@ -7,7 +7,7 @@ import base64
 import binascii
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -21,10 +21,11 @@ from sqlalchemy import Connection
 from isentrope_server.backend import Backend
 from isentrope_server.errors import BadCursor, NotFound, Unprocessable
 from isentrope_server.security.gate import principal_of
-from isentrope_server.security.tokens import Principal
 from isentrope_server.store import runs
+from isentrope_server.store.access import Principal
 from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.runs import Run
+from isentrope_wire.answers import Page
 
 _T = TypeVar("_T")
 
@@ -151,6 +152,33 @@ def decode(cursor: str, length: int) -> list[int]:
     if len(places) != length or not all(0 <= place < 2**63 for place in places):
         raise BadCursor(f"A cursor must be one of an earlier answer, unchanged; got {cursor[:80]!r}.")
     return places
+
+
+Limit = Annotated[int, Query(ge=1, le=500)]
+"""Items of a page."""
+
+
+def page_after(cursor: str | None, length: int) -> list[int] | None:
+    """The place of the last item on the previous page; None for the first page.
+
+    Args:
+        length: expected number of numbers.
+
+    Raises:
+        BadCursor: the cursor is not from this server.
+    """
+    return None if cursor is None else decode(cursor, length)
+
+
+def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
+    """A page of a list.
+
+    Args:
+        found: items with their places, one more than the page holds where there is a next page.
+        limit: items of a page.
+    """
+    place = found[limit - 1][0] if len(found) > limit else None
+    return Page(items=[item for _, item in found[:limit]], next_cursor=None if place is None else encode(*place))
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

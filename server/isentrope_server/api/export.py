@@ -268,7 +268,7 @@ def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Content
             position = 0
             while True:
                 with backend.database.reading() as connection:
-                    piece = steps.pieces_after(
+                    piece = steps.piece_after(
                         connection, run.key, stream.key, names, after=position, through=contents.through
                     )
                     if runs.key_of(connection, run.id) != run.key:

@@ -20,7 +20,6 @@ from isentrope_server.performance.fit import (
     fit_performance,
     forecast,
 )
-from isentrope_server.performance.fit import Forecast as Predicted
 from isentrope_server.performance.slow_noise import Floats
 from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import Series, StepRange
@@ -107,7 +106,7 @@ def _joined(name: str, reason: str, entropy: Series, reward: Series) -> _Measure
 
 def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
     fit, reason = _fit(measured)
-    made, forecast_reason = _forecast(run, measured)
+    predicted, forecast_reason = _forecast(run, measured)
     shown = np.linspace(0, len(measured.steps), min(points, len(measured.steps)) + 1).astype(int)[1:] - 1
     return EntropyPerformance(
         steps=len(measured.steps),
@@ -117,7 +116,7 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
         fit=None if fit is None else _described(fit),
         reason=reason,
         curve=None if fit is None else _curve(fit, float(measured.entropies.max())),
-        forecast=None if made is None else _made(made, run_over=run.ended),
+        forecast=predicted,
         forecast_reason=forecast_reason,
         points=FitPoints(
             step=measured.steps[shown].tolist(),
@@ -134,13 +133,12 @@ def _fit(measured: _Measured) -> tuple[PerformanceFit, None] | tuple[None, Refus
         return None, Refusal(code=refused.code, message=str(refused))
 
 
-def _forecast(run: Run, measured: _Measured) -> tuple[Predicted, None] | tuple[None, Refusal]:
+def _forecast(run: Run, measured: _Measured) -> tuple[Forecast, None] | tuple[None, Refusal]:
     """Planned length of a running run; actual length of one that ended."""
     planned = 0 if run.ended or run.planned_steps is None else run.planned_steps
     try:
-        return forecast(
-            measured.steps, measured.entropies, measured.rewards, horizon=max(planned, len(measured.steps))
-        ), None
+        horizon = max(planned, len(measured.steps))
+        return forecast(measured.steps, measured.entropies, measured.rewards, horizon=horizon, run_over=run.ended), None
     except FitRefused as refused:
         return None, Refusal(code=refused.code, message=str(refused))
 
@@ -166,16 +164,4 @@ def _curve(fit: PerformanceFit, largest_entropy: float) -> FitCurve:
         reward=[reward.value for reward in rewards],
         low=[reward.low for reward in rewards],
         high=[reward.high for reward in rewards],
-    )
-
-
-def _made(made: Predicted, *, run_over: bool) -> Forecast:
-    return Forecast(
-        through_step=made.through_step,
-        at_entropy=made.at_entropy,
-        reward=made.reward,
-        actual=made.actual,
-        error=made.error,
-        final_steps=made.final_steps,
-        run_over=run_over,
     )

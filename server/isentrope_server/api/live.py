@@ -12,14 +12,13 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep, ReportCursor, RunDep, read_of, report_cursor
+from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, read_of, report_cursor
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.api.responses import json_text
 from isentrope_server.api.runs import describe
 from isentrope_server.backend import Backend
 from isentrope_server.control.versions import control_version
 from isentrope_server.errors import NotFound
-from isentrope_server.security.tokens import Principal
 from isentrope_server.store import controls, runs
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.reports import steps
@@ -39,7 +38,6 @@ _CATCH_UP_STEPS = 500
 async def follow_run(
     run: RunDep,
     backend: BackendDep,
-    principal: PrincipalDep,
     since: Annotated[str | None, Query(description="`cursor` of a series answer: begin right after it.")] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> EventSourceResponse:
@@ -49,7 +47,7 @@ async def follow_run(
     """
     given = last_event_id or since
     start = None if given is None else report_cursor(given)
-    stream = _LiveStream(backend, run, principal, start)
+    stream = _LiveStream(backend, run, start)
     return EventSourceResponse(
         _while_the_store_answers(stream.events()), ping=15, headers={"Cache-Control": "no-store"}
     )
@@ -72,16 +70,14 @@ async def _while_the_store_answers(events: AsyncIterator[ServerSentEvent]) -> As
 class _LiveStream:
     """One client's stream: its position, and the events after it."""
 
-    def __init__(self, backend: Backend, run: Run, principal: Principal, start: ReportCursor | None) -> None:
+    def __init__(self, backend: Backend, run: Run, start: ReportCursor | None) -> None:
         self._backend = backend
         self._run = run
-        self._principal = principal
         self._start = start
         self._place = ReportCursor(position=0, timeline=0)
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """Events since `start`, then committed ones, until the run is deleted, the token revoked or the server
-        stopped."""
+        """Events since `start`, then committed ones, until the run is deleted or the server stopped."""
         # Subscribe before reading: an event committed in between arrives twice and is sent once.
         with self._backend.hub.listening(self._run.id) as listener:
             self._place = self._begin_at(
@@ -92,8 +88,6 @@ class _LiveStream:
                 yield event
             while not self._backend.hub.closing.is_set():
                 committed = await listener.get(self._backend.settings.heartbeat_seconds)
-                if not self._backend.tokens.is_active(self._principal):
-                    return
                 if listener.dropped > dropped:
                     # The client was too slow for its queue; the store has all reports.
                     dropped = listener.dropped

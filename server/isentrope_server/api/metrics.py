@@ -29,10 +29,10 @@ from isentrope_wire.answers import (
     Page,
     SeriesAnswer,
     SeriesColumns,
-    StepHistogram,
     StepReport,
 )
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
+from isentrope_wire.reports import ScoreHistogram
 
 router = APIRouter(tags=["metrics"])
 
@@ -183,11 +183,11 @@ async def get_step(run: RunDep, step: Annotated[int, Path(ge=0, le=2**63 - 1)], 
     )
 
 
-def _histogram(histogram: StoredHistogram) -> StepHistogram:
-    return StepHistogram(
+def _histogram(histogram: StoredHistogram) -> ScoreHistogram:
+    return ScoreHistogram(
         name=histogram.name,
         low=histogram.low,
         high=histogram.high,
-        counts=histogram.counts.tolist(),
+        counts=tuple(histogram.counts.tolist()),
         not_finite=histogram.not_finite,
     )

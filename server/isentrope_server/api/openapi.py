@@ -1,176 +1,28 @@
-"""The description of the API: the routes as FastAPI knows them, and what holds for all of them.
+"""The description of the API: FastAPI's own, and what holds for all routes; and `/docs`, the page that shows it.
 
-A summary is the name of the route's function, a description its docstring. Answers are described by the docstrings of
-their dataclasses, and every possible error is listed with its code. Examples are made from the schemas: a field is
-shown with its value in `FIELD_VALUES`; one without a value, with the plainest of its type.
+Added are what FastAPI can't derive: the token and its scope, every possible error with its code, the docstrings of the
+answers, and descriptions of parameters that several routes share.
+
+Swagger UI draws the page. Every file comes from this server: `fastapi-swagger` packages those that Swagger UI releases,
+unchanged. Its own page is not used, because that has an inline script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from http import HTTPStatus
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import FileResponse
+from starlette.exceptions import HTTPException
 
 from isentrope_server.errors import error_body
 from isentrope_server.security.permissions import OPEN_PATHS, required_scope
 from isentrope_wire import answers, control_answers
-from isentrope_wire.methods import Method
-from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
-
-Schema = Mapping[str, Any]
-
-FIELD_VALUES: dict[str, Any] = {
-    "id": "countdown-1a2b3c",
-    "run_id": "countdown-1a2b3c",
-    "token_id": "5f2c9a10",
-    "name": str(ENTROPY_MEAN),
-    "project": "demo",
-    "tags": ["baseline"],
-    "notes": "Entropy falls from step 40 on.",
-    "config": {"learning_rate": 1e-4},
-    "probe_version": "0.1.0",
-    "capabilities": ["method:none", "method:clip_v"],
-    "incarnation": "20260301T101500-7f3a",
-    "incarnations": 1,
-    "world_size": 1,
-    "rank": 0,
-    "step": 41,
-    "planned_steps": 200,
-    "created_at": 1767225600.0,
-    "last_report_at": 1767226210.5,
-    "recorded_at": 1767226210.4,
-    "received_at": 1767226210.5,
-    "requested_at": 1767226205.0,
-    "expires_at": 1767226805.0,
-    "applied_at": 1767226210.4,
-    "last_used_at": 1767226210.0,
-    "at": 1767226205.0,
-    "finished_at": None,
-    "revoked_at": None,
-    "ended_at": None,
-    "error": "",
-    "scalars": {str(ENTROPY_MEAN): 0.81, str(REWARD_MEAN): 0.42},
-    "labels": {"control/method": "clip_v"},
-    "series": {str(ENTROPY_MEAN): {"step": [40, 41], "value": [0.83, 0.81], "min": None, "max": None}},
-    "cursor": "NDEuMQ",
-    "next_cursor": None,
-    "since": "NDEuMQ",
-    "last-event-id": "NDEuMQ",
-    "reset": True,
-    "version": 3,
-    "control_version": 3,
-    "method": str(Method.CLIP_V),
-    "label": Method.CLIP_V.label,
-    "does": Method.CLIP_V.does,
-    "source": Method.CLIP_V.source,
-    "mu_low": 1.0,
-    "mu_high": 1.0,
-    "scope": "negative",
-    "parameters": {},
-    "hold": None,
-    "reason": "Entropy falls too fast.",
-    "author": "ada",
-    "actor": "ada",
-    "action": "control.requested",
-    "subject": "runs/countdown-1a2b3c/control/3",
-    "change": {"old": {"method": "none"}, "new": {"method": "clip_v", "mu_low": 1.0}},
-    "chain_hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-    "head": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-    "broken_at": None,
-    "code": "",
-    "message": "",
-    "token": "ise_shown_once_and_nowhere_else",
-    "text": " therefore",
-    "kind": "collapse",
-    "evidence": {str(ENTROPY_MEAN): 0.2},
-    "if-match": '"2"',
-    "idempotency-key": "7d1f0a5e-change-of-ada",
-    "expires_in_seconds": 600,
-    "q": "countdown",
-    "total": 14,
-    "statuses": {"running": 7, "silent": 1, "finished": 5, "failed": 1, "ended": 0, "imported": 0},
-    "levels": {"no_data": 0, "healthy": 2, "watch": 2, "act": 2, "holding": 1},
-    "entropy_line": [0.83, 0.82, None, 0.81],
-    "reward_line": [0.31, 0.38, 0.4, 0.42],
-    "hold_target": "75%",
-    "from_step": 0,
-    "to_step": 100,
-    "points": 500,
-    "limit": 50,
-    "format": "csv",
-    "status": "running",
-}
-
-_PLAIN: dict[str, Any] = {"string": "text", "integer": 1, "number": 0.5, "boolean": False, "null": None}
-
-
-def example_of(schema: Schema, components: Mapping[str, Schema]) -> Any:
-    """A value that `schema` allows."""
-    if "$ref" in schema:
-        return example_of(components[str(schema["$ref"]).rpartition("/")[2]], components)
-    if "const" in schema:
-        return schema["const"]
-    if "enum" in schema:
-        return schema["enum"][0]
-    for choice in ("anyOf", "oneOf", "allOf"):
-        if choice in schema:
-            return example_of(schema[choice][0], components)
-    kind = schema.get("type", "string")
-    if kind == "object":
-        return _object(schema, components)
-    if kind == "array":
-        return [example_of(schema.get("items", {}), components)]
-    return schema["minimum"] if "minimum" in schema and kind in ("integer", "number") else _PLAIN[kind]
-
-
-def field_example(name: str, schema: Schema, components: Mapping[str, Schema]) -> Any:
-    """What a field or parameter of this name is shown with."""
-    value = FIELD_VALUES.get(name.lower())
-    return (
-        value if name.lower() in FIELD_VALUES and _fits(value, schema, components) else example_of(schema, components)
-    )
-
-
-def _object(schema: Schema, components: Mapping[str, Schema]) -> dict[str, Any]:
-    fields = schema.get("properties", {})
-    example = {name: field_example(name, inner, components) for name, inner in fields.items()}
-    if not fields and isinstance(schema.get("additionalProperties"), Mapping):
-        example[str(ENTROPY_MEAN)] = example_of(schema["additionalProperties"], components)
-    return example
-
-
-def _fits(value: Any, schema: Schema, components: Mapping[str, Schema]) -> bool:
-    """Whether a value of the table is of the field's type: one name may stand for two things."""
-    if "$ref" in schema:
-        return _fits(value, components[str(schema["$ref"]).rpartition("/")[2]], components)
-    for choice in ("anyOf", "oneOf"):
-        if choice in schema:
-            return any(_fits(value, inner, components) for inner in schema[choice])
-    if "enum" in schema or "const" in schema:
-        return value in schema.get("enum", [schema.get("const")])
-    kinds: dict[str, Any] = {
-        "string": str,
-        "integer": int,
-        "number": (int, float),
-        "boolean": bool,
-        "object": dict,
-        "array": list,
-        "null": type(None),
-    }
-    kind = schema.get("type")
-    if kind is None:
-        return True
-    if not isinstance(value, kinds[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        return False
-    if kind == "array":
-        return all(_fits(item, schema.get("items", {}), components) for item in value)
-    if kind == "object":
-        return set(schema.get("required", ())) <= set(value)
-    return True
-
 
 _ERROR_SCHEMA = {"$ref": "#/components/schemas/ErrorBody"}
 _GENERATED = ("HTTPValidationError", "ValidationError")
@@ -221,11 +73,6 @@ _OWN_ERRORS = {
     ("delete", "/api/v1/runs/{run_id}"): (409,),
     ("put", "/api/v1/runs/{run_id}/control"): (409, 412, 428),
 }
-_TEXT_EXAMPLES = {
-    "text/event-stream": 'id: NDEuMQ\nevent: step\ndata: {"step": 41, "scalars": {"entropy/mean": 0.81}}\n\n',
-    "text/csv": "step,incarnation,rank,time,entropy/mean\r\n0,first,0,1767226210.4,0.81\r\n",
-    "text/plain": '# TYPE isentrope_runs gauge\nisentrope_runs{status="running"} 1.0\n',
-}
 _STREAMS = {"/api/v1/runs/{run_id}/live": "text/event-stream"}
 
 
@@ -247,12 +94,11 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
         components.pop(name, None)
     _describe_answers(components)
     for verb, path, operation in _operations(document):
-        _summarise(operation)
+        # FastAPI's summary has a capital at each word.
+        operation["summary"] = operation["summary"].capitalize()
         for parameter in operation.get("parameters", ()):
-            _explain(parameter, components)
-        if "requestBody" in operation:
-            _show(operation["requestBody"]["content"], components)
-        _complete_answers(verb, path, operation, components)
+            parameter.setdefault("description", _PARAMETERS.get(parameter["name"], ""))
+        _complete_answers(verb, path, operation)
         if path not in OPEN_PATHS:
             operation["security"] = [{"token": []}]
             operation["x-scope"] = str(required_scope(verb.upper(), path))
@@ -284,33 +130,14 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
             yield verb, path, operation
 
 
-def _summarise(operation: dict[str, Any]) -> None:
-    # FastAPI's summary has a capital at each word.
-    operation["summary"] = operation["summary"].capitalize()
-
-
-def _explain(parameter: dict[str, Any], components: dict[str, Any]) -> None:
-    name = parameter["name"]
-    if not parameter.get("description"):
-        parameter["description"] = _PARAMETERS.get(name, "")
-    parameter.setdefault("example", field_example(name, parameter["schema"], components))
-
-
-def _show(content: dict[str, Any], components: dict[str, Any]) -> None:
-    for media_type, medium in content.items():
-        medium["schema"] = medium.get("schema") or {"type": "string", "format": "binary"}
-        if "example" not in medium and "examples" not in medium:
-            text = _TEXT_EXAMPLES.get(media_type)
-            medium["example"] = example_of(medium.get("schema", {}), components) if text is None else text
-
-
-def _complete_answers(verb: str, path: str, operation: dict[str, Any], components: dict[str, Any]) -> None:
+def _complete_answers(verb: str, path: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     responses.pop("default", None)
     for status, answer in responses.items():
         if status.startswith("2") and path in _STREAMS:
             answer["content"] = {_STREAMS[path]: {"schema": {"type": "string"}}}
-        _show(answer.get("content", {}), components)
+        for content in answer.get("content", {}).values():
+            content["schema"] = content.get("schema") or {"type": "string", "format": "binary"}
         if answer.get("description") in (None, "Successful Response"):
             answer["description"] = HTTPStatus(int(status)).phrase
     for error in _possible_errors(verb, path, operation):
@@ -335,3 +162,29 @@ def _possible_errors(verb: str, path: str, operation: dict[str, Any]) -> list[in
         possible.add(404)
     possible.update(_OWN_ERRORS.get((verb, path), ()))
     return sorted(possible)
+
+
+router = APIRouter(include_in_schema=False)
+
+_PAGE = Path(__file__).parents[1] / "reference"
+_SWAGGER_UI = Path(str(files("fastapi_swagger"))) / "resources"
+_FILES = {
+    "start.js": _PAGE / "start.js",
+    "swagger-ui-bundle.js": _SWAGGER_UI / "swagger-ui-bundle.js",
+    "swagger-ui.css": _SWAGGER_UI / "swagger-ui.css",
+}
+# Without it a browser guesses from the files' dates, which are years old, and keeps them across an upgrade.
+_KEPT_FOR_AN_HOUR = {"cache-control": "private, max-age=3600"}
+
+
+@router.get("/docs")
+async def read_the_reference() -> FileResponse:
+    return FileResponse(_PAGE / "page.html", headers={"cache-control": "no-cache"})
+
+
+@router.get("/docs/{file}")
+async def read_a_file_of_the_reference(file: str) -> FileResponse:
+    """What the page loads."""
+    if file not in _FILES:
+        raise HTTPException(404)
+    return FileResponse(_FILES[file], headers=_KEPT_FOR_AN_HOUR)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from isentrope_server.errors import RequestError, error_body
-from isentrope_server.security.gate import RequestRefused
+from isentrope_server.security.gate import BodyTooLarge
 from isentrope_server.store.writer import WriterStopped
 from isentrope_wire.numbers import Answer, number, plain_json, printable
 
@@ -29,7 +29,7 @@ def install(app: FastAPI) -> None:
     """Answer every error of every route in one shape."""
     app.exception_handler(RequestError)(_request_error)
     app.exception_handler(HTTPException)(_http_error)
-    app.exception_handler(RequestRefused)(_refused)
+    app.exception_handler(BodyTooLarge)(_too_large)
     app.exception_handler(RequestValidationError)(_validation_error)
     app.exception_handler(SQLAlchemyError)(_store_error)
     app.exception_handler(WriterStopped)(_store_error)
@@ -51,7 +51,7 @@ async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
     return JSONResponse(error_body(status.name.lower(), message), status, headers=error.headers)
 
 
-async def _refused(_request: Request, error: RequestRefused) -> JSONResponse:
+async def _too_large(_request: Request, error: BodyTooLarge) -> JSONResponse:
     return error.answer()
 
 

@@ -9,25 +9,32 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 from sqlalchemy import Connection
 
-from isentrope_server.api import dependencies
-from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
+from isentrope_server.api.dependencies import (
+    BackendDep,
+    Body,
+    Limit,
+    PrincipalDep,
+    RunDep,
+    check_still_there,
+    page_after,
+    page_of,
+    read_of,
+)
 from isentrope_server.api.responses import json_answer
 from isentrope_server.backend import Backend
-from isentrope_server.control.diagnosis import alert_answer, measured
+from isentrope_server.control.diagnosis import measured
 from isentrope_server.control.versions import run_control
 from isentrope_server.errors import Conflict
-from isentrope_server.security.tokens import Principal
 from isentrope_server.store import access, removal, run_list, runs, streams
+from isentrope_server.store.access import Principal
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.run_list import RunFilter
 from isentrope_server.store.runs import Run
-from isentrope_server.store.streams import StoredGap
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.answers import (
     Alert,
     Gap,
     HealthLevel,
-    NameCount,
     Page,
     RunCounts,
     RunDetail,
@@ -77,7 +84,7 @@ async def list_runs(
     wanted: RunFilterDep,
     order: RunOrder = RunOrder.NEWEST,
     cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    limit: Limit = 50,
 ) -> Response:
     """Runs with their digests. Of several values of one filter, a run must have one.
 
@@ -85,7 +92,7 @@ async def list_runs(
     `attention` a run may move from one page to another meanwhile.
     """
     by_attention = order is RunOrder.ATTENTION
-    after = None if cursor is None else tuple(dependencies.decode(cursor, 2 if by_attention else 1))
+    after = page_after(cursor, 2 if by_attention else 1)
 
     def read(connection: Connection) -> Response:
         found = run_list.page(
@@ -96,20 +103,12 @@ async def list_runs(
             limit=limit + 1,
             silent_after_seconds=backend.settings.silent_after_seconds,
         )
-        items, last = found[:limit], found[limit - 1 : limit]
+        places = [(run.attention, run.key) if by_attention else (run.key,) for run in found]
+        items = [RunSummary(**_summary(run), config=dict(run.config)) for run in found]
         # Each has its whole configuration, and pages request it every few seconds.
-        return json_answer(
-            Page(
-                items=[RunSummary(**_summary(run), config=dict(run.config)) for run in items],
-                next_cursor=_cursor_after(last[0], by_attention) if len(found) > limit else None,
-            )
-        )
+        return json_answer(page_of(list(zip(places, items, strict=True)), limit))
 
     return await backend.read(read)
-
-
-def _cursor_after(run: Run, by_attention: bool) -> str:
-    return dependencies.encode(run.attention, run.key) if by_attention else dependencies.encode(run.key)
 
 
 @router.get("/run-counts")
@@ -118,18 +117,8 @@ async def count_runs(backend: BackendDep, wanted: RunFilterDep) -> RunCounts:
 
     It takes the same filters; the counts by a field ignore the filter on this field.
     """
-    counts = await backend.read(
-        lambda connection: run_list.count(
-            connection, wanted, silent_after_seconds=backend.settings.silent_after_seconds
-        )
-    )
-    return RunCounts(
-        total=counts.total,
-        statuses=counts.statuses,
-        levels=counts.levels,
-        projects=[NameCount(name=name, runs=count) for name, count in counts.projects],
-        tags=[NameCount(name=name, runs=count) for name, count in counts.tags],
-    )
+    silent_after = backend.settings.silent_after_seconds
+    return await backend.read(lambda c: run_list.count(c, wanted, silent_after_seconds=silent_after))
 
 
 @router.get("/runs/{run_id}")
@@ -142,8 +131,7 @@ async def get_run(run: RunDep, backend: BackendDep) -> RunDetail:
 async def edit_run(run: RunDep, edit: RunEdit, backend: BackendDep, principal: PrincipalDep) -> RunDetail:
     """Rename a run, change its tags or notes.
 
-    A run that is resumed keeps the name that people gave it; its id never changes. A token that may report only runs of
-    a name goes by the name that the training reports.
+    A run that is resumed keeps the name that people gave it; its id never changes.
     """
     await backend.write(lambda transaction: _edit(transaction, run, edit, principal))
     edited = await backend.read(
@@ -222,7 +210,7 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
 def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     now = time.time()
     check_still_there(transaction.connection, run)
-    removal.take_out_of_sight(transaction.connection, run.key, run.id, by=principal.name, now=now)
+    removal.hide_run(transaction.connection, run.key, run.id, by=principal.name, now=now)
     access.record_audit(
         transaction.connection,
         at=now,
@@ -235,56 +223,22 @@ def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     transaction.announce(RunChanged(run_id=run.id))
 
 
-def _gap(gap: StoredGap) -> Gap:
-    return Gap(
-        incarnation=gap.incarnation,
-        rank=gap.rank,
-        first_seq=gap.first_seq,
-        last_seq=gap.last_seq,
-        reason=gap.reason,
-    )
-
-
 @router.get("/runs/{run_id}/gaps")
-async def list_gaps(
-    run: RunDep,
-    backend: BackendDep,
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> Page[Gap]:
+async def list_gaps(run: RunDep, backend: BackendDep, cursor: str | None = None, limit: Limit = 50) -> Page[Gap]:
     """Newest first. Late records are not a gap."""
-    before = None
-    if cursor is not None:
-        stream_key, first_seq = dependencies.decode(cursor, 2)
-        before = (stream_key, first_seq)
+    before = page_after(cursor, 2)
     found = await read_of(backend, run, lambda c: streams.newest_gaps(c, run.key, before=before, limit=limit + 1))
-    items = found[:limit]
-    return Page(
-        items=[_gap(item) for item in items],
-        next_cursor=dependencies.encode(items[-1].stream_key, items[-1].first_seq) if len(found) > limit else None,
-    )
+    return page_of(found, limit)
 
 
 @router.get("/runs/{run_id}/alerts")
-async def list_alerts(
-    run: RunDep,
-    backend: BackendDep,
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> Page[Alert]:
+async def list_alerts(run: RunDep, backend: BackendDep, cursor: str | None = None, limit: Limit = 50) -> Page[Alert]:
     """Newest first. A resumed run's alerts replace those of the steps it repeats."""
-    before = None
-    if cursor is not None:
-        position, number = dependencies.decode(cursor, 2)
-        before = (position, number)
+    before = page_after(cursor, 2)
     found = await read_of(
         backend, run, lambda connection: attachments.newest_alerts(connection, run.key, before=before, limit=limit + 1)
     )
-    items = found[:limit]
-    return Page(
-        items=[alert_answer(item) for item in items],
-        next_cursor=dependencies.encode(items[-1].position, items[-1].number) if len(found) > limit else None,
-    )
+    return page_of(found, limit)
 
 
 @router.get("/runs/{run_id}/diagnosis")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
@@ -18,10 +17,9 @@ from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.attachments import StoredTokens
 from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire.answers import RecurringToken, RecurringTokens, Rollout, Rollouts, TopToken, TopTokens
+from isentrope_wire.answers import RecurringToken, RecurringTokens, Rollouts, TopTokens
 from isentrope_wire.metrics import SCORE_VOCAB_CENTERED_STD
 from isentrope_wire.reports import DrivingToken
-from isentrope_wire.reports import Rollout as StoredRollout
 
 router = APIRouter(tags=["tokens"])
 
@@ -66,7 +64,7 @@ def _top_tokens(connection: Connection, run: Run, step: int | None) -> TopTokens
     lowering, raising = found.pulls or (None, None)
     return TopTokens(
         step=found.step,
-        items=[TopToken(**asdict(token)) for token in found.tokens],
+        items=list(found.tokens),
         score_std=_score_stds(connection, run, [found.step]).get(found.step),
         lowering=lowering,
         raising=raising,
@@ -81,19 +79,11 @@ def _rollouts(connection: Connection, run: Run, step: int | None) -> Rollouts:
     lowering, raising = found.pulls or (None, None)
     return Rollouts(
         step=found.step,
-        items=[_rollout(rollout) for rollout in found.rollouts],
+        items=list(found.rollouts),
         score_std=_score_stds(connection, run, [found.step]).get(found.step),
         lowering=lowering,
         raising=raising,
     )
-
-
-def _rollout(stored: StoredRollout) -> Rollout:
-    found: dict[str, Any] = {}
-    for field in fields(stored):
-        value = getattr(stored, field.name)
-        found[field.name] = list(value) if isinstance(value, tuple) else value
-    return Rollout(**found)
 
 
 def _check_reported(connection: Connection, run: Run, step: int | None) -> None:

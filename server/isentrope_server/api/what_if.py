@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import AfterValidator
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
@@ -19,9 +20,9 @@ from isentrope_server.store.reports import attachments, steps
 from isentrope_server.store.reports.attachments import StoredWhatIf
 from isentrope_server.store.reports.steps import StoredStep
 from isentrope_server.store.runs import Run
-from isentrope_wire.control import Method, Scope
-from isentrope_wire.control_answers import CurveColumns, Denominator, ThresholdMethod, WhatIfAnswer, WhatIfCurves
-from isentrope_wire.methods import METHODS
+from isentrope_wire.control import Scope
+from isentrope_wire.control_answers import CurveColumns, Denominator, WhatIfAnswer, WhatIfCurves
+from isentrope_wire.methods import METHODS, SUGGESTED, threshold_methods
 from isentrope_wire.metrics import ENTROPY_GAIN
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
@@ -46,8 +47,14 @@ Steps = Annotated[
 _PASSED_OVER = 3
 """Of so many times the wanted steps: not every step need have sums."""
 NOT_INCLUDED = ("epsilon_low", "epsilon_high", "zero_advantage")
-"""Parameters of clip_b and clip_v that the answer ignores: two depend on the ratio, which the sums do not contain, and
+"""Parameters of such methods that the answer ignores: two depend on the ratio, which the sums do not contain, and
 tokens with A = 0 change only what a mean divides by."""
+
+
+def _with_thresholds(method: str | None) -> str | None:
+    if method is not None and method not in threshold_methods():
+        raise ValueError(f"must be one of {', '.join(threshold_methods())}")
+    return method
 
 
 @router.get("/runs/{run_id}/what-if")
@@ -59,7 +66,14 @@ async def get_what_if(
     mu_low: Mu = None,
     mu_high: Mu = None,
     scope: Scope = Scope.ALL,
-    method: Annotated[ThresholdMethod | None, Query(description="Default: the step's own, else clip_v.")] = None,
+    method: Annotated[
+        str | None,
+        AfterValidator(_with_thresholds),
+        Query(
+            description=f"Default: the step's own if it has thresholds, else {SUGGESTED}.",
+            json_schema_extra={"enum": threshold_methods()},
+        ),
+    ] = None,
     max_fraction: MaxFraction = None,
     denominator: Annotated[
         Denominator, Query(description="shrink: the mean is over the tokens that are kept, not over all.")
@@ -182,8 +196,9 @@ def _read(connection: Connection, run: Run, step: int | None, count: int) -> tup
     return [found, *islice((one for one in earlier if one is not None), count - 1)], stored
 
 
-def _own_method(stored: StoredStep) -> ThresholdMethod:
-    return "clip_b" if stored.labels.get("control/method") == Method.CLIP_B else "clip_v"
+def _own_method(stored: StoredStep) -> str:
+    own = METHODS.get(stored.labels.get("control/method", ""))
+    return str(own if own is not None and own.thresholds else SUGGESTED)
 
 
 def _gain(stored: StoredStep) -> float | None:

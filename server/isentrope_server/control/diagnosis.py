@@ -22,15 +22,12 @@ from isentrope_server.control.versions import (
 )
 from isentrope_server.store import controls, streams
 from isentrope_server.store.reports import attachments, series
-from isentrope_server.store.reports.attachments import StoredAlert
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire.answers import Alert, AlertCause
 from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.course import CAUSE_STEPS, DIRECTIONS, change_parts
 from isentrope_wire.diagnosis.health import Measured
 from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET, METRICS
-from isentrope_wire.reports import AlertLevel
 
 _CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
 
@@ -89,7 +86,7 @@ def measured(connection: Connection, run: Run) -> Measured:
         sums=newest_sums(connection, run),
         gain=newest(last[ENTROPY_GAIN]),
         target=finite(last[HOLD_TARGET]).get(run.step),
-        alert=next(map(alert_answer, attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
+        alert=next((one for _, one in attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
     )
 
 
@@ -112,17 +109,3 @@ def _last_parts(last: Mapping[str, Series]) -> list[dict[str, float]]:
         for step, value in finite(last[name]).items():
             steps.setdefault(step, {})[name] = value
     return [steps[step] for step in sorted(steps)[-CAUSE_STEPS:]]
-
-
-def alert_answer(alert: StoredAlert) -> Alert:
-    """One alert as users read it."""
-    return Alert(
-        step=alert.step,
-        recorded_at=alert.recorded_at,
-        kind=alert.kind,
-        level=AlertLevel(alert.level),
-        message=alert.message,
-        cause=None if alert.cause is None else AlertCause(**alert.cause),
-        evidence=dict(alert.evidence),
-        suggestion=None if alert.suggestion is None else dict(alert.suggestion),
-    )

@@ -17,13 +17,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from isentrope_server.control.state import RANKS_SILENT, RUN_ENDED, UNANSWERED, move_to
+from isentrope_server.control.requests import move_to
 from isentrope_server.store import controls, streams
-from isentrope_server.store.controls import ControlItem, RankOutcome
+from isentrope_server.store.controls import ControlItem, StoredOutcome
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
+
+UNANSWERED = "unanswered"
+"""Code of an EXPIRED that the server concluded because no outcome came; a later outcome replaces it."""
+RUN_ENDED = "run_ended"
+"""Code of an EXPIRED: the run finished without an outcome. Replaced by a late outcome of an older incarnation."""
+RANKS_SILENT = "ranks_silent"
+"""Code of a PARTIAL: no rank failed to apply it, but some reported no outcome in time. Replaced by later outcomes."""
 
 
 def record_outcomes(
@@ -148,7 +155,7 @@ def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem
         settle(transaction, run_id, item, now)
 
 
-def _silent_ranks(transaction: Transaction, run_key: int, outcomes: Sequence[RankOutcome]) -> list[int]:
+def _silent_ranks(transaction: Transaction, run_key: int, outcomes: Sequence[StoredOutcome]) -> list[int]:
     """Known ranks of the answering incarnation that reported no outcome."""
     answered = {outcome.stream_key for outcome in outcomes}
     peers = streams.of_incarnation(transaction.connection, run_key, outcomes[0].incarnation)
@@ -165,7 +172,7 @@ def _is_guessed(item: ControlItem) -> bool:
     )
 
 
-def _counted(outcomes: Sequence[RankOutcome]) -> list[RankOutcome]:
+def _counted(outcomes: Sequence[StoredOutcome]) -> list[StoredOutcome]:
     """The outcomes of the incarnation that answered first; reports made under the version count after real outcomes."""
     real = [outcome for outcome in outcomes if outcome.code != controls.NAMED_BY_REPORT] or outcomes
     return [outcome for outcome in outcomes if outcome.incarnation == real[0].incarnation]

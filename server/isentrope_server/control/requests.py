@@ -1,12 +1,15 @@
-"""Requests for a new version of a run's control, from a person or a hold controller."""
+"""Requests for a new version of a run's control, from a person or a hold controller; what is sent to probes.
+
+Every change of a version's state has an audit entry and an event.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from isentrope_server.control.state import as_begun, move_to
+from isentrope_server.control.versions import as_begun
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
 from isentrope_server.store import access, controls, runs, streams
 from isentrope_server.store.controls import ControlItem
@@ -15,6 +18,7 @@ from isentrope_server.store.writer import ControlChanged, Transaction
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import PredictedEffect, State
 from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.reports import ControlSnapshot
 
 _HIGHEST_VERSION = 10**17
 """A report that names a higher version is mistaken; If-Match must be able to name the versions that follow."""
@@ -168,3 +172,90 @@ def _supersede_unfetched(
                 code="never_delivered",
                 message=f"Version {newer.version} was requested before any probe fetched this one.",
             )
+
+
+def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
+    """Control snapshot sent on Hello and Watch.
+
+    The version is marked DELIVERED *before* it is sent: a version that is still PENDING was never seen by a probe.
+
+    Returns:
+        The newest requested version that has not ended unapplied; None without one.
+    """
+    item = controls.desired(transaction.connection, run_key)
+    if item is not None and item.state is State.PENDING:
+        if item.expires_at is not None and item.expires_at <= now:
+            # Too late to fetch; the sweep ends it in a moment.
+            return None
+        item = move_to(transaction, run_id, item, State.DELIVERED, now=now, actor="server")
+    return None if item is None else _snapshot(item)
+
+
+def _snapshot(item: ControlItem) -> ControlSnapshot:
+    return ControlSnapshot(
+        version=item.version,
+        control=Control.from_document(item.document),
+        author=item.author,
+        requested_at=item.requested_at,
+        # The time to live bounds when a change may begin. An active control stays active for the next incarnation.
+        expires_at=item.expires_at if item.state is State.DELIVERED else None,
+    )
+
+
+def move_to(
+    transaction: Transaction,
+    run_id: str,
+    item: ControlItem,
+    state: State,
+    *,
+    now: float,
+    actor: str,
+    token_id: str | None = None,
+    code: str = "",
+    message: str = "",
+    applied_step: int | None = None,
+    applied_at: float | None = None,
+) -> ControlItem:
+    """Put a version into another state.
+
+    Args:
+        now: the server's time, seconds since the epoch.
+        actor: who caused the change, for the audit trail.
+        code: reason in one word, for programs.
+        message: reason in a sentence, for people.
+        applied_step: first step under the version, where a rank applied it.
+
+    Returns:
+        The version in its new state.
+    """
+    is_final = state not in controls.OPEN_STATES
+    moved = replace(
+        item,
+        state=state,
+        code=code,
+        message=message,
+        applied_step=applied_step,
+        applied_at=applied_at,
+        ended_at=now if is_final else None,
+    )
+    controls.change(
+        transaction.connection,
+        item,
+        state=state,
+        code=code,
+        message=message,
+        applied_step=applied_step,
+        applied_at=applied_at,
+        ended_at=moved.ended_at,
+    )
+    access.record_audit(
+        transaction.connection,
+        at=now,
+        actor=actor,
+        token_id=token_id,
+        action=f"control.{state.lower()}",
+        subject=f"runs/{run_id}/control/{item.version}",
+        change={"old": item.state, "new": state, "code": code, "message": message, "step": applied_step},
+    )
+    transaction.announce(ControlChanged(run_id=run_id, version=item.version))
+    return moved

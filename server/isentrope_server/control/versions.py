@@ -1,26 +1,27 @@
-"""Versions of a run's control as users read them, with what each was predicted to do and the verdict on what it did."""
+"""Versions of a run's control as users read them, with what each was predicted to do and the verdict on what it did.
+
+Version 0 is not requested by anybody: each incarnation of a run announces the control it starts with, and these may differ.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from isentrope_server.control.state import current_control
-from isentrope_server.store import controls
+from isentrope_server.store import controls, streams
 from isentrope_server.store.controls import ControlItem
-from isentrope_server.store.reports import attachments, series
+from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion, PredictedEffect, RankOutcome, RunControl, Verdict
+from isentrope_wire.control_answers import ControlVersion, PredictedEffect, RunControl, State, Verdict
 from isentrope_wire.diagnosis.course import WINDOW
 from isentrope_wire.diagnosis.verdict import PREDICTION_STEPS, VERDICT_STEPS, predicted_effect, verdict_on
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET
-from isentrope_wire.numbers import plain_json
+from isentrope_wire.numbers import document_of, read
 from isentrope_wire.what_if import WhatIfSums
 
 STEPS_READ = 3 * WINDOW
@@ -92,41 +93,64 @@ def newest(one: Series) -> float | None:
 
 def run_control(connection: Connection, run: Run) -> RunControl:
     """The newest version and the active one."""
-    found = current_control(connection, run)
-    active = [] if found.active is None else [control_version(found.active)]
-    newest, *active = judged(connection, run, [control_version(found.newest), *active])
-    outcomes = [
-        RankOutcome(
-            incarnation=outcome.incarnation,
-            rank=outcome.rank,
-            state=outcome.state,
-            step=outcome.step,
-            at=outcome.at,
-            code=outcome.code,
-            message=outcome.message,
-        )
-        for outcome in found.outcomes
-    ]
-    fields_of_newest = {field.name: getattr(newest, field.name) for field in fields(ControlVersion)}
-    return RunControl(**fields_of_newest, active=active[0] if active else None, outcomes=outcomes)
+    newest = controls.newest(connection, run.key)
+    assert newest is not None, "the first version is written with the run"
+    active = active_control(connection, run, newest)
+    if active is not None and active.version == newest.version == 0:
+        # Version 0 is never requested; each incarnation announces its own.
+        newest = active
+    first, *rest = judged(connection, run, [control_version(item) for item in (newest, active) if item is not None])
+    outcomes = controls.outcomes(connection, run.key, newest.version)
+    more = {"active": rest[0] if rest else None, "outcomes": outcomes}
+    return read(RunControl, {**document_of(first), **document_of(more)})
+
+
+def active_control(connection: Connection, run: Run, newest: ControlItem | None = None) -> ControlItem | None:
+    """The version that the run's newest report was made under.
+
+    Args:
+        newest: the newest version, where it was read already: it is mostly the active one.
+
+    Returns:
+        None: the run reports a version that this server never made, or another document under its number.
+    """
+    version = run.control_version
+    known = newest if newest is not None and newest.version == version else controls.find(connection, run.key, version)
+    item = as_begun(connection, run, version, known)
+    # A version that no probe has seen, or that it refused, is not the one it reports under this number.
+    return None if item is None or item.state in (State.PENDING, State.REJECTED) else item
+
+
+def as_begun(connection: Connection, run: Run, version: int, recorded: ControlItem | None) -> ControlItem | None:
+    """A version as the newest incarnation that started with it describes it.
+
+    An incarnation that resumes from a checkpoint continues with the checkpoint's control, whatever it announced. Its
+    reports contain method and scope: where descriptions differ, the newest one that agrees with the reports is used.
+
+    Args:
+        recorded: the version in this server's table; returned where no incarnation started with this version.
+    """
+    started = [initial for initial in streams.initial_controls(connection, run.key) if initial.version == version]
+    if not started:
+        return recorded
+    described = started + ([] if recorded is None else [recorded])
+    chosen = described[0]
+    if any(item.document != chosen.document for item in described):
+        labels = _newest_labels(connection, run)
+        chosen = next((item for item in described if _agrees(item.document, labels)), chosen)
+    return recorded if recorded is not None and recorded.document == chosen.document else chosen
+
+
+def _newest_labels(connection: Connection, run: Run) -> Mapping[str, str]:
+    report = None if run.step is None else steps.find(connection, run.key, run.step)
+    return {} if report is None else report.labels
+
+
+def _agrees(document: Mapping[str, object], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(f"control/{name}", document[name]) == document[name] for name in ("method", "scope"))
 
 
 def control_version(item: ControlItem) -> ControlVersion:
     """One version as users read it, without a verdict."""
-    document: dict[str, Any] = {name: plain_json(value) for name, value in item.document.items()}
-    return ControlVersion(
-        **document,
-        version=item.version,
-        state=item.state,
-        author=item.author,
-        requested_at=item.requested_at,
-        requested_step=item.requested_step,
-        expires_at=item.expires_at,
-        applied_step=item.applied_step,
-        applied_at=item.applied_at,
-        ended_at=item.ended_at,
-        code=item.code,
-        message=item.message,
-        predicted=None if item.predicted is None else PredictedEffect(**item.predicted),
-        verdict=None,
-    )
+    stored = document_of(item)
+    return read(ControlVersion, {**stored.pop("document"), **stored, "verdict": None})

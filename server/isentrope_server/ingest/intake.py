@@ -15,11 +15,11 @@ from sqlalchemy.exc import DataError
 from isentrope_server.control.outcomes import close_open_controls, record_outcomes
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
-from isentrope_server.store import runs, streams
+from isentrope_server.store import rows, runs, streams
 from isentrope_server.store.database import Change, in_a_line, make_together
-from isentrope_server.store.reports import layouts, records
-from isentrope_server.store.reports.layouts import Layout
+from isentrope_server.store.reports import records
 from isentrope_server.store.reports.records import Arrival, Refused
+from isentrope_server.store.rows import Layout
 from isentrope_server.store.streams import PushState, Stream
 from isentrope_server.store.tables import LARGEST_INTEGER, names_as_stored
 from isentrope_server.store.writer import RunChanged, StepStored, Transaction
@@ -166,7 +166,6 @@ def _times(message: Payload) -> list[float]:
     return times
 
 
-_NO_LAYOUT = Layout(())
 _ONE_BY_ONE = 20
 """Records in one piece of work: each costs as much as a push, and other runs wait meanwhile."""
 
@@ -201,8 +200,8 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
         UnknownStream: no Hello of this stream is in the database.
     """
     connection = transaction.connection
-    layout = next((arrival.packed.layout for arrival in sorted_out.arrivals if arrival.packed is not None), _NO_LAYOUT)
-    state = streams.push_state(connection, sender.run_id, sender.incarnation, sender.rank, layouts.digest(layout))
+    layout = next((arrival.layout for arrival in sorted_out.arrivals if arrival.packed is not None), rows.NO_LAYOUT)
+    state = streams.push_state(connection, sender.run_id, sender.incarnation, sender.rank, rows.digest(layout))
     if state is None:
         raise UnknownStream(
             f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; send Hello first."
@@ -216,15 +215,15 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
         if item.outcomes_of is not None:
             stream = record_outcomes(transaction, sender.run_id, stream, item.outcomes_of, now)
     known_layouts = {} if state.layout_key is None else {layout: state.layout_key}
-    stream, changes = _store(transaction, sender, state, stream, known_layouts, fresh, now)
+    stream, run_advanced = _store(transaction, sender, state, stream, known_layouts, fresh, now)
     # Refused records are acknowledged, too: they need not be sent again.
     arrived = sorted({*(arrival.seq for arrival in fresh), *(records.storable(r.record.seq) for r in refused)})
     acked_through = streams.contiguous_through(connection, stream, arrived, held_through=state.held_through)
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
-    changes.append(streams.advanced(stream, acked_through=acked_through, steps=reported, now=now))
-    make_together(connection, changes)
+    stream_advanced = streams.advanced(stream, acked_through=acked_through, steps=reported, now=now)
+    make_together(connection, [run_advanced, stream_advanced])
     return Receipt(
         acked_through=acked_through,
         quarantined=tuple(Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused),
@@ -278,7 +277,6 @@ def _compare_with_stored(
         transaction.connection,
         state.stream.key,
         [arrival.seq for arrival in arrivals],
-        acked_through=state.stream.acked_through,
         held_through=state.held_through,
     )
     fresh: list[Arrival] = []
@@ -296,7 +294,7 @@ def _contradiction(arrival: Arrival) -> Refused:
     return Refused(
         record=_record(arrival),
         code="key_conflict",
-        message=f"seq {arrival.seq} is already stored with another payload; the first one counts.",
+        message=f"seq {arrival.seq} is already stored with another payload; the first payload is kept.",
     )
 
 
@@ -312,10 +310,10 @@ def _store(
     known_layouts: Mapping[Layout, int],
     fresh: Sequence[Arrival],
     now: float,
-) -> tuple[Stream, list[Change]]:
-    """Store new records; returns the stream with its new control version, and the changes still to be made."""
+) -> tuple[Stream, Change]:
+    """Store new records; returns the stream with its new control version, and the change of the run still to be made."""
     connection = transaction.connection
-    positions, changes = records.append(
+    positions = records.append(
         connection,
         fresh,
         run_key=stream.run_key,
@@ -338,8 +336,7 @@ def _store(
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
                 transaction.announce(RunChanged(run_id=sender.run_id))
     last_position = state.last_position + len(fresh)
-    changes.append(runs.advanced(stream.run_key, last_position=last_position, now=now, newest=newest))
-    return stream, changes
+    return stream, runs.advanced(stream.run_key, last_position=last_position, now=now, newest=newest)
 
 
 def _step_event(sender: Sender, position: int, report: StepReport) -> StepStored:

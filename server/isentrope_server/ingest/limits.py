@@ -3,8 +3,7 @@
 A Hello is cut, so that no run is lost for its description. A push or report beyond its limit is refused. Of metrics
 beyond the limit of a run the numbers are dropped from the report; the report's label and one alert name them.
 
-The limits that the probe checks first (configuration, tags, names, errors) are in `isentrope_wire.reports`; how much of
-refused records is kept is in `store.reports.records`.
+The limits that the probe checks first (configuration, tags, names, errors) are in `isentrope_wire.reports`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from isentrope_server.store.reports import attachments, layouts
-from isentrope_server.store.reports.layouts import Layout
+from isentrope_server.store import rows
+from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_wire.errors import CodecError
@@ -50,9 +49,9 @@ def _longest(texts: Iterable[str]) -> int:
     return max(map(len, texts), default=0)
 
 
-def _numbers_of_alerts(report: StepReport) -> list[Mapping[str, float]]:
+def _numbers_of_alerts(report: StepReport) -> list[Mapping[str, float | None]]:
     causes = [alert.cause.changes for alert in report.alerts if alert.cause is not None]
-    return [*(alert.evidence for alert in report.alerts), *causes]
+    return [*causes, *(dict(alert.evidence) for alert in report.alerts)]
 
 
 MESSAGE = Limit(16 << 20, "bytes of a gRPC message", "a push of large reports has some; more would fill the memory")
@@ -177,16 +176,15 @@ class SeriesLimit:
         known = self._known(connection, run_id, stream.run_key)
         kept: list[Arrival] = []
         is_reported: bool | None = None
-        fits: Layout | None = None
+        fits = rows.NO_LAYOUT
         for arrival in arrivals:
-            layout = None if arrival.packed is None else arrival.packed.layout
             # Mostly the very object that the report before had.
-            if layout is fits or not isinstance(arrival.message, StepReport):
+            if arrival.layout is fits or not isinstance(arrival.message, StepReport):
                 kept.append(arrival)
                 continue
             dropped = self._dropped(known, arrival.message)
             if not dropped:
-                fits = layout
+                fits = arrival.layout
                 kept.append(arrival)
                 continue
             if is_reported is None:
@@ -204,8 +202,8 @@ class SeriesLimit:
             return self._names[run_id]
         known = {
             name
-            for used in layouts.used_by(connection, run_key)
-            for name in (*used.names, *(place.name for place in used.layout.histograms))
+            for layout in rows.layouts_of(connection, run_key).values()
+            for name in (*layout.names, *(place.name for place in layout.histograms))
         }
         self._names[run_id] = known
         while len(self._names) > _RUNS_REMEMBERED or self._others_names(known) > _NAMES_REMEMBERED:

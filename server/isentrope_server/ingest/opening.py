@@ -14,17 +14,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from isentrope_server.control.state import snapshot_to_send
+from isentrope_server.control.requests import snapshot_to_send
 from isentrope_server.errors import DeletedRun, Unprocessable
 from isentrope_server.ingest.limits import AUTHOR, FIRST_VERSION, RANK, STREAMS
-from isentrope_server.security.tokens import Principal
 from isentrope_server.store import access, controls, runs, streams
-from isentrope_server.store.controls import ControlItem
+from isentrope_server.store.access import Principal
 from isentrope_server.store.streams import Incarnation
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import State
 from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
 
 
@@ -159,20 +157,13 @@ def _record_initial_control(
     initial = started.initial_control
     control = initial.control if initial else Control()
     claimed = (initial.author if initial else "")[: AUTHOR.most]
-    item = ControlItem(
+    item = controls.begun_with(
         run_key=run_key,
         # A run that resumes from a checkpoint, or that another server knows, starts with a later version.
         version=initial.version if initial else 0,
         document=control.to_document(),
         author=_author(claimed),
-        requested_at=started.started_at,
-        requested_step=None,
-        expires_at=None,
-        state=State.APPLIED,
-        applied_step=None,
-        applied_at=started.started_at,
-        ended_at=started.started_at,
-        message="The control the run started with.",
+        began_at=started.started_at,
     )
     controls.add(transaction.connection, item)
     access.record_audit(

@@ -13,7 +13,7 @@ import grpc
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from isentrope_server.backend import Backend
-from isentrope_server.control.state import snapshot_to_send
+from isentrope_server.control.requests import snapshot_to_send
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
 from isentrope_server.ingest.intake import (
     Receipt,
@@ -27,23 +27,15 @@ from isentrope_server.ingest.intake import (
 )
 from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
 from isentrope_server.ingest.opening import Welcome, open_stream
-from isentrope_server.ports import (
-    Certificates,
-    Port,
-    certificates_of,
-    grpc_address,
-    grpc_credentials,
-    port_refused,
-    without_ipv6,
-)
-from isentrope_server.security.grpc_gate import principal_of_call
+from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6
+from isentrope_server.security.gate import principal_of_call
 from isentrope_server.store import runs, streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.writer import ControlChanged, Transaction, WriterStopped
-from isentrope_wire.codec import control_snapshot_to_pb, record_from_pb, run_started_from_pb
+from isentrope_wire.codec import from_pb, to_pb
 from isentrope_wire.errors import CodecError
 from isentrope_wire.numbers import printable
-from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot
+from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Record, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
@@ -78,7 +70,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             )
         try:
             cut_to_size(request.run)
-            started = run_started_from_pb(request.run)
+            started = from_pb(RunStarted, request.run)
         except CodecError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         principal = principal_of_call()
@@ -95,7 +87,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         return pb.HelloReply(
             acked_through=welcome.acked_through,
             server_time=time.time(),
-            control=None if welcome.control is None else control_snapshot_to_pb(welcome.control),
+            control=None if welcome.control is None else to_pb(welcome.control),
         )
 
     async def Push(self, request: pb.PushRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PushReply:
@@ -107,7 +99,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 f"A push holds at most {RECORDS.most} records, got {len(request.records)}. Send them in several.",
             )
         sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
-        records = [record_from_pb(record) for record in request.records]
+        records = [from_pb(Record, record) for record in request.records]
         sorted_out = await asyncio.get_running_loop().run_in_executor(self._sorting, sort_out, records)
         receipt = await self._take_in(context, sender, sorted_out)
         return pb.PushReply(
@@ -133,7 +125,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     snapshot = await self._snapshot(context, request.run_id, run_key)
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
-                        yield pb.WatchReply(control=control_snapshot_to_pb(snapshot), server_time=time.time())
+                        yield pb.WatchReply(control=to_pb(snapshot), server_time=time.time())
                 event = await listener.get(self._backend.settings.heartbeat_seconds)
                 # A dropped event may have been a change of the control.
                 must_read = isinstance(event, ControlChanged) or listener.dropped > dropped
@@ -253,17 +245,15 @@ async def start_grpc(
     )
     pb_grpc.add_TelemetryServicer_to_server(TelemetryServicer(backend), server)
     settings = backend.settings
-    address = grpc_address(settings.host, settings.grpc_port)
+    address, certificate = grpc_address(settings.host, settings.grpc_port), certificate_of(settings)
     try:
         with without_ipv6(address):
-            port = _add_port(server, address, certificates_of(settings))
+            port = (
+                server.add_insecure_port(address)
+                if certificate is None
+                else server.add_secure_port(address, certificate.grpc_credentials())
+            )
     except RuntimeError as error:
         raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
     await server.start()
     return server, port
-
-
-def _add_port(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> int:
-    if certificates is None:
-        return server.add_insecure_port(address)
-    return server.add_secure_port(address, grpc_credentials(certificates))

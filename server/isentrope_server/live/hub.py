@@ -29,9 +29,13 @@ class Listener:
         """Whether it receives events of this kind and no other."""
         return self._kinds == (kind,)
 
+    def receives(self, kind: type[RunEvent]) -> bool:
+        """Whether events of this kind are queued."""
+        return not self._kinds or kind in self._kinds
+
     def put(self, event: RunEvent) -> None:
         """Queue an event of the kinds this listener receives."""
-        if not self._kinds or isinstance(event, self._kinds):
+        if self.receives(type(event)):
             self.wake(event)
 
     def wake(self, event: RunEvent | None) -> None:
@@ -63,9 +67,15 @@ class Hub:
     def listener_count(self) -> int:
         return sum(len(listeners) for listeners in self._listeners.values())
 
-    def is_listened_to(self, run_id: str) -> bool:
-        """Whether this run has listeners; a listener that subscribes later reads the store first."""
-        return run_id in self._listeners
+    def is_listened_to(self, run_id: str, kind: type[RunEvent] | None = None) -> bool:
+        """Whether a run has listeners; a listener that subscribes later reads the store first.
+
+        Args:
+            kind: of events that a listener must receive; None: any.
+        """
+        # Copied at once: the event loop may add a listener meanwhile.
+        of_run = tuple(self._listeners.get(run_id, ()))
+        return any(kind is None or listener.receives(kind) for listener in of_run)
 
     def is_watched(self, run_id: str) -> bool:
         """Whether a shipper of the run has a Watch stream open here."""

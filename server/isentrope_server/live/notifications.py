@@ -3,9 +3,9 @@
 PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction commits. Each server
 sends its listeners what *arrives*, its own events included, so that a run's positions rise for every listener.
 
-A notification holds a run's id, positions and control versions, never data. Events of another server are read from the
-store, and only where the run has listeners; those of this server are kept in memory until they arrive. After a lost
-connection every listener reads the store for what it missed.
+A notification holds a run's id, positions and control versions, never data. Reports are read from the store, and only
+where a listener receives them: a shipper's Watch stream does not. After a lost connection every listener reads the
+store for what it missed.
 
 The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending expired controls,
 packing, removing. PostgreSQL gives the lock to another server when the connection ends, and ends the connection of a
@@ -20,7 +20,7 @@ import os
 import select
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,10 +43,6 @@ MOST_VERSIONS = 32
 class News:
     """What one transaction changed in one run, or in the tokens where the run's id is empty."""
 
-    origin: str
-    """The server that wrote it."""
-    batch: int
-    """Number of that server's transaction."""
     run_id: str
     positions: tuple[int, int] | None = None
     """First and last of the new step reports; None: there are none."""
@@ -61,10 +57,7 @@ class News:
 
     def payload(self) -> str:
         """The notification's text; `read` parses it."""
-        return json.dumps(
-            [self.origin, self.batch, self.run_id, self.positions, self.versions, self.run_changed],
-            separators=(",", ":"),
-        )
+        return json.dumps([self.run_id, self.positions, self.versions, self.run_changed], separators=(",", ":"))
 
 
 def read(payload: str) -> News:
@@ -73,10 +66,8 @@ def read(payload: str) -> News:
     Raises:
         ValueError: another program uses the channel.
     """
-    origin, batch, run_id, positions, versions, run_changed = json.loads(payload)
+    run_id, positions, versions, run_changed = json.loads(payload)
     return News(
-        origin=origin,
-        batch=batch,
         run_id=run_id,
         positions=None if positions is None else (positions[0], positions[1]),
         versions=tuple(versions),
@@ -92,62 +83,16 @@ def by_run(events: Sequence[Event]) -> dict[str, list[Event]]:
     return dict(found)
 
 
-def news_of(run_id: str, events: Sequence[Event], *, origin: str, batch: int) -> News:
-    """Summarise one run's events of one transaction.
-
-    Args:
-        origin: this server.
-        batch: number of the transaction.
-    """
+def news_of(run_id: str, events: Sequence[Event]) -> News:
+    """Summarise one run's events of one transaction."""
     positions = [event.position for event in events if isinstance(event, StepStored)]
     versions = sorted({event.version for event in events if isinstance(event, ControlChanged)})
     return News(
-        origin=origin,
-        batch=batch,
         run_id=run_id,
         positions=(min(positions), max(positions)) if positions else None,
         versions=tuple(versions[-MOST_VERSIONS:]),
         run_changed=any(isinstance(event, RunChanged) for event in events),
     )
-
-
-EVENTS_KEPT = 4_096
-"""Of all batches together. Older ones are read from the store, like those of another server."""
-
-
-class OwnEvents:
-    """Events of this server by batch and run. Kept on the writer's thread, taken on the receiving one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._batches: OrderedDict[tuple[int, str], Sequence[Event]] = OrderedDict()
-        self._count = 0
-
-    def __len__(self) -> int:
-        """How many events are kept."""
-        return self._count
-
-    def keep(self, batch: int, run_id: str, events: Sequence[Event]) -> None:
-        """Keep a batch and drop the oldest: their COMMIT failed, or their notification is late."""
-        with self._lock:
-            self._batches[batch, run_id] = events
-            self._count += len(events)
-            while self._count > EVENTS_KEPT:
-                _, dropped = self._batches.popitem(last=False)
-                self._count -= len(dropped)
-
-    def take(self, batch: int, run_id: str) -> Sequence[Event] | None:
-        """Return and forget a batch; None when it is not kept."""
-        with self._lock:
-            events = self._batches.pop((batch, run_id), None)
-            self._count -= len(events or ())
-        return events
-
-    def forget(self) -> None:
-        """Drop every batch: after a lost connection their notifications will not come."""
-        with self._lock:
-            self._batches.clear()
-            self._count = 0
 
 
 _log = logging.getLogger(__name__)
@@ -168,9 +113,6 @@ class Notifications:
         self._database = database
         self._hub = hub
         self._reload_tokens = reload_tokens
-        self._origin = os.urandom(8).hex()
-        self._batches = 0
-        self._sent = OwnEvents()
         self._on_duty = False
         self._stopping = threading.Event()
         self._awake, self._wake = os.pipe()
@@ -182,7 +124,6 @@ class Notifications:
         return self._on_duty
 
     def start(self) -> None:
-        """Start receiving."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -196,16 +137,10 @@ class Notifications:
 
     def announce(self, connection: Connection, events: Sequence[Event]) -> None:
         """Notify every server of these events when the writer's transaction commits."""
-        self._batches += 1
-        news: list[News] = []
-        for run_id, of_run in by_run(events).items():
-            # A listener that subscribes later reads the store first.
-            if self._hub.is_listened_to(run_id):
-                self._sent.keep(self._batches, run_id, of_run)
-            news.append(news_of(run_id, of_run, origin=self._origin, batch=self._batches))
+        payloads = [news_of(run_id, of_run).payload() for run_id, of_run in by_run(events).items()]
         connection.execute(
             text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"),
-            {"channel": _CHANNEL, "payloads": [one.payload() for one in news]},
+            {"channel": _CHANNEL, "payloads": payloads},
         )
 
     def _receive_until_stopped(self) -> None:
@@ -234,7 +169,6 @@ class Notifications:
         connection.execute(text(f"SET idle_session_timeout = '{_LONGEST_SILENCE}'"))
         connection.execute(text(f"LISTEN {_CHANNEL}"))
         # Events committed before are in the store; no notification of them will arrive.
-        self._sent.forget()
         self._reload_tokens()
         self._hub.lost_touch()
         driver: Any = connection.connection.driver_connection
@@ -261,15 +195,12 @@ class Notifications:
         if news.of_tokens:
             self._reload_tokens()
             return
-        own = self._sent.take(news.batch, news.run_id) if news.origin == self._origin else None
-        if own is not None:
-            self._hub.publish(own)
-        elif self._hub.is_listened_to(news.run_id):
+        if self._hub.is_listened_to(news.run_id):
             self._hub.publish(self._read(news))
 
     def _read(self, news: News) -> list[Event]:
         events: list[Event] = []
-        if news.positions is not None:
+        if news.positions is not None and self._hub.is_listened_to(news.run_id, StepStored):
             first, last = news.positions
             with self._database.reading() as connection:
                 run_key = runs.key_of(connection, news.run_id)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isentrope_server.performance.slow_noise import Floats, Regression, regress, smooth_trend
-from isentrope_wire.control_answers import Check, Estimate
+from isentrope_wire.control_answers import Check, Estimate, Forecast
 from isentrope_wire.errors import IsentropeError
 
 CONFIDENCE = 0.9
@@ -89,24 +89,6 @@ class PerformanceFit:
         return _estimates(self.regression, 1.0, (np.exp(entropies) - self.centre) / self.scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """Prediction of the last steps' reward from the first steps alone, given the last steps' entropy."""
-
-    through_step: int
-    """The fit knows no later step."""
-    at_entropy: float
-    """exp averaged over the last steps, back in nats."""
-    reward: Estimate
-    actual: float
-    """Mean reward of the last steps."""
-    final_steps: int
-
-    @property
-    def error(self) -> float:
-        return self.reward.value - self.actual
-
-
 def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     """Fit one run's series.
 
@@ -167,7 +149,9 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     )
 
 
-def forecast(steps: NDArray[np.int64], entropies: Floats, rewards: Floats, *, horizon: int) -> Forecast:
+def forecast(
+    steps: NDArray[np.int64], entropies: Floats, rewards: Floats, *, horizon: int, run_over: bool = True
+) -> Forecast:
     """Predict the last rewards from the first EARLY_SHARE of `horizon` steps, and compare with what came.
 
     Args:
@@ -175,6 +159,7 @@ def forecast(steps: NDArray[np.int64], entropies: Floats, rewards: Floats, *, ho
         entropies: as in `fit_performance`, [steps].
         rewards: as in `fit_performance`, [steps].
         horizon: number of steps that the run has, or is planned to have.
+        run_over: False: the last steps are those so far.
 
     Raises:
         FitRefused: the early part has too little information, is not complete, or its entropies are far from the last.
@@ -196,12 +181,15 @@ def forecast(steps: NDArray[np.int64], entropies: Floats, rewards: Floats, *, ho
             f"The first {EARLY_SHARE:.0%} of {horizon} steps saw entropies between {low:.3g} and {high:.3g} nats; "
             f"{at_entropy:.3g} nats is too far from them for a forecast.",
         )
+    reward, actual = fit.rewards_at(np.array([at_entropy]))[0], float(rewards[-last:].mean())
     return Forecast(
         through_step=int(steps[early - 1]),
         at_entropy=at_entropy,
-        reward=fit.rewards_at(np.array([at_entropy]))[0],
-        actual=float(rewards[-last:].mean()),
+        reward=reward,
+        actual=actual,
+        error=reward.value - actual,
         final_steps=last,
+        run_over=run_over,
     )
 
 

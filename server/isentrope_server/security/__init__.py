@@ -1,7 +1,7 @@
 """Who may do what.
 
-- `tokens`: scopes, names, and the active tokens; the owner's token
-- `permissions`: which scope a request needs, deny by default; refusals, counted and logged
-- `gate`: checks every HTTP request and the size of bodies; `grpc_gate`: checks every gRPC call
+- `tokens`: the active tokens and their names; the owner's token
+- `permissions`: which scope a request needs, deny by default
+- `gate`: checks every HTTP request, the size of its body, and every gRPC call
 - `sessions`: the signed cookie of browsers, and protection from other sites' pages
 """

@@ -1,19 +1,26 @@
-"""Checks every HTTP request before routing, so that no route can omit it, and limits the size of
-bodies."""
+"""Checks every HTTP request before routing and every gRPC call, with the same tokens; limits the size of bodies.
+
+A token counts when a request or call begins: an answer that has begun runs to its end after the token is revoked.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, quote, urlencode
 
+import grpc
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtobufMessage
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
-from isentrope_server.security.permissions import Door, Reason, Refusals, changes_something, is_open, required_scope
+from isentrope_server.security.permissions import changes_something, is_open, required_grpc_scope, required_scope
 from isentrope_server.security.sessions import (
     FOREIGN_LOG_IN,
     FOREIGN_LOG_IN_PAGE,
@@ -27,11 +34,16 @@ from isentrope_server.security.sessions import (
     security_headers,
     sign_in_page,
 )
-from isentrope_server.security.tokens import Principal, TokenBook
+from isentrope_server.security.tokens import TokenBook
+from isentrope_server.store.access import Principal
 from isentrope_wire.answers import TokenScope
 
+if TYPE_CHECKING:
+    # The stubs make them generic; at run time they are not.
+    _Context = grpc.aio.ServicerContext[Any, Any]
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+
 _log = logging.getLogger(__name__)
-_REASONS = {401: Reason.UNAUTHENTICATED, 403: Reason.FORBIDDEN}
 
 
 class Gate:
@@ -46,7 +58,6 @@ class Gate:
         sessions: Callable[[], BrowserSessions],
         allowed_hosts: Iterable[str],
         script_hashes: Callable[[], Sequence[str]],
-        refusals: Refusals,
         metrics_open: bool = False,
     ) -> None:
         """
@@ -55,13 +66,11 @@ class Gate:
             sessions: returns the sessions of browsers.
             allowed_hosts: names in a Host header, besides localhost, the machine's name and IP addresses.
             script_hashes: returns the CSP hashes of the pages' inline scripts.
-            refusals: counts and logs refused requests.
             metrics_open: whether `/metrics` needs no token.
         """
         self._app = app
         self._tokens = tokens
         self._sessions = sessions
-        self._refusals = refusals
         self._metrics_open = metrics_open
         self._allowed_hosts = tuple(allowed_hosts)
         self._script_hashes = script_hashes
@@ -78,32 +87,13 @@ class Gate:
         send = _with_headers(send, security_headers(self._script_hashes()))
         answer = await self._sign_in(scope, receive) if _is_sign_in(scope) else self._admit(scope)
         if answer is None:
-            await self._app(scope, self._while_active(scope, receive), send)
+            await self._app(scope, receive, send)
             return
-        self._note(scope, answer)
+        # Without the query, which may hold a token.
+        if answer.status_code >= 400:
+            client = (scope.get("client") or ["?"])[0]
+            _log.info("%s %r from %s is refused: %d", scope["method"], scope["path"][:200], client, answer.status_code)
         await answer(scope, receive, send)
-
-    def _while_active(self, scope: Scope, receive: Receive) -> Receive:
-        """Messages of the client, until its token is revoked: a request may begin with an active token and end
-        later."""
-        principal: Principal | None = scope.get("state", {}).get("principal")
-        if principal is None:
-            return receive
-
-        async def receive_while_active() -> Message:
-            message = await receive()
-            if message["type"] == "http.request" and not self._tokens().is_active(principal):
-                raise TokenRevoked
-            return message
-
-        return receive_while_active
-
-    def _note(self, scope: Scope, answer: Response) -> None:
-        reason = _REASONS.get(answer.status_code)
-        if reason is not None:
-            # Without the query, which may hold a token.
-            what = f"{scope['method']} {scope['path'][:200]!r} from {(scope.get('client') or ['?'])[0]}"
-            self._refusals.note(Door.HTTP, reason, what)
 
     def _admit(self, scope: Scope) -> Response | None:
         """Return the refusal or log-in to answer; None to let the request in."""
@@ -265,36 +255,17 @@ PAGE_BODY_BYTES = 16 << 20
 """A page's callback may contain a whole figure."""
 
 
-class RequestRefused(HTTPException):
-    """A request refused while its body is read. FastAPI turns any other exception there into a bad request."""
-
-    def __init__(self, status: int, code: str, message: str, **details: object) -> None:
-        super().__init__(status, message)
-        self._body = error_body(code, message, details)
-
-    def answer(self) -> JSONResponse:
-        return JSONResponse(self._body, self.status_code)
-
-
-class BodyTooLarge(RequestRefused):
-    """The body has more bytes than allowed."""
+class BodyTooLarge(HTTPException):
+    """The body has more bytes than allowed. An HTTPException: FastAPI turns any other one, raised while a body is read,
+    into a bad request."""
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(
-            413,
-            "body_too_large",
-            f"A request's body may have {limit_bytes} bytes, this one has more.",
-            limit_bytes=limit_bytes,
-        )
+        super().__init__(413, f"A request's body may have {limit_bytes} bytes, this one has more.")
+        self._limit_bytes = limit_bytes
 
-
-class TokenRevoked(RequestRefused):
-    """The token was revoked between the headers and the end of the body."""
-
-    message = "The token was revoked."
-
-    def __init__(self) -> None:
-        super().__init__(401, "unauthenticated", self.message)
+    def answer(self) -> JSONResponse:
+        body = error_body("body_too_large", self.detail, {"limit_bytes": self._limit_bytes})
+        return JSONResponse(body, self.status_code)
 
 
 class BodyLimit:
@@ -327,3 +298,91 @@ def _counting(receive: Receive, limit: int) -> Receive:
         return message
 
     return receive_within_limit
+
+
+_calling: ContextVar[Principal] = ContextVar("isentrope_server_grpc_principal")
+
+
+def principal_of_call() -> Principal:
+    """The principal of the current gRPC call."""
+    return _calling.get()
+
+
+class GrpcGate(grpc.aio.ServerInterceptor):
+    """Refuses every method, known or not, without a token of the scope it needs."""
+
+    def __init__(self, tokens: TokenBook) -> None:
+        self._tokens = tokens
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        method = str(handler_call_details.method)
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        principal = self._tokens.of_authorization(str(metadata.get("authorization", "")))
+        needed = required_grpc_scope(method)
+        if principal is None:
+            return _refusing(
+                method,
+                grpc.StatusCode.UNAUTHENTICATED,
+                "This server accepts reports only with a valid token: set ISENTROPE_TOKEN, "
+                "or make one with `isentrope token create --scope ingest`.",
+            )
+        if not principal.may(needed):
+            return _refusing(
+                method,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"The token {principal.name!r} may {principal.scope}, not {needed}: "
+                f"make one with `isentrope token create --scope {needed}`.",
+            )
+        # The call's handler runs in the task of its interceptors.
+        _calling.set(principal)
+        handler = await continuation(handler_call_details)
+        return None if handler is None else _checking_messages(handler)
+
+
+def _refusing(method: str, status: grpc.StatusCode, message: str) -> _Handler:
+    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the
+    same."""
+
+    async def refuse(_messages: object, context: _Context) -> NoReturn:
+        _log.info("%r from %s is refused: %s", method[:200], context.peer(), status.name)
+        await _abort(context, status, message)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _checking_messages(handler: Any) -> _Handler:
+    """The handler, which refuses bytes that are no message; gRPC would report a server error."""
+
+    def read(content: bytes) -> ProtobufMessage | None:
+        try:
+            message: ProtobufMessage = handler.request_deserializer(content)
+        except DecodeError:
+            return None
+        return message
+
+    async def check(request: ProtobufMessage | None, context: _Context) -> None:
+        if request is None:
+            message = "The request is not a message of this protocol version."
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, message)
+
+    async def answer(request: ProtobufMessage | None, context: _Context) -> object:
+        await check(request, context)
+        return await handler.unary_unary(request, context)
+
+    async def stream(request: ProtobufMessage | None, context: _Context) -> AsyncIterator[object]:
+        await check(request, context)
+        async for reply in handler.unary_stream(request, context):
+            yield reply
+
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(stream, read, handler.response_serializer)
+    return grpc.unary_unary_rpc_method_handler(answer, read, handler.response_serializer)
+
+
+async def _abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
+    await context.abort(code, message)
+    raise AssertionError("grpc.aio raises in abort")

@@ -1,14 +1,10 @@
-"""Which scope a request needs, and refused requests. An address without a rule needs the scope admin."""
+"""Which scope a request needs. An address without a rule needs the scope admin."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from isentrope_wire.answers import TokenScope
 
@@ -45,13 +41,11 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}/control/history"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/live"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/export"): TokenScope.READ,
-    ("GET", "/api/v1/methods"): TokenScope.READ,
     ("GET", "/api/v1/me"): TokenScope.READ,
     ("GET", "/api/v1/access-tokens"): TokenScope.ADMIN,
     ("POST", "/api/v1/access-tokens"): TokenScope.ADMIN,
     ("DELETE", "/api/v1/access-tokens/{token_id}"): TokenScope.ADMIN,
     ("GET", "/api/v1/audit"): TokenScope.ADMIN,
-    ("GET", "/api/v1/audit/verification"): TokenScope.ADMIN,
 }
 """Every route of the API, by method and template."""
 
@@ -120,60 +114,3 @@ def _rules(scopes: Iterable[tuple[tuple[str, str], TokenScope]]) -> list[_Rule]:
 
 
 _RULES = _rules([*ROUTE_SCOPES.items(), *PAGE_SCOPES.items()])
-
-
-class Door(StrEnum):
-    """Where a request came in."""
-
-    HTTP = "http"
-    GRPC = "grpc"
-
-
-_logger = logging.getLogger(__name__)
-
-SECONDS_BETWEEN_LINES = 10.0
-
-
-class Reason(StrEnum):
-    """Why a request was refused."""
-
-    UNAUTHENTICATED = "unauthenticated"
-    """No token or session, or none that is active."""
-    FORBIDDEN = "forbidden"
-    """A token without the scope, or a browser's request from another site's page."""
-
-
-class Refusals:
-    """Counts and logs refused requests. Used on one event loop."""
-
-    def __init__(self, count: Callable[[Door, Reason], None]) -> None:
-        """
-        Args:
-            count: called for each refusal.
-        """
-        self._count = count
-        self._unlogged: Counter[tuple[Door, Reason]] = Counter()
-        self._last = ""
-        self._pause: asyncio.TimerHandle | None = None
-
-    def note(self, door: Door, reason: Reason, what: str) -> None:
-        """Count a refusal and log it, at most one line every `SECONDS_BETWEEN_LINES`.
-
-        Args:
-            what: the request and its source for the log, without a token.
-        """
-        self._count(door, reason)
-        self._unlogged[door, reason] += 1
-        self._last = what
-        if self._pause is None:
-            self._log()
-
-    def _log(self) -> None:
-        """Log the refusals since the last line: the first at once, later ones together."""
-        self._pause = None
-        if not self._unlogged:
-            return
-        counts = ", ".join(f"{count} {door} {reason}" for (door, reason), count in sorted(self._unlogged.items()))
-        _logger.warning("Requests were refused (%s), the last one %s.", counts, self._last)
-        self._unlogged.clear()
-        self._pause = asyncio.get_running_loop().call_later(SECONDS_BETWEEN_LINES, self._log)

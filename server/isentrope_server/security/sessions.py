@@ -18,7 +18,7 @@ from itsdangerous import BadData, URLSafeSerializer
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from isentrope_server.security.tokens import Principal
+from isentrope_server.store.access import Principal
 
 SESSION_SECONDS = 30 * 24 * 3600
 """How long a browser stays logged in."""

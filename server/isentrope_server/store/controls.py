@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
-from isentrope_wire.control_answers import State
+from isentrope_wire.control_answers import RankOutcome, State
+from isentrope_wire.numbers import read
 from isentrope_wire.reports import ControlOutcome, OutcomeState
 
 _LONGEST_MESSAGE = 10_000
@@ -48,18 +49,35 @@ class ControlItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankOutcome:
-    """One rank's outcome of a version."""
+class StoredOutcome(RankOutcome):
+    """One rank's outcome of a version, with where it came from."""
 
-    stream_key: int
-    incarnation: str
-    rank: int
     state: OutcomeState
-    step: int | None
-    at: float
+    stream_key: int
     received_at: float
-    code: str
-    message: str
+
+
+def begun_with(
+    *, run_key: int, version: int, document: Mapping[str, object], author: str, began_at: float
+) -> ControlItem:
+    """A version that an incarnation of the run began under.
+
+    Args:
+        began_at: seconds since the epoch, by the trainer's clock.
+    """
+    return ControlItem(
+        run_key=run_key,
+        version=version,
+        document=document,
+        author=author or "run",
+        requested_at=began_at,
+        requested_step=None,
+        expires_at=None,
+        state=State.APPLIED,
+        applied_at=began_at,
+        ended_at=began_at,
+        message="The control the run started with.",
+    )
 
 
 def add(connection: Connection, item: ControlItem) -> None:
@@ -102,7 +120,6 @@ def desired(connection: Connection, run_key: int) -> ControlItem | None:
 
 
 def page(connection: Connection, run_key: int, *, before_version: int | None, limit: int) -> list[ControlItem]:
-    """Versions, newest first."""
     query = select(controls).where(controls.c.run_key == run_key).order_by(controls.c.version.desc()).limit(limit)
     if before_version is not None:
         query = query.where(controls.c.version < before_version)
@@ -190,7 +207,7 @@ def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: 
     return True
 
 
-def outcomes(connection: Connection, run_key: int, version: int) -> list[RankOutcome]:
+def outcomes(connection: Connection, run_key: int, version: int) -> list[StoredOutcome]:
     """Each rank's outcome of a version, in order of arrival."""
     rows = connection.execute(
         select(control_outcomes, streams.c.incarnation, streams.c.rank)
@@ -198,20 +215,7 @@ def outcomes(connection: Connection, run_key: int, version: int) -> list[RankOut
         .where(control_outcomes.c.run_key == run_key, control_outcomes.c.version == version)
         .order_by(control_outcomes.c.received_at, streams.c.rank)
     )
-    return [
-        RankOutcome(
-            stream_key=row.stream_key,
-            incarnation=row.incarnation,
-            rank=row.rank,
-            state=OutcomeState(row.state),
-            step=row.step,
-            at=row.at,
-            received_at=row.received_at,
-            code=row.code,
-            message=row.message,
-        )
-        for row in rows
-    ]
+    return [read(StoredOutcome, {str(name): value for name, value in row._mapping.items()}) for row in rows]
 
 
 def count_open(connection: Connection) -> int:

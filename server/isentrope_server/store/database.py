@@ -2,7 +2,7 @@
 
 One connection writes; all others are read-only. Each server on a shared PostgreSQL has a writing connection, and they
 must not disturb each other: positions and acknowledgements of a run rise in COMMIT order, a control builds on the
-newest version, the audit trail is a chain. Advisory locks, held until COMMIT, give the same result as one writer:
+newest version. Advisory locks, held until COMMIT, give the same result as one writer:
 
 - `hold_for_writing`: a transaction that names the runs it writes locks these runs; any other locks everything. Locks
   are taken at its begin and in one order, so that no two transactions can wait for each other.
@@ -31,6 +31,7 @@ from sqlalchemy import (
     JSON,
     URL,
     BigInteger,
+    Boolean,
     Column,
     Connection,
     Double,
@@ -94,7 +95,15 @@ Half of what one INSERT for each row takes, on both sides."""
 def copied_type(column: Column[Any]) -> str:
     """The name of a column's type in COPIED_TYPES."""
     # JSON columns get text; as JSON the driver would encode it again.
-    kinds = {BigInteger: "int8", Integer: "int4", Double: "float8", LargeBinary: "bytea", JSON: "text", String: "text"}
+    kinds: dict[type[object], str] = {
+        BigInteger: "int8",
+        Integer: "int4",
+        Double: "float8",
+        LargeBinary: "bytea",
+        Boolean: "bool",
+        JSON: "text",
+        String: "text",
+    }
     return next(name for kind, name in kinds.items() if isinstance(column.type, kind))
 
 
@@ -381,13 +390,20 @@ def alembic_config(connection: Connection) -> Config:
     return config
 
 
+class OtherTables(IsentropeError, RuntimeError):
+    """The database has the tables of another version of Isentrope."""
+
+
 def upgrade(connection: Connection) -> None:
-    """Run every migration the database hasn't seen, in the caller's transaction.
+    """Create the tables where there are none, in the caller's transaction.
 
     Raises:
-        alembic.util.CommandError: a newer Isentrope has migrated it already.
+        OtherTables: there are those of another version.
     """
     hold_for_migration(connection)
+    found, wanted = version_of(connection), newest_version(connection)
+    if found not in (None, wanted):
+        raise OtherTables(f"it has the tables of another version of Isentrope ({found}, this one has {wanted})")
     command.upgrade(alembic_config(connection), "head")
 
 

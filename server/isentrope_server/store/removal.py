@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Column, ColumnElement, Connection, Table, delete, insert, or_, select, true, update
+from sqlalchemy import Column, ColumnElement, Connection, delete, insert, or_, select, true, update
 
 from isentrope_server.store.tables import (
     alerts,
-    blocks,
     deleted_runs,
     driving_tokens,
-    histogram_chunks,
-    metric_chunks,
     quarantine,
     records,
     report_layouts,
     rollouts,
     runs,
     shown_name,
-    stream_layouts,
     streams,
     what_if_sums,
 )
@@ -32,26 +28,31 @@ DELETING = "deleting"
 """State of a hidden run."""
 ROWS_AT_ONCE = 1_000
 
-_BY_POSITION = (records, what_if_sums, driving_tokens, rollouts, alerts)
-_CHUNKS = (metric_chunks, histogram_chunks)
-_BLOCKS_AT_ONCE = 8
-_LAYOUTS_AT_ONCE = 100
-"""Each may name thousands of metrics, and for each the database looks through `stream_layouts`."""
+LARGE_ROWS_AT_ONCE = 32
+"""Of records: each may have megabytes."""
+_PIECES = (
+    (records.c.last_position, LARGE_ROWS_AT_ONCE),
+    (what_if_sums.c.position, ROWS_AT_ONCE),
+    (driving_tokens.c.position, ROWS_AT_ONCE),
+    (rollouts.c.position, ROWS_AT_ONCE),
+    (alerts.c.position, ROWS_AT_ONCE),
+    (report_layouts.c.key, ROWS_AT_ONCE),
+)
 
 
-def take_out_of_sight(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
+def hide_run(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
     """Hide a run, and store its id so that a late spool can't create it again.
 
     Args:
         by: name of the token, or `server`.
         now: the server's time, seconds since the epoch.
     """
-    connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=id_out_of_sight(run_key)))
+    connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=hidden_id(run_key)))
     connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
 
 
-def id_out_of_sight(run_key: int) -> str:
-    """Its id from then on. No id of a probe may contain a colon."""
+def hidden_id(run_key: int) -> str:
+    """The id of a hidden run. No id of a probe may contain a colon."""
     return f"deleted:{run_key}"
 
 
@@ -62,50 +63,22 @@ def waiting(connection: Connection) -> list[int]:
 
 def remove_some(connection: Connection, run_key: int) -> bool:
     """Delete some of a run's rows, in the caller's transaction; False when none is left."""
-    if any(_remove_up_to(connection, table, table.c.position, run_key) for table in _BY_POSITION):
+    if any(_remove_up_to(connection, column, most, run_key) for column, most in _PIECES):
         return True
-    if _remove_blocks(connection, run_key) or _remove_refused(connection, run_key):
-        return True
-    of_run = select(streams.c.key).where(streams.c.run_key == run_key)
-    connection.execute(delete(stream_layouts).where(stream_layouts.c.stream_key.in_(of_run)))
-    if remove_layouts(connection):
+    if _remove_refused(connection, run_key):
         return True
     # Few rows are left; they are deleted with the run.
     connection.execute(delete(runs).where(runs.c.key == run_key))
     return False
 
 
-def _remove_up_to(connection: Connection, table: Table, position: Column[int], run_key: int) -> bool:
-    """Delete the rows of the lowest positions; whether there were any."""
+def _remove_up_to(connection: Connection, column: Column[int], most: int, run_key: int) -> bool:
+    """Delete the rows that are lowest in a column; whether there were any."""
+    table = column.table
     of_run = table.c.run_key == run_key
-    last = connection.execute(
-        select(position).where(of_run).order_by(position).offset(ROWS_AT_ONCE - 1).limit(1)
-    ).scalar()
-    some = of_run if last is None else of_run & (position <= last)
+    last = connection.execute(select(column).where(of_run).order_by(column).offset(most - 1).limit(1)).scalar()
+    some = of_run if last is None else of_run & (column <= last)
     return connection.execute(delete(table).where(some)).rowcount > 0
-
-
-def _remove_blocks(connection: Connection, run_key: int) -> bool:
-    keys = select(blocks.c.key).where(blocks.c.run_key == run_key).order_by(blocks.c.first_position)
-    some = list(connection.execute(keys.limit(_BLOCKS_AT_ONCE)).scalars())
-    for table in _CHUNKS:
-        connection.execute(delete(table).where(table.c.block_key.in_(some)))
-    connection.execute(delete(blocks).where(blocks.c.key.in_(some)))
-    return bool(some)
-
-
-def unused_layouts(connection: Connection) -> list[int]:
-    """Keys of some of the layouts that no stream uses."""
-    used = select(stream_layouts.c.layout_key)
-    unused = select(report_layouts.c.key).where(report_layouts.c.key.not_in(used))
-    return list(connection.execute(unused.limit(_LAYOUTS_AT_ONCE)).scalars())
-
-
-def remove_layouts(connection: Connection) -> bool:
-    """Delete some of the layouts that no stream uses, in the caller's transaction; whether there were any."""
-    some = unused_layouts(connection)
-    connection.execute(delete(report_layouts).where(report_layouts.c.key.in_(some)))
-    return bool(some)
 
 
 def _remove_refused(connection: Connection, run_key: int) -> bool:
@@ -154,7 +127,7 @@ def overdue_runs(
     """Runs to delete, oldest first.
 
     Args:
-        kept: the rules.
+        retention: the rules.
         now: the server's time, seconds since the epoch.
         run_key: look at this run only.
     """

@@ -28,7 +28,7 @@ from isentrope_server.store.database import SQLITE
 from isentrope_server.store.removal import DELETING
 from isentrope_server.store.runs import Run, described, run_of, silent_before, status_at
 from isentrope_server.store.tables import run_digests, runs, shown_name
-from isentrope_wire.answers import HealthLevel, Status
+from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, Status
 
 WRITTEN_AS = ":digests"
 """In the place of a run's id for the writer: digests are written by one server at a time, which need not wait for reports.
@@ -69,7 +69,7 @@ def page(
     connection: Connection,
     wanted: RunFilter,
     *,
-    after: tuple[int, ...] | None,
+    after: Sequence[int] | None,
     by_attention: bool,
     limit: int,
     silent_after_seconds: float,
@@ -93,19 +93,8 @@ def page(
     return [run_of(row, before) for row in connection.execute(query)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """How many runs pass a filter, by field; each field's own filter is ignored."""
-
-    total: int
-    statuses: dict[str, int]
-    levels: dict[str, int]
-    projects: list[tuple[str, int]]
-    tags: list[tuple[str, int]]
-
-
-def count(connection: Connection, wanted: RunFilter, *, silent_after_seconds: float) -> Counts:
-    """Count runs by status, level, project and tag."""
+def count(connection: Connection, wanted: RunFilter, *, silent_after_seconds: float) -> RunCounts:
+    """Count the runs that pass a filter, by status, level, project and tag; each field's own filter is ignored."""
     before = silent_before(silent_after_seconds)
     status = status_at(before)
     listed = select().select_from(runs).join(run_digests, run_digests.c.run_key == runs.c.key)
@@ -122,12 +111,14 @@ def count(connection: Connection, wanted: RunFilter, *, silent_after_seconds: fl
 
     statuses = counted(listed, status, replace(wanted, statuses=()))
     levels = counted(listed.where(status == Status.RUNNING), run_digests.c.level, replace(wanted, levels=()))
-    return Counts(
+    projects = counted(listed, runs.c.project, replace(wanted, projects=()))
+    tags = counted(listed.join(tags_of, true()), tag, replace(wanted, tags=()))
+    return RunCounts(
         total=connection.execute(_matching(connection, listed.add_columns(func.count()), wanted, before)).scalar_one(),
         statuses={one: statuses.get(one, 0) for one in Status},
         levels={one: levels.get(one, 0) for one in HealthLevel},
-        projects=list(counted(listed, runs.c.project, replace(wanted, projects=())).items()),
-        tags=list(counted(listed.join(tags_of, true()), tag, replace(wanted, tags=())).items()),
+        projects=[NameCount(name=name, runs=number) for name, number in projects.items()],
+        tags=[NameCount(name=name, runs=number) for name, number in tags.items()],
     )
 
 
@@ -140,7 +131,6 @@ def due(connection: Connection, *, limit: int, silent_after_seconds: float) -> l
 
 
 def store(connection: Connection, digests: Sequence[StoredDigest], now: float) -> None:
-    """Replace the digests of these runs."""
     rows = [
         {
             "of_run": one.run_key,

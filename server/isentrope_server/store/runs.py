@@ -35,8 +35,6 @@ _AMONG_THE_RUNNING = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run."""
-
     key: int
     id: str
     name: str
@@ -87,7 +85,6 @@ def newest_named(connection: Connection, name: str) -> str | None:
 
 
 def count_by_status(connection: Connection, *, silent_after_seconds: float) -> dict[Status, int]:
-    """How many runs are in each status."""
     status = status_at(silent_before(silent_after_seconds))
     # By its label: to PostgreSQL two expressions with parameters differ.
     query = (
@@ -269,7 +266,6 @@ def status_at(silent_before: float) -> ColumnElement[str]:
 
 
 def run_of(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
-    """The run of a row of `described`."""
     values = dict(row._mapping)
     state = Status(values.pop("state"))
     silent = state is Status.RUNNING and values["last_heard_at"] < silent_before

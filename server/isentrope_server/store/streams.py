@@ -7,15 +7,18 @@ rank's report is shown. Within a rank the report that came last is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, bindparam, func, insert, select, union_all, update
 
+from isentrope_server.store.controls import ControlItem, begun_with
 from isentrope_server.store.database import Change
-from isentrope_server.store.tables import gaps, quarantine, records, report_layouts, runs, stream_layouts, streams
+from isentrope_server.store.rows import payload_hashes
+from isentrope_server.store.tables import gaps, quarantine, records, report_layouts, runs, streams
+from isentrope_wire.answers import Gap
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
 
@@ -49,7 +52,7 @@ class PushState:
     last_position: int
     """The run's."""
     layout_key: int | None
-    """Key of the push's layout, where the stream has used it before."""
+    """Key of the push's layout, where the run has used it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +72,6 @@ class Incarnation:
 
 _INCARNATIONS_READ = 16
 """To find a run's first control; a run that is resumed many times seldom changes it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitialControl:
-    """The control that an incarnation began under."""
-
-    version: int
-    author: str
-    document: Mapping[str, object]
-    began_at: float
 
 
 def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> Stream | None:
@@ -115,7 +108,6 @@ def push_state(
 
 
 def count(connection: Connection, run_key: int) -> int:
-    """Number of a run's streams."""
     return connection.execute(
         select(func.count()).select_from(streams).where(streams.c.run_key == run_key)
     ).scalar_one()
@@ -139,7 +131,7 @@ def create(connection: Connection, run_key: int, started: RunStarted, now: float
     return int(result.scalar_one())
 
 
-def initial_controls(connection: Connection, run_key: int) -> list[InitialControl]:
+def initial_controls(connection: Connection, run_key: int) -> list[ControlItem]:
     """The controls that the newest incarnations started with, newest first, where they announced one."""
     rows = connection.execute(
         select(streams.c.started_at, streams.c.initial_control)
@@ -147,7 +139,11 @@ def initial_controls(connection: Connection, run_key: int) -> list[InitialContro
         .order_by(streams.c.started_at.desc(), streams.c.incarnation.desc())
         .limit(_INCARNATIONS_READ)
     )
-    return [InitialControl(**row.initial_control, began_at=row.started_at) for row in rows if row.initial_control]
+    return [
+        begun_with(run_key=run_key, began_at=row.started_at, **row.initial_control)
+        for row in rows
+        if row.initial_control
+    ]
 
 
 def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
@@ -233,15 +229,15 @@ def contiguous_through(
     if held_through is not None and through >= max([held_through, *just_stored[-1:]]):
         return through
     held = union_all(
-        select(records.c.seq.label("first"), records.c.seq.label("last")).where(
-            records.c.stream_key == stream.key, records.c.seq > through
-        ),
-        select(quarantine.c.seq, quarantine.c.seq).where(
+        select(quarantine.c.seq.label("first"), quarantine.c.seq.label("last")).where(
             quarantine.c.stream_key == stream.key, quarantine.c.seq > through
         ),
         select(gaps.c.first_seq, gaps.c.last_seq).where(gaps.c.stream_key == stream.key, gaps.c.last_seq > through),
     )
-    for first, last in connection.execute(held.order_by("first")):
+    stored = select(records.c.facts).where(records.c.stream_key == stream.key, records.c.last_seq > through)
+    found = [(first, last) for first, last in connection.execute(held)]
+    found += [(seq, seq) for facts in connection.execute(stored).scalars() for seq in payload_hashes(facts)]
+    for first, last in sorted(found):
         if first > through + 1:
             break
         through = max(through, last)
@@ -270,7 +266,7 @@ _began = select(func.min(_own.c.started_at)).where(
 _PUSH_STATE = (
     _STREAMS.add_columns(
         runs.c.last_position,
-        select(func.max(records.c.seq))
+        select(func.max(records.c.last_seq))
         .where(records.c.stream_key == streams.c.key)
         .scalar_subquery()
         .label("last_record"),
@@ -291,9 +287,8 @@ _PUSH_STATE = (
         .limit(1)
         .scalar_subquery()
         .label("rivals"),
-        select(stream_layouts.c.layout_key)
-        .join(report_layouts, report_layouts.c.key == stream_layouts.c.layout_key)
-        .where(stream_layouts.c.stream_key == streams.c.key, report_layouts.c.digest == bindparam("layout_digest"))
+        select(report_layouts.c.key)
+        .where(report_layouts.c.run_key == streams.c.run_key, report_layouts.c.digest == bindparam("layout_digest"))
         .scalar_subquery()
         .label("layout_key"),
     )
@@ -421,23 +416,13 @@ class Timeline:
         return lasts, ages, ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredGap:
-    """Records of one rank that were lost before they reached the server."""
-
-    stream_key: int
-    incarnation: str
-    rank: int
-    first_seq: int
-    last_seq: int
-    reason: str
-
-
-def newest_gaps(connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int) -> list[StoredGap]:
-    """Gaps of a run, those of the newest stream first.
+def newest_gaps(
+    connection: Connection, run_key: int, *, before: Sequence[int] | None, limit: int
+) -> list[tuple[tuple[int, int], Gap]]:
+    """Gaps of a run with their places (stream key, first seq), those of the newest stream first.
 
     Args:
-        before: (stream key, first seq) of the last gap on the previous page.
+        before: place of the last gap on the previous page.
         limit: the most to return.
     """
     wanted = (
@@ -455,4 +440,16 @@ def newest_gaps(connection: Connection, run_key: int, *, before: tuple[int, int]
             (gaps.c.stream_key == stream_key) & (gaps.c.first_seq < first_seq)
         )
         wanted = wanted.where(earlier)
-    return [StoredGap(**row._mapping) for row in connection.execute(wanted)]
+    return [
+        (
+            (row.stream_key, row.first_seq),
+            Gap(
+                incarnation=row.incarnation,
+                rank=row.rank,
+                first_seq=row.first_seq,
+                last_seq=row.last_seq,
+                reason=row.reason,
+            ),
+        )
+        for row in connection.execute(wanted)
+    ]

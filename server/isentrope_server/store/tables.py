@@ -3,10 +3,8 @@
 A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every stored record gets the
 run's next `position` in its transaction, so positions rise in COMMIT order and serve as cursors.
 
-A new record is one row: scalars are one float64 blob in the order of the names of its *layout*, histograms another. A
-run has a handful of layouts, so a series reads 8 bytes of each row, and no row is written per scalar. Older records are
-packed: `blocks` hold what reports of a stream share, `metric_chunks` and `histogram_chunks` the numbers, one metric
-after the other.
+The reports of a push are one row, and later about a thousand are; `store.rows` describes its columns. The names
+of its numbers are its *layout*, of which a run has a handful.
 
 PostgreSQL stores no NUL in text: the replacement character takes its place in both databases, also in queries. JSON has
 no NaN and no infinities: their names take their place.
@@ -35,6 +33,7 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     func,
+    text,
 )
 from sqlalchemy.types import TypeDecorator
 
@@ -135,9 +134,7 @@ runs = Table(
     Column("name", Text, nullable=False),  # as the training reports it
     Column("given_name", Text),  # by people, shown in its place; NULL: none
     Column("project", Text, nullable=False, index=True),
-    Column(
-        "state", String(16), nullable=False
-    ),  # running | finished | failed | ended | imported; silence is worked out when read
+    Column("state", String(16), nullable=False),  # running | finished | failed | ended; silence is worked out when read
     Column("step", BigInteger),
     Column("planned_steps", BigInteger),
     Column("created_at", Double, nullable=False),
@@ -204,40 +201,43 @@ report_layouts = Table(
     "layouts",
     metadata,
     Column("key", _Key, primary_key=True),
-    Column("digest", LargeBinary(16), nullable=False, unique=True),
+    _run_key(),
+    Column("digest", LargeBinary(16), nullable=False),
     Column("names", JSON, nullable=False),
-    Column("histograms", JSON(none_as_null=True)),  # [name, bins, bytes per count] of each; NULL: none
-)
-
-stream_layouts = Table(
-    "stream_layouts",
-    metadata,
-    _stream_key(primary_key=True),
-    Column("layout_key", _Key, ForeignKey("layouts.key"), primary_key=True),
-    Column("last_position", BigInteger, nullable=False),
+    Column("histograms", JSON, nullable=False),  # [name, bins] of each
+    UniqueConstraint("run_key", "digest"),
 )
 
 records = Table(
     "records",
     metadata,
     _run_key(primary_key=True),
-    Column("position", BigInteger, primary_key=True),
+    Column("last_position", BigInteger, primary_key=True),
+    Column("first_position", BigInteger, nullable=False),
     _stream_key(),
-    Column("seq", BigInteger, nullable=False),
-    Column("payload_hash", LargeBinary(16), nullable=False),
-    Column("received_at", Double, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),  # the lowest
+    Column("last_seq", BigInteger, nullable=False),
     Column("kind", String(16), nullable=False),
-    # The rest is NULL but in step reports.
-    Column("step", BigInteger),
-    Column("recorded_at", Double),
-    Column("control_version", BigInteger),
-    # No reference: it is in `stream_layouts` too, and deleting a layout would look through all records.
+    Column("reports", Integer, nullable=False),  # 0: the record of another kind
+    Column("packed", Boolean, nullable=False),  # joined as far as it ever is
+    # The rest, but for `facts`, is NULL but in step reports.
+    Column("first_step", BigInteger),  # the lowest
+    Column("last_step", BigInteger),
+    # No reference: deleting a layout would look through all records.
     Column("layout_key", _Key),
+    Column("labels", JSON(none_as_null=True)),  # the different ones of its reports
+    Column("facts", LargeBinary, nullable=False),  # see `store.rows` for this and what follows
     Column("scalars", LargeBinary),
-    Column("labels", JSON(none_as_null=True)),
     Column("histograms", LargeBinary),
-    UniqueConstraint("stream_key", "seq"),
-    Index("ix_records_run_key_step", "run_key", "step"),
+    UniqueConstraint("stream_key", "last_seq"),
+    Index("ix_records_run_key_last_step", "run_key", "last_step"),
+    Index(
+        "ix_records_loose",
+        "stream_key",
+        "last_position",
+        sqlite_where=text("NOT packed"),
+        postgresql_where=text("NOT packed"),
+    ),
 )
 
 gaps = Table(
@@ -249,60 +249,12 @@ gaps = Table(
     Column("reason", Text, nullable=False),
 )
 
-blocks = Table(
-    "blocks",
-    metadata,
-    Column("key", _Key, primary_key=True),
-    _run_key(),
-    Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan all blocks
-    Column("first_position", BigInteger, nullable=False),
-    Column("last_position", BigInteger, nullable=False),
-    Column("first_seq", BigInteger, nullable=False),  # the lowest of its reports
-    Column("last_seq", BigInteger, nullable=False),
-    Column("first_step", BigInteger, nullable=False),  # the lowest of its reports
-    Column("last_step", BigInteger, nullable=False),
-    Column("reports", Integer, nullable=False),
-    Column("packed_positions", LargeBinary),  # NULL: one after the other
-    Column("packed_steps", LargeBinary),  # NULL: each is one more than the last
-    Column("facts", LargeBinary, nullable=False),  # packed_arrays.pack: seq, hash, times, control version, labels
-    UniqueConstraint("stream_key", "first_position"),
-    Index("ix_blocks_run_key_last_position", "run_key", "last_position"),
-)
-
-metric_chunks = Table(
-    "metric_chunks",
-    metadata,
-    _run_key(primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("block_key", _Key, primary_key=True),
-    Column("rows", LargeBinary),  # which of the block's reports hold it; NULL: all
-    Column("count", Integer, nullable=False),
-    Column("minimum", Double),  # of what is a number; NULL: nothing is
-    Column("maximum", Double),
-    Column("total", Double),  # of what is finite
-    Column("values", LargeBinary, nullable=False),  # float64, little-endian; fewer than 8 bytes each: deflated
-    Index("ix_metric_chunks_block_key", "block_key"),
-)
-
-histogram_chunks = Table(
-    "histogram_chunks",
-    metadata,
-    _run_key(primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("block_key", _Key, primary_key=True),
-    Column("bins", Integer, primary_key=True),
-    Column("rows", LargeBinary),  # as in metric_chunks
-    Column("count", Integer, nullable=False),
-    Column("packed", LargeBinary, nullable=False),  # packed_arrays.pack: low, high, not_finite, counts
-    Index("ix_histogram_chunks_block_key", "block_key"),
-)
-
 what_if_sums = Table(
     "what_if_sums",
     metadata,
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
+    Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan the table
     Column("step", BigInteger, nullable=False),
     Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_what_if
     Index("ix_what_if_sums_run_key_step", "run_key", "step"),
@@ -313,7 +265,7 @@ driving_tokens = Table(
     metadata,
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `what_if_sums`
     Column("step", BigInteger, nullable=False),
     Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_tokens: text may hold anything
     Index("ix_driving_tokens_run_key_step", "run_key", "step"),
@@ -324,7 +276,7 @@ rollouts = Table(
     metadata,
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `what_if_sums`
     Column("step", BigInteger, nullable=False),
     Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_rollouts: text may hold anything
     Index("ix_rollouts_run_key_step", "run_key", "step"),
@@ -336,7 +288,7 @@ alerts = Table(
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
     Column("number", Integer, primary_key=True),  # a report may hold several
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `what_if_sums`
     Column("step", BigInteger, nullable=False),
     Column("recorded_at", Double, nullable=False),
     Column("kind", String(64), nullable=False),
@@ -400,7 +352,7 @@ control_outcomes = Table(
     metadata,
     _run_key(primary_key=True),
     Column("version", BigInteger, primary_key=True),
-    Column("stream_key", _Key, primary_key=True),  # goes with the run, as in `blocks`
+    Column("stream_key", _Key, primary_key=True),  # goes with the run, as in `what_if_sums`
     Column("state", String(16), nullable=False),
     Column("step", BigInteger),
     Column("at", Double, nullable=False),
@@ -418,16 +370,7 @@ audit = Table(
     Column("action", String(64), nullable=False),
     Column("subject", Text, nullable=False, index=True),
     Column("change", JSON, nullable=False),
-    Column("chain_hash", LargeBinary(32), nullable=False),
     Column("token_id", String(32)),  # the actor's; stays when the token is no more
-)
-
-audit_head = Table(
-    "audit_head",
-    metadata,
-    Column("key", Integer, primary_key=True),  # one row, locked by the writer of an entry until COMMIT
-    Column("entries", BigInteger, nullable=False),
-    Column("chain_hash", LargeBinary(32), nullable=False),  # of the newest entry; without it a cut end would not show
 )
 
 tokens = Table(
@@ -440,8 +383,6 @@ tokens = Table(
     Column("created_at", Double, nullable=False),
     Column("revoked_at", Double),
     Column("is_owner", Boolean, nullable=False),
-    Column("run", String(128)),  # an ingest token's only run, by id or name; NULL: any
-    Column("project", Text),  # likewise
     Column("last_used_at", Double),
 )
 

@@ -177,7 +177,6 @@ class Writer:
         self._thread = threading.Thread(target=self._write_until_stopped, name="store-writer", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._accepting = True
         self._thread.start()
 

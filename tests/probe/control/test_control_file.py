@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from isentrope.transport.control_file import ControlFile, monotonic_deadline
-from isentrope_wire.codec import control_snapshot_to_pb, decode_control
+from isentrope.transport.spool_folder import ControlFile
+from isentrope_wire.codec import decode_control, to_pb
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.reports import ControlSnapshot
 
@@ -108,7 +107,7 @@ def test_only_the_owner_can_read_it_and_no_draft_stays_behind(path: Path) -> Non
     ("field", "value", "why"), [("mu_low", -1.0, "mu_low"), ("method", "magic", "magic"), ("scope", "x", "scope")]
 )
 def test_a_version_whose_control_cannot_be_read_is_there_to_be_rejected(field: str, value: object, why: str) -> None:
-    message = control_snapshot_to_pb(replace(SNAPSHOT, version=8))
+    message = to_pb(replace(SNAPSHOT, version=8))
     message.document_json = json.dumps(SNAPSHOT.control.to_document() | {field: value})
     snapshot = decode_control(message.SerializeToString())
     assert snapshot.version == 8
@@ -121,41 +120,3 @@ def test_an_unreadable_version_stays_one_on_its_way_through_the_file(path: Path)
     )
     ControlFile(path).write(unreadable)
     assert ControlFile(path).read() == unreadable
-
-
-class SettableClock:
-    """The machine's clock of the day, as somebody sets it; the monotonic one goes on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.set_by = 0.0
-        true_time = time.time
-        monkeypatch.setattr(time, "time", lambda: true_time() + self.set_by)
-
-
-def test_a_clock_that_is_set_back_does_not_lengthen_a_time_to_live(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SettableClock(monkeypatch)
-    snapshot = replace(SNAPSHOT, expires_at=time.time() + 30)
-    ControlFile(path).write(snapshot, monotonic_deadline(snapshot))
-    reader = ControlFile(path)
-    assert reader.read() == snapshot
-    clock.set_by = -3_600.0
-    found = reader.read()
-    assert found is not None
-    assert found.expires_at == pytest.approx(time.time() + 30, abs=5)
-    assert replace(found, expires_at=snapshot.expires_at) == snapshot
-
-
-def test_a_clock_that_is_set_forward_ends_a_time_to_live_by_the_time_of_day(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SettableClock(monkeypatch)
-    snapshot = replace(SNAPSHOT, expires_at=time.time() + 30)
-    ControlFile(path).write(snapshot, monotonic_deadline(snapshot))
-    clock.set_by = 3_600.0
-    assert ControlFile(path).read() == snapshot
-
-
-def test_a_control_without_a_time_to_live_has_no_deadline(path: Path) -> None:
-    lasting = replace(SNAPSHOT, expires_at=None)
-    ControlFile(path).write(lasting, monotonic_deadline(lasting))
-    assert ControlFile(path).read() == lasting

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import math
 import threading
 from pathlib import Path
 
-from isentrope.transport.control_file import ControlFile, ControlHandover
+from isentrope.transport.spool_folder import ControlFile, ControlHandover
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ControlSnapshot
 
@@ -25,13 +24,13 @@ class FileOnABadDisk(ControlFile):
         self.first_is_being_written = threading.Event()
         self._another_was_written = threading.Event()
 
-    def write(self, snapshot: ControlSnapshot, deadline: float = math.nan) -> None:
+    def write(self, snapshot: ControlSnapshot) -> None:
         if not self.has_room:
             raise OSError(errno.ENOSPC, "No space left on device")
         if snapshot.version == 1:
             self.first_is_being_written.set()
             self._another_was_written.wait(0.5)
-        super().write(snapshot, deadline)
+        super().write(snapshot)
         self._another_was_written.set()
 
 

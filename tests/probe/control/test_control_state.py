@@ -36,12 +36,6 @@ def test_a_new_version_is_applied_and_says_from_which_step() -> None:
     assert control.active == snapshot(3)
 
 
-def test_a_version_is_decided_once_however_often_it_is_shown() -> None:
-    control = state()
-    outcomes = [control.decide(snapshot(1), now=100.0) for step in range(5)]
-    assert [len(o) for o in outcomes] == [1, 0, 0, 0, 0]
-
-
 def test_a_control_this_probe_cannot_carry_out_is_rejected_and_the_old_one_stays() -> None:
     control = state()
     control.decide(snapshot(1), now=100.0)

@@ -11,7 +11,7 @@ import torch
 
 import isentrope
 from isentrope.distributed import FIRST_CAPACITY, OneRank, RankExchange, StepStart
-from isentrope.methods.reference import SelectionBasis, ThresholdSources
+from isentrope.methods.basis import SelectionBasis
 from isentrope_wire.codec import encode_control
 from isentrope_wire.hold_decision import Action, HoldStatus
 from isentrope_wire.reports import ControlSnapshot
@@ -47,8 +47,7 @@ class TwoRanks(OneRank):
 
 
 def exchange(ranks: OneRank) -> RankExchange:
-    thresholds = ThresholdSources("auto")
-    return RankExchange(ranks, thresholds, SelectionBasis("auto", thresholds))
+    return RankExchange(ranks, SelectionBasis("auto"))
 
 
 def close_step(of: RankExchange, requested: ControlSnapshot | None, action: Action | None = None) -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope.integrations import slime
 from isentrope.integrations.attachment import STATE_FILE, in_worker
@@ -291,9 +290,3 @@ def test_another_layout_of_slime_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(attached.trainer.loss, "get_responses", lambda logits: iter(()), raising=False)
     with pytest.raises(ConfigurationError, match="get_responses"):
         attached.trainer()
-
-
-def test_the_paths_that_the_flags_name_exist() -> None:
-    assert callable(slime.policy_loss)
-    assert slime.HOOK.endswith(f"{slime.__name__}.{slime.before_train_step.__name__}")
-    assert isentrope.__name__ in slime.HOOK

@@ -18,6 +18,7 @@ from tests.probe.ranks.gang import run_ranks
 GUIDE = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_example_s_second_life_goes_on_with_what_the_first_one_learnt(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
     example = example.replace('Path("checkpoint.pt")', f"Path({str(tmp_path / 'checkpoint.pt')!r})")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import isentrope
-from isentrope.trackers.base import MOST_FAILURES, MOST_QUEUED
-from isentrope.trackers.known import BY_NAME
+from isentrope.trackers import KNOWN, MOST_FAILURES, MOST_QUEUED
 from tests.probe.tiny_loop import TinyLoop, run_steps
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "trackers.md").read_text(encoding="utf-8")
@@ -35,6 +34,6 @@ def test_an_example_runs(
 
 
 def test_the_page_names_every_tracker_and_limit() -> None:
-    assert all(f'| `"{name}"` |' in GUIDE for name in BY_NAME)
+    assert all(f'| `"{name}"` |' in GUIDE for name in KNOWN)
     assert f"{MOST_QUEUED} reports wait" in GUIDE
     assert f"after {MOST_FAILURES} failures in a row" in GUIDE

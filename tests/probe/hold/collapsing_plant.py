@@ -27,7 +27,7 @@ def step_sums(lowering: float, raising: float) -> WhatIfSums:
     changes = dict.fromkeys(falling, -lowering * 100 / 40) | dict.fromkeys(rising, raising * 100 / 40)
     occupied = tuple(sorted(changes))
     bins = BinSums(occupied, (1,) * len(occupied), tuple(changes[cell] for cell in occupied))
-    return WhatIfSums(tokens=100, change_sum=100 * (raising - lowering), clip_v=bins)
+    return WhatIfSums(tokens=100, change_sum=100 * (raising - lowering), by_method={"clip_v": bins})
 
 
 class CollapsingPlant:

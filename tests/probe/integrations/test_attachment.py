@@ -60,18 +60,6 @@ def test_a_control_gates_the_loops_own_log_probs() -> None:
     assert all(0 < share < 1 for share in shares)
 
 
-def test_scores_of_a_pack_reach_the_losses_of_its_parts() -> None:
-    probe, _ = probe_and_transport()
-    attachment = Attachment(probe)
-    ids = torch.randint(0, 7, (10,))
-    whole = token_scores(torch.randn(10, 7), ids, torch.rand(10) + 0.5)
-    attachment.hold(lambda: whole)
-    parts = [attachment.take(tokens) for tokens in (3, 5, 2)]
-    assert attachment.take() is None
-    for name in ("logprobs", "entropies", "vocab_centered_scores", "token_ids", "temperature"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-
-
 def test_a_change_reaches_every_tensor_of_scores() -> None:
     scores = token_scores(torch.randn(2, 3, 7), torch.randint(0, 7, (2, 3)), torch.tensor([[0.5], [2.0]]))
     turned = each_field(scores, lambda field: field.flip(0))
@@ -114,15 +102,6 @@ def test_a_clipped_gradient_is_known_by_its_norm(
     monkeypatch.setattr(attachment.probe, "step", lambda *_, **about: found.update(about))
     attachment.close(None, norm=norm, largest_norm=largest)
     assert found == {"clip_factor": None if factor is None else pytest.approx(factor, rel=1e-5)}
-
-
-def test_a_norm_of_an_unknown_kind_costs_the_factor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe, transport = probe_and_transport()
-    attachment = Attachment(probe)
-    train(attachment, 1)
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    attachment.close(None, norm="4.0", largest_norm=1.0)  # type: ignore[arg-type]
-    assert [report.step for report in reports(transport)] == [1, 2]
 
 
 def test_scalars_of_a_report_are_handed_out_once() -> None:

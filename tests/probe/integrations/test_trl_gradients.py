@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from trl import GRPOTrainer
 
 from isentrope.integrations.trl import attach
 from isentrope.statistics.tokens import TokenBatch
@@ -129,6 +132,13 @@ def test_the_prediction_is_of_the_gradient_of_trls_loss(
         assert report.labels["entropy/prediction_basis"] == "loss_gradient"
         assert ("change/by_kl_penalty" in report.scalars) == ("use_bias_correction_kl" in settings)
         assert ("change/by_entropy_bonus" in report.scalars) == ("entropy_coef" in settings)
+
+
+def test_every_loss_type_of_trl_is_tried() -> None:
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    asked = [line for line in source.splitlines() if "if self.loss_type" in line]
+    tried = {settings["loss_type"] for settings in LOSSES}
+    assert {name for line in asked for name in re.findall(r'"(\w+)"', line)} == tried
 
 
 def test_the_rollouts_of_a_prompt_are_one_group(tmp_path: Path) -> None:

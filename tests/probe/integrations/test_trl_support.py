@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,7 +19,7 @@ from isentrope.errors import ConfigurationError
 from isentrope.integrations import trl_head
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl import attach, detach
-from isentrope.integrations.trl_support import random_ids
+from isentrope.integrations.trl_head import random_ids
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.transport.transport import InMemoryTransport
 from tests.probe.integrations import tiny_trl
@@ -39,49 +40,33 @@ def test_the_asynchronous_trainer_is_refused() -> None:
         attach(AsyncGRPOTrainer.__new__(AsyncGRPOTrainer))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("is_deepspeed_enabled", True, "DeepSpeed"),
-        ("is_fsdp_enabled", True, "FSDP"),
-        ("is_in_train", True, "trainer.train"),
-    ],
-)
-def test_set_ups_that_cant_be_observed_are_refused_with_the_reason(
-    tmp_path: Path, name: str, value: object, reason: str
-) -> None:
+def outside(model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **_: Any) -> Any:
+    zeros = torch.zeros(input_ids.shape[0], logits_to_keep)
+    return zeros, zeros, None
+
+
+ANOTHER_LAYOUT = rf"TRL {re.escape(version('trl'))} .*_compute_loss .*inputs"
+REFUSED: dict[str, tuple[str, object, str]] = {
+    "DeepSpeed": ("is_deepspeed_enabled", True, "DeepSpeed"),
+    "FSDP": ("is_fsdp_enabled", True, "FSDP"),
+    "training already": ("is_in_train", True, "trainer.train"),
+    "Liger": ("args.use_liger_kernel", True, "use_kernels"),
+    "compiled": ("args.torch_compile", True, "Turn it off"),
+    "Unsloth": ("model.config.unsloth_version", "2026.1", "Unsloth"),
+    "a forward replaced": ("model.forward", lambda *args, **kwargs: None, "_ChunkedLogProbFunction"),
+    "another layout": ("_compute_loss", lambda model, batch: None, ANOTHER_LAYOUT),
+    "log-probs from outside": ("_get_per_token_logps_and_entropies", outside, "log-probs"),
+}
+"""By what is unusual: the trainer's attribute, its value, and what the refusal names."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_set_ups_that_cant_be_observed_are_refused_with_the_reason(tmp_path: Path, name: str) -> None:
     trainer = tiny_trl.trainer(tmp_path)
-    setattr(trainer, name, value)
+    path, value, reason = REFUSED[name]
+    *owners, attribute = path.split(".")
+    setattr(functools.reduce(getattr, owners, trainer), attribute, value)
     with pytest.raises(ConfigurationError, match=reason):
-        attach(trainer)
-
-
-@pytest.mark.parametrize(("name", "reason"), [("use_liger_kernel", "use_kernels"), ("torch_compile", "Turn it off")])
-def test_arguments_that_change_the_forward_later_are_refused(tmp_path: Path, name: str, reason: str) -> None:
-    trainer = tiny_trl.trainer(tmp_path)
-    setattr(trainer.args, name, True)
-    with pytest.raises(ConfigurationError, match=reason):
-        attach(trainer)
-
-
-def test_unsloth_is_refused(tmp_path: Path) -> None:
-    trainer = tiny_trl.trainer(tmp_path)
-    trainer.model.config.unsloth_version = "2026.1"
-    with pytest.raises(ConfigurationError, match="Unsloth"):
-        attach(trainer)
-
-
-def test_a_forward_replaced_since_is_refused(tmp_path: Path) -> None:
-    trainer = tiny_trl.trainer(tmp_path)
-    trainer.model.forward = lambda *args, **kwargs: None
-    with pytest.raises(ConfigurationError, match="_ChunkedLogProbFunction"):
-        attach(trainer)
-
-
-def test_another_layout_of_trl_is_named(tmp_path: Path) -> None:
-    trainer = tiny_trl.trainer(tmp_path)
-    trainer._compute_loss = lambda model, batch: None
-    with pytest.raises(ConfigurationError, match=rf"TRL {re.escape(version('trl'))} .*_compute_loss .*inputs"):
         attach(trainer)
 
 
@@ -90,18 +75,6 @@ def test_another_version_of_trl_is_refused(tmp_path: Path, monkeypatch: pytest.M
     trainer = tiny_trl.trainer(tmp_path)
     monkeypatch.setattr("isentrope.integrations.attachment.version", lambda _: installed)
     with pytest.raises(ConfigurationError, match=re.escape(installed)):
-        attach(trainer)
-
-
-def test_log_probs_computed_outside_are_refused(tmp_path: Path) -> None:
-    trainer = tiny_trl.trainer(tmp_path)
-
-    def outside(model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **_: Any) -> Any:
-        zeros = torch.zeros(input_ids.shape[0], logits_to_keep)
-        return zeros, zeros, None
-
-    trainer._get_per_token_logps_and_entropies = outside
-    with pytest.raises(ConfigurationError, match="log-probs"):
         attach(trainer)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -45,6 +46,13 @@ def model(seed: int = 0, **config: Any) -> PreTrainedModel:
         "eos_token_id": 1,
     }
     return Qwen2ForCausalLM(Qwen2Config(**{**shape, **config}))
+
+
+def adapted(**config: Any) -> Any:
+    """The policy with LoRA adapters that already do something."""
+    targets = ["q_proj", "v_proj"]
+    lora = LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False, **config)
+    return get_peft_model(model(), lora)
 
 
 def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -97,6 +105,14 @@ def trained(folder: Path, head: Any = None, **settings: Any) -> Any:
         assert any("entropy/mean" in report.scalars for report in reports(transport))
         assert len(reports(transport)) == made.state.global_step
     return made
+
+
+TIMINGS = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+
+
+def history(trained: Any) -> list[dict[str, Any]]:
+    """What the trainer logged, but for how long things took."""
+    return [{key: value for key, value in entry.items() if key not in TIMINGS} for entry in trained.state.log_history]
 
 
 def losses(trained: Any) -> list[float]:

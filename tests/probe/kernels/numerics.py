@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.kernels.backend import Backend
+from isentrope.kernels.dispatch import Backend
 from isentrope.kernels.moments import Moments, RowScores, finish
 from tests.probe.scores.reference64 import scores64
 

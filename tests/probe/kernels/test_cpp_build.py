@@ -36,8 +36,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         key = cpp_build._key(cpp_build.find_compiler())
         library = cpp_build._kept_library(kernel_cache(), key)
     assert library is not None
-    for path in (library, kernel_cache() / f"{key}.sha256"):
-        shutil.copy(path, folder)
+    shutil.copy(library, folder)
     return folder
 
 
@@ -111,7 +110,7 @@ def kept(home: Path) -> list[str]:
 
 def test_library_is_compiled_once(home: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(compiled, home / "kernels")
-    assert kept(home) == [".sha256", ".so"]
+    assert kept(home) == [".so"]
     monkeypatch.setattr(cpp_build, "_compile", lambda *_: pytest.fail("compiled again"))
     assert cpp_backend.unavailable_because() is None
     assert_scores_are_right()
@@ -146,51 +145,19 @@ def test_compiling_processes_do_not_collide(home: Path, compiled: Path, compiler
         out, err = process.communicate(timeout=200)
         assert "FuncPtr" in out, err
         assert err == ""
-    assert kept(home) == [".sha256", ".so"]
+    assert kept(home) == [".so"]
     assert_scores_are_right()
-
-
-def library_and_note(home: Path) -> tuple[Path, Path]:
-    (library,), (note,) = (home / "kernels").glob("*.so"), (home / "kernels").glob("*.sha256")
-    return library, note
 
 
 def taken_from(home: Path) -> Path | None:
     return cpp_build._kept_library(home / "kernels", cpp_build._key(cpp_build.find_compiler()))
 
 
-def test_damaged_library_is_compiled_again(home: Path, compiled: Path, compiles_at_once: None) -> None:
-    shutil.copytree(compiled, home / "kernels")
-    library, note = library_and_note(home)
-    whole = library.read_bytes()
-    assert taken_from(home) == library
-    for damaged in (b"", b"\0" * len(whole), whole[:5000]):
-        library.write_bytes(damaged)
-        assert taken_from(home) is None
-    assert cpp_backend.unavailable_because() is None
-    assert_scores_are_right()
-    assert library_and_note(home) == (library, note)
-    assert library.read_bytes() == whole
-
-
-def test_damaged_note_is_noticed(home: Path, compiled: Path) -> None:
-    shutil.copytree(compiled, home / "kernels")
-    library, note = library_and_note(home)
-    digest = note.read_bytes()
-    for damaged in (b"", b"\xff", b"../../elsewhere"):
-        note.write_bytes(damaged)
-        assert taken_from(home) is None
-    note.write_bytes(digest)
-    assert taken_from(home) == library
-    library.unlink()
-    assert taken_from(home) is None
-
-
 def test_library_others_may_write_is_refused(
     home: Path, compiled: Path, compiles_at_once: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(compiled, home / "kernels")
-    library, _ = library_and_note(home)
+    (library,) = (home / "kernels").glob("*.so")
     library.chmod(0o777)
     assert taken_from(home) is None
     library.chmod(0o755)
@@ -307,5 +274,5 @@ def test_named_cache_keeps_the_library(
 ) -> None:
     monkeypatch.setenv("ISENTROPE_KERNEL_CACHE", str(tmp_path / "shared"))
     cpp_build.load()
-    assert sorted(path.suffix for path in (tmp_path / "shared").iterdir()) == [".sha256", ".so"]
+    assert sorted(path.suffix for path in (tmp_path / "shared").iterdir()) == [".so"]
     assert not (home / "kernels").exists()

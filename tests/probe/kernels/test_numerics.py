@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels import cpp_backend, reference, triton_backend
-from isentrope.kernels.backend import Backend
+from isentrope.kernels.dispatch import Backend
 from isentrope.kernels.moments import finish, merge
 from tests.probe.kernels import numerics
 from tests.probe.kernels.numerics import Case
@@ -32,13 +32,13 @@ class Candidate:
     """A size for the other tests."""
 
 
-SIZES = (2, 3, 97, 4099, 50257)
+SIZES = (2, 3, 97, 4099, 16411)
 BACKENDS = [
     Candidate("reference", reference, 2e-6, SIZES, 4099),
     Candidate("cpp", cpp_backend, 1e-6, SIZES, 4099),
-    Candidate("triton", triton_backend, 1e-6, (2, 97, 301), 97),  # interpreted: slow, and without a device
+    Candidate("triton", triton_backend, 1e-6, (3, 97), 97),  # interpreted: slow, and without a device
 ]
-LARGER = Candidate("triton, larger", triton_backend, 1e-6, (3, 301, 4099), 97)
+LARGER = Candidate("triton, larger", triton_backend, 1e-6, (2, 301, 4099), 97)
 
 every_backend = pytest.mark.parametrize("candidate", BACKENDS, ids=lambda candidate: candidate.name)
 every_backend_and_size = pytest.mark.parametrize(

@@ -215,19 +215,6 @@ def test_token_scores_equal_the_reference() -> None:
         torch.testing.assert_close(got, expected, rtol=0, atol=3 * TOLERANCE)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_scores_suite_passes_with_triton() -> None:
-    """The CPU's tests of the scores, with the Triton kernels in the place of the C++ ones; of the heads, their gradients."""
-    plugin = ["-p", "tests.probe.kernels.conftest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugin, "-k", "not linear or gradients_are_those", "tests/probe/scores"],
-        check=False, cwd=ROOT, capture_output=True, text=True,
-        env=os.environ | {"ISENTROPE_KERNELS": "triton", "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout[-4000:]
-
-
 def test_slice_equals_masked_whole() -> None:
     whole = torch.full((2, 50), -math.inf)
     whole[:, 20:30] = numerics.normal_logits(10, 2, 3.0)

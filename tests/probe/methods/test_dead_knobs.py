@@ -10,7 +10,8 @@ import torch
 
 from isentrope.scores import token_scores
 from isentrope_wire.control import Control
-from isentrope_wire.dead_knobs import LOWEST_DISCRIMINATOR_SCORE, StepEvidence, clip_b_bounds, clip_v_bounds, dead_knobs
+from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
+from isentrope_wire.methods import LOWEST_DISCRIMINATOR_SCORE, METHODS
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 STEP = StepEvidence(
@@ -170,8 +171,8 @@ def test_no_token_lies_beyond_where_a_side_ends(vocabulary: int, sharpness: floa
         largest_entropy=scores.entropies.max().item(),
         largest_expected_score=scores.expected_scores.max().item(),
     )
-    for values, bounds in (((s - s.mean()) / s.std(correction=0), clip_b_bounds(step)),
-                           (c / c.std(correction=0), clip_v_bounds(step))):  # fmt: skip
+    for values, bounds in (((s - s.mean()) / s.std(correction=0), METHODS["clip_b"].bounds(step)),
+                           (c / c.std(correction=0), METHODS["clip_v"].bounds(step))):  # fmt: skip
         assert bounds.low is not None
         assert bounds.high is not None
         # The lowest is rounded to five digits.

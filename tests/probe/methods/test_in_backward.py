@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
 from isentrope.methods.base import Selection
-from isentrope.methods.covariance import covariance_scores
-from isentrope.methods.gate import InBackward, gated_logprobs
+from isentrope.methods.covariance import _FirstBackward, covariance_scores
+from isentrope.methods.gate import gated_logprobs
 from isentrope_wire.control import Control
 from isentrope_wire.reports import StepReport
 from tests.probe.methods.tokens import many, own_centres, selected, tokens
@@ -114,7 +112,7 @@ def test_decision_is_kept_once_made() -> None:
         return Selection(~dropped, dropped)
 
     logprobs = torch.zeros(3, requires_grad=True)
-    in_backward = InBackward(select)
+    in_backward = _FirstBackward(select)
     gated = gated_logprobs(logprobs, torch.ones(3), lambda gradient: in_backward.decide(gradient).factors)
     gradients = []
     for weights in ([0.0, 0, 0], [1.0, -1, 0], [-1.0, 1, 1]):
@@ -125,15 +123,13 @@ def test_decision_is_kept_once_made() -> None:
 
 
 def test_failing_decision_leaves_that_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    step = Step(ratio=1.0)
-
-    def failing(self: InBackward, gradient: Tensor) -> Selection:
+    def failing(self: _FirstBackward, gradient: Tensor) -> Selection:
         raise RuntimeError("planted")
 
-    with monkeypatch.context() as planted:
-        planted.setattr(InBackward, "decide", failing)
-        gated = step.gradient(step.loss)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setattr(_FirstBackward, "decide", failing)
+    step = Step(ratio=1.0)
+    gated = step.gradient(step.loss)
     assert (gated == 0).sum() > step.candidates().sum()
     report = step.close()
     assert report.labels["probe/failed"] == "selecting by the loss's gradient 1"
@@ -164,6 +160,7 @@ def test_backward_after_the_step_changes_nothing() -> None:
 def test_gradient_of_zero_is_no_candidate() -> None:
     of = many(200)
     gradient = torch.where(torch.arange(200) % 2 == 0, 0.0, 1.0)
-    found = selected(clip_cov(1.0), replace(of, gradient=gradient))
     everything = selected(clip_cov(1.0), of)
+    assert everything.in_backward is not None
+    found = everything.in_backward(gradient)
     assert torch.equal(found.selected, everything.selected & (gradient != 0))

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from isentrope.global_step import centre_moments, rank_vector
 from isentrope.methods.base import GatedTokens
-from isentrope.methods.reference import SelectionBasis, ThresholdSources
-from isentrope.statistics.global_step import centre_moments, rank_vector
+from isentrope.methods.basis import SelectionBasis
+from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from tests.probe.methods.tokens import many, tokens
@@ -23,7 +24,12 @@ SECOND = tokens([1.0, 1.0], entropies=[0.5, 0.6], logprobs=[-1.0, -3])
 
 
 def basis(wanted: str = "auto") -> SelectionBasis:
-    return SelectionBasis(wanted, ThresholdSources(wanted))
+    return SelectionBasis(wanted)
+
+
+def close(one: SelectionBasis, of_ranks: Tensor) -> None:
+    """The step's sums arrive: its means, and thresholds of no token."""
+    one.sums_closed(lambda: torch.zeros(len(of_ranks), 6, dtype=torch.float64), lambda: of_ranks)
 
 
 def batches(*parts: GatedTokens) -> list[TokenBatch]:
@@ -49,22 +55,22 @@ def test_the_first_step_counts_from_each_micro_batch() -> None:
 def test_later_steps_count_from_the_whole_step_before() -> None:
     one = basis()
     one.step_closed(TOP, batches(FIRST, SECOND), alone=False)
-    one.means_closed(lambda: means([6, 0, 0]))
+    close(one, means([6, 0, 0]))
     # Two of six tokens: 0.5 and 0.6; for each micro-batch of the step that follows.
     for now in (FIRST, SECOND):
         assert cutoff(one, TOP, now) == ("previous_step", pytest.approx(0.5))
     one.step_closed(TOP, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 0, 0]))
+    close(one, means([4, 0, 0]))
     assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
 
 
 def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
     one = basis()
     one.step_closed(TOP, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 0.5, -2.0]))
+    close(one, means([4, 0.5, -2.0]))
     one.choose(TOP, SECOND)
     one.step_closed(TOP, [], alone=False)
-    one.means_closed(lambda: means([0, 0, 0]))
+    close(one, means([0, 0, 0]))
     assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
     _, centres, _ = one.choose(KL, SECOND)
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -2.0)
@@ -73,7 +79,7 @@ def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
 def test_micro_batch_when_told_to() -> None:
     one = basis("micro_batch")
     one.step_closed(KL, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 9, 9]))
+    close(one, means([4, 9, 9]))
     source, centres, _ = one.choose(KL, SECOND)
     assert source == "micro_batch"
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (1.0, -2.0)
@@ -82,7 +88,7 @@ def test_micro_batch_when_told_to() -> None:
 def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
     one = basis()
     one.step_closed(TOP, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 0, 0]))
+    close(one, means([4, 0, 0]))
     half = Control(method="top_entropy", parameters={"fraction": 0.5})
     assert cutoff(one, half, SECOND) == ("previous_step", pytest.approx(0.3))
 
@@ -90,12 +96,12 @@ def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
 def test_a_method_that_comes_anew_counts_from_the_micro_batch_for_one_step() -> None:
     one = basis()
     one.step_closed(Control(), batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 0, -2]))
+    close(one, means([4, 0, -2]))
     source, centres, _ = one.choose(KL, SECOND)
     assert source == "micro_batch"  # its share; the means are there
     assert centres.mean_logprob == -2
     one.step_closed(KL, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 0, -2]))
+    close(one, means([4, 0, -2]))
     assert one.choose(KL, SECOND)[0] == "previous_step"
 
 
@@ -103,7 +109,7 @@ def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
     one = basis()
     control = Control(method="clip_cov")
     one.step_closed(control, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
+    close(one, means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
     source, centres, value = one.choose(control, SECOND)
     assert (source, value) == ("previous_step", None)
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -1.5)
@@ -112,7 +118,7 @@ def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
 def test_the_covariance_s_share_is_counted_with_the_same_means_it_is_used_with() -> None:
     one = basis()
     one.step_closed(KL, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 0.0, -4.0]))
+    close(one, means([4, 0.0, -4.0]))
     # (log p + 4) A: 3, 1, -3, -1
     assert cutoff(one, KL, SECOND) == ("previous_step", 3.0)
 
@@ -121,9 +127,9 @@ def test_a_cap_ranks_the_step_before_and_the_thresholds_keep_their_own_source() 
     one = basis()
     before = tokens([1.0] * 4, centred=[-3.0, -1.0, 1.0, 3.0])  # sigma' = sqrt(5)
     one.step_closed(CAPPED, batches(before), alone=False)
-    one.means_closed(lambda: means([4, 0, 0]))
-    source, centres, value = one.choose(CAPPED, before)
-    assert source == "micro_batch"  # the thresholds were told of no step
+    sums = threshold_sums([before.scores], [before.mask]).unsqueeze(0)
+    one.sums_closed(lambda: sums, lambda: means([4, 0, 0]))
+    _, centres, value = one.choose(CAPPED, before)
     assert value is not None
     assert value.item() == pytest.approx(3 / 5**0.5)
     assert centres.thresholds.vocab_centered_std.item() == pytest.approx(5**0.5)
@@ -137,10 +143,10 @@ def test_a_method_with_nothing_to_count_from_names_no_source(method: str) -> Non
 def test_the_tokens_of_a_step_are_let_go_at_the_next_gate_and_never_held_where_nothing_is_ranked() -> None:
     one = basis()
     one.step_closed(Control(method="clip_cov"), batches(many(50)), alone=False)
-    one.means_closed(lambda: means([50, 0, 0]))
+    close(one, means([50, 0, 0]))
     assert one._ranked is None
     one.step_closed(TOP, batches(many(50)), alone=False)
-    one.means_closed(lambda: means([50, 0, 0]))
+    close(one, means([50, 0, 0]))
     assert one._ranked is not None
     one.choose(TOP, SECOND)
     assert one._ranked is None
@@ -153,28 +159,3 @@ def test_the_means_stand_where_the_sums_of_a_step_say_they_do() -> None:
     assert count == int(of.mask.sum())
     assert mean_advantage == pytest.approx(of.advantages[of.mask].double().mean().item())
     assert mean_logprob == pytest.approx(of.scores.logprobs[of.mask].double().mean().item())
-
-
-def test_a_first_pass_gives_top_entropy_its_quantile_for_all_updates_made_from_it() -> None:
-    one = basis()
-    one.step_closed(TOP, batches(FIRST), alone=False)
-    one.means_closed(lambda: means([4, 0, 0]))
-    one.first_pass([FIRST.scores, SECOND.scores], [FIRST.mask, SECOND.mask])
-    for now in (FIRST, SECOND, SECOND):
-        assert cutoff(one, TOP, now) == ("first_pass", pytest.approx(0.5))
-    one.step_closed(TOP, batches(SECOND), alone=False)
-    assert cutoff(one, TOP, SECOND) == ("first_pass", pytest.approx(0.5))
-    # Another share of the same tokens: three of six.
-    half = Control(method="top_entropy", parameters={"fraction": 0.5})
-    assert cutoff(one, half, SECOND) == ("first_pass", pytest.approx(0.4))
-    one.first_pass([], [])
-    assert cutoff(one, TOP, SECOND) == ("first_pass", pytest.approx(0.5))
-    # What needs advantages can't be counted from it.
-    assert one.choose(KL, SECOND)[0] == "previous_step"
-
-
-@pytest.mark.parametrize("wanted", ["previous_step", "micro_batch"])
-def test_a_first_pass_is_not_used_by_those_who_want_something_else(wanted: str) -> None:
-    one = basis(wanted)
-    one.first_pass([FIRST.scores], [FIRST.mask])
-    assert cutoff(one, TOP, SECOND) == ("micro_batch", pytest.approx(0.6))

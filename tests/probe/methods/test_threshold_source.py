@@ -9,7 +9,7 @@ import torch
 
 import isentrope
 from isentrope.errors import InputError
-from isentrope.methods.reference import ThresholdSources
+from isentrope.methods.basis import SelectionBasis
 from isentrope.scores import TokenScores, token_scores
 from isentrope.statistics.moments import ThresholdStatistics, no_threshold_sums, threshold_statistics, threshold_sums
 from isentrope.transport.transport import InMemoryTransport
@@ -110,12 +110,14 @@ def test_without_an_intervention_no_source_is_named() -> None:
 
 
 def test_steps_without_tokens_leave_the_thresholds_of_the_last_one_that_had_any() -> None:
-    sources = ThresholdSources("previous_step")
+    sources = SelectionBasis("previous_step")
     with_tokens = threshold_sums([scores_of(1)], [everywhere(scores_of(1))]).unsqueeze(0)
-    sources.step_closed(lambda: with_tokens)
+    means = torch.zeros(1, 3)
+    sources.sums_closed(lambda: with_tokens, lambda: means)
     for _ in range(3):
-        sources.step_closed(lambda: no_threshold_sums(None).unsqueeze(0))
-    source, statistics = sources.choose(scores_of(2), everywhere(scores_of(2)), first_call=True)
+        sources.sums_closed(lambda: no_threshold_sums(None).unsqueeze(0), lambda: means)
+    source, statistics = sources.known(first_call=True)
+    assert statistics is not None
     assert source == "previous_step"
     assert statistics.vocab_centered_std == ThresholdStatistics.of_sums(with_tokens).vocab_centered_std
 

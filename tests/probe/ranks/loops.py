@@ -10,6 +10,7 @@ from torch import Tensor
 
 import isentrope
 from isentrope.scores import token_scores
+from isentrope.statistics.moments import threshold_statistics
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import ControlSnapshot, StepReport
 from tests.probe.tiny_loop import reports
@@ -127,7 +128,9 @@ def steps_on_rank(
         after = [(part.logits_after, part.token_ids) for part in parts]
         rescore = (lambda after=after: [probe.score(*part) for part in after]) if parts else None
         probe.step(step, rescore=rescore)
-        source, statistics = probe._thresholds.choose(*some_tokens, first_call=False)
+        source, statistics = probe._basis.known(first_call=False)
+        if statistics is None:
+            statistics = threshold_statistics([some_tokens[0]], [some_tokens[1]])
         thresholds.append((source, [getattr(statistics, name).item() for name in statistics.__slots__]))
     probe.finish()
     return RankResult(kept, thresholds, reports(transport), probe.run_id)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import pytest
 
 import isentrope
 from isentrope_wire.control import Method
+from tests.faults.stage import wait_for
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import Sequences, gate
 from tests.system.running_server import RunningServer
@@ -39,16 +40,7 @@ def steps_until_clipped(rank: int, environment: dict[str, str]) -> tuple[int, in
     raise AssertionError("no control came")
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        answer = what()
-        if answer:
-            return answer
-        time.sleep(0.05)
-    raise AssertionError(f"waited {seconds} s in vain")
-
-
+@pytest.mark.slow
 def test_two_ranks_are_one_run_to_the_server_and_both_apply_a_control(server: RunningServer) -> None:
     with ThreadPoolExecutor(1) as beside:
         given = {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
@@ -56,7 +48,7 @@ def test_two_ranks_are_one_run_to_the_server_and_both_apply_a_control(server: Ru
         with httpx.Client(
             base_url=f"{server.url}/api/v1/runs/{RUN_ID}", headers={"Authorization": f"Bearer {server.token}"}
         ) as api:
-            etag = wait_for(lambda: api.get("/control").headers.get("etag"))
+            etag = wait_for(lambda: api.get("/control").headers.get("etag"), 30.0, "the run has a control")
             document = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0, "reason": "test"}
             assert api.put("/control", json=document, headers={"If-Match": etag}).status_code < 300
             of_rank_0, of_rank_1 = loops.result()
@@ -67,7 +59,7 @@ def test_two_ranks_are_one_run_to_the_server_and_both_apply_a_control(server: Ru
                 item: dict[str, Any] = api.get("/control/history").json()["items"][0]
                 return item if item["state"] not in ("PENDING", "DELIVERED") else None
 
-            item = wait_for(settled)
+            item = wait_for(settled, 30.0, "the control has ended")
             assert (item["state"], item["applied_step"]) == ("APPLIED", clipped_from)
             outcomes = api.get("/control").json()["outcomes"]
             assert [(word["rank"], word["state"]) for word in sorted(outcomes, key=lambda word: word["rank"])] == [
@@ -79,7 +71,7 @@ def test_two_ranks_are_one_run_to_the_server_and_both_apply_a_control(server: Ru
                 answer = api.get("/metrics/series", params={"name": ["token/count", "clip/fraction"]}).json()["series"]
                 return answer if len(answer["token/count"]["step"]) == steps else None
 
-            series = wait_for(counted)
+            series = wait_for(counted, 30.0, "all steps are stored")
             assert series["token/count"]["value"] == [int(Sequences.of_step(s % 5).mask.sum()) for s in range(steps)]
             assert [value > 0 for value in series["clip/fraction"]["value"]] == [
                 s >= clipped_from for s in range(steps)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.statistics.global_step import SUMS, failed_rank_vector, rank_vector, read_ranks, threshold_moments
+from isentrope.global_step import SUMS, failed_rank_vector, rank_vector, read_ranks, threshold_moments
 from isentrope.statistics.step import DISCRIMINATOR, SOURCES, TOKEN_HISTOGRAMS, VOCAB_CENTERED, step_metrics
 from isentrope.statistics.sums import Layout, RankHeader, total
 from isentrope.statistics.tokens import StepTokens, TokenBatch

@@ -53,7 +53,7 @@ def cell(group: TokenGroup, side: int, edge: float) -> int:
     return (group * SIDES + side) * len(EDGES) + EDGES.index(edge)
 
 
-def sums(*cells: tuple[TokenGroup, float, int, float], kept: int = 100, also_clip_b: bool = True) -> WhatIfSums:
+def sums(*cells: tuple[TokenGroup, float, int, float], kept: int = 100) -> WhatIfSums:
     """Tokens of group, bin and count with the sum of their changes, all on the upper side, beside `kept` that change nothing."""
     rows = sorted((cell(group, 1, edge), count, change) for group, edge, count, change in cells)
     table = BinSums(*(tuple(row[column] for row in rows) for column in range(3)))  # type: ignore[arg-type]
@@ -61,8 +61,7 @@ def sums(*cells: tuple[TokenGroup, float, int, float], kept: int = 100, also_cli
     return WhatIfSums(
         tokens=tokens,
         change_sum=sum(row[2] for row in rows),
-        clip_v=table,
-        clip_b=table if also_clip_b else BinSums(),
+        by_method={"clip_b": table, "clip_v": table},
     )
 
 
@@ -83,7 +82,8 @@ def test_the_suggestion_is_the_highest_threshold_that_stops_the_fall() -> None:
 def test_the_method_that_clips_fewer_tokens_is_suggested() -> None:
     several = sums((DOWN, 2.0, 20, -3.0), (UP, 1.0, 10, 1.0))
     few = sums((DOWN, 2.0, 5, -3.0), (UP, 1.0, 10, 1.0))
-    control = cheapest_control([WhatIfSums(tokens=200, change_sum=-2.0, clip_v=several.clip_v, clip_b=few.clip_b)], -1)
+    tables = {"clip_v": several.by_method["clip_v"], "clip_b": few.by_method["clip_b"]}
+    control = cheapest_control([WhatIfSums(tokens=200, change_sum=-2.0, by_method=tables)], -1)
     assert control is not None
     assert control.method == "clip_b"
 
@@ -104,7 +104,7 @@ def test_the_last_steps_are_taken_together() -> None:
 
 def test_the_least_bad_threshold_where_none_stops_it() -> None:
     # Most of the fall is in tokens that no threshold reaches.
-    step = WhatIfSums(tokens=100, change_sum=-5.0, clip_v=sums((DOWN, 2.0, 5, -1.0)).clip_v)
+    step = WhatIfSums(tokens=100, change_sum=-5.0, by_method={"clip_v": sums((DOWN, 2.0, 5, -1.0)).by_method["clip_v"]})
     control = cheapest_control([step], -1)
     assert control is not None
     assert (control.method, control.mu_low) == ("clip_v", 2.0)

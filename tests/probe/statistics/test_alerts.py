@@ -8,9 +8,13 @@ from collections.abc import Iterable, Mapping
 import pytest
 import torch
 
-from isentrope.plain_state import plain, rebuilt
 from isentrope.statistics.alerts import PERSISTENCE, REARM, AlertWatch
-from isentrope_trainer.figures.alert_quality import (
+from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.course import FLOOR, WINDOW
+from isentrope_wire.numbers import document_of, read_exactly
+from isentrope_wire.reports import Alert, AlertCause, AlertLevel, StepReport
+from tests.benchmarks.alert_quality import (
     Course,
     collapsing,
     exploding,
@@ -20,10 +24,6 @@ from isentrope_trainer.figures.alert_quality import (
     settling,
     waving,
 )
-from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.control import Control
-from isentrope_wire.diagnosis.course import FLOOR, WINDOW
-from isentrope_wire.reports import Alert, AlertCause, AlertLevel, StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 WATCH, ACT = AlertLevel.WATCH, AlertLevel.ACT
@@ -216,7 +216,7 @@ def test_the_state_continues_from_plain_values() -> None:
     watch, rows = AlertWatch(), list(reports_of(collapsing(60), 84, 0))
     for row in rows[:40]:
         watch.step({**row, "change/negative_low": -1.0}, {})
-    again = rebuilt(AlertWatch, plain(watch), "alerts")
+    again = read_exactly(AlertWatch, document_of(watch))
     assert [watch.step(row, {}) for row in rows[40:]] == [again.step(row, {}) for row in rows[40:]]
     assert again == watch
 

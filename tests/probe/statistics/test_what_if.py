@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.threshold import distance_beyond
+from isentrope.methods.what_if import measure_what_if, read_what_if
 from isentrope.scores import TokenScores, entropy_contributions, token_scores
 from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
 from isentrope.statistics.tokens import StepTokens, TokenBatch
-from isentrope.statistics.what_if import WHAT_IF, measure_what_if, read_what_if
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
 from tests.probe.methods.tokens import keep_mask
@@ -172,9 +172,9 @@ def test_micro_batches_and_ranks_add_up_to_the_step() -> None:
     together = read(first + second)
     merged = read(first).merge(read(second))
     assert together.tokens == merged.tokens == sum(int(p.mask.sum()) for p in parts)
-    assert together.clip_b.cells == merged.clip_b.cells
-    assert together.clip_v.counts == merged.clip_v.counts
-    assert together.clip_v.change_sums == pytest.approx(merged.clip_v.change_sums, abs=1e-12)
+    for method, bins in together.by_method.items():
+        assert (bins.cells, bins.counts) == (merged.by_method[method].cells, merged.by_method[method].counts)
+        assert bins.change_sums == pytest.approx(merged.by_method[method].change_sums, abs=1e-12)
 
 
 def test_tokens_outside_the_mask_may_hold_anything() -> None:
@@ -213,7 +213,3 @@ def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold()
     assert fraction > 0.5
     found = what_if(read(tokens.sums(statistics)), 3.0, 3.0, Scope.ALL, Method.CLIP_V)
     assert found.clip_fraction == pytest.approx(fraction)
-
-
-def test_a_step_without_tokens_has_no_answer() -> None:
-    assert read_what_if([0.0] * WHAT_IF.size) is None

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from isentrope_wire.codec import control_snapshot_to_pb, decode_payload, payload_hash
+from isentrope_wire.codec import decode_payload, payload_hash, to_pb
 from isentrope_wire.reports import ControlSnapshot, Gap, Payload
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryServicer, add_TelemetryServicer_to_server
@@ -91,7 +91,7 @@ class FakeTelemetry(TelemetryServicer):
         if self.control_from_the_future is not None:
             reply.control.CopyFrom(self.control_from_the_future)
         elif self.control is not None:
-            reply.control.CopyFrom(control_snapshot_to_pb(self.control))
+            reply.control.CopyFrom(to_pb(self.control))
         return reply
 
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReply:
@@ -119,7 +119,7 @@ class FakeTelemetry(TelemetryServicer):
         while context.is_active() and not self._stopped.wait(0.02):
             if self.control is not None and self.control is not sent:
                 sent = self.control
-                yield pb.WatchReply(control=control_snapshot_to_pb(sent), server_time=self.clock())
+                yield pb.WatchReply(control=to_pb(sent), server_time=self.clock())
         yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=self.clock()))
 
     def _check_token(self, context: grpc.ServicerContext) -> None:

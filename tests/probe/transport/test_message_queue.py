@@ -29,14 +29,6 @@ def as_steps(entries: list[MakeMessage | Refused]) -> list[int | Refused]:
     return steps
 
 
-def test_first_in_first_out() -> None:
-    queue = MessageQueue(max_messages=10, max_bytes=1000)
-    assert all(queue.put(making(step)) for step in range(5))
-    assert as_steps(queue.take(3)) == [0, 1, 2]
-    assert as_steps(queue.take(3)) == [3, 4]
-    assert queue.take(3) == []
-
-
 def test_a_full_queue_refuses_and_tells_how_many_at_which_place() -> None:
     queue = MessageQueue(max_messages=2, max_bytes=1000)
     assert [queue.put(making(step)) for step in range(5)] == [True, True, False, False, False]
@@ -54,16 +46,6 @@ def test_it_is_bounded_by_bytes_as_well() -> None:
     queue = MessageQueue(max_messages=1000, max_bytes=1000)
     queue.largest_bytes = 300
     assert [queue.put(making(step)) for step in range(6)] == [True, True, True, True, False, False]
-
-
-def test_refusals_far_apart_are_told_apart() -> None:
-    queue = MessageQueue(max_messages=1, max_bytes=1000)
-    told = []
-    for step in range(3):
-        queue.put(making(step))
-        queue.put(making(100 + step))
-        told += as_steps(queue.take(9))
-    assert told == [0, Refused(1), 1, Refused(1), 2, Refused(1)]
 
 
 def test_between_two_threads_every_message_comes_out_once_or_is_counted_as_refused() -> None:
@@ -88,13 +70,3 @@ def test_between_two_threads_every_message_comes_out_once_or_is_counted_as_refus
     assert steps == sorted(set(steps))
     assert len(steps) == queue.accepted
     assert refused == queue.refused == total - len(steps)
-
-
-def test_refusals_between_messages_that_wait_are_told_each_at_their_place() -> None:
-    queue = MessageQueue(max_messages=2, max_bytes=1000)
-    for step in range(3):
-        queue.put(making(step))
-    assert as_steps(queue.take(1)) == [0]
-    for step in range(3, 6):
-        queue.put(making(step))
-    assert as_steps(queue.take(9)) == [1, Refused(1), 3, Refused(2)]

@@ -12,10 +12,10 @@ import pytest
 from isentrope.transport import spool_disk
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk
-from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
+from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import DROPPED_PARTS, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.reports import DrivingToken, Gap, Payload, RunFinished, RunStarted, ScoreHistogram, StepReport
+from isentrope_wire.reports import DrivingToken, Payload, RunStarted, ScoreHistogram, StepReport
 
 RUN = RunStarted(
     run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
@@ -99,40 +99,6 @@ def test_what_a_failed_sync_leaves_unsure_is_written_again(tmp_path: Path, monke
     assert seqs(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_a_segment_of_which_nothing_lasted_makes_way_for_its_successor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    syncs = FailingSyncs(monkeypatch)
-    a_disk = disk(tmp_path)
-    a_disk.append([frame(1)])
-    syncs.left = 1
-    a_disk.append(a_disk.sync())
-    assert a_disk.sync() == []
-    assert seqs(tmp_path) == [1]
-
-
-def test_a_failed_write_ends_the_segment_and_loses_nothing_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_disk = disk(tmp_path)
-    a_disk.append([frame(1)])
-    real = os.write
-
-    def fail(descriptor: int, data: bytes) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "write", fail)
-    with pytest.raises(OSError, match="Input/output"):
-        a_disk.append([frame(2)])
-    with pytest.raises(OSError, match="Input/output"):
-        a_disk.append([frame(2)])
-    monkeypatch.setattr(os, "write", real)
-    a_disk.append([frame(2)])
-    a_disk.close()
-    assert seqs(tmp_path) == [1, 2]
-    assert [int(path.stem) for path in list_segments(tmp_path)] == [1, 2]
-
-
 def test_the_reserve_is_real_room_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_disk, "RESERVE_PAUSE_SECONDS", 0.0)
     a_disk = disk(tmp_path)
@@ -197,33 +163,6 @@ def test_a_full_disk_costs_the_tokens_first_and_says_so(
     assert writer.left_out == 2
 
 
-def test_then_the_histograms_and_the_scalars_last(
-    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer.write_queued()
-    wide = ScoreHistogram(name="h", low=0.0, high=1.0, counts=tuple(range(1000)))
-    report = StepReport(step=1, recorded_at=1.0, scalars={"entropy/mean": 0.5}, histograms=(wide,), tokens=(TOKEN,))
-    FullDisk(monkeypatch, takes_up_to=800)
-    assert put(writer, report)
-    _, stored = payloads(tmp_path)
-    assert isinstance(stored, StepReport)
-    assert (stored.tokens, stored.histograms) == ((), ())
-    assert stored.scalars == {"entropy/mean": 0.5}
-    assert stored.labels[DROPPED_PARTS] == "tokens, histograms"
-
-
-def test_a_report_that_has_nothing_to_leave_out_is_written_as_it_is(
-    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer.write_queued()
-    bare = StepReport(step=3, recorded_at=1.0, scalars={"entropy/mean": 0.5})
-    full = FullDisk(monkeypatch, takes_up_to=10)
-    assert not put(writer, bare)
-    full.takes_up_to = 10**6
-    assert writer.write_queued()
-    assert payloads(tmp_path)[-1] == bare
-
-
 def test_with_room_again_reports_are_whole_again_and_the_next_time_is_told_too(
     tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,20 +192,6 @@ def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> No
     assert left_out == sorted(left_out, key=["", "tokens", "tokens, histograms"].index)
     assert set(left_out) == {"", "tokens", "tokens, histograms"}
     assert sum(path.stat().st_size for path in list_segments(tmp_path)) < 21_000
-
-
-def test_what_the_end_of_a_full_disk_can_not_hold_is_a_gap_all_the_same(
-    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer.write_queued()
-    FullDisk(monkeypatch, takes_up_to=10)
-    assert not put(writer, full_report(1), full_report(2))
-    writer._queue.put(lambda: RunFinished(status="finished", finished_at=2.0))
-    writer.close()
-    reader = SpoolReader(tmp_path)
-    reader.next_batch(100, 10**9)
-    (gap,) = reader.missing_at_the_end(writer.numbered_through)
-    assert decode_payload(gap.payload) == Gap(first_seq=2, last_seq=4, reason=NEVER_WRITTEN)
 
 
 class FailingWrites:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,21 +20,13 @@ from isentrope.transport.spool_writer import OUT_OF_TIME
 from isentrope.transport.transport import MakeMessage, Message, ReadyMessage
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.reports import Gap, Payload, RunFinished, RunStarted, StepReport
-from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
+from tests.probe.transport.fake_telemetry import FakeTelemetry
 
 RUN = RunStarted(
     run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
 )
 GOODBYE = RunFinished(status="finished", finished_at=2.0, step=99)
 QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=5.0, longest_pause_seconds=0.1)
-
-
-@pytest.fixture
-def server() -> Iterator[FakeTelemetry]:
-    fake = FakeTelemetry(free_port())
-    fake.start()
-    yield fake
-    fake.stop()
 
 
 def slowly(step: int) -> MakeMessage:

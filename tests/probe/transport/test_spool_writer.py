@@ -12,7 +12,6 @@ from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SegmentWriter, list_
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import (
     NOT_BUILT,
-    OUT_OF_TIME,
     QUEUE_FULL,
     TOO_LARGE,
     MessageQueue,
@@ -64,12 +63,6 @@ def on_disk(folder: Path) -> list[Payload]:
     return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10_000, 10**9)]
 
 
-def test_the_first_record_says_which_run_it_is(tmp_path: Path, writer: SpoolWriter) -> None:
-    assert writer.write_queued()
-    assert on_disk(tmp_path) == [RUN]
-    assert writer.spooled_through == 1
-
-
 def test_reports_follow_in_the_order_of_the_queue(tmp_path: Path, writer: SpoolWriter, queue: MessageQueue) -> None:
     for step in range(4):
         queue.put(making(step))
@@ -118,19 +111,6 @@ def test_a_report_too_large_for_a_record_becomes_a_gap(
     writer.write_queued()
     assert on_disk(tmp_path)[1:] == [Gap(first_seq=2, last_seq=2, reason=TOO_LARGE)]
     assert writer.lost == 1
-
-
-def test_a_full_disk_loses_nothing_while_the_queue_has_room(
-    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, full_disk: pytest.MonkeyPatch
-) -> None:
-    for step in range(3):
-        queue.put(making(step))
-        assert not writer.write_queued()
-    full_disk.undo()
-    while not writer.idle:
-        assert writer.write_queued()
-    assert on_disk(tmp_path) == [RUN, *(making(step)() for step in range(3))]
-    assert writer.lost == 0
 
 
 def test_a_disk_that_stays_full_leaves_a_gap_that_names_it(
@@ -197,13 +177,3 @@ def test_segments_close_at_their_age(tmp_path: Path, queue: MessageQueue) -> Non
     queue.put(making(2))
     writer.write_queued()
     assert [int(path.stem) for path in list_segments(tmp_path)] == [1, 2, 4]
-
-
-def test_what_is_not_written_before_the_end_is_named(tmp_path: Path, writer: SpoolWriter, queue: MessageQueue) -> None:
-    writer.write_queued()
-    for step in range(6):
-        queue.put(making(step))
-    writer.close()
-    assert on_disk(tmp_path) == [RUN, Gap(first_seq=2, last_seq=7, reason=OUT_OF_TIME)]
-    assert writer.lost == 4
-    assert queue.refused == 2

@@ -12,31 +12,19 @@ from pathlib import Path
 import grpc
 import pytest
 
-from isentrope.transport import sync
 from isentrope.transport.connection import ServerRefuses
-from isentrope.transport.files import is_held_by_another_process, pid_of_holder
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope.transport.sync import SyncOutcome, sync_spool, sync_spools
 from isentrope_wire.reports import Gap, StepReport
-from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
+from tests.probe.transport.fake_telemetry import FakeTelemetry
 from tests.system.spool_of_a_run import leave_spool
 
 HOLD_THE_LOCK = (
     "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
-    "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
+    "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(float(sys.argv[2]))"
 )
-
-DO_SOMETHING_ELSE = "import time; print('here', flush=True); time.sleep(60)"
-
-
-@pytest.fixture
-def server() -> Iterator[FakeTelemetry]:
-    fake = FakeTelemetry(free_port())
-    fake.start()
-    yield fake
-    fake.stop()
 
 
 @pytest.fixture
@@ -57,36 +45,23 @@ def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[bytes
             started.kill()
 
 
-def test_the_system_says_who_holds_a_lock(tmp_path: Path) -> None:
-    lock = tmp_path / "a.lock"
-    assert pid_of_holder(lock) is None
-    with process(HOLD_THE_LOCK, lock) as holder:
-        assert pid_of_holder(lock) == holder.pid
-    assert pid_of_holder(lock) is None
-
-
-def test_a_sync_ends_the_shipper_that_holds_the_spool_and_not_the_process_its_status_names(
-    folder: SpoolFolder, server: FakeTelemetry
-) -> None:
-    with process(DO_SOMETHING_ELSE) as innocent, process(HOLD_THE_LOCK, folder.shipper_lock) as shipper:
-        ShipperStatus(state=ShipperState.HOLDING, pid=innocent.pid).write(folder.status)
-        result = sync_spool(folder, target=None, give_up_after_seconds=5.0)
-        assert innocent.poll() is None
-        assert shipper.wait(timeout=30) != 0
+def test_a_sync_waits_for_the_process_that_delivers_the_spool(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    with process(HOLD_THE_LOCK, folder.shipper_lock, 1.0):
+        result = sync_spool(folder, target=None, give_up_after_seconds=30.0)
     assert result.outcome is SyncOutcome.DELIVERED
     assert sorted(server.records) == [1, 2, 3, 4]
 
 
-def test_a_shipper_that_has_no_number_here_is_left_alone(
-    folder: SpoolFolder, server: FakeTelemetry, monkeypatch: pytest.MonkeyPatch
+def test_a_sync_leaves_a_spool_alone_whose_process_gets_nothing_stored(
+    folder: SpoolFolder, server: FakeTelemetry
 ) -> None:
-    monkeypatch.setattr(sync, "pid_of_holder", lambda _: None)
-    with process(HOLD_THE_LOCK, folder.shipper_lock) as shipper:
-        ShipperStatus(state=ShipperState.HOLDING, pid=shipper.pid).write(folder.status)
-        result = sync_spool(folder, target=None, give_up_after_seconds=5.0)
-        assert result.outcome is SyncOutcome.BUSY
-        assert is_held_by_another_process(folder.shipper_lock)
-        assert server.records == {}
+    with process(HOLD_THE_LOCK, folder.shipper_lock, 60.0) as shipper:
+        ShipperStatus(state=ShipperState.HOLDING, error="The token is wrong.", pid=shipper.pid).write(folder.status)
+        result = sync_spool(folder, target=None, give_up_after_seconds=0.3)
+        assert (result.outcome, "another process" in result.detail) == (SyncOutcome.LEFT, True)
+        assert "The token is wrong" in result.detail
+        assert shipper.poll() is None
+    assert server.records == {}
 
 
 def test_a_refusal_ends_a_sync_at_once_and_the_spool_stays(folder: SpoolFolder, server: FakeTelemetry) -> None:

@@ -120,7 +120,7 @@ def test_sequences_split_over_ranks_are_measured_as_whole_ones(
 @pytest.mark.parametrize("padding", [0, 1])
 def test_fused_kernels_leave_the_scores_as_they_are(alone: dict[str, Any], padding: int) -> None:
     found, unfused = alone["fused"][padding], alone["unfused"][padding]
-    assert len(unfused["measured"]) > 50
+    assert len(unfused["measured"]) > 40
     assert found["measured"] == pytest.approx(unfused["measured"], rel=1e-4, abs=1e-7)
     assert found["with_gradient"] == unfused["with_gradient"]
 

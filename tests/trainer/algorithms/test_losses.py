@@ -1,8 +1,15 @@
 import pytest
 import torch
 
-from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
-from isentrope_trainer.settings import Aggregation, KLEstimator
+from isentrope_trainer.algorithms.losses import (
+    AdaptiveEntropyCoefficient,
+    aggregated,
+    reference_kl,
+    surrogate,
+    value_loss,
+)
+from isentrope_trainer.settings import AdaptiveEntropyConfig, Aggregation, KLEstimator
+from isentrope_wire.errors import ConfigurationError
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 
@@ -107,3 +114,47 @@ def test_the_divergence_from_itself_is_zero(estimator: KLEstimator) -> None:
 
 def test_the_value_loss_is_half_the_squared_error() -> None:
     assert value_loss(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0])).tolist() == [0.5, 4.5]
+
+
+def bonuses(entropies: list[float], **settings: float) -> list[float]:
+    """The coefficient of the adaptive entropy bonus in each step."""
+    rule, coefficients = AdaptiveEntropyCoefficient(AdaptiveEntropyConfig(target_entropy=0.5, **settings)), []
+    for entropy in entropies:
+        coefficients.append(rule.applied)
+        rule.step(entropy)
+    return coefficients
+
+
+def test_the_coefficient_rises_below_the_target_and_falls_above_it() -> None:
+    # At the target counts as below. Applied in a step is what the step before left, and nothing where it lay above.
+    assert bonuses([0.5, 0.4, 0.4, 0.6, 0.4, 0.4]) == pytest.approx([0.0, 0.005, 0.010, 0.015, 0.0, 0.015])
+
+
+def test_the_first_step_has_no_bonus_whatever_the_coefficient() -> None:
+    assert bonuses([0.4, 0.4], initial_coefficient=0.1) == pytest.approx([0.0, 0.105])
+
+
+def test_the_coefficient_stays_within_its_bounds() -> None:
+    assert bonuses([0.4] * 4, change_per_step=0.4, largest_coefficient=0.7) == pytest.approx([0, 0.4, 0.7, 0.7])
+    assert bonuses([0.6, 0.6, 0.4, 0.4], change_per_step=0.4) == pytest.approx([0, 0, 0, 0.4])
+
+
+def test_a_loaded_coefficient_continues() -> None:
+    config = AdaptiveEntropyConfig(target_entropy=0.5)
+    first, second = AdaptiveEntropyCoefficient(config), AdaptiveEntropyCoefficient(config)
+    first.step(0.4)
+    second.load_state_dict(first.state_dict())
+    assert second.applied == first.applied == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"target_entropy": 0.0}, r"adaptive_entropy\.target_entropy .*\b0\.0\.$"),
+        ({"change_per_step": -0.1}, r"adaptive_entropy\.change_per_step .*-0\.1\.$"),
+        ({"initial_coefficient": 2.0}, r"initial_coefficient .*\b2\.0\.$"),
+    ],
+)
+def test_a_bonus_that_cannot_work_is_refused(changes: dict[str, float], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        AdaptiveEntropyConfig(**{"target_entropy": 0.5, **changes})

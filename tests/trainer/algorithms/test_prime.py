@@ -1,8 +1,8 @@
 import torch
 
 from isentrope_trainer.algorithms.prime import ProcessReward
-from isentrope_trainer.models.family import PolicyConfig, untrained_policy
-from isentrope_trainer.settings import ProcessRewardConfig
+from isentrope_trainer.models.family import untrained_policy
+from isentrope_trainer.settings import PolicyConfig, ProcessRewardConfig
 from isentrope_trainer.tasks.countdown import Countdown
 
 

@@ -128,7 +128,18 @@ def test_the_command_trains_the_model_of_a_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ISENTROPE_MODE", "offline")
     saved = save(tmp_path / "model", "llama")
-    arguments = ["--model", saved.path, "--device", "cpu", "--bf16", "--max-tokens", "6", "--task", "chain_sum"]
+    arguments = [
+        "--model",
+        saved.path,
+        "--device",
+        "cpu",
+        "--dtype",
+        "bfloat16",
+        "--max-tokens",
+        "6",
+        "--task",
+        "chain_sum",
+    ]
     result = CliRunner().invoke(
         commands.train, [*arguments, "--steps", "1", "--prompts", "2", "--group-size", "2", "--json"]
     )

@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reproduce.settings import RunSettings
-from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 
 
 @pytest.fixture

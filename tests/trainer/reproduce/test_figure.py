@@ -1,27 +1,23 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from isentrope_trainer.reproduce import drawing, evidence
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Outcome, Results, Row, Verdict, all_figures
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Outcome, Results, Verdict, all_figures
 from isentrope_trainer.reproduce.report import Circumstances, judge, reproduction
-from isentrope_trainer.reproduce.runs import RunFolder, make_run
+from isentrope_trainer.reproduce.runs import Run, RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import TASKS
 from isentrope_trainer.tasks.base import make_task
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 TinyRun = Callable[[int], RunSettings]
 
 
 class OneArm(Figure):
     name, paper, number = "beyond-99", BEYOND, "a test"
-    title, claim = "one arm", "The entropy is above 0 | always."
+    title, claim, label = "one arm", "The entropy is above 0 | always.", ""
 
     def __init__(self, arm: RunSettings) -> None:
         self._arm = arm
@@ -29,13 +25,13 @@ class OneArm(Figure):
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {"only": self._arm}
 
-    def draw(self, results: Results) -> "Picture":
+    def draw(self, results: Results) -> drawing.Picture:
         picture, (axes,) = drawing.panels()
         drawing.course(axes, results.runs(self._arm), "entropy/mean", label="only", index=0)
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [{"seed": run.seed, "entropy": run.end("entropy/mean")} for run in results.runs(self._arm)]
+    def columns(self, run: Run) -> dict[str, object]:
+        return {"entropy": run.end("entropy/mean")}
 
     def checks(self, results: Results) -> list[Check]:
         return [evidence.at_least("above 0", [run.end("entropy/mean") for run in results.runs(self._arm)], 0.0)]

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import isentrope
-from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.reproduce.executors import LocalProcesses, Order, RayCluster
 from isentrope_trainer.reproduce.runs import NotReported, RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
-from isentrope_trainer.settings import LossConfig, TaskConfig
+from isentrope_trainer.settings import LossConfig, PolicyConfig, TaskConfig
 from tests.ray_node import started
 
 TinyRun = Callable[[int], RunSettings]

@@ -5,9 +5,9 @@ from typing import Literal
 
 import pytest
 
+from isentrope_trainer.models.family import BOS_ID, EOS_ID, VocabularyError, WordTokenizer
 from isentrope_trainer.settings import TASKS, TaskConfig
 from isentrope_trainer.tasks.base import Problem, Task, is_held_out, make_task
-from isentrope_trainer.tasks.vocabulary import WordTokenizer
 from isentrope_wire.errors import ConfigurationError
 
 HELD_OUT = 40
@@ -147,3 +147,22 @@ def test_a_question_is_asked_in_plain_english(name: str) -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'addition'"):
         TaskConfig(name="addition")
+
+
+TOKENIZER = WordTokenizer(["+", "*", "(", ")", "15", "49"])
+
+
+def test_a_text_survives_encoding_and_decoding() -> None:
+    text = "15 * ( 49 + 15 )"
+    assert TOKENIZER.decode(TOKENIZER.encode_words(text)) == text
+
+
+def test_a_prompt_begins_and_an_answer_ends_with_its_marker() -> None:
+    assert TOKENIZER.encode("15") == [BOS_ID, *TOKENIZER.encode_words("15")]
+    assert TOKENIZER.encode_answer("15") == [*TOKENIZER.encode_words("15"), EOS_ID]
+    assert TOKENIZER.decode([BOS_ID, EOS_ID]) == "<bos> <eos>"
+
+
+def test_an_unknown_word_is_named() -> None:
+    with pytest.raises(VocabularyError, match="'50'"):
+        TOKENIZER.encode("15 + 50")

@@ -1,6 +1,6 @@
-"""The parts of a policy-gradient loss as pure functions of tensors: surrogate, divergence from a reference, aggregation.
+"""The parts of a policy-gradient loss as pure functions of tensors, and the entropy bonus that follows the entropy.
 
-All tensors are [rollouts, tokens]; r is the ratio of the policy's probability of a token to the old policy's.
+Tensors are [rollouts, tokens]; r is the ratio of the policy's probability of a token to the old policy's.
 
     surrogate          -min(A r, A clip(r, 1 - low, 1 + high))      PPO, arXiv:1707.06347, eq. 7; low != high: DAPO, arXiv:2503.14476
     reference_kl       k1, k2, k3 of log p - log p_ref              http://joschu.net/blog/kl-approx.html; k3: arXiv:2402.03300, eq. 4
@@ -9,10 +9,12 @@ All tensors are [rollouts, tokens]; r is the ratio of the policy's probability o
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from isentrope_trainer.settings import Aggregation, KLEstimator
+from isentrope_trainer.settings import AdaptiveEntropyConfig, Aggregation, KLEstimator
 
 
 def surrogate(
@@ -84,3 +86,42 @@ def aggregated(
 def value_loss(values: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error of each token's value. Same shapes in and out."""
     return (values - targets).square() / 2
+
+
+class AdaptiveEntropyCoefficient:
+    """Skywork-OR1's rule, to compare a held entropy with: a bonus that is turned up below a target, and down above it.
+
+        L = L_policy - alpha 1{H_(t-1) <= H*} mean(H)
+        alpha_(t+1) = alpha_t + delta where H_t <= H*, alpha_t - delta elsewhere, within its bounds    arXiv:2505.22312
+
+    As TRL's GRPO trainer has it with `use_adaptive_entropy`: the bonus of a step goes by the mean entropy of the step
+    before, and is off in the first.
+    """
+
+    def __init__(self, config: AdaptiveEntropyConfig) -> None:
+        self._config = config
+        self._coefficient = config.initial_coefficient
+        self._last_entropy = math.inf
+
+    @property
+    def applied(self) -> float:
+        """Of the step that runs; 0 where the entropy last lay above its target."""
+        return self._coefficient if self._last_entropy <= self._config.target_entropy else 0.0
+
+    def step(self, mean_entropy: float) -> None:
+        """
+        Args:
+            mean_entropy: over the step's tokens, before its update, in nats.
+        """
+        config = self._config
+        change = config.change_per_step if mean_entropy <= config.target_entropy else -config.change_per_step
+        self._coefficient = min(
+            max(self._coefficient + change, config.smallest_coefficient), config.largest_coefficient
+        )
+        self._last_entropy = mean_entropy
+
+    def state_dict(self) -> dict[str, float]:
+        return {"coefficient": self._coefficient, "last_entropy": self._last_entropy}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self._coefficient, self._last_entropy = state["coefficient"], state["last_entropy"]

@@ -1,39 +1,77 @@
-"""The family of small models: Llama-shaped, of one form in five sizes, over the words of a task."""
+"""The family of small models: Llama-shaped, of one form in five sizes (`settings.SIZES`), over the words of a task.
+
+One token a word. A text is its words apart by one space; before a prompt stands the marker `<bos>`, after an answer `<eos>`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from isentrope_trainer.models.policy import Policy
+from isentrope_trainer.settings import PolicyConfig
 from isentrope_trainer.tasks.base import Task
-from isentrope_trainer.tasks.vocabulary import EOS_ID, WordTokenizer
+from isentrope_wire.errors import IsentropeError
 
 _MOST_POSITIONS = 128
 """Tokens of the longest prompt and answer of any task, and some more."""
+MARKERS = PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+PAD_ID, BOS_ID, EOS_ID = range(len(MARKERS))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyConfig:
-    """The shape of the policy. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
-    more of its time between the matrix products of a deep model."""
-
-    hidden_size: int = 224
-    layers: int = 2
-    attention_heads: int = 4
-    feed_forward_size: int = 512
+class VocabularyError(IsentropeError, ValueError):
+    """A word that the vocabulary does not have."""
 
 
-SIZES = {
-    "0.2M": PolicyConfig(hidden_size=96, feed_forward_size=224),
-    "0.6M": PolicyConfig(hidden_size=160, feed_forward_size=352),
-    "1.1M": PolicyConfig(),
-    "2.2M": PolicyConfig(hidden_size=320, feed_forward_size=736),
-    "4.4M": PolicyConfig(hidden_size=448, feed_forward_size=1024),
-}
-"""Each has about twice the parameters of the one before it; a vocabulary adds at most a tenth of a million."""
+class WordTokenizer:
+    """Between texts and token ids."""
+
+    pad_token_id = PAD_ID
+    bos_token_id = BOS_ID
+    eos_token_ids = (EOS_ID,)
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """
+        Args:
+            words: those of the task; the markers come before them.
+        """
+        self.words = (*MARKERS, *words)
+        self._ids = {word: token_id for token_id, word in enumerate(self.words)}
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a prompt, after the marker that begins every text.
+
+        Raises:
+            VocabularyError: for a word the vocabulary doesn't have.
+        """
+        return [BOS_ID, *self.encode_words(text)]
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The token ids of an answer, with the marker that ends it.
+
+        Raises:
+            VocabularyError: for a word the vocabulary doesn't have.
+        """
+        return [*self.encode_words(text), EOS_ID]
+
+    def encode_words(self, text: str) -> list[int]:
+        """The token ids of a text's words.
+
+        Raises:
+            VocabularyError: for a word the vocabulary doesn't have.
+        """
+        try:
+            return [self._ids[word] for word in text.split()]
+        except KeyError as missing:
+            raise VocabularyError(
+                f"The vocabulary has {len(self.words)} words, {missing.args[0]!r} is not one of them."
+            ) from None
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The words of any token ids, apart by one space."""
+        return " ".join(self.words[token_id] for token_id in token_ids)
 
 
 def untrained_policy(task: Task, config: PolicyConfig, seed: int) -> Policy:

@@ -25,12 +25,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from isentrope_trainer.models.family import PolicyConfig, untrained_policy
+from isentrope_trainer.models.family import PAD_ID, WordTokenizer, untrained_policy
 from isentrope_trainer.models.policy import Policy, padded_reading
 from isentrope_trainer.rollout import Rollouts, left_padded
-from isentrope_trainer.settings import TaskConfig
+from isentrope_trainer.settings import PolicyConfig, TaskConfig
 from isentrope_trainer.tasks.base import Task, make_task
-from isentrope_trainer.tasks.vocabulary import PAD_ID, WordTokenizer
 from isentrope_wire import environment
 from isentrope_wire.errors import ConfigurationError
 

@@ -8,9 +8,9 @@ evidence   the statistical tests behind verdicts
 drawing    how pictures look
 report     REPRODUCTION.md
 commands   the command line
-dynamics   figures of arXiv 2602.03392, a file each
-mechanism  figures of arXiv 2505.22617, a file each
+dynamics   figures of arXiv 2602.03392
+mechanism  figures of arXiv 2505.22617
 beyond     what neither paper shows: predictions, held entropies, alarms
 
-To add a figure, add a file with `FIGURES` to one of the last three folders; `figure.py` has what it must define.
+To add a figure, add it to `FIGURES` of a file in one of the last three folders; `figure.py` has what it must define.
 """

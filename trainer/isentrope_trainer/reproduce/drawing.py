@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import matplotlib as mpl
+import matplotlib.figure
 import numpy as np
-from matplotlib.figure import Figure as Picture
+from matplotlib.axes import Axes
 
-from isentrope_trainer.reproduce.runs import Run
+from isentrope_trainer.reproduce.runs import Run, Series
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+Picture = matplotlib.figure.Figure
 
 WIDTH = 6.7
 """Of a page's text, in inches."""
@@ -44,7 +43,7 @@ STYLE: dict[Any, Any] = {
 
 def style() -> AbstractContextManager[None]:
     """Within it, pictures are drawn and saved in this style."""
-    return mpl.rc_context(STYLE)
+    return matplotlib.rc_context(STYLE)
 
 
 class Look(NamedTuple):
@@ -101,6 +100,15 @@ def course(
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=as_look.color, alpha=0.15, linewidth=0)
 
 
+def courses(
+    axes: Axes, arms: Mapping[str, Sequence[Run]], metric: str, unit: str, *, smooth: int = SMOOTHED_STEPS
+) -> None:
+    """The same of several arms, label -> runs, with the names of the axes."""
+    for index, (label, runs) in enumerate(arms.items()):
+        course(axes, runs, metric, label=label, index=index, smooth=smooth)
+    axes.set(xlabel="step", ylabel=unit)
+
+
 def against(
     axes: Axes, positions: Sequence[float], values: Sequence[Sequence[float]], *, label: str, index: int
 ) -> None:
@@ -137,6 +145,15 @@ def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xlabel(unit)
+
+
+def averaged(values: Series, decay: float = 0.9) -> Series:
+    """Exponential averages, corrected for their beginning as Adam does; the decay is AdamW's beta_1."""
+    average, averages = 0.0, []
+    for step, value in enumerate(np.nan_to_num(values), start=1):
+        average = decay * average + (1 - decay) * value
+        averages.append(average / (1 - decay**step))
+    return np.array(averages)
 
 
 def smoothed(values: np.ndarray, steps: int) -> np.ndarray:

@@ -34,8 +34,6 @@ PROCESS_DIED = "its process ended by itself (killed, or out of memory)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A run to make."""
-
     settings: RunSettings
     tags: tuple[str, ...] = ()
     """Names of the figures that need it."""

@@ -8,12 +8,12 @@ A file of `dynamics/`, `mechanism/` or `beyond/` defines a subclass of `Figure` 
         claim = "..."                                  # one sentence, as read in the paper
         def arms(self, plan): ...                      # label -> settings; each is run with every seed
         def draw(self, results): ...                   # a matplotlib figure
-        def table(self, results): ...                  # the rows of its CSV
+        def columns(self, run): ...                    # a run's numbers in its CSV
         def checks(self, results): ...                 # what the claim comes down to, each tested
 
     FIGURES = (MaskedSigns(),)
 
-Each of the three takes `results.runs(arm)`: the finished runs of one arm, a run a seed.
+`self.finished(results)` are the finished runs of each arm, a run a seed.
 """
 
 from __future__ import annotations
@@ -21,29 +21,25 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from isentrope_trainer import reproduce
+from isentrope_trainer.reproduce.drawing import Picture
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-
 DYNAMICS, MECHANISM, BEYOND = "2602.03392", "2505.22617", ""
 """The papers, as arXiv numbers; of what neither shows, nothing."""
 FOLDERS = ("dynamics", "mechanism", "beyond")
 
-ENDS = (ENTROPY_MEAN, REWARD_MEAN)
-"""Metrics whose start and end a table has, unless its figure says otherwise."""
-
 Row = Mapping[str, object]
 """A line of a table: column -> value."""
+Value = TypeVar("Value")
 
 
 class Outcome(StrEnum):
@@ -114,6 +110,10 @@ class Results:
         self._runs = runs
         self._failures = failures
 
+    def has(self, arm: RunSettings) -> bool:
+        """Whether any seed of an arm was finished."""
+        return any(settings.key in self._runs for settings in self.plan.over_seeds(arm))
+
     def runs(self, arm: RunSettings) -> list[Run]:
         """The arm's finished runs, by seed; there is at least one.
 
@@ -127,41 +127,28 @@ class Results:
             raise RunsMissing(f"{arm.without_seed}: {'; '.join(reasons)}")
         return found
 
-    def measured(self, arms: Mapping[str, RunSettings]) -> dict[str, list[Run]]:
-        """The finished runs of every arm that has any, for figures that can do without the others.
 
-        Raises:
-            RunsMissing: no arm has any.
-        """
-        some = {
-            label: arm for label, arm in arms.items() if any(one.key in self._runs for one in self.plan.over_seeds(arm))
-        }
-        if not some:
-            raise RunsMissing("none of its runs was finished")
-        return {label: self.runs(arm) for label, arm in some.items()}
+def paired(left: Sequence[Run], right: Sequence[Run], value: Callable[[Run], float]) -> tuple[list[float], list[float]]:
+    """A number of each run of two arms, by the seeds that both have, so that their difference is the arms'.
 
-    def pairs(self, arm: RunSettings, other: RunSettings) -> list[tuple[Run, Run]]:
-        """Finished runs of two arms with the same seed, so that their difference is the arms'.
+    Raises:
+        RunsMissing: no seed was finished in both.
+    """
+    pairs = by_seed((left, right), value)
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
-        Raises:
-            RunsMissing: no seed was finished in both.
-        """
-        others = {run.seed: run for run in self.runs(other)}
-        found = [(run, others[run.seed]) for run in self.runs(arm) if run.seed in others]
-        if not found:
-            raise RunsMissing(f"{arm.without_seed} and {other.without_seed} have no finished seed in common")
-        return found
 
-    def paired(
-        self, arm: RunSettings, other: RunSettings, value: Callable[[Run], float]
-    ) -> tuple[list[float], list[float]]:
-        """A number of each run of two arms, by the seeds that both have.
+def by_seed(arms: Iterable[Sequence[Run]], value: Callable[[Run], Value]) -> list[list[Value]]:
+    """[seeds][arms]: a value of each run, of the seeds that all arms have.
 
-        Raises:
-            RunsMissing: no seed was finished in both.
-        """
-        pairs = self.pairs(arm, other)
-        return [value(run) for run, _ in pairs], [value(run) for _, run in pairs]
+    Raises:
+        RunsMissing: no seed was finished in all.
+    """
+    of_arms = [{run.seed: run for run in runs} for runs in arms]
+    seeds = sorted(set.intersection(*map(set, of_arms)))
+    if not seeds:
+        raise RunsMissing("its arms have no finished seed in common")
+    return [[value(of_arm[seed]) for of_arm in of_arms] for seed in seeds]
 
 
 class Figure(ABC):
@@ -178,37 +165,56 @@ class Figure(ABC):
     chosen_late: str = ""
     """What of its setting or its checks was chosen after first results had been seen, so that its verdict counts for less."""
 
+    label = "arm"
+    """Name of the table's column that has the arms' labels; empty: there is only one arm."""
+    partial = False
+    """Whether it can do without some of its arms."""
+
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         """Label -> settings, each to be run with every seed of the plan. Default: it needs no runs."""
         return {}
 
     def runs(self, plan: Plan) -> list[RunSettings]:
-        """Every run it needs."""
         return plan.over_seeds(*self.arms(plan).values())
+
+    def finished(self, results: Results) -> dict[str, list[Run]]:
+        """Label -> the arm's finished runs.
+
+        Raises:
+            RunsMissing: an arm has none; where `partial`, all have none.
+        """
+        arms = self.arms(results.plan)
+        if self.partial:
+            arms = {label: arm for label, arm in arms.items() if results.has(arm)}
+            if not arms:
+                raise RunsMissing("none of its runs was finished")
+        return {label: results.runs(arm) for label, arm in arms.items()}
 
     @abstractmethod
     def draw(self, results: Results) -> Picture:
         """The picture."""
 
     def table(self, results: Results) -> list[Row]:
-        """The numbers in the picture. Default: start and end of entropy and reward of every run."""
+        """The numbers in the picture. Default: those of `columns`, a row for each run."""
         return [
-            {"arm": label, "seed": run.seed}
-            | {
-                f"{metric} {when}": value(metric)
-                for metric in ENDS
-                for when, value in (("start", run.start), ("end", run.end))
-            }
-            for label, arm in self.arms(results.plan).items()
-            for run in results.runs(arm)
+            ({self.label: label} if self.label else {}) | {"seed": run.seed} | self.columns(run)
+            for label, runs in self.finished(results).items()
+            for run in runs
         ]
+
+    def columns(self, run: Run) -> dict[str, object]:
+        """A run's numbers in the table. Default: start and end of entropy and reward."""
+        return {
+            f"{metric} {when}": value(metric)
+            for metric in (ENTROPY_MEAN, REWARD_MEAN)
+            for when, value in (("start", run.start), ("end", run.end))
+        }
 
     @abstractmethod
     def checks(self, results: Results) -> list[Check]:
         """What the claim comes down to."""
 
     def verdict(self, results: Results) -> Verdict:
-        """What became of the claim."""
         return Verdict.of(self.checks(results))
 
 

@@ -85,12 +85,10 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
         return self.settings.seed
 
     @property
     def steps(self) -> NDArray[np.int64]:
-        """The numbers of its steps, from 1."""
         return self._arrays["steps"]
 
     @property
@@ -154,7 +152,6 @@ class RunFolder:
         self._folder = folder
 
     def find(self, settings: RunSettings) -> Run | None:
-        """The run, where it is finished."""
         path = self._folder / settings.key
         return Run(settings, path) if path.is_dir() else None
 

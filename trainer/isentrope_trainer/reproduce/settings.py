@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import isentrope
-from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig
-from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, TaskConfig, TrainingConfig
+from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, PolicyConfig, TaskConfig, TrainingConfig
 
 RESULTS_VERSION = 1
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
@@ -57,7 +56,6 @@ class RunSettings:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
         return self.training.seed
 
     @property
@@ -66,7 +64,6 @@ class RunSettings:
         return self.training.task, self.policy, self.warm_start
 
     def with_seed(self, seed: int) -> RunSettings:
-        """The same run with another seed."""
         return dataclasses.replace(self, training=dataclasses.replace(self.training, seed=seed))
 
     @property

@@ -40,8 +40,6 @@ _MOST_DRAWS_WITHOUT_A_NEW_ONE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem."""
-
     prompt: str
     """What the model reads."""
     entry: Mapping[str, Any]

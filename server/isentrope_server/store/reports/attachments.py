@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, exists, insert, or_, select, update
 
 from isentrope_server.store import removal, streams
 from isentrope_server.store.streams import Timeline
 from isentrope_server.store.tables import alerts, driving_tokens, notified, rollouts, runs, shown_name, what_if_sums
+from isentrope_wire.answers import Alert
 from isentrope_wire.codec import (
     decode_rollouts,
     decode_tokens,
@@ -20,32 +21,12 @@ from isentrope_wire.codec import (
     encode_tokens,
     encode_what_if,
 )
-from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, DrivingToken, Rollout, StepReport
+from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, AlertLevel, DrivingToken, Rollout, StepReport
 from isentrope_wire.what_if import WhatIfSums
 
 _LONGEST_MESSAGE = 2000
 _LONGEST_KIND = 64
 _MOST_IN_A_REPORT = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAlert:
-    """One alert, of a report that is shown for its step."""
-
-    position: int
-    number: int
-    step: int
-    recorded_at: float
-    kind: str
-    level: str
-    """An `AlertLevel`."""
-    message: str
-    evidence: Mapping[str, float | None]
-    """None: not finite."""
-    cause: Mapping[str, Any] | None
-    """The fields of `isentrope_wire.answers.AlertCause`."""
-    suggestion: Mapping[str, Any] | None
-    """A control document."""
 
 
 def append_alerts(
@@ -90,8 +71,8 @@ def _cause(cause: AlertCause) -> dict[str, Any]:
     }
 
 
-def _numbers(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if np.isfinite(value) else None for name, value in numbers.items()}
+def _numbers(numbers: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: value if value is not None and np.isfinite(value) else None for name, value in numbers.items()}
 
 
 def was_reported(connection: Connection, run_key: int, stream_key: int, kind: str, *, evidence: str) -> bool:
@@ -105,22 +86,22 @@ def newest_alerts(
     connection: Connection,
     run_key: int,
     *,
-    before: tuple[int, int] | None = None,
+    before: Sequence[int] | None = None,
     kinds: Collection[str] | None = None,
     limit: int,
-) -> list[StoredAlert]:
-    """Alerts of reports that are shown, newest first.
+) -> list[tuple[tuple[int, int], Alert]]:
+    """Alerts of reports that are shown with their places (position, number), newest first.
 
     Args:
-        before: (position, number) of the last alert on the previous page.
+        before: place of the last alert on the previous page.
         kinds: only these; None: all.
         limit: the most to return.
     """
     shown = _shown(connection, run_key)
-    found: list[StoredAlert] = []
+    found: list[tuple[tuple[int, int], Alert]] = []
     while shown and len(found) < limit:
         rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
-        found += [StoredAlert(**row._mapping) for row in rows if row.position in shown]
+        found += [((row.position, row.number), _alert(row)) for row in rows if row.position in shown]
         if len(rows) < limit:
             break
         before = (rows[-1].position, rows[-1].number)
@@ -140,16 +121,25 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
     return {rows[int(index)].position for index in chosen}
 
 
-_STORED = [field.name for field in fields(StoredAlert)]
+def _alert(row: Row[*tuple[Any, ...]]) -> Alert:
+    return Alert(
+        step=row.step,
+        recorded_at=row.recorded_at,
+        kind=row.kind,
+        level=AlertLevel(row.level),
+        message=row.message,
+        cause=None if row.cause is None else AlertCause(**row.cause),
+        evidence=row.evidence,
+        suggestion=row.suggestion,
+    )
 
 
 def _alerts_page(
-    run_key: int, before: tuple[int, int] | None, kinds: Collection[str] | None, limit: int
+    run_key: int, before: Sequence[int] | None, kinds: Collection[str] | None, limit: int
 ) -> Select[*tuple[Any, ...]]:
     """The next stored alerts, newest first."""
     table = alerts.c
-    columns = (table[name] for name in _STORED)
-    query = select(*columns).where(table.run_key == run_key)
+    query = select(alerts).where(table.run_key == run_key)
     if kinds is not None:
         query = query.where(table.kind.in_(kinds))
     if before is not None:
@@ -171,12 +161,7 @@ class DueNotice:
     run_key: int
     run_id: str
     run_name: str
-    step: int
-    kind: str
-    level: str
-    message: str
-    cause: Mapping[str, Any] | None
-    suggestion: Mapping[str, Any] | None
+    alert: Alert
 
 
 def due_notices(connection: Connection, destination: str, *, since: float, now: float, limit: int) -> list[DueNotice]:
@@ -191,9 +176,8 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
     alert, done = alerts.c, notified.c
     same = (done.run_key == alert.run_key, done.kind == alert.kind, done.level == alert.level)
     over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
-    of_alert = [alert[field.name] for field in fields(DueNotice) if field.name in alert]
     query = (
-        select(runs.c.id.label("run_id"), shown_name.label("run_name"), *of_alert)
+        select(alerts, runs.c.id.label("run_id"), shown_name.label("run_name"))
         .join(runs, runs.c.key == alert.run_key)
         .where(runs.c.state != removal.DELETING, alert.recorded_at >= since)
         .where(~exists().where(*same, done.destination == destination, over))
@@ -201,8 +185,8 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
     )
     first: dict[tuple[int, str, str], DueNotice] = {}
     for row in connection.execute(query):
-        notice = DueNotice(**row._mapping)
-        first.setdefault((notice.run_key, notice.kind, notice.level), notice)
+        notice = DueNotice(run_key=row.run_key, run_id=row.run_id, run_name=row.run_name, alert=_alert(row))
+        first.setdefault((row.run_key, row.kind, row.level), notice)
     return list(first.values())[:limit]
 
 
@@ -211,7 +195,12 @@ def claim_notice(connection: Connection, notice: DueNotice, destination: str, *,
     of_notice = _of_notice(notice, destination)
     row = connection.execute(select(notified.c.sent, notified.c.tried_at).where(of_notice)).one_or_none()
     if row is None:
-        values = {"run_key": notice.run_key, "kind": notice.kind, "level": notice.level, "destination": destination}
+        values = {
+            "run_key": notice.run_key,
+            "kind": notice.alert.kind,
+            "level": notice.alert.level,
+            "destination": destination,
+        }
         connection.execute(insert(notified).values(**values, attempts=1, tried_at=now, sent=False))
         return True
     if row.sent or row.tried_at > now - PAUSE_SECONDS:
@@ -229,8 +218,8 @@ def _of_notice(notice: DueNotice, destination: str) -> ColumnElement[bool]:
     row = notified.c
     return and_(
         row.run_key == notice.run_key,
-        row.kind == notice.kind,
-        row.level == notice.level,
+        row.kind == notice.alert.kind,
+        row.level == notice.alert.level,
         row.destination == destination,
     )
 

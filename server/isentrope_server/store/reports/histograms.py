@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,17 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
-from isentrope_server.store import streams
-from isentrope_server.store.reports import blocks, layouts
-from isentrope_server.store.reports.blocks import Array, Block, HistogramChunk
-from isentrope_server.store.reports.layouts import HistogramPlace, Layout, layout_of
+from isentrope_server.store import rows, streams
 from isentrope_server.store.reports.series import StepRange
+from isentrope_server.store.rows import WORD, Histograms, Reports
 from isentrope_server.store.streams import Timeline
-from isentrope_server.store.tables import histogram_chunks, records
-from isentrope_server.store.tables import report_layouts as layouts_table
-
-_LAYOUTS_AT_ONCE = 10_000
-"""A statement may have three times as many parameters."""
+from isentrope_server.store.tables import records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,33 +28,20 @@ class StoredHistogram:
     not_finite: int
 
 
-def at(connection: Connection, run_key: int, position: int, block: Block | None) -> list[StoredHistogram]:
-    """Read the histograms of one report, by name.
+def of_report(reports: Reports, row: int) -> list[StoredHistogram]:
+    """The histograms of one report, by name."""
+    return [
+        _histogram(place.name, int(reports.steps[row]), some, row)
+        for place, some in zip(reports.layout.histograms, reports.histograms, strict=True)
+        if some.held[row]
+    ]
 
-    Args:
-        position: of the report.
-        block: where the report is packed; None where it was not packed when it was read.
-    """
-    if block is None:
-        row = connection.execute(
-            select(
-                records.c.step, records.c.histograms, layouts_table.c.names, layouts_table.c.histograms.label("places")
-            )
-            .join(layouts_table, layouts_table.c.key == records.c.layout_key)
-            .where(records.c.run_key == run_key, records.c.position == position)
-        ).one_or_none()
-        if row is not None:
-            return _unpacked(layout_of(row.names, row.places), row.step, row.histograms)
-        # Packed meanwhile.
-        ((block, _),) = blocks.at(connection, run_key, position)
-    row_of_report = int(np.flatnonzero(block.positions == position)[0])
-    step = int(block.steps[row_of_report])
-    found = []
-    for chunk in blocks.histogram_chunks_of(connection, run_key, histogram_chunks.c.block_key == block.key):
-        (place,) = blocks.places_of([row_of_report], chunk.rows)
-        if place >= 0:
-            found.append(_of_chunk(chunk, place, step))
-    return found
+
+def _histogram(name: str, step: int, histograms: Histograms, row: int) -> StoredHistogram:
+    low, high = histograms.edges[:2, row].copy().view(np.float64).tolist()
+    counts = histograms.counts[row].astype(np.uint64)
+    not_finite = int(histograms.edges[2, row])
+    return StoredHistogram(name=name, step=step, low=low, high=high, counts=counts, not_finite=not_finite)
 
 
 def read(
@@ -72,7 +52,7 @@ def read(
     Args:
         points: at most this many; neighbours with equal edges are added, of others the last is kept. None: all.
     """
-    parts = [*_unpacked_parts(connection, run_key, name, wanted), *_packed_parts(connection, run_key, name, wanted)]
+    parts = list(_parts(connection, run_key, name, wanted))
     if not parts:
         return []
     steps, stream_keys, positions = (
@@ -89,8 +69,8 @@ def read(
 
 def is_known(connection: Connection, run_key: int, name: str) -> bool:
     """Whether the run has ever reported a histogram of this name."""
-    used = layouts.used_by(connection, run_key)
-    return any(place.name == name for layout in used for place in layout.layout.histograms)
+    known = rows.layouts_of(connection, run_key).values()
+    return any(place.name == name for layout in known for place in layout.histograms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,114 +78,39 @@ class _Part:
     """Histograms of one name and number of bins, as columns of one length."""
 
     name: str
-    positions: NDArray[np.int64]
     stream_keys: NDArray[np.int64]
+    positions: NDArray[np.int64]
     steps: NDArray[np.int64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    not_finite: NDArray[np.uint64]
-    counts: Array
+    histograms: Histograms
 
     def histogram(self, row: int) -> StoredHistogram:
-        return StoredHistogram(
-            name=self.name,
-            step=int(self.steps[row]),
-            low=float(self.low[row]),
-            high=float(self.high[row]),
-            counts=self.counts[row].astype(np.uint64),
-            not_finite=int(self.not_finite[row]),
-        )
+        return _histogram(self.name, int(self.steps[row]), self.histograms, row)
 
 
-def _unpacked(layout: Layout, step: int, blob: bytes) -> list[StoredHistogram]:
-    found = []
-    for place in layout.histograms:
-        piece = np.frombuffer(blob, dtype=place.dtype, count=1, offset=layout.start_of(place))[0]
-        found.append(
-            StoredHistogram(
-                name=place.name,
-                step=step,
-                low=float(piece["low"]),
-                high=float(piece["high"]),
-                counts=piece["counts"].astype(np.uint64),
-                not_finite=int(piece["not_finite"]),
-            )
-        )
-    return found
-
-
-def _of_chunk(chunk: HistogramChunk, place: int, step: int) -> StoredHistogram:
-    return StoredHistogram(
-        name=chunk.name,
-        step=step,
-        low=float(chunk.low[place]),
-        high=float(chunk.high[place]),
-        counts=chunk.counts[place].astype(np.uint64),
-        not_finite=int(chunk.not_finite[place]),
+def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
+    known = rows.layouts_of(connection, run_key)
+    holding = [key for key, layout in known.items() if any(place.name == name for place in layout.histograms)]
+    facts = func.substr(records.c.facts, 1, 2 * WORD * records.c.reports, type_=records.c.facts.type)
+    query = select(
+        records.c.stream_key, records.c.layout_key, records.c.reports, facts.label("facts"), records.c.histograms
     )
-
-
-def _unpacked_parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
-    used = {layout.key: layout.layout for layout in layouts.used_by(connection, run_key)}
-    # Reports with different metrics mostly have the same histograms.
-    alike: dict[tuple[HistogramPlace, int], list[int]] = defaultdict(list)
-    for key, layout in used.items():
-        place = next((place for place in layout.histograms if place.name == name), None)
-        if place is not None:
-            alike[place, layout.start_of(place)].append(key)
-    for (place, start), keys in alike.items():
-        for first in range(0, len(keys), _LAYOUTS_AT_ONCE):
-            yield _unpacked_part(connection, run_key, keys[first : first + _LAYOUTS_AT_ONCE], place, start, wanted)
-
-
-def _unpacked_part(
-    connection: Connection,
-    run_key: int,
-    layout_keys: Sequence[int],
-    place: HistogramPlace,
-    start: int,
-    wanted: StepRange,
-) -> _Part:
-    # substr counts from 1.
-    piece = func.substr(records.c.histograms, start + 1, place.bytes, type_=records.c.histograms.type)
-    query = select(records.c.position, records.c.stream_key, records.c.step, piece.label("piece")).where(
-        records.c.run_key == run_key, records.c.layout_key.in_(layout_keys), *wanted.conditions(records.c.step)
-    )
-    rows = connection.execute(query).all()
-    pieces = np.frombuffer(b"".join(row.piece for row in rows), dtype=place.dtype)
-    return _Part(
-        name=place.name,
-        positions=np.array([row.position for row in rows], dtype=np.int64),
-        stream_keys=np.array([row.stream_key for row in rows], dtype=np.int64),
-        steps=np.array([row.step for row in rows], dtype=np.int64),
-        **{field: pieces[field] for field in ("low", "high", "not_finite", "counts")},
-    )
-
-
-def _packed_parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
-    by_key = {block.key: block for block in blocks.of_run(connection, run_key, *wanted.conditions_on_blocks())}
-    if not by_key:
-        return
-    conditions = [histogram_chunks.c.name == name, histogram_chunks.c.block_key.between(min(by_key), max(by_key))]
-    for chunk in blocks.histogram_chunks_of(connection, run_key, *conditions):
-        block = by_key.get(chunk.block_key)
-        if block is not None:
-            yield _packed_part(block, chunk, wanted)
-
-
-def _packed_part(block: Block, chunk: HistogramChunk, wanted: StepRange) -> _Part:
-    rows = np.arange(block.reports) if chunk.rows is None else chunk.rows
-    inside = wanted.holds(block.steps[rows])
-    return _Part(
-        name=chunk.name,
-        positions=block.positions[rows][inside],
-        stream_keys=np.full(int(inside.sum()), block.stream_key, dtype=np.int64),
-        steps=block.steps[rows][inside],
-        low=chunk.low[inside],
-        high=chunk.high[inside],
-        not_finite=chunk.not_finite[inside],
-        counts=chunk.counts[inside],
-    )
+    where = [records.c.layout_key.in_(holding), *wanted.conditions()]
+    for some in rows.some_at_once(connection, run_key, where):
+        for row in connection.execute(query.where(*some)):
+            layout = known[row.layout_key]
+            positions, steps = np.frombuffer(row.facts, dtype="<i8").reshape(2, -1)
+            for place in layout.histograms:
+                if place.name != name:
+                    continue
+                found = rows.read_histograms(row.histograms, layout, row.reports, place)
+                held = found.held & wanted.holds(steps)
+                yield _Part(
+                    name=name,
+                    stream_keys=np.full(int(held.sum()), row.stream_key, dtype=np.int64),
+                    positions=positions[held],
+                    steps=steps[held],
+                    histograms=Histograms(found.edges[:, held], found.counts[held]),
+                )
 
 
 def _reduced(
@@ -221,20 +126,21 @@ def _reduced(
     is_last[ends - 1] = True
     for index in np.unique(part_of):
         part, mine = parts[int(index)], np.flatnonzero((part_of == index) & ~is_last)
-        rows, bucket = row_of[mine], bucket_of[mine]
-        alike = (part.low[rows] == low[bucket]) & (part.high[rows] == high[bucket])
-        alike &= bins[bucket] == part.counts.shape[1]
-        _add(buckets, bucket[alike], part, rows[alike])
+        chosen, bucket = row_of[mine], bucket_of[mine]
+        part_low, part_high = part.histograms.edges[:2, chosen].copy().view(np.float64)
+        alike = (part_low == low[bucket]) & (part_high == high[bucket])
+        alike &= bins[bucket] == part.histograms.counts.shape[1]
+        _add(buckets, bucket[alike], part, chosen[alike])
     return buckets
 
 
-def _add(buckets: list[StoredHistogram], bucket_of: NDArray[np.intp], part: _Part, rows: NDArray[np.intp]) -> None:
+def _add(buckets: list[StoredHistogram], bucket_of: NDArray[np.intp], part: _Part, chosen: NDArray[np.intp]) -> None:
     """Add rows of a part to their buckets; neighbours share one."""
-    if not len(rows):
+    if not len(chosen):
         return
     firsts = np.flatnonzero(np.diff(bucket_of, prepend=-1))
-    counts = np.add.reduceat(part.counts[rows], firsts, axis=0, dtype=np.uint64)
-    not_finite = np.add.reduceat(part.not_finite[rows], firsts)
+    counts = np.add.reduceat(part.histograms.counts[chosen], firsts, axis=0, dtype=np.uint64)
+    not_finite = np.add.reduceat(part.histograms.edges[2, chosen], firsts)
     for bucket, more, more_non_finite in zip(bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True):
         known = buckets[bucket]
         buckets[bucket] = replace(known, counts=known.counts + more, not_finite=known.not_finite + more_non_finite)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from itertools import groupby
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from isentrope_server.store import runs
-from isentrope_server.store.database import COPIED_TYPES, POSTGRESQL, Change, copied_type
-from isentrope_server.store.reports import attachments, blocks, layouts
-from isentrope_server.store.reports.layouts import Layout, PackedReport
-from isentrope_server.store.tables import LARGEST_INTEGER, controls, gaps, json_text, quarantine, records, tokens
+from isentrope_server.store import rows, runs
+from isentrope_server.store.reports import attachments
+from isentrope_server.store.rows import Layout, PackedReport, Reports
+from isentrope_server.store.tables import LARGEST_INTEGER, controls, gaps, quarantine, records, tokens
 from isentrope_wire.answers import Status
 from isentrope_wire.codec import payload_hash
 from isentrope_wire.control_answers import State
@@ -33,28 +32,32 @@ class Arrival:
 
     def __post_init__(self) -> None:
         message = self.message
-        object.__setattr__(self, "packed", layouts.packed(message) if isinstance(message, StepReport) else None)
+        object.__setattr__(self, "packed", rows.packed(message) if isinstance(message, StepReport) else None)
+
+    @property
+    def layout(self) -> Layout:
+        """Of its report; an empty one where it is none."""
+        return rows.NO_LAYOUT if self.packed is None else self.packed.layout
 
 
 def stored_hashes(
-    connection: Connection, stream_key: int, seqs: Sequence[int], *, acked_through: int, held_through: int
+    connection: Connection, stream_key: int, seqs: Sequence[int], *, held_through: int
 ) -> dict[int, bytes]:
-    """Payload hashes of a stream's records with these seqs, packed or not, by seq.
+    """Payload hashes of a stream's records, by seq: at least of those with these seqs that are stored.
 
     Args:
-        acked_through: the stream's; nothing beyond it is packed.
         held_through: the stream's; nothing beyond it is stored.
     """
     if not seqs or min(seqs) > held_through:
         return {}
-    found = connection.execute(
-        select(records.c.seq, records.c.payload_hash).where(
-            records.c.stream_key == stream_key, records.c.seq.between(min(seqs), max(seqs))
-        )
+    around = select(records.c.facts).where(
+        records.c.stream_key == stream_key, records.c.last_seq >= min(seqs), records.c.first_seq <= max(seqs)
     )
-    known = {seq: bytes(payload_hash) for seq, payload_hash in found}
-    missing = [seq for seq in seqs if seq not in known and seq <= acked_through]
-    return known | blocks.payload_hashes(connection, stream_key, missing) if missing else known
+    return {
+        seq: stored
+        for facts in connection.execute(around).scalars()
+        for seq, stored in rows.payload_hashes(facts).items()
+    }
 
 
 def append(
@@ -66,78 +69,68 @@ def append(
     after_position: int,
     known_layouts: Mapping[Layout, int],
     now: float,
-) -> tuple[list[int], list[Change]]:
-    """Store new records at the positions after `after_position`.
+) -> list[int]:
+    """Store new records at the positions after `after_position`; the reports become as few rows as can be.
 
     Args:
-        known_layouts: keys of layouts that the stream has used before.
+        known_layouts: keys of layouts that the run has used before.
 
     Returns:
-        The positions, in the order of `arrivals`, and the changes still to be made.
+        The positions, in the order of `arrivals`.
     """
     positions = [after_position + 1 + index for index in range(len(arrivals))]
-    reports = [
-        (position, arrival.message)
-        for position, arrival in zip(positions, arrivals, strict=True)
-        if isinstance(arrival.message, StepReport)
-    ]
-    packed = {
-        position: arrival.packed
-        for position, arrival in zip(positions, arrivals, strict=True)
-        if arrival.packed is not None
-    }
-    used = {report.layout: position for position, report in packed.items()}
-    layout_keys = {**known_layouts, **layouts.intern(connection, used.keys() - known_layouts.keys())}
-    rows = [
-        {
-            "run_key": run_key,
-            "position": position,
-            "stream_key": stream_key,
-            "seq": arrival.seq,
-            "payload_hash": arrival.payload_hash,
-            "received_at": now,
-            "kind": _KINDS[type(arrival.message)],
-            **_report_columns(arrival, layout_keys),
-        }
-        for position, arrival in zip(positions, arrivals, strict=True)
-    ]
-    _insert(connection, rows)
-    attachments.append(connection, run_key, stream_key, reports)
-    _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
-    # The last position of each layout.
-    layouts.mark_used(
-        connection, stream_key, {layout_keys[one]: used[one] for one in used.keys() - known_layouts.keys()}
+    placed = list(zip(positions, arrivals, strict=True))
+    reports = _in_rows(stream_key, [one for one in placed if one[1].packed is not None], now)
+    layouts = {one.layout for one in reports}
+    keys = {**known_layouts, **rows.intern(connection, run_key, layouts - known_layouts.keys())}
+    stored = [{**rows.as_row(one, is_packed=False), "layout_key": keys[one.layout]} for one in reports]
+    for position, arrival in placed:
+        if arrival.packed is None:
+            facts = rows.facts_of(
+                positions=[position], seqs=[arrival.seq], payload_hashes=[arrival.payload_hash], received_at=now
+            )
+            stored.append(rows.record_columns(stream_key, _KINDS[type(arrival.message)], facts))
+    rows.insert_rows(connection, [{**row, "run_key": run_key} for row in stored])
+    attachments.append(
+        connection,
+        run_key,
+        stream_key,
+        [(position, arrival.message) for position, arrival in placed if isinstance(arrival.message, StepReport)],
     )
-    again = [
-        layouts.used_again(stream_key, known_layouts[one], used[one]) for one in used.keys() & known_layouts.keys()
+    _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
+    return positions
+
+
+def _in_rows(stream_key: int, placed: Sequence[tuple[int, Arrival]], now: float) -> list[Reports]:
+    """Join reports, with their positions, to as few rows as they fit into."""
+    parts = [
+        _alike(stream_key, layout, list(neighbours), now)
+        for layout, neighbours in groupby(placed, key=lambda one: one[1].layout)
     ]
-    return positions, again
+    found = []
+    while parts:
+        count = rows.fitting([(part.count, part.layout) for part in parts])
+        found.append(rows.joined(parts[:count]))
+        parts = parts[count:]
+    return found
 
 
-def _report_columns(arrival: Arrival, layout_keys: dict[Layout, int]) -> dict[str, object]:
-    message, packed = arrival.message, arrival.packed
-    if packed is None or not isinstance(message, StepReport):
-        return dict.fromkeys(_REPORT_COLUMNS)
-    return {
-        "step": message.step,
-        "recorded_at": message.recorded_at,
-        "control_version": message.control_version,
-        "layout_key": layout_keys[packed.layout],
-        "scalars": packed.scalars,
-        "histograms": packed.histograms,
-        "labels": json_text(dict(message.labels)),
-    }
-
-
-def _insert(connection: Connection, rows: Sequence[Mapping[str, object]]) -> None:
-    """Rows for the driver: SQLAlchemy's processing of each value would take as long as SQLite's storing."""
-    if not rows:
-        return
-    values = list(map(itemgetter(*_COLUMNS), rows))
-    if connection.dialect.name == POSTGRESQL:
-        connection.exec_driver_sql(_COPY, values, execution_options={COPIED_TYPES: _TYPES})
-    else:
-        connection.exec_driver_sql(_INSERT, values)
+def _alike(stream_key: int, layout: Layout, placed: Sequence[tuple[int, Arrival]], now: float) -> Reports:
+    """Reports of one layout, as one row holds them."""
+    packed = [arrival.packed for _, arrival in placed if arrival.packed is not None]
+    messages = [arrival.message for _, arrival in placed if isinstance(arrival.message, StepReport)]
+    labels = tuple(dict.fromkeys(report.labels for report in packed))
+    facts = rows.facts_of(
+        positions=[position for position, _ in placed],
+        seqs=[arrival.seq for _, arrival in placed],
+        payload_hashes=[arrival.payload_hash for _, arrival in placed],
+        received_at=now,
+        steps=[message.step for message in messages],
+        recorded_at=[message.recorded_at for message in messages],
+        control_versions=[message.control_version for message in messages],
+        labels=[labels.index(report.labels) for report in packed],
+    )
+    return rows.alike(stream_key, layout, packed, facts, labels)
 
 
 def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) -> None:
@@ -159,23 +152,12 @@ def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) 
 
 _KINDS: dict[type[Payload], str] = {
     RunStarted: "run_started",
-    StepReport: "step_report",
     RunFinished: "run_finished",
     Gap: "gap",
 }
 
 _LONGEST_REASON = 10_000
 """Characters; no spool writes more."""
-
-_COLUMNS = tuple(column.name for column in records.columns)
-_INSERT = f"INSERT INTO records ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-_COPY = f"COPY records ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
-_TYPES = tuple(copied_type(column) for column in records.columns)
-_REPORT_COLUMNS = ("step", "recorded_at", "control_version", "layout_key", "scalars", "histograms", "labels")
-
-ROWS_OF_A_STREAM = 1_000
-BYTES_OF_A_STREAM = 32 << 20
-"""Twice the largest push."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +175,7 @@ def keep_refused(connection: Connection, stream_key: int, refused: Sequence[Refu
     """Quarantine refused records byte for byte; a repeated one is kept once.
 
     Args:
-        stream_key: of the sender. Beyond `ROWS_OF_A_STREAM` or `BYTES_OF_A_STREAM` its records are dropped: the sender
-            got the reason of each.
+        stream_key: of the sender.
         now: the server's time, seconds since the epoch.
     """
     by_identity: dict[_Identity, Refused] = {}
@@ -203,8 +184,7 @@ def keep_refused(connection: Connection, stream_key: int, refused: Sequence[Refu
     if not by_identity:
         return
     known = _known(connection, stream_key, {seq for seq, _, _ in by_identity})
-    new = {identity: item for identity, item in by_identity.items() if identity not in known}
-    rows = [
+    kept = [
         {
             "stream_key": stream_key,
             "seq": seq,
@@ -215,10 +195,11 @@ def keep_refused(connection: Connection, stream_key: int, refused: Sequence[Refu
             "message": item.message,
             "received_at": now,
         }
-        for (seq, content_hash, code), item in _with_room(connection, stream_key, new).items()
+        for (seq, content_hash, code), item in by_identity.items()
+        if (seq, content_hash, code) not in known
     ]
-    if rows:
-        connection.execute(insert(quarantine), rows)
+    if kept:
+        connection.execute(insert(quarantine), kept)
 
 
 def count_refused(connection: Connection) -> int:
@@ -245,23 +226,6 @@ def _known(connection: Connection, stream_key: int, seqs: Collection[int]) -> se
         )
     )
     return {(seq, bytes(content_hash), code) for seq, content_hash, code in found}
-
-
-def _with_room(connection: Connection, stream_key: int, new: Mapping[_Identity, Refused]) -> dict[_Identity, Refused]:
-    if not new:
-        return {}
-    kept = select(
-        func.count(),
-        func.coalesce(func.sum(func.length(quarantine.c.payload) + func.length(quarantine.c.claimed_hash)), 0),
-    ).where(quarantine.c.stream_key == stream_key)
-    rows, size = connection.execute(kept).one()
-    fitting: dict[_Identity, Refused] = {}
-    for identity, item in new.items():
-        size += len(item.record.payload) + len(item.record.payload_hash)
-        if rows + len(fitting) >= ROWS_OF_A_STREAM or size > BYTES_OF_A_STREAM:
-            break
-        fitting[identity] = item
-    return fitting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,90 +1,25 @@
-"""Series: one metric over the steps of a run, read from unpacked rows and from blocks.
-
-SQLite's driver releases Python's lock for each row and waits for it again: beside two busy threads 50 000 rows took 1.1
-s instead of 0.17 s. `whole_columns` has SQLite join each column to one text, which took 0.37 s. PostgreSQL's driver
-reads all rows at once.
-"""
+"""Series: one metric over the steps of a run."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
-from isentrope_server.store import streams
-from isentrope_server.store.database import SQLITE
-from isentrope_server.store.reports import blocks, layouts
-from isentrope_server.store.reports.blocks import Block, MetricChunk
-from isentrope_server.store.reports.layouts import Names, UsedLayout, unpack
+from isentrope_server.store import rows, streams
+from isentrope_server.store.rows import MISSING, WORD, Layout
 from isentrope_server.store.streams import Timeline
-from isentrope_server.store.tables import blocks as blocks_table
 from isentrope_server.store.tables import records
 
-
-def whole_columns(
-    connection: Connection,
-    query: Select[*tuple[Any, ...]],
-    *,
-    integers: Sequence[ColumnElement[Any]],
-    float64s: Sequence[ColumnElement[Any]],
-) -> tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]:
-    """Read a query's rows as one array per column.
-
-    Args:
-        query: FROM, WHERE and ORDER BY; it selects no column yet.
-        integers: columns without NULL.
-        float64s: columns of 8 bytes each, little-endian, without NULL.
-    """
-    if connection.dialect.name == SQLITE:
-        return _joined_by_sqlite(connection, query, integers, float64s)
-    columns = list(zip(*connection.execute(query.add_columns(*integers, *float64s)).all(), strict=True))
-    if not columns:
-        columns = [()] * (len(integers) + len(float64s))
-    whole, parts = columns[: len(integers)], columns[len(integers) :]
-    return [np.array(column, dtype=np.int64) for column in whole], [_float64s(b"".join(column)) for column in parts]
-
-
-def _joined_by_sqlite(
-    connection: Connection,
-    query: Select[*tuple[Any, ...]],
-    integers: Sequence[ColumnElement[Any]],
-    float64s: Sequence[ColumnElement[Any]],
-) -> tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]:
-    numbered = [column.label(f"column_{index}") for index, column in enumerate((*integers, *float64s))]
-    rows = query.add_columns(*numbered).subquery()
-    columns = [rows.c[column.name] for column in numbered]
-    joined = connection.execute(
-        select(
-            *(func.group_concat(column) for column in columns[: len(integers)]),
-            # Hexadecimal, because a NUL in a blob would end the text.
-            *(func.group_concat(func.hex(column), "") for column in columns[len(integers) :]),
-        )
-    ).one()
-    texts = [text or "" for text in joined]
-    return (
-        [np.fromstring(text, dtype=np.int64, sep=",") for text in texts[: len(integers)]],
-        [_float64s(bytes.fromhex(text)) for text in texts[len(integers) :]],
-    )
-
-
-def _float64s(column: bytes) -> NDArray[np.float64]:
-    return np.frombuffer(column, dtype="<f8")
-
-
-_FLOAT64_BYTES = 8
-_FEW_LAYOUTS = 4
-"""Up to this many layouts are queried one by one; with more, all rows are read once."""
-_ROWS_AT_ONCE = 20_000
-_FLOATS_AT_ONCE = 2_000_000
-"""Of whole rows; reading them needs several times their stored bytes."""
-_NOT_THERE = -1
+_PLACES_AT_ONCE = 1_000
+"""Places of metrics in layouts that a statement names."""
+_ALL_ROWS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +29,10 @@ class StepRange:
     first: int | None = None
     last: int | None = None
 
-    def conditions(self, step: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-        """SQL conditions on a column of steps."""
-        bounds = [] if self.first is None else [step >= self.first]
-        return bounds if self.last is None else [*bounds, step <= self.last]
-
-    def conditions_on_blocks(self) -> list[ColumnElement[bool]]:
-        """SQL conditions on blocks that may hold these steps."""
-        later = [] if self.first is None else [blocks_table.c.last_step >= self.first]
-        return later if self.last is None else [*later, blocks_table.c.first_step <= self.last]
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """SQL conditions on rows that may hold these steps."""
+        later = [] if self.first is None else [records.c.last_step >= self.first]
+        return later if self.last is None else [*later, records.c.first_step <= self.last]
 
     def holds(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these steps are in the range, shape (rows,)."""
@@ -112,161 +42,6 @@ class StepRange:
         if self.last is not None:
             inside &= steps <= self.last
         return inside
-
-    def covers(self, block: Block) -> bool:
-        """Whether all steps of a block are in the range."""
-        return (self.first is None or self.first <= block.first_step) and (
-            self.last is None or block.last_step <= self.last
-        )
-
-
-@dataclass(slots=True)
-class Part:
-    """Values of one metric of one stream, by rising position."""
-
-    stream_key: int
-    positions: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-    def at(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Part:
-        return Part(self.stream_key, self.positions[rows], self.steps[rows], self.values[rows])
-
-
-def lowest_precedence_first(parts: Sequence[Part], timeline: Timeline) -> list[Part]:
-    """Lowest precedence first, without values that are never shown: a later value of a step replaces an earlier one."""
-    ordered = sorted(
-        (part for part in parts if len(part.steps)),
-        key=lambda part: (*timeline.order_of(part.stream_key), part.positions[0]),
-    )
-    return [_through(part, timeline.shown_through(part.stream_key)) for part in ordered]
-
-
-def unpacked(
-    connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange
-) -> Iterator[tuple[str, Part]]:
-    """Read these metrics from unpacked rows."""
-    used = {layout.key: layout for layout in layouts.used_by(connection, run_key)}
-    holding = {key: layout for key, layout in used.items() if not set(names).isdisjoint(layout.names)}
-    found = (
-        _of_many_layouts(connection, run_key, holding, names, wanted)
-        if len(holding) > _FEW_LAYOUTS
-        else chain.from_iterable(
-            _of_layout(connection, run_key, layout, [name for name in names if name in layout.names], wanted)
-            for layout in holding.values()
-        )
-    )
-    by_stream: dict[tuple[str, int], list[Part]] = {}
-    for name, part in found:
-        by_stream.setdefault((name, part.stream_key), []).append(part)
-    # Rows of different layouts alternate; those of one stream become one part, by position.
-    for (name, _), parts in by_stream.items():
-        yield name, _joined(parts)
-
-
-def packed(connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange) -> Iterator[tuple[str, Part]]:
-    """Read these metrics from blocks, a chunk at a time."""
-    by_key = {block.key: block for block in blocks.of_run(connection, run_key, *wanted.conditions_on_blocks())}
-    if not by_key:
-        return
-    for chunk in blocks.metric_chunks_of(connection, run_key, names, by_key):
-        block = by_key.get(chunk.block_key)
-        if block is not None:
-            part = _chunk(block, chunk)
-            yield chunk.name, part if wanted.covers(block) else part.at(wanted.holds(part.steps))
-
-
-def _through(part: Part, step: int) -> Part:
-    return part if part.steps[-1] <= step and bool((part.steps <= step).all()) else part.at(part.steps <= step)
-
-
-def _chunk(block: Block, chunk: MetricChunk) -> Part:
-    if chunk.rows is None:
-        return Part(block.stream_key, block.positions, block.steps, chunk.values)
-    return Part(block.stream_key, block.positions[chunk.rows], block.steps[chunk.rows], chunk.values)
-
-
-def _of_layout(
-    connection: Connection, run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange
-) -> Iterator[tuple[str, Part]]:
-    """Read only the 8 bytes of each blob that belong to the names."""
-    starts = (layout.names.index(name) * _FLOAT64_BYTES + 1 for name in names)
-    (positions, stream_keys, steps), columns = whole_columns(
-        connection,
-        select()
-        .where(records.c.run_key == run_key, records.c.layout_key == layout.key, *wanted.conditions(records.c.step))
-        .order_by(records.c.position),
-        integers=[records.c.position, records.c.stream_key, records.c.step],
-        float64s=[
-            func.substr(records.c.scalars, start, _FLOAT64_BYTES, type_=records.c.scalars.type) for start in starts
-        ],
-    )
-    for stream_key in np.unique(stream_keys):
-        of_stream = stream_keys == stream_key
-        for name, values in zip(names, columns, strict=True):
-            yield name, Part(int(stream_key), positions[of_stream], steps[of_stream], values[of_stream])
-
-
-def _of_many_layouts(
-    connection: Connection, run_key: int, used: Mapping[int, UsedLayout], names: Sequence[str], wanted: StepRange
-) -> Iterator[tuple[str, Part]]:
-    """Read whole blobs, each row once: finding the rows of one layout needs a scan of all rows."""
-    keys = np.array(sorted(used), dtype=np.int64)
-    of_keys = [used[key].names for key in keys.tolist()]
-    columns = {name: np.array([_column_of(layout, name) for layout in of_keys], dtype=np.int64) for name in names}
-    rows_at_once = max(1, min(_ROWS_AT_ONCE, _FLOATS_AT_ONCE // max(len(layout) for layout in of_keys)))
-    after = 0
-    while True:
-        (positions, stream_keys, steps, layout_keys, lengths), (floats,) = whole_columns(
-            connection,
-            select()
-            .where(
-                records.c.run_key == run_key,
-                records.c.position > after,
-                records.c.layout_key.is_not(None),
-                *wanted.conditions(records.c.step),
-            )
-            .order_by(records.c.position)
-            .limit(rows_at_once),
-            integers=[
-                records.c.position,
-                records.c.stream_key,
-                records.c.step,
-                records.c.layout_key,
-                func.length(records.c.scalars),
-            ],
-            float64s=[records.c.scalars],
-        )
-        if not len(positions):
-            return
-        after = int(positions[-1])
-        starts = np.concatenate(([0], np.cumsum(lengths // _FLOAT64_BYTES)))[:-1]
-        # A report that came after the layouts were read may have a new one; it is read next time.
-        place = np.minimum(np.searchsorted(keys, layout_keys), len(keys) - 1)
-        is_listed = keys[place] == layout_keys
-        for name, column_of_key in columns.items():
-            column = column_of_key[place]
-            held = is_listed & (column != _NOT_THERE)
-            for stream_key in np.unique(stream_keys[held]):
-                rows = held & (stream_keys == stream_key)
-                values = floats[starts[rows] + column[rows]]
-                yield name, Part(int(stream_key), positions[rows], steps[rows], values)
-
-
-def _column_of(layout: Names, name: str) -> int:
-    """Index of a name in a layout, whose names are sorted."""
-    place = bisect_left(layout, name)
-    return place if place < len(layout) and layout[place] == name else _NOT_THERE
-
-
-def _joined(parts: Sequence[Part]) -> Part:
-    positions, steps, values = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("positions", "steps", "values")
-    )
-    return Part(parts[0].stream_key, positions, steps, values).at(np.argsort(positions))
-
-
-_NO_STEPS = StepRange(first=0, last=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,33 +79,173 @@ def read(
     connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange, *, after_position: int = 0
 ) -> dict[str, Series]:
     """Read series from reports after a position. A name that was never reported has no points."""
-    timeline = Timeline(streams.incarnations(connection, run_key))
-    found: dict[str, list[Part]] = defaultdict(list)
+    where = wanted.conditions()
     if after_position:
-        wanted = _steps_reported_after(connection, run_key, wanted, after_position)
-    # Unpacked rows first: reports packed meanwhile are read twice and shown once.
-    for parts in (unpacked, packed):
-        for name, part in parts(connection, run_key, names, wanted):
-            found[name].append(part)
-    return {name: _shown(lowest_precedence_first(found[name], timeline), after_position) for name in names}
+        # Older reports of the same steps may have precedence.
+        reported = _steps_reported_after(connection, run_key, after_position)
+        where += reported.conditions()
+    known = rows.layouts_of(connection, run_key)
+    holding = {key: layout for key, layout in known.items() if not set(names).isdisjoint(layout.names)}
+    keys, at_once = sorted(holding), max(1, _PLACES_AT_ONCE // max(1, len(names)))
+    parts: dict[str, list[_Part]] = defaultdict(list)
+    for first in range(0, len(keys), at_once):
+        some = {key: holding[key] for key in keys[first : first + at_once]}
+        for name, part in _parts(connection, run_key, some, names, where).items():
+            parts[name].append(part)
+    timeline = Timeline(streams.incarnations(connection, run_key))
+    return {name: _shown(parts[name], timeline, wanted, after_position) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Values of one metric, by rising position within each stream; all of one length."""
+
+    stream_keys: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+def _parts(
+    connection: Connection,
+    run_key: int,
+    layouts: Mapping[int, Layout],
+    names: Sequence[str],
+    where: Sequence[ColumnElement[bool]],
+) -> dict[str, _Part]:
+    """Read from rows of these layouts only the slices that belong to the names."""
+    columns = (records.c[name] for name in ("stream_key", "layout_key", "reports", "last_position", "facts", "scalars"))
+    # With a limit SQLite reads each row's numbers once, however many slices are taken.
+    inner = (
+        select(*columns)
+        .where(records.c.run_key == run_key, records.c.layout_key.in_(layouts), *where)
+        .limit(_ALL_ROWS)
+        .subquery()
+    )
+    size = WORD * inner.c.reports
+    slices = [_slice(inner.c.scalars, size, inner.c.layout_key, layouts, name) for name in names]
+    # Positions, then steps: the first two facts.
+    facts = func.substr(inner.c.facts, 1, 2 * size, type_=records.c.facts.type)
+    query = select(inner.c.stream_key, inner.c.reports, facts, *slices, inner.c.last_position)
+    # SQLite would write all numbers into a sorter.
+    found = sorted(connection.execute(query).all(), key=itemgetter(-1))
+    counts = [row[1] for row in found]
+    stream_keys = np.repeat(np.array([row[0] for row in found], dtype=np.int64), counts)
+    whole = b"".join(row[2][: WORD * row[1]] for row in found), b"".join(row[2][WORD * row[1] :] for row in found)
+    positions, steps = (np.frombuffer(column, dtype="<i8") for column in whole)
+    missing = MISSING.tobytes()
+    parts = {}
+    for column, name in enumerate(names, start=3):
+        words = np.frombuffer(
+            b"".join(row[column] if row[column] is not None else missing * row[1] for row in found), dtype="<u8"
+        )
+        held = words != MISSING
+        part = _Part(stream_keys, positions, steps, words.view("<f8"))
+        parts[name] = part if held.all() else _at(part, held)
+    return parts
+
+
+def _slice(
+    scalars: ColumnElement[bytes],
+    size: ColumnElement[int],
+    layout_key: ColumnElement[int],
+    layouts: Mapping[int, Layout],
+    name: str,
+) -> ColumnElement[Any]:
+    """One metric of a row; NULL where the row's layout lacks it."""
+    places = " ".join(
+        f"WHEN {key} THEN {layout.names.index(name)}" for key, layout in layouts.items() if name in layout.names
+    )
+    if not places:
+        return literal_column("NULL")
+    place: ColumnElement[int] = literal_column(f"CASE {layout_key} {places} END")
+    # substr counts from 1.
+    return func.substr(scalars, place * size + 1, size, type_=records.c.scalars.type)
+
+
+def _at(part: _Part, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Part:
+    return _Part(part.stream_keys[chosen], part.positions[chosen], part.steps[chosen], part.values[chosen])
+
+
+def _steps_reported_after(connection: Connection, run_key: int, position: int) -> StepRange:
+    """The steps of newer reports. A row with the position may begin with older ones: some are read and ignored."""
+    query = select(func.min(records.c.first_step), func.max(records.c.last_step)).where(
+        records.c.run_key == run_key, records.c.last_position > position
+    )
+    first, last = connection.execute(query).one()
+    return StepRange(first=0, last=-1) if first is None else StepRange(first=first, last=last)
+
+
+def _shown(parts: Sequence[_Part], timeline: Timeline, wanted: StepRange, after_position: int) -> Series:
+    whole = _joined(_lowest_precedence_first(parts, timeline))
+    chosen = Timeline.last_of_each_step(whole.steps)
+    if chosen is not None:
+        whole = _at(whole, chosen)
+    is_asked_for = wanted.holds(whole.steps) & (whole.positions > after_position)
+    return Series(steps=whole.steps[is_asked_for], values=whole.values[is_asked_for])
+
+
+def _lowest_precedence_first(parts: Sequence[_Part], timeline: Timeline) -> list[_Part]:
+    """Parts of one stream each, lowest precedence first, without values that are never shown."""
+    by_stream: dict[int, list[_Part]] = defaultdict(list)
+    for part in parts:
+        for key in np.unique(part.stream_keys).tolist():
+            of_stream = (part.stream_keys == key) & (part.steps <= timeline.shown_through(key))
+            by_stream[key].append(part if of_stream.all() else _at(part, of_stream))
+    found = []
+    for key in sorted(by_stream, key=timeline.order_of):
+        whole = _joined(by_stream[key])
+        # Rows of different layouts alternate.
+        found.append(whole if len(by_stream[key]) == 1 else _at(whole, np.argsort(whole.positions)))
+    return found
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    empty = np.empty(0, np.int64)
+    return _Part(
+        np.concatenate([empty, *(part.stream_keys for part in parts)]),
+        np.concatenate([empty, *(part.positions for part in parts)]),
+        np.concatenate([empty, *(part.steps for part in parts)]),
+        np.concatenate([empty.view(np.float64), *(part.values for part in parts)]),
+    )
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:
     """Every metric the run has reported."""
-    return frozenset(name for layout in layouts.used_by(connection, run_key) for name in layout.names)
+    return frozenset(name for layout in rows.layouts_of(connection, run_key).values() for name in layout.names)
 
 
 def latest(connection: Connection, run_key: int) -> list[LatestValue]:
     """Every metric of a run with its newest value, by name."""
     timeline = Timeline(streams.incarnations(connection, run_key))
-    by_stream: dict[int, list[UsedLayout]] = defaultdict(list)
-    for used in layouts.used_by(connection, run_key):
-        by_stream[used.stream_key].append(used)
+    known = rows.layouts_of(connection, run_key)
+    newest_first = (
+        select(records.c.stream_key, records.c.layout_key, records.c.last_position)
+        .where(records.c.run_key == run_key, records.c.layout_key.is_not(None))
+        .order_by(records.c.last_position.desc())
+    )
+    by_stream: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for stream_key, layout_key, position in connection.execute(newest_first):
+        by_stream[stream_key].append((layout_key, position))
     values: dict[str, LatestValue] = {}
     for stream_key in sorted(by_stream, key=timeline.order_of, reverse=True):
-        newest_first = sorted(by_stream[stream_key], key=lambda layout: layout.last_position, reverse=True)
-        _add_latest(connection, run_key, newest_first, values)
+        for layout_key, position in by_stream[stream_key]:
+            # A few of many rows name all metrics.
+            if not all(name in values for name in known[layout_key].names):
+                for reports in rows.read(connection, run_key, records.c.last_position == position):
+                    _add_latest(reports, values)
     return [values[name] for name in sorted(values)]
+
+
+def _add_latest(reports: rows.Reports, values: dict[str, LatestValue]) -> None:
+    """Add the newest values of metrics that have none yet."""
+    for name, column in zip(reports.layout.names, reports.scalars, strict=True):
+        if name not in values:
+            row = int(np.flatnonzero(column != MISSING)[-1])
+            value = float(column[row : row + 1].view(np.float64)[0])
+            values[name] = LatestValue(name=name, step=int(reports.steps[row]), value=value)
 
 
 def reduce(series: Series, points: int) -> Reduced | None:
@@ -346,67 +261,3 @@ def reduce(series: Series, points: int) -> Reduced | None:
         minima=np.fmin.reduceat(series.values, edges[:-1]),
         maxima=np.fmax.reduceat(series.values, edges[:-1]),
     )
-
-
-def _add_latest(
-    connection: Connection, run_key: int, newest_first: Sequence[UsedLayout], values: dict[str, LatestValue]
-) -> None:
-    """Add the newest values of a stream's metrics that have none yet."""
-    for index, layout in enumerate(newest_first):
-        # A few of thousands of layouts name all metrics.
-        if all(name in values for name in layout.names):
-            continue
-        row = connection.execute(
-            select(records.c.step, records.c.scalars).where(
-                records.c.run_key == run_key, records.c.position == layout.last_position
-            )
-        ).one_or_none()
-        if row is None:  # it is packed, and so is everything before it
-            missing = {name for older in newest_first[index:] for name in older.names} - values.keys()
-            chunks = blocks.newest_metric_chunks(connection, run_key, layout.stream_key, missing)
-            for block, chunk in chunks:
-                step = int(block.steps[-1 if chunk.rows is None else chunk.rows[-1]])
-                values[chunk.name] = LatestValue(name=chunk.name, step=step, value=float(chunk.values[-1]))
-            return
-        for name, value in unpack(layout.names, row.scalars).items():
-            values.setdefault(name, LatestValue(name=name, step=row.step, value=value))
-
-
-def _steps_reported_after(connection: Connection, run_key: int, wanted: StepRange, position: int) -> StepRange:
-    """The part of `wanted` with steps of newer reports. Older reports of these steps may have precedence."""
-    ranges = [
-        connection.execute(select(func.min(first), func.max(last)).where(of_run == run_key, newest > position)).one()
-        for first, last, of_run, newest in (
-            (records.c.step, records.c.step, records.c.run_key, records.c.position),
-            # A block with the position may begin with older steps: some are read and ignored.
-            (
-                blocks_table.c.first_step,
-                blocks_table.c.last_step,
-                blocks_table.c.run_key,
-                blocks_table.c.last_position,
-            ),
-        )
-    ]
-    found = [(first, last) for first, last in ranges if first is not None]
-    if not found:
-        return _NO_STEPS
-    first, last = min(first for first, _ in found), max(last for _, last in found)
-    return StepRange(
-        first=first if wanted.first is None else max(first, wanted.first),
-        last=last if wanted.last is None else min(last, wanted.last),
-    )
-
-
-def _shown(parts: Sequence[Part], after_position: int) -> Series:
-    if not parts:
-        return Series(steps=np.empty(0, np.int64), values=np.empty(0, np.float64))
-    steps = np.concatenate([part.steps for part in parts])
-    values = np.concatenate([part.values for part in parts])
-    chosen = Timeline.last_of_each_step(steps)
-    if chosen is not None:
-        steps, values = steps[chosen], values[chosen]
-    if after_position:
-        positions = np.concatenate([part.positions for part in parts])
-        is_new = (positions if chosen is None else positions[chosen]) > after_position
-        steps, values = steps[is_new], values[is_new]
-    return Series(steps=steps, values=values)

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, select
 
-from isentrope_server.store import streams
-from isentrope_server.store.reports import blocks, histograms, layouts
-from isentrope_server.store.reports.blocks import Block, StoredReport
+from isentrope_server.store import rows, streams
+from isentrope_server.store.reports import histograms
 from isentrope_server.store.reports.histograms import StoredHistogram
-from isentrope_server.store.reports.layouts import layout_of, unpack
+from isentrope_server.store.rows import MISSING, Reports
 from isentrope_server.store.streams import Timeline
-from isentrope_server.store.tables import blocks as blocks_table
-from isentrope_server.store.tables import records, report_layouts
+from isentrope_server.store.tables import records
 from isentrope_server.store.tables import runs as runs_table
 from isentrope_server.store.tables import streams as streams_table
 from isentrope_server.store.writer import StepStored
@@ -47,129 +45,84 @@ class StoredStep:
 
 def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
     """The report shown for a step; None where it was never reported."""
-    # Unpacked first: a report packed meanwhile is read twice and shown once.
-    candidates = {report.position: (report, block) for report, block in _reports_of(connection, run_key, step)}
+    around = (records.c.first_step <= step, records.c.last_step >= step)
+    candidates = [
+        (reports, row)
+        for reports in rows.read(connection, run_key, *around, histograms=True)
+        for row in np.flatnonzero(reports.steps == step).tolist()
+    ]
     if not candidates:
         return None
     incarnations = streams.incarnations(connection, run_key)
-    positions = np.array(list(candidates), dtype=np.int64)
     chosen = Timeline(incarnations).shown(
         np.full(len(candidates), step, dtype=np.int64),
-        np.array([report.stream_key for report, _ in candidates.values()], dtype=np.int64),
-        positions,
+        np.array([reports.stream_key for reports, _ in candidates], dtype=np.int64),
+        np.array([reports.positions[row] for reports, row in candidates], dtype=np.int64),
     )
     if len(chosen) == 0:
         return None
-    report, block = candidates[int(positions[chosen[0]])]
-    stream = next(s for i in incarnations for s in i.streams if s.key == report.stream_key)
+    reports, row = candidates[int(chosen[0])]
+    stream = next(s for i in incarnations for s in i.streams if s.key == reports.stream_key)
     return StoredStep(
         step=step,
-        recorded_at=report.recorded_at,
-        received_at=report.received_at,
-        control_version=report.control_version,
+        recorded_at=float(reports.recorded_at[row]),
+        received_at=float(reports.received_at[row]),
+        control_version=int(reports.control_versions[row]),
         incarnation=stream.incarnation,
         rank=stream.rank,
-        scalars=report.scalars,
-        labels=report.labels,
-        histograms=histograms.at(connection, run_key, report.position, block),
+        scalars=reports.scalars_of(row),
+        labels=reports.labels_of(row),
+        histograms=histograms.of_report(reports, row),
     )
 
 
 def seconds_per_step(connection: Connection, run_key: int) -> float | None:
-    """Time between the newest steps; None where fewer than two of them are unpacked, or their clock was set back."""
+    """Time between the newest steps; None where fewer than two of them are known, or their clock was set back."""
     newest = (
-        select(records.c.stream_key, records.c.step, records.c.recorded_at)
-        .where(records.c.run_key == run_key, records.c.step.is_not(None))
-        .order_by(records.c.position.desc())
+        select(records.c.stream_key, records.c.facts)
+        .where(records.c.run_key == run_key, records.c.layout_key.is_not(None))
+        .order_by(records.c.last_position.desc())
         .limit(_NEWEST_TIMED)
     )
-    rows = connection.execute(newest).all()
+    stored = connection.execute(newest).all()
     # Ranks, and attempts of a run, have clocks of their own.
-    of_stream = [row for row in rows if row.stream_key == rows[0].stream_key]
+    of_stream = [rows.steps_and_times(row.facts) for row in stored if row.stream_key == stored[0].stream_key]
     if not of_stream:
         return None
-    steps = of_stream[0].step - of_stream[-1].step
-    seconds = float(of_stream[0].recorded_at - of_stream[-1].recorded_at)
-    return seconds / steps if steps > 0 and seconds >= 0 else None
+    steps, times = (np.concatenate(column)[-_NEWEST_TIMED:] for column in zip(*reversed(of_stream), strict=True))
+    passed, seconds = int(steps[-1] - steps[0]), float(times[-1] - times[0])
+    return seconds / passed if passed > 0 and seconds >= 0 else None
 
 
 def after(connection: Connection, run_key: int, position: int, limit: int) -> list[StepStored]:
     """The next `limit` step reports of all streams after a position, in order of arrival."""
-    unpacked = connection.execute(
-        _UNPACKED.where(records.c.run_key == run_key, records.c.position > position)
-        .order_by(records.c.position)
-        .limit(limit)
-    )
-    found = {row.position: _report(row) for row in unpacked}
-    for report in _packed_after(connection, run_key, position, limit):
-        found.setdefault(report.position, report)
+    places = connection.execute(
+        select(records.c.first_position, records.c.last_position)
+        .where(records.c.run_key == run_key, records.c.last_position > position, records.c.layout_key.is_not(None))
+        .order_by(records.c.first_position)
+    ).all()
     run_id = connection.execute(select(runs_table.c.id).where(runs_table.c.key == run_key)).scalar_one_or_none()
     ranks = _ranks(connection, run_key)
-    return [
-        StepStored(
-            run_id=run_id or "",
-            position=report.position,
-            step=report.step,
-            recorded_at=report.recorded_at,
-            control_version=report.control_version,
-            rank=ranks[report.stream_key],
-            scalars=report.scalars,
-        )
-        for _, report in sorted(found.items())[:limit]
-    ]
-
-
-_UNPACKED: Select[*tuple[Any, ...]] = select(
-    records.c.position,
-    records.c.stream_key,
-    records.c.step,
-    records.c.recorded_at,
-    records.c.received_at,
-    records.c.control_version,
-    records.c.scalars,
-    records.c.labels,
-    report_layouts.c.names,
-).join(report_layouts, report_layouts.c.key == records.c.layout_key)
-
-
-def _report(row: Any) -> StoredReport:
-    values = dict(row._mapping)
-    scalars = unpack(layout_of(values.pop("names"), None).names, values.pop("scalars"))
-    return StoredReport(**values, scalars=scalars)
-
-
-def _reports_of(connection: Connection, run_key: int, step: int) -> list[tuple[StoredReport, Block | None]]:
-    """Every report of a step, with its block where it is packed."""
-    found: list[tuple[StoredReport, Block | None]] = [
-        (_report(row), None)
-        for row in connection.execute(_UNPACKED.where(records.c.run_key == run_key, records.c.step == step))
-    ]
-    around = blocks.of_run(connection, run_key, blocks_table.c.first_step <= step, blocks_table.c.last_step >= step)
-    for block in around:
-        rows = np.flatnonzero(block.steps == step).tolist()
-        if rows:
-            found.extend((report, block) for report in blocks.read_packed_reports(connection, run_key, block, rows))
-    return found
-
-
-def _packed_after(connection: Connection, run_key: int, position: int, limit: int) -> list[StoredReport]:
-    """The first `limit` packed reports after a position."""
-    ahead = blocks.of_run(connection, run_key, blocks_table.c.last_position > position)
-    places: list[tuple[int, int, int]] = []
-    for index, block in enumerate(ahead):
-        # Blocks are sorted by first position, and those of several ranks overlap.
-        if len(places) >= limit and sorted(places)[limit - 1][0] < block.first_position:
+    found: list[StepStored] = []
+    for first, last in places:
+        # Rows of several ranks overlap.
+        if len(found) >= limit and found[limit - 1].position < first:
             break
-        rows = np.flatnonzero(block.positions > position)
-        places.extend((int(block.positions[row]), index, int(row)) for row in rows[:limit])
-    by_block: dict[int, list[int]] = {}
-    for _, index, row in sorted(places)[:limit]:
-        by_block.setdefault(index, []).append(row)
-    return [
-        report
-        for index, rows in by_block.items()
-        for report in blocks.read_packed_reports(connection, run_key, ahead[index], rows)
-    ]
+        for reports in rows.read(connection, run_key, records.c.last_position == last):
+            found += [
+                StepStored(
+                    run_id=run_id or "",
+                    position=int(reports.positions[row]),
+                    step=int(reports.steps[row]),
+                    recorded_at=float(reports.recorded_at[row]),
+                    control_version=int(reports.control_versions[row]),
+                    rank=ranks[reports.stream_key],
+                    scalars=reports.scalars_of(row),
+                )
+                for row in np.flatnonzero(reports.positions > position)[:limit].tolist()
+            ]
+        found = sorted(found, key=lambda report: report.position)[:limit]
+    return found
 
 
 def _ranks(connection: Connection, run_key: int) -> dict[int, int]:
@@ -202,101 +155,56 @@ class Piece:
     """The requested metrics that one of these reports has."""
 
 
-def pieces_after(
+def piece_after(
     connection: Connection, run_key: int, stream_key: int, names: Sequence[str], *, after: int, through: int
 ) -> Piece | None:
     """The next piece of a stream's reports after position `after`, up to `through`; None without one."""
-    # Unpacked first: reports packed meanwhile are then found in their block.
-    unpacked = _unpacked(connection, run_key, stream_key, names, after, through)
-    packed = blocks.of_run(
-        connection,
-        run_key,
-        blocks_table.c.stream_key == stream_key,
-        blocks_table.c.last_position > after,
-        blocks_table.c.first_position <= through,
+    of_stream = (
+        records.c.run_key == run_key,
+        records.c.stream_key == stream_key,
+        records.c.last_position > after,
+        records.c.first_position <= through,
+        records.c.layout_key.is_not(None),
     )
-    # Within a stream packed reports come first.
-    return unpacked if not packed else _packed(connection, run_key, packed[0], names, after, through)
-
-
-def _packed(
-    connection: Connection, run_key: int, block: Block, names: Sequence[str], after: int, through: int
-) -> Piece | None:
-    wanted = (block.positions > after) & (block.positions <= through)
-    if not wanted.any():
-        return None
-    metrics = {}
-    for chunk in blocks.metric_chunks_of(connection, run_key, names, [block.key]):
-        rows = slice(None) if chunk.rows is None else chunk.rows
-        metrics[chunk.name] = _spread(block.reports, rows, chunk.values, wanted)
-    facts = blocks.facts_of_block(connection, block.key)
-    return Piece(
-        positions=block.positions[wanted],
-        steps=block.steps[wanted],
-        recorded_at=facts.recorded_at[wanted],
-        control_versions=facts.control_version[wanted],
-        labels=[facts.label_sets[index] for index in facts.labels[wanted].tolist()],
-        metrics=metrics,
-    )
-
-
-def _spread(
-    reports: int, rows: slice | NDArray[np.int64], values: NDArray[np.float64], wanted: NDArray[np.bool_]
-) -> Metric:
-    """Expand a metric that only some reports have to all reports."""
-    everywhere, measured = np.zeros(reports), np.zeros(reports, dtype=bool)
-    everywhere[rows] = values
-    measured[rows] = True
-    return Metric(values=everywhere[wanted], measured=measured[wanted])
-
-
-def _unpacked(
-    connection: Connection, run_key: int, stream_key: int, names: Sequence[str], after: int, through: int
-) -> Piece | None:
-    rows = connection.execute(
-        select(
-            records.c.position,
-            records.c.step,
-            records.c.recorded_at,
-            records.c.control_version,
-            records.c.labels,
-            records.c.layout_key,
-            records.c.scalars,
-        )
-        .where(
-            records.c.run_key == run_key,
-            records.c.position.between(after + 1, through),
-            records.c.stream_key == stream_key,
-            records.c.step.is_not(None),
-        )
-        .order_by(records.c.position)
+    ahead = connection.execute(
+        select(records.c.last_position, records.c.reports)
+        .where(*of_stream)
+        .order_by(records.c.last_position)
         .limit(REPORTS_AT_ONCE)
     ).all()
-    if not rows:
+    totals = np.cumsum([row.reports for row in ahead])
+    fitting = max(1, int(np.searchsorted(totals, REPORTS_AT_ONCE, side="right")))
+    keys = [row.last_position for row in ahead[:fitting]]
+    found = list(rows.read(connection, run_key, records.c.last_position.in_(keys)))
+    wanted = [(one.positions > after) & (one.positions <= through) for one in found]
+    if not any(rows_.any() for rows_ in wanted):
         return None
-    positions, steps, versions, layout_keys = (
-        np.array([getattr(row, name) for row in rows], dtype=np.int64)
-        for name in ("position", "step", "control_version", "layout_key")
-    )
-    everywhere = {name: (np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)) for name in names}
-    for key, layout in layouts.by_key(connection, layout_keys.tolist()).items():
-        where = np.flatnonzero(layout_keys == key)
-        blob = b"".join(rows[int(index)].scalars for index in where)
-        columns = np.frombuffer(blob, dtype="<f8").reshape(len(where), -1)
-        for column, name in enumerate(layout.names):
-            if name in everywhere:
-                values, measured = everywhere[name]
-                values[where] = columns[:, column]
-                measured[where] = True
+    metrics = {name: _metric(name, found, wanted) for name in names}
     return Piece(
-        positions=positions,
-        steps=steps,
-        recorded_at=np.array([row.recorded_at for row in rows]),
-        control_versions=versions,
-        labels=[row.labels for row in rows],
-        metrics={
-            name: Metric(values=values, measured=measured)
-            for name, (values, measured) in everywhere.items()
-            if measured.any()
-        },
+        positions=_column([one.positions for one in found], wanted),
+        steps=_column([one.steps for one in found], wanted),
+        recorded_at=_column([one.recorded_at for one in found], wanted),
+        control_versions=_column([one.control_versions for one in found], wanted),
+        labels=[
+            one.labels_of(row)
+            for one, inside in zip(found, wanted, strict=True)
+            for row in np.flatnonzero(inside).tolist()
+        ],
+        metrics={name: metric for name, metric in metrics.items() if metric.measured.any()},
     )
+
+
+def _column(columns: Sequence[NDArray[Any]], wanted: Sequence[NDArray[np.bool_]]) -> NDArray[Any]:
+    return np.concatenate([column[inside] for column, inside in zip(columns, wanted, strict=True)])
+
+
+def _metric(name: str, found: Sequence[Reports], wanted: Sequence[NDArray[np.bool_]]) -> Metric:
+    words = _column(
+        [
+            one.scalars[one.layout.names.index(name)] if name in one.layout.names else np.full(one.count, MISSING)
+            for one in found
+        ],
+        wanted,
+    )
+    measured = words != MISSING
+    return Metric(values=np.where(measured, words.view(np.float64), 0.0), measured=measured)

@@ -1,1 +1,1 @@
-"""What neither paper shows: how good predictions are in every setting, held entropies, alarms; a file each."""
+"""What neither paper shows: how good predictions are in every setting, held entropies, alarms."""

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from isentrope_trainer.reproduce.drawing import look, panels, smoothed
+from isentrope_trainer.reproduce.drawing import Picture, look, panels, smoothed
 from isentrope_trainer.reproduce.dynamics.masked_signs import MaskedSigns
 from isentrope_trainer.reproduce.dynamics.methods import method_arms
 from isentrope_trainer.reproduce.dynamics.models import Models
 from isentrope_trainer.reproduce.dynamics.thresholds import Thresholds
 from isentrope_trainer.reproduce.evidence import LEVEL
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
 from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 NEIGHBOURS = 9
 """Steps about one whose mean is the entropy that an alarm is judged by."""
@@ -74,6 +71,9 @@ class Alarms(Figure):
         "in runs of many methods and models that it was not tuned for."
     )
 
+    label = "run"
+    partial = True
+
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         figures = (MaskedSigns(), Thresholds(), Models())
         others = {f"{figure.number}: {label}": arm for figure in figures for label, arm in figure.arms(plan).items()}
@@ -113,13 +113,9 @@ class Alarms(Figure):
         right.set(xlabel="lead, steps before half is gone", ylabel="runs", title="(b) lead of the first alarm")
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        rows: list[Row] = []
-        for label, runs in results.measured(self.arms(results.plan)).items():
-            for run in runs:
-                one = alarm(run)
-                rows.append({"run": label, "seed": run.seed} | one._asdict() | {"lead": one.lead, "false": one.false})
-        return rows
+    def columns(self, run: Run) -> dict[str, object]:
+        one = alarm(run)
+        return one._asdict() | {"lead": one.lead, "false": one.false}
 
     def checks(self, results: Results) -> list[Check]:
         found = self._found(results)
@@ -149,7 +145,7 @@ class Alarms(Figure):
         ]
 
     def _found(self, results: Results) -> list[Alarm]:
-        return [alarm(run) for runs in results.measured(self.arms(results.plan)).values() for run in runs]
+        return [alarm(run) for runs in self.finished(results).values() for run in runs]
 
 
 def _binomial(hits: int, of: int) -> str:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isentrope_trainer.reproduce.drawing import course, panels
-from isentrope_trainer.reproduce.dynamics.thresholds import clipped
+from isentrope_trainer.reproduce.drawing import Picture, course, panels
+from isentrope_trainer.reproduce.dynamics.thresholds import clipping
 from isentrope_trainer.reproduce.evidence import at_most, higher
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import AdaptiveEntropyConfig
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 EARLY_NATS = 0.6
 """The mean entropy that the shipped warm start begins with: what targets in nats are shares of."""
@@ -61,17 +57,17 @@ class Hold(Figure):
             _adaptive(share): plan.run(adaptive_entropy=AdaptiveEntropyConfig(target_entropy=share * EARLY_NATS))
             for share in SHARES
         }
-        fixed = {f"Clip_V µ = {mu:g}": clipped(plan, "clip_v", mu) for mu in THRESHOLDS}
+        fixed = {f"Clip_V µ = {mu:g}": plan.run(clipping("clip_v", mu)) for mu in THRESHOLDS}
         return {BASELINE: plan.run()} | held | bonus | fixed
 
     def draw(self, results: Results) -> Picture:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         picture, axes = panels(2, 2)
         for column, share in enumerate(SHARES):
             shown = (BASELINE, _hold(share), _adaptive(share), *(f"Clip_V µ = {mu:g}" for mu in THRESHOLDS))
             for index, label in enumerate(shown):
-                course(axes[column], results.runs(arms[label]), ENTROPY_MEAN, label=label.split(" at ")[0], index=index)
-                course(axes[2 + column], results.runs(arms[label]), REWARD_MEAN, label=label, index=index, smooth=15)
+                course(axes[column], found[label], ENTROPY_MEAN, label=label.split(" at ")[0], index=index)
+                course(axes[2 + column], found[label], REWARD_MEAN, label=label, index=index, smooth=15)
             target = share * EARLY_NATS
             axes[column].axhspan(target * (1 - CLOSE), target * (1 + CLOSE), color="#0072B2", alpha=0.12, linewidth=0)
             axes[column].set(
@@ -83,9 +79,9 @@ class Hold(Figure):
 
     def table(self, results: Results) -> list[Row]:
         rows: list[Row] = []
-        for label, arm in self.arms(results.plan).items():
+        for label, runs in self.finished(results).items():
             share = next((one for one in SHARES if label in (_hold(one), _adaptive(one))), None)
-            for run in results.runs(arm):
+            for run in runs:
                 rows.append(
                     {
                         "rule": label,
@@ -98,17 +94,12 @@ class Hold(Figure):
         return rows
 
     def checks(self, results: Results) -> list[Check]:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         checks = []
-        fixed = {
-            mu: [run.end(REWARD_MEAN, 20) for run in results.runs(clipped(results.plan, "clip_v", mu))]
-            for mu in THRESHOLDS
-        }
+        fixed = {mu: [run.end(REWARD_MEAN, 20) for run in found[f"Clip_V µ = {mu:g}"]] for mu in THRESHOLDS}
         best = max(fixed, key=lambda mu: float(np.mean(fixed[mu])))
         for share in SHARES:
-            held, adaptive = (
-                [deviation(run, share) for run in results.runs(arms[name(share)])] for name in (_hold, _adaptive)
-            )
+            held, adaptive = ([deviation(run, share) for run in found[name(share)]] for name in (_hold, _adaptive))
             checks.append(
                 at_most(
                     f"{_hold(share)}: the mean deviation is below 10 % of the target",
@@ -128,9 +119,8 @@ class Hold(Figure):
                         reason="Once its coefficient has settled, the bonus holds a target near the entropy's own course too.",
                     )
                 )
-            rewards = results.paired(
-                arms[_hold(share)], arms[f"Clip_V µ = {best:g}"], lambda run: run.end(REWARD_MEAN, 20)
-            )
+            best_runs = found[f"Clip_V µ = {best:g}"]
+            rewards = paired(found[_hold(share)], best_runs, lambda run: run.end(REWARD_MEAN, 20))
             checks.append(
                 higher(
                     f"{_hold(share)}: its reward is above nine tenths of that under the best fixed threshold",

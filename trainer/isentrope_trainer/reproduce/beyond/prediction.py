@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from isentrope_trainer.reproduce.drawing import look, panels
+from isentrope_trainer.reproduce.drawing import Picture, look, panels
 from isentrope_trainer.reproduce.evidence import at_least, at_most, correlated, pearson
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import ALGORITHMS
@@ -19,9 +19,6 @@ from isentrope_wire.metrics import (
     ENTROPY_PREDICTED_CHANGE_HIGH,
     ENTROPY_PREDICTED_CHANGE_LOW,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 LEARNING = 0.2
 """Share of a run's steps in which the prediction is still calibrated; they are not judged."""
@@ -69,6 +66,9 @@ class Prediction(Figure):
         "right answers were gone within 30 steps."
     )
 
+    label = "setting"
+    partial = True
+
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         on = {f"{one.label}, on-policy": plan.run(algorithm=name) for name, one in ALGORITHMS.items()}
         return on | {
@@ -77,8 +77,7 @@ class Prediction(Figure):
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 3, height=3.4)
-        runs_of_arms = results.measured(self.arms(results.plan))
-        found = {label: [quality(run) for run in runs] for label, runs in runs_of_arms.items()}
+        found = {label: [quality(run) for run in runs] for label, runs in self.finished(results).items()}
         titles = (
             ("correlation", "(a) correlation", 0.0),
             ("sign_agreement", "(b) same sign", 0.5),
@@ -96,16 +95,12 @@ class Prediction(Figure):
             panel.set_title(title)
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [
-            {"setting": label, "seed": run.seed} | quality(run)._asdict()
-            for label, runs in results.measured(self.arms(results.plan)).items()
-            for run in runs
-        ]
+    def columns(self, run: Run) -> dict[str, object]:
+        return quality(run)._asdict()
 
     def checks(self, results: Results) -> list[Check]:
-        checks = []
-        for label, runs in results.measured(self.arms(results.plan)).items():
+        checks, found = [], self.finished(results)
+        for label, runs in found.items():
             pairs = [(judged(run, ENTROPY_PREDICTED_CHANGE), judged(run, ENTROPY_OBSERVED_CHANGE)) for run in runs]
             checks.append(
                 correlated(
@@ -114,7 +109,7 @@ class Prediction(Figure):
                     reason="Where the entropy hardly moves, the noise of a batch is most of what is observed.",
                 )
             )
-        of_arms = [[quality(run) for run in runs] for runs in results.measured(self.arms(results.plan)).values()]
+        of_arms = [[quality(run) for run in runs] for runs in found.values()]
         count = min(len(of_arm) for of_arm in of_arms)
         by_seed = [Quality(*np.mean([of_arm[place] for of_arm in of_arms], axis=0)) for place in range(count)]
         checks += [

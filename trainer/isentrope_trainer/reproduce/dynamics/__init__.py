@@ -1,1 +1,1 @@
-"""Figures of arXiv 2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning: a file each."""
+"""Figures of arXiv 2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from isentrope_trainer.reproduce.drawing import course, panels
+from isentrope_trainer.reproduce.drawing import Picture, courses, panels
 from isentrope_trainer.reproduce.evidence import higher
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, paired
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 BASELINE = "all tokens"
 SAMPLES = {"positive": "positive samples (A > 0)", "negative": "negative samples (A < 0)"}
@@ -42,26 +38,21 @@ class MaskedSigns(Figure):
         }
 
     def draw(self, results: Results) -> Picture:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         picture, axes = panels(2, 2)
         for column, (scope, title) in enumerate(SAMPLES.items()):
-            shown = [BASELINE, _label(scope, "positive"), _label(scope, "negative")]
+            labels = (BASELINE, _label(scope, "positive"), _label(scope, "negative"))
+            shown = {label.split(": ")[-1]: found[label] for label in labels}
             for row, (metric, unit) in enumerate(((ENTROPY_MEAN, "entropy, nats"), (REWARD_MEAN, "reward"))):
-                panel = axes[2 * row + column]
-                for index, label in enumerate(shown):
-                    course(panel, results.runs(arms[label]), metric, label=label.split(": ")[-1], index=index)
-                panel.set_title(f"({'abcd'[2 * row + column]}) {title}")
-                panel.set_xlabel("step")
-                panel.set_ylabel(unit)
+                courses(axes[2 * row + column], shown, metric, unit)
+                axes[2 * row + column].set_title(f"({'abcd'[2 * row + column]}) {title}")
             axes[column].legend()
         return picture
 
     def checks(self, results: Results) -> list[Check]:
-        arms = self.arms(results.plan)
-
+        found = self.finished(results)
         checks = []
-        for scope, raises in (("positive", "positive"), ("negative", "negative")):
-            lowers = "negative" if raises == "positive" else "positive"
+        for scope, raises, lowers in (("positive", "positive", "negative"), ("negative", "negative", "positive")):
             keeps, loses = _label(scope, raises), _label(scope, lowers)
             for statement, above, below in (
                 (f"{keeps} ends higher than {BASELINE}", keeps, BASELINE),
@@ -70,7 +61,7 @@ class MaskedSigns(Figure):
                 checks.append(
                     higher(
                         statement,
-                        *results.paired(arms[above], arms[below], lambda run: run.end(ENTROPY_MEAN)),
+                        *paired(found[above], found[below], lambda run: run.end(ENTROPY_MEAN)),
                         unit="nats",
                         reason=(
                             "Leaving tokens out changes what is learned, too, and the answers then sampled; and to first order the "

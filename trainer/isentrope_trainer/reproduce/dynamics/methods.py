@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from isentrope_trainer.evaluation import PASS_RATE_BINS
-from isentrope_trainer.reproduce.drawing import bars, look, panels
+from isentrope_trainer.reproduce.drawing import Picture, bars, look, panels
+from isentrope_trainer.reproduce.dynamics.thresholds import clipping
 from isentrope_trainer.reproduce.evidence import higher, spread
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, EVAL_PASS_AT_K
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-
 PASS_RATE = "eval/pass_rate/{}"
 """Share of the held-out problems in a bin of `PASS_RATE_BINS`."""
-CLIP_B = {"method": "clip_b", "mu_low": 1.0, "mu_high": 1.0, "scope": "all"}
-CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0, "scope": "all"}
+CLIP_B, CLIP_V = clipping("clip_b"), clipping("clip_v")
 METHODS: Mapping[str, Mapping[str, Any] | None] = {
     "GRPO": None,
     "GRPO + Clip_B": CLIP_B,
@@ -63,7 +60,7 @@ class Tables(Figure):
         return method_arms(plan)
 
     def draw(self, results: Results) -> Picture:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         picture, axes = panels(1, 3, height=3.2)
         shown = (
             (EVAL_AVG_AT_K, "Avg@K, held out"),
@@ -72,34 +69,24 @@ class Tables(Figure):
         )
         for panel, letter, (metric, unit) in zip(axes, "abc", shown, strict=True):
             steps = 10 if metric == ENTROPY_MEAN else 1
-            bars(
-                panel,
-                list(arms),
-                [[run.end(metric, steps) for run in results.runs(arm)] for arm in arms.values()],
-                unit=unit,
-            )
+            ends = [[run.end(metric, steps) for run in runs] for runs in found.values()]
+            bars(panel, list(found), ends, unit=unit)
             panel.set_title(f"({letter})")
             if letter != "a":
                 panel.set_yticklabels([])
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [
-            {
-                "arm": label,
-                "seed": run.seed,
-                "avg_at_k_start": run.start(EVAL_AVG_AT_K, 1),
-                "avg_at_k": last(run, EVAL_AVG_AT_K),
-                "pass_at_k_start": run.start(EVAL_PASS_AT_K, 1),
-                "pass_at_k": last(run, EVAL_PASS_AT_K),
-                "entropy_end": run.end(ENTROPY_MEAN),
-            }
-            for label, arm in self.arms(results.plan).items()
-            for run in results.runs(arm)
-        ]
+    def columns(self, run: Run) -> dict[str, object]:
+        return {
+            "avg_at_k_start": run.start(EVAL_AVG_AT_K, 1),
+            "avg_at_k": last(run, EVAL_AVG_AT_K),
+            "pass_at_k_start": run.start(EVAL_PASS_AT_K, 1),
+            "pass_at_k": last(run, EVAL_PASS_AT_K),
+            "entropy_end": run.end(ENTROPY_MEAN),
+        }
 
     def checks(self, results: Results) -> list[Check]:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         reason = (
             "A short task whose answers a million parameters can learn: what exploration finds late counts for less than what is "
             "learned early, and entropy that is kept costs sampled answers."
@@ -108,13 +95,10 @@ class Tables(Figure):
         for base in ("GRPO", "PPO"):
             for method in ("Clip_B", "Clip_V"):
                 for metric, name in ((EVAL_AVG_AT_K, "Avg@K"), (EVAL_PASS_AT_K, "Pass@K")):
-                    sides = results.paired(arms[f"{base} + {method}"], arms[base], partial(last, metric=metric))
+                    sides = paired(found[f"{base} + {method}"], found[base], partial(last, metric=metric))
                     checks.append(higher(f"{base} + {method} has a higher {name} than {base}", *sides, reason=reason))
         others = [label for label in METHODS if label not in ("GRPO", "GRPO + Clip_B", "GRPO + Clip_V")]
-        means = {
-            label: [last(run, EVAL_PASS_AT_K) for run in results.runs(arms[label])]
-            for label in (*others, "GRPO + Clip_V")
-        }
+        means = {label: [last(run, EVAL_PASS_AT_K) for run in runs] for label, runs in found.items()}
         best = max(others, key=lambda label: float(np.mean(means[label])))
         mine, its = means["GRPO + Clip_V"], means[best]
         checks.append(
@@ -140,22 +124,17 @@ class PassRates(Figure):
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        return {
-            label: arm
-            for label, arm in method_arms(plan).items()
-            if label in ("GRPO", "GRPO + Clip_B", "GRPO + Clip_V")
-        }
+        arms = method_arms(plan)
+        return {label: arms[label] for label in ("GRPO", "GRPO + Clip_B", "GRPO + Clip_V")}
 
     def draw(self, results: Results) -> Picture:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         picture, (axes,) = panels(1, 1, height=2.8)
-        groups = {"before training": (next(iter(arms.values())), "start")} | {
-            label: (arm, "end") for label, arm in arms.items()
-        }
+        groups = {"before training": (found["GRPO"], "start")}
+        groups |= {label: (runs, "end") for label, runs in found.items()}
         width = 0.8 / len(groups)
         hatches = ("", "//", "..", "xx")
-        for index, (label, (arm, when)) in enumerate(groups.items()):
-            runs = results.runs(arm)
+        for index, (label, (runs, when)) in enumerate(groups.items()):
             shares = np.array(
                 [[100 * getattr(run, when)(PASS_RATE.format(name), 1) for name in PASS_RATE_BINS] for run in runs]
             )
@@ -174,15 +153,15 @@ class PassRates(Figure):
         return [
             {"arm": label, "seed": run.seed, "when": when}
             | {f"share {name} %": getattr(run, when)(PASS_RATE.format(name), 1) for name in PASS_RATE_BINS}
-            for label, arm in self.arms(results.plan).items()
-            for run in results.runs(arm)
+            for label, runs in self.finished(results).items()
+            for run in runs
             for when in ("start", "end")
         ]
 
     def checks(self, results: Results) -> list[Check]:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         never, always = (PASS_RATE.format(name) for name in (PASS_RATE_BINS[0], PASS_RATE_BINS[-1]))
-        grpo = results.runs(arms["GRPO"])
+        grpo = found["GRPO"]
         checks = [
             higher(
                 "GRPO: more problems are always solved than before",
@@ -192,7 +171,7 @@ class PassRates(Figure):
             )
         ]
         for method in ("Clip_B", "Clip_V"):
-            sides = results.paired(arms["GRPO"], arms[f"GRPO + {method}"], lambda run: last(run, never))
+            sides = paired(grpo, found[f"GRPO + {method}"], lambda run: last(run, never))
             checks.append(
                 higher(
                     f"{method}: fewer problems are never solved than with GRPO",

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isentrope_trainer.models.family import SIZES
-from isentrope_trainer.reproduce.drawing import course, panels
+from isentrope_trainer.reproduce.drawing import Picture, courses, panels
+from isentrope_trainer.reproduce.dynamics.thresholds import clipping
 from isentrope_trainer.reproduce.evidence import at_most, higher
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
+from isentrope_trainer.settings import SIZES
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN, TRAIN_GRAD_NORM
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-
 SHOWN = ("0.2M", "1.1M", "4.4M")
-CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0, "scope": "all"}
 
 
 def _roughness(run: Run) -> float:
@@ -42,64 +38,54 @@ class Models(Figure):
         return {
             f"{size} {label}": plan.run(control, policy=SIZES[size])
             for size in SHOWN
-            for label, control in (("GRPO", None), ("Clip_V", CLIP_V))
+            for label, control in (("GRPO", None), ("Clip_V", clipping("clip_v")))
         }
 
     def draw(self, results: Results) -> Picture:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         picture, axes = panels(3, len(SHOWN), height=1.9)
         shown = ((ENTROPY_MEAN, "entropy, nats"), (REWARD_MEAN, "reward"), (TRAIN_GRAD_NORM, "gradient norm"))
         for column, size in enumerate(SHOWN):
+            of_size = {label: found[f"{size} {label}"] for label in ("GRPO", "Clip_V")}
             for row, (metric, unit) in enumerate(shown):
-                panel = axes[row * len(SHOWN) + column]
-                for index, label in enumerate(("GRPO", "Clip_V")):
-                    course(panel, results.runs(arms[f"{size} {label}"]), metric, label=label, index=index)
-                if column == 0:
-                    panel.set_ylabel(unit)
-                if row == 0:
-                    panel.set_title(f"{size} parameters")
-                if row == len(shown) - 1:
-                    panel.set_xlabel("step")
+                courses(axes[row * len(SHOWN) + column], of_size, metric, unit)
+            axes[column].set_title(f"{size} parameters")
+        for panel in axes[: -len(SHOWN)]:
+            panel.set_xlabel("")
+        for panel in (panel for place, panel in enumerate(axes) if place % len(SHOWN)):
+            panel.set_ylabel("")
         axes[0].legend()
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [
-            {
-                "arm": label,
-                "seed": run.seed,
-                "entropy_start": run.start(ENTROPY_MEAN),
-                "entropy_end": run.end(ENTROPY_MEAN),
-                "reward_end": run.end(REWARD_MEAN),
-                "gradient_norm_median": float(np.nanmedian(run.series(TRAIN_GRAD_NORM))),
-                "gradient_norm_99_over_median": _roughness(run),
-            }
-            for label, arm in self.arms(results.plan).items()
-            for run in results.runs(arm)
-        ]
+    def columns(self, run: Run) -> dict[str, object]:
+        return {
+            "entropy_start": run.start(ENTROPY_MEAN),
+            "entropy_end": run.end(ENTROPY_MEAN),
+            "reward_end": run.end(REWARD_MEAN),
+            "gradient_norm_median": float(np.nanmedian(run.series(TRAIN_GRAD_NORM))),
+            "gradient_norm_99_over_median": _roughness(run),
+        }
 
     def checks(self, results: Results) -> list[Check]:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         checks = []
         for size in SHOWN:
-            pair = (arms[f"{size} Clip_V"], arms[f"{size} GRPO"])
-            checks.append(
+            pair = (found[f"{size} Clip_V"], found[f"{size} GRPO"])
+            clipped, plain = paired(*pair, _roughness)
+            checks += [
                 higher(
                     f"{size}: Clip_V ends with more entropy",
-                    *results.paired(*pair, lambda run: run.end(ENTROPY_MEAN)),
+                    *paired(*pair, lambda run: run.end(ENTROPY_MEAN)),
                     unit="nats",
                     reason="The difference is large, but so is its scatter over seeds.",
-                )
-            )
-            clipped, plain = results.paired(*pair, _roughness)
-            checks.append(
+                ),
                 at_most(
                     f"{size}: Clip_V's gradient norm has no larger spikes (99 % quantile over median, ratio below 1.25)",
                     [one / other for one, other in zip(clipped, plain, strict=True)],
                     1.25,
                     reason="A norm of few tokens: spikes of single batches decide the quantile.",
-                )
-            )
+                ),
+            ]
         return checks
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,16 +11,12 @@ from scipy import stats
 from torch import Tensor
 
 import isentrope
-from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
-from isentrope_trainer.reproduce.drawing import look, panels
+from isentrope_trainer.reproduce.drawing import Picture, look, panels
 from isentrope_trainer.reproduce.evidence import at_least, correlated, pearson, spread
 from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row
-from isentrope_trainer.settings import TaskConfig
+from isentrope_trainer.settings import PolicyConfig, TaskConfig
 from isentrope_trainer.tasks.base import make_task
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 VOCABULARY, STATES = 64, 200
 STEPS = tuple(10.0**exponent for exponent in (-1, -1.5, -2, -2.5, -3, -3.5, -4))
@@ -50,7 +45,6 @@ class Network:
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Of each row, in nats."""
     logprobs = torch.log_softmax(logits, dim=-1)
     return -(logprobs.exp() * logprobs).sum(dim=-1)
 

@@ -1,1 +1,1 @@
-"""Figures of arXiv 2505.22617, The Entropy Mechanism of Reinforcement Learning: a file each."""
+"""Figures of arXiv 2505.22617, The Entropy Mechanism of Reinforcement Learning."""

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isentrope_trainer.reproduce.drawing import look, panels, smoothed
+from isentrope_trainer.reproduce.drawing import Picture, look, panels, smoothed
 from isentrope_trainer.reproduce.evidence import at_least, correlated
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row
-from isentrope_trainer.reproduce.runs import Run
+from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results
+from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-    from numpy.typing import NDArray
 
 ARM = "GRPO"
 SMOOTHED = 11
@@ -25,7 +20,7 @@ ENTROPY, REWARD = "entropy lost", "reward gained"
 METRICS = {ENTROPY: ENTROPY_MEAN, REWARD: REWARD_MEAN}
 
 
-def share_done(run: Run, metric: str) -> NDArray[np.float64]:
+def share_done(run: Run, metric: str) -> Series:
     """By step, the share of the run's whole change of a metric that is done, from its smoothed course."""
     course = smoothed(run.series(metric), SMOOTHED)
     return np.asarray((course - course[0]) / (course[-1] - course[0]))
@@ -47,12 +42,14 @@ class Consumption(Figure):
         "training, over nine tenths of both in the first third."
     )
 
+    label = ""
+
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {ARM: plan.run()}
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 2)
-        runs = results.runs(self.arms(results.plan)[ARM])
+        runs = self.finished(results)[ARM]
         for panel, metric, unit in zip(axes, METRICS.values(), ("entropy, nats", "reward"), strict=True):
             for index, run in enumerate(runs):
                 as_look = look(index)
@@ -68,19 +65,15 @@ class Consumption(Figure):
         axes[0].legend()
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [
-            {"seed": run.seed}
-            | {
-                f"{label.replace(' ', '_')}_by_{name}": share_at(run, metric, place)
-                for label, metric in METRICS.items()
-                for name, place in (("twelfth", TWELFTH), ("third", THIRD))
-            }
-            for run in results.runs(self.arms(results.plan)[ARM])
-        ]
+    def columns(self, run: Run) -> dict[str, object]:
+        return {
+            f"{label.replace(' ', '_')}_by_{name}": share_at(run, metric, place)
+            for label, metric in METRICS.items()
+            for name, place in (("twelfth", TWELFTH), ("third", THIRD))
+        }
 
     def checks(self, results: Results) -> list[Check]:
-        runs = results.runs(self.arms(results.plan)[ARM])
+        runs = self.finished(results)[ARM]
         shorter = (
             "These runs end long before the entropy is used up, so that less of the whole lies at their beginning."
         )

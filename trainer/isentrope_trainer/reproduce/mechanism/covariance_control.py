@@ -1,13 +1,16 @@
-"""Fig. 11 and Table 2: Clip-Cov and KL-Cov against GRPO, with several updates a batch as their authors have it."""
+"""Fig. 11 to 13 and Table 2: Clip-Cov and KL-Cov against GRPO, and the entropy against their share of tokens and coefficient.
+
+With several updates a batch, as their authors have it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from isentrope_trainer.reproduce.drawing import course, panels
-from isentrope_trainer.reproduce.evidence import higher
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.drawing import Picture, against, courses, panels
+from isentrope_trainer.reproduce.evidence import higher, trend
+from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, by_seed, paired
+from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig
 from isentrope_wire.metrics import (
@@ -19,24 +22,22 @@ from isentrope_wire.metrics import (
     REWARD_MEAN,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-
 BASELINE, CLIP_HIGHER = "GRPO", "GRPO, clip-higher"
 CLIP_COV, KL_COV = "Clip-Cov", "KL-Cov"
 OPEN = LossConfig(clip_low=None, clip_high=None)
 """Their authors open PPO's clip where a method of theirs selects the tokens instead."""
 # Batches are thousands of times smaller here than theirs: a share of 2e-4 would be less than one token.
 CLIP_RATIO, KL_RATIO, KL_COEFFICIENT = 0.005, 0.01, 1.0
+RATIOS = (0.001, 0.005, 0.02)
+COEFFICIENTS = (0.2, KL_COEFFICIENT, 5.0)
+KNOBS = {"Clip-Cov, share": RATIOS, "KL-Cov, share": RATIOS, "KL-Cov, coefficient": COEFFICIENTS}
 
 
 def clip_cov(ratio: float = CLIP_RATIO) -> dict[str, object]:
-    """A control document."""
     return {"method": "clip_cov", "parameters": {"ratio": ratio}}
 
 
 def kl_cov(ratio: float = KL_RATIO, coefficient: float = KL_COEFFICIENT) -> dict[str, object]:
-    """A control document."""
     return {"method": "kl_cov", "parameters": {"k": ratio, "beta": coefficient}}
 
 
@@ -63,50 +64,87 @@ class CovarianceControl(Figure):
             (REWARD_MEAN, "reward"),
         )
         for panel, (metric, unit) in zip(axes, panelled, strict=True):
-            for index, (label, arm) in enumerate(self.arms(results.plan).items()):
-                course(panel, results.runs(arm), metric, label=label, index=index, smooth=25)
-            panel.set_xlabel("step")
-            panel.set_ylabel(unit)
+            courses(panel, self.finished(results), metric, unit, smooth=25)
         axes[0].legend()
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [
-            {
-                "arm": label,
-                "seed": run.seed,
-                "entropy_end": run.end(ENTROPY_MEAN),
-                "reward_end": run.end(REWARD_MEAN),
-                "avg_at_k": run.end(EVAL_AVG_AT_K, 1),
-                "pass_at_k": run.end(EVAL_PASS_AT_K, 1),
-                "clipped_fraction": run.mean(CLIP_FRACTION),
-            }
-            for label, arm in self.arms(results.plan).items()
-            for run in results.runs(arm)
-        ]
+    def columns(self, run: Run) -> dict[str, object]:
+        return {
+            "entropy_end": run.end(ENTROPY_MEAN),
+            "reward_end": run.end(REWARD_MEAN),
+            "avg_at_k": run.end(EVAL_AVG_AT_K, 1),
+            "pass_at_k": run.end(EVAL_PASS_AT_K, 1),
+            "clipped_fraction": run.mean(CLIP_FRACTION),
+        }
 
     def checks(self, results: Results) -> list[Check]:
-        arms = self.arms(results.plan)
-
-        def ends(left: str, right: str, metric: str, steps: int) -> tuple[list[float], list[float]]:
-            pairs = results.pairs(arms[left], arms[right])
-            return [run.end(metric, steps) for run, _ in pairs], [run.end(metric, steps) for _, run in pairs]
-
+        found = self.finished(results)
         short = "In so few steps GRPO does not yet run out of entropy, so that what is kept is not yet worth reward."
+        checks = []
+        for method in (CLIP_COV, KL_COV):
+            entropies = paired(found[method], found[BASELINE], lambda run: run.end(ENTROPY_MEAN))
+            answers = paired(found[method], found[BASELINE], lambda run: run.end(EVAL_AVG_AT_K, 1))
+            checks += [
+                higher(f"{method} ends with more entropy than GRPO", *entropies, unit="nats"),
+                higher(f"{method} ends with a higher Avg@K than GRPO", *answers, reason=short),
+            ]
+        return checks
+
+
+class CovarianceKnobs(Figure):
+    name = "mechanism-12"
+    paper = MECHANISM
+    number = "Fig. 12 and 13"
+    title = "shares and coefficients of Clip-Cov and KL-Cov"
+    claim = (
+        "The share of restricted tokens and the coefficient set the entropy: the more is restricted, the higher it is."
+    )
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        def run(control: dict[str, object]) -> RunSettings:
+            return plan.run(control, loss=OPEN, **plan.off_policy)
+
+        return {
+            **{_label("Clip-Cov, share", ratio): run(clip_cov(ratio)) for ratio in RATIOS},
+            **{_label("KL-Cov, share", ratio): run(kl_cov(ratio)) for ratio in RATIOS},
+            **{_label("KL-Cov, coefficient", value): run(kl_cov(KL_RATIO, value)) for value in COEFFICIENTS},
+        }
+
+    def draw(self, results: Results) -> Picture:
+        found = self.finished(results)
+        picture, axes = panels(2, 3)
+        for column, (knob, values) in enumerate(KNOBS.items()):
+            of_values = {f"{value:g}": found[_label(knob, value)] for value in values}
+            courses(axes[column], of_values, ENTROPY_MEAN, "" if column else "entropy, nats", smooth=25)
+            axes[column].set_title(knob)
+            axes[column].legend()
+            ends = [[run.end(ENTROPY_MEAN) for run in runs] for runs in of_values.values()]
+            below = axes[3 + column]
+            against(below, values, ends, label="", index=1)
+            below.set_xscale("log")
+            below.set_xticks(values, list(of_values))
+            below.minorticks_off()
+            below.set_xlabel(knob.split(", ")[1])
+        axes[3].set_ylabel("entropy at the end, nats")
+        return picture
+
+    def checks(self, results: Results) -> list[Check]:
+        found = self.finished(results)
         return [
-            check
-            for method in (CLIP_COV, KL_COV)
-            for check in (
-                higher(
-                    f"{method} ends with more entropy than GRPO", *ends(method, BASELINE, ENTROPY_MEAN, 10), unit="nats"
-                ),
-                higher(
-                    f"{method} ends with a higher Avg@K than GRPO",
-                    *ends(method, BASELINE, EVAL_AVG_AT_K, 1),
-                    reason=short,
-                ),
+            trend(
+                f"{knob}: the larger, the more entropy is kept",
+                values,
+                by_seed([found[_label(knob, value)] for value in values], lambda run: run.end(ENTROPY_MEAN)),
+                rising=True,
+                unit="nats",
+                reason="With few tokens a step, a small share selects none in most steps.",
             )
+            for knob, values in KNOBS.items()
         ]
 
 
-FIGURES = (CovarianceControl(),)
+def _label(knob: str, value: float) -> str:
+    return f"{knob} {value:g}"
+
+
+FIGURES = (CovarianceControl(), CovarianceKnobs())

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from isentrope_trainer.reproduce.drawing import course, panels
+from isentrope_trainer.reproduce.drawing import Picture, courses, panels
 from isentrope_trainer.reproduce.evidence import higher, trend
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, by_seed
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
 
 BONUSES = (0.0, 0.001, 0.01, 0.03)
 DIVERGENCES = (0.0, 0.01, 0.05, 0.2)
@@ -36,40 +32,34 @@ class Regularisers(Figure):
         }
 
     def draw(self, results: Results) -> Picture:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
         picture, axes = panels(2, 2)
         for row, (kind, title) in enumerate((("bonus", "entropy bonus"), ("KL", "KL to the reference"))):
-            shown = [label for label in arms if label.startswith(kind)]
+            shown = {label: runs for label, runs in found.items() if label.startswith(kind)}
             for panel, metric, unit in zip(
                 axes[2 * row : 2 * row + 2], (ENTROPY_MEAN, REWARD_MEAN), ("entropy, nats", "reward"), strict=True
             ):
-                for index, label in enumerate(shown):
-                    course(panel, results.runs(arms[label]), metric, label=label, index=index)
+                courses(panel, shown, metric, unit)
                 panel.set_title(title)
-                panel.set_xlabel("step")
-                panel.set_ylabel(unit)
             axes[2 * row].legend()
         return picture
 
     def checks(self, results: Results) -> list[Check]:
-        arms = self.arms(results.plan)
+        found = self.finished(results)
 
         def ends(kind: str, values: tuple[float, ...], metric: str) -> list[list[float]]:
             """[seeds][values]."""
-            of_arms = [
-                {run.seed: run.end(metric) for run in results.runs(arms[f"{kind} {value:g}"])} for value in values
-            ]
-            return [[of_arm[seed] for of_arm in of_arms] for seed in sorted(set.intersection(*map(set, of_arms)))]
+            return by_seed([found[f"{kind} {value:g}"] for value in values], lambda run: run.end(metric))
 
         bonus, divergence = ends("bonus", BONUSES, ENTROPY_MEAN), ends("KL", DIVERGENCES, ENTROPY_MEAN)
-        starts = {run.seed: run.start(ENTROPY_MEAN) for run in results.runs(arms[f"bonus {BONUSES[-1]:g}"])}
+        starts = [run.start(ENTROPY_MEAN) for run in found[f"bonus {BONUSES[-1]:g}"]]
         of_bonus, of_divergence = ends("bonus", BONUSES, REWARD_MEAN), ends("KL", DIVERGENCES, REWARD_MEAN)
         return [
             trend("the larger the bonus, the higher the entropy ends", BONUSES, bonus, rising=True, unit="nats"),
             higher(
                 f"a bonus of {BONUSES[-1]:g} lifts the entropy above its start",
                 [row[-1] for row in bonus],
-                list(starts.values()),
+                starts,
                 unit="nats",
                 reason="These runs are short, and rewards hold the entropy down as long as there is something to learn.",
             ),

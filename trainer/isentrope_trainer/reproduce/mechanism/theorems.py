@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isentrope_trainer.reproduce.drawing import look, panels
+from isentrope_trainer.reproduce.drawing import Picture, averaged, look, panels
 from isentrope_trainer.reproduce.evidence import at_least, at_most, higher, pearson
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row
-from isentrope_trainer.reproduce.runs import Run
+from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results
+from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import (
     COVARIANCE_ADVANTAGE_DISCRIMINATOR,
@@ -18,32 +17,24 @@ from isentrope_wire.metrics import (
     ENTROPY_OBSERVED_CHANGE,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
-    from numpy.typing import NDArray
-
-    Values = NDArray[np.float64]
-
 ARM = "GRPO"
 POLICIES, ACTIONS = 200, 64
 STEP = 1e-4
-BETA_1 = 0.9
-"""Of the optimiser: its updates go along past gradients too, so the regressors are averaged as it averages them."""
 GRADIENTS = {"policy gradient": "Theorem 1", "natural gradient": "Theorem 2"}
 
 
-def entropy(logits: Values) -> float:
+def entropy(logits: Series) -> float:
     """Of softmax(logits), in nats."""
     p = _softmax(logits)
     return float(-np.sum(p * np.log(p)))
 
 
-def _softmax(logits: Values) -> Values:
+def _softmax(logits: Series) -> Series:
     weights = np.exp(logits - logits.max())
     return np.asarray(weights / weights.sum())
 
 
-def covariances(p: Values, advantages: Values) -> dict[str, float]:
+def covariances(p: Series, advantages: Series) -> dict[str, float]:
     """Under p: Cov(log p, p A) with A centred, which is Theorem 1's, and Cov(log p, A), which is Theorem 2's."""
     centred = advantages - p @ advantages
     logs = np.log(p)
@@ -53,7 +44,7 @@ def covariances(p: Values, advantages: Values) -> dict[str, float]:
     }
 
 
-def table_of_updates(seed: int) -> dict[str, Values]:
+def table_of_updates(seed: int) -> dict[str, Series]:
     """Single updates of random policies: by gradient, an array [policies, 2] of -step * covariance and the true change."""
     random = np.random.default_rng(seed)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in GRADIENTS}
@@ -68,17 +59,8 @@ def table_of_updates(seed: int) -> dict[str, Values]:
     return {name: np.array(rows) for name, rows in found.items()}
 
 
-def averaged(series: Values) -> Values:
-    """As Adam averages gradients, bias-corrected."""
-    mean, out = 0.0, []
-    for step, value in enumerate(np.nan_to_num(series), start=1):
-        mean = BETA_1 * mean + (1 - BETA_1) * value
-        out.append(mean / (1 - BETA_1**step))
-    return np.array(out)
-
-
 def correlation(run: Run, metric: str) -> float:
-    """Of the averaged covariance with the entropy's observed decrease."""
+    """Of the covariance, averaged as the optimiser averages gradients, with the entropy's observed decrease."""
     return pearson(averaged(run.series(metric)), -run.series(ENTROPY_OBSERVED_CHANGE))
 
 
@@ -91,6 +73,8 @@ class Theorems(Figure):
         "A policy-gradient update changes the entropy by -eta Cov(log p, p A), a natural one by -eta Cov(log p, A), to first order; "
         "in training, the covariance follows the observed change."
     )
+
+    label = ""
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {ARM: plan.run()}
@@ -106,7 +90,7 @@ class Theorems(Figure):
             panel.set_title(f"{theorem}: {name}")
             panel.set_xlabel("predicted, 1e-6 nats")
             panel.set_ylabel("true, 1e-6 nats")
-        runs = results.runs(self.arms(results.plan)[ARM])
+        runs = self.finished(results)[ARM]
         for index, metric in enumerate((COVARIANCE_ADVANTAGE_DISCRIMINATOR, COVARIANCE_ADVANTAGE_LOGPROB)):
             values = [correlation(run, metric) for run in runs]
             axes[2].plot([index] * len(values), values, look(index + 1).marker, color=look(index + 1).color)
@@ -117,20 +101,17 @@ class Theorems(Figure):
         axes[2].set_ylabel("correlation with the decrease")
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [
-            {
-                "seed": run.seed,
-                "largest_error_policy_gradient": _error(table_of_updates(run.seed)["policy gradient"]),
-                "largest_error_natural_gradient": _error(table_of_updates(run.seed)["natural gradient"]),
-                "correlation_theorem_1": correlation(run, COVARIANCE_ADVANTAGE_DISCRIMINATOR),
-                "correlation_theorem_2": correlation(run, COVARIANCE_ADVANTAGE_LOGPROB),
-            }
-            for run in results.runs(self.arms(results.plan)[ARM])
-        ]
+    def columns(self, run: Run) -> dict[str, object]:
+        updates = table_of_updates(run.seed)
+        return {
+            "largest_error_policy_gradient": _error(updates["policy gradient"]),
+            "largest_error_natural_gradient": _error(updates["natural gradient"]),
+            "correlation_theorem_1": correlation(run, COVARIANCE_ADVANTAGE_DISCRIMINATOR),
+            "correlation_theorem_2": correlation(run, COVARIANCE_ADVANTAGE_LOGPROB),
+        }
 
     def checks(self, results: Results) -> list[Check]:
-        runs = results.runs(self.arms(results.plan)[ARM])
+        runs = self.finished(results)[ARM]
         exact = [
             at_most(
                 f"{theorem}: single updates with a step of {STEP:g} are as predicted",
@@ -155,7 +136,7 @@ class Theorems(Figure):
         ]
 
 
-def _error(rows: Values) -> float:
+def _error(rows: Series) -> float:
     """Largest difference of prediction and truth, as a share of the largest true change."""
     return float(np.abs(rows[:, 0] - rows[:, 1]).max() / np.abs(rows[:, 1]).max())
 

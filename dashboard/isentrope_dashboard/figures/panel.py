@@ -1,0 +1,296 @@
+"""A chart over steps as a row of a table (`panels.PANELS`): what it reads, and how it is drawn from what was read (`Shown`)."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from isentrope_dashboard import theme
+from isentrope_dashboard.figures.chart import (
+    EMPTY,
+    Chart,
+    Scale,
+    percent_texts,
+    positive,
+    tick_texts,
+    value_range,
+)
+from isentrope_dashboard.formatting import number, percent
+from isentrope_dashboard.theme import Scheme
+from isentrope_wire.answers import HistogramColumns, SeriesColumns, StepReport
+from isentrope_wire.control_answers import ControlVersion, EntropyPerformance
+from isentrope_wire.metrics import Metric
+from isentrope_wire.numbers import decimals_of, fixed
+
+Figure: TypeAlias = dict[str, Any]
+
+NEXT_STEPS = 50
+"""How far forecasts go."""
+HEIGHT, LABEL_PIXELS = 196, 13
+"""Of a chart with names at its lines' ends, and the least distance of two of them."""
+MARGIN = {"l": 48, "r": 104, "t": 8, "b": 24}
+CHARACTER_SHARE = 0.011
+"""Of the width: one character of a label."""
+REST = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened at a step."""
+
+    step: int
+    label: str
+    """In a few characters."""
+    kind: str = "control"
+    """`control`, `watch` or `act`."""
+    text: str = ""
+    """In a sentence, shown on hover."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A straight line from the newest entropy, or from the step at which a control was applied."""
+
+    label: str
+    start: int
+    entropy: float
+    """At the start, in nats."""
+    slope: float
+    """In nats a step."""
+    slope_low: float | None = None
+    slope_high: float | None = None
+    helps: bool = False
+    """Whether it is the line with the control; else the one without."""
+    name: str = ""
+    """Of its trace and its label: the browser hides what is `suggested` while it draws what the form has."""
+    clip_fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What was read for the panels of a tab, and how the reader looks at it."""
+
+    scheme: Scheme
+    scale: Scale
+    first: int
+    """Of the window."""
+    last: int
+    """The newest step; the zone of the next steps begins there."""
+    zoom: tuple[float, float] | None = None
+    """In units of the scale."""
+    smooth: bool = True
+    is_live: bool = True
+    """Whether the next steps are shown, too."""
+    marks: Sequence[Mark] = ()
+    forecasts: Sequence[Forecast] = ()
+    early_level: float | None = None
+    series: Mapping[str, SeriesColumns] = field(default_factory=dict)
+    histograms: Mapping[str, HistogramColumns] = field(default_factory=dict)
+    history: Sequence[ControlVersion] = ()
+    law: EntropyPerformance | None = None
+    chosen: int | None = None
+    """The step that the reader chose, with its report."""
+    report: StepReport | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of the x axis, in units of the scale."""
+        if self.zoom is not None:
+            return self.zoom
+        beyond = NEXT_STEPS + max(2, (self.last - self.first) // 20) if self.is_live else 0
+        return self.scale.at(self.first), self.scale.at(max(self.last + beyond, self.first + 1))
+
+    def columns(self, name: str) -> SeriesColumns:
+        """A metric; EMPTY where it was not reported."""
+        return self.series.get(name, EMPTY)
+
+    def share(self, place: float) -> float:
+        """A place as a share of the width."""
+        first, last = self.ends
+        return (place - first) / ((last - first) or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric in a panel."""
+
+    metric: str
+    label: str
+    """Plotly's markup."""
+    color: str
+    """By its name in the theme, or the number of one of its lines."""
+    dash: str = "solid"
+    width: float = 1.6
+    smooth: bool = True
+    """Whether the reader's smoothing applies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What a histogram in every report counts."""
+
+    histogram: Metric
+    symbol: str
+    """Plotly's markup."""
+    mean: str = ""
+    """Metric that thresholds are counted from; empty: from 0."""
+    std: str = ""
+    """Metric that thresholds are multiples of; empty: none lie on this quantity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One chart: of lines, unless `draw` says otherwise."""
+
+    name: str
+    title: str
+    unit: str
+    says: str
+    """What it shows, read by screen readers."""
+    needs: str
+    """What a run must report for it, in a sentence."""
+    height: int = HEIGHT
+    lines: Sequence[Line] = ()
+    reads: Sequence[str] = ()
+    """Metrics beside those of the lines."""
+    quantity: Quantity | None = None
+    draw: Callable[[Panel, Shown], Figure | str] | None = None
+    """Returns plotly's JSON, or why there is nothing to see."""
+    keys: Sequence[tuple[str, str, str]] = ()
+    """What is drawn, named above the chart: word, kind of the sample, colour. Without them the lines' ends have names."""
+    zooms: bool = True
+    """Whether its x axis is that of the steps."""
+    signs: Sequence[str] = ()
+    """There is something to see when one of these was measured; empty: any of its lines."""
+    written: Callable[[float | None], str] = number
+    log: bool = False
+    from_zero: bool = False
+    share: bool = False
+    """Of a whole: per cent from 0 to at most 100."""
+    least_top: float | None = None
+    """The value axis reaches at least so far."""
+    band: tuple[str, str] | None = None
+    """Metrics of its lower and upper end."""
+    forecast: str = ""
+    """Field of `Forecast` that is drawn ahead, as a level."""
+    names_controls: bool = False
+    at_rest: float | None = None
+    """The value of every line where there is nothing to see; a run that never leaves it by REST has no chart."""
+    rest: str = ""
+    """What it means that there is nothing to see, in a sentence."""
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of everything that it reads as a series."""
+        return [*(line.metric for line in self.lines), *(self.band or ()), *self.reads]
+
+    def figure(self, shown: Shown) -> Figure | str:
+        """Plotly's JSON, or why there is nothing to see."""
+        return (self.draw or draw_lines)(self, shown)
+
+
+def absent(panel: Panel, shown: Shown) -> str:
+    """Why a panel of lines has nothing to show; empty where it has."""
+    measured = {line.metric: shown.columns(line.metric) for line in panel.lines if shown.columns(line.metric).step}
+    if not measured:
+        return panel.needs
+    values = [value for columns in measured.values() for value in columns.value if math.isfinite(value)]
+    rests = panel.at_rest is not None and all(abs(value - panel.at_rest) < REST for value in values)
+    return panel.rest if rests or (panel.signs and not measured.keys() & set(panel.signs)) else ""
+
+
+def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
+    """A chart with its x axis, the zone of the next steps, the applied controls."""
+    chart = Chart(shown.scheme, shown.scale)
+    chart.x_axis(*shown.ends, most=most)
+    if shown.is_live:
+        end = shown.last + NEXT_STEPS * 2 if shown.zoom is None else shown.scale.step_at(shown.zoom[1])
+        chart.zone(shown.last, end, chart.ink["future"])
+        chart.mark(shown.last, chart.ink["zero"], dash="solid")
+    free_from = math.inf
+    for mark in reversed([mark for mark in shown.marks if mark.kind == "control"]):
+        share = shown.share(chart.scale.at(mark.step))
+        if not 0 <= share <= 1:
+            continue
+        chart.mark(mark.step, chart.ink["faint"])
+        width = CHARACTER_SHARE * len(mark.label) + 0.02
+        if panel.names_controls and mark.label and share + width < free_from:
+            free_from = share
+            anchor, shift = ("right", -4) if share + width > 1 else ("left", 4)
+            chart.label(html.escape(mark.label), x=mark.step, y=1, yref="paper", yanchor="top",
+                        xanchor=anchor, xshift=shift)  # fmt: skip
+    return chart
+
+
+def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
+    """The panel's lines over its band, and the forecasts; where `keys` do not name the lines, their ends do."""
+    why = absent(panel, shown)
+    if why:
+        return why
+    chart = begin(panel, shown, most=7 if panel.keys else 6)
+    found = [(line, shown.columns(line.metric)) for line in panel.lines if shown.columns(line.metric).step]
+    series = [positive(columns) if panel.log else columns for _, columns in found]
+    written = percent if panel.share else panel.written
+    ahead = [(line, value) for line in shown.forecasts if (value := _ahead(panel, line)) is not None]
+    if panel.log:
+        low, high = chart.log_axis(series, written=_plain, room=0.06)
+    else:
+        from_zero = panel.share or panel.from_zero
+        top = max([value for _, value in ahead] + [panel.least_top]) if panel.least_top is not None else None
+        low, high = value_range(series, from_zero=from_zero, low=None if from_zero else 0.0, high=top)
+        high = min(high, 1.02) if panel.share else high
+        chart.y_axis(low, high, written=percent_texts if panel.share else tick_texts, most=6 if panel.keys else 5,
+                     zeroline=not from_zero)  # fmt: skip
+    if panel.band is not None:
+        least, most = panel.band
+        chart.band(shown.columns(least), shown.columns(most), chart.ink["iris_soft"])
+    if shown.chosen is not None:
+        chart.mark(shown.chosen, chart.ink["zero"], dash="solid")
+    ends = []
+    for (line, _), columns in zip(found, series, strict=True):
+        color = theme.LINES[shown.scheme][int(line.color)] if line.color.isdecimal() else chart.ink[line.color]
+        chart.line(columns, name=line.label, color=color, width=line.width, dash=line.dash,
+                   smooth=shown.smooth and line.smooth, written=written)  # fmt: skip
+        newest = next((value for value in reversed(columns.value) if math.isfinite(value)), None)
+        if newest is not None:
+            ends.append((((math.log10(newest) if panel.log else newest) - low) / (high - low), line.label, color))
+    decimals = min(8, max(4, *(decimals_of(value, 1) for line, value in ahead if not line.helps), 0))
+    for forecast, value in ahead:
+        end, color = max(forecast.start, shown.last) + NEXT_STEPS, chart.ink["hold" if forecast.helps else "act"]
+        chart.stroke([shown.last, end], [value, value], color, meta=forecast.name)
+        words = percent(value) if panel.share else fixed(value, decimals)
+        chart.label(f"{html.escape(forecast.label)}  {words}", x=end, y=value, xanchor="right", name=forecast.name,
+                    yanchor="bottom" if forecast.helps else "top", color=color)  # fmt: skip
+    if not panel.keys:
+        chart.layout["margin"] = MARGIN
+        room = LABEL_PIXELS / (HEIGHT - MARGIN["t"] - MARGIN["b"])
+        for y, (_, words, color) in zip(apart([y for y, _, _ in ends], room), ends, strict=True):
+            chart.label(words, at=1, xanchor="left", xshift=5, y=y, yref="paper", yanchor="middle", color=color)
+    return chart.figure()
+
+
+def _ahead(panel: Panel, forecast: Forecast) -> float | None:
+    return getattr(forecast, panel.forecast) if panel.forecast else None
+
+
+def _plain(places: Sequence[float]) -> list[str]:
+    return [f"{value:.6g}" if value >= 1e-4 else f"{value:.0e}".replace("e-0", "e−") for value in places]
+
+
+def apart(places: Sequence[float], room: float) -> list[float]:
+    """Places in [0, 1], moved as little as needed so that any two are `room` apart; their order stays."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    moved = [min(1.0, max(0.0, places[index])) for index in order]
+    for index in range(1, len(moved)):
+        moved[index] = max(moved[index], moved[index - 1] + room)
+    top = 1.0
+    for index in reversed(range(len(moved))):
+        moved[index] = min(moved[index], top)
+        top = moved[index] - room
+    answer = [0.0] * len(places)
+    for place, index in zip(moved, order, strict=True):
+        answer[index] = place
+    return answer

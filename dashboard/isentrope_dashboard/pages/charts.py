@@ -1,0 +1,170 @@
+"""The charts of a tab: reading what their rows in `figures.panels` name, drawing them, and the cards around them; and what
+every chart over steps shares: the axis, the steps shown, and the marks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from dash import html
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
+from isentrope_dashboard.components.basics import chart_card, choice, row
+from isentrope_dashboard.figures.chart import EMPTY, Chart, Scale
+from isentrope_dashboard.figures.panel import Mark, Panel, Shown
+from isentrope_dashboard.formatting import control_markers
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import Alert, HistogramColumns, RunDetail, SeriesColumns
+from isentrope_wire.control_answers import ControlVersion
+from isentrope_wire.metrics import TIME_STEP_SECONDS, TOKEN_COUNT, Metric
+
+CHART_POINTS, HISTOGRAM_POINTS = 600, 120
+BEFORE_CONTROL = 20
+"""Steps shown before the control, in the window that begins with it."""
+
+
+async def read_shown(
+    client: AsyncClient,
+    view: View,
+    run: RunDetail,
+    panels: Sequence[Panel],
+    *,
+    points: int = CHART_POINTS,
+    more: Sequence[str] = (),
+    **known: Any,
+) -> Shown:
+    """Everything that the panels read of a run, in the steps that the reader wants to see.
+
+    Args:
+        points: of each series.
+        more: metrics beside those of the panels.
+        known: further fields of `Shown`.
+    """
+    history, alerts = await asyncio.gather(
+        client.newest(calls.control_history(run.id), 50), client.newest(calls.alerts(run.id), 50)
+    )
+    scale, first, last = await read_range(client, run, view, history)
+    names = list(dict.fromkeys([*more, *(name for panel in panels for name in panel.metrics)]))
+    counted = [panel.quantity.histogram for panel in panels if panel.quantity is not None]
+    found: asyncio.Future[list[HistogramColumns]] = asyncio.gather(
+        *(
+            client.ask(calls.histograms(run.id, name, from_step=first, to_step=last, points=HISTOGRAM_POINTS))
+            for name in counted
+        )
+    )
+    answer, histograms = await asyncio.gather(
+        client.ask(calls.series(run.id, names, from_step=first, to_step=last, points=points)), found
+    )
+    steps = [each.step for each in answer.series.values()] + [each.step for each in histograms]
+    return Shown(
+        scheme=view.scheme, scale=scale, first=min((each[0] for each in steps if each), default=first or 0), last=run.step or 0, zoom=view.zoom,
+        smooth=view.smooth, marks=marks(history, alerts), history=history, series=answer.series,
+        histograms=dict(zip(counted, histograms, strict=True)), **known,
+    )  # fmt: skip
+
+
+def draw(panels: Sequence[Panel], shown: Shown) -> tuple[dict[str, Any], dict[str, str]]:
+    """The figures by the ids of their charts, and by the titles of the other panels why they have none."""
+    drawn = [(panel, panel.figure(shown)) for panel in panels]
+    return (
+        {f"chart-{panel.name}": found for panel, found in drawn if not isinstance(found, str)},
+        {panel.title: found for panel, found in drawn if isinstance(found, str)},
+    )
+
+
+def note(words: str, view: View) -> dict[str, Any]:
+    """A chart that says in one sentence that it has nothing to show."""
+    chart = Chart(view.scheme)
+    chart.note(words)
+    return chart.figure()
+
+
+def panel_card(panel: Panel) -> html.Section:
+    """The card with the place of the chart."""
+    unit: Any = panel.unit
+    if panel.quantity is not None:
+        letter, _, below = panel.quantity.symbol.partition("<sub>")
+        symbol = [html.I(letter), html.Sub(below.removesuffix("</sub>"))] if below else [html.I(letter)]
+        unit = [*symbol, f", {unit}" if unit else ""]
+    return chart_card(
+        f"chart-{panel.name}", title=panel.title, unit=unit, height=panel.height, says=panel.says, shown=panel.keys,
+        zooms=panel.zooms,
+    )  # fmt: skip
+
+
+async def read_range(
+    client: AsyncClient, run: RunDetail, view: View, history: Sequence[ControlVersion]
+) -> tuple[Scale, int | None, int | None]:
+    """The x axis, and the first and last step to read: of the zoom, or of the window; None: the run's own."""
+    scale = await read_scale(client, run.id, view)
+    if view.zoom is None:
+        return scale, _first_step(run, view, history), None
+    first, last = (scale.step_at(place) for place in view.zoom)
+    return scale, max(0, int(first) - 1), int(last) + 1
+
+
+def _first_step(run: RunDetail, view: View, history: Sequence[ControlVersion]) -> int | None:
+    """Where the reader wants to begin; None: where the run does."""
+    if view.window.isdecimal():
+        return max(0, (run.step or 0) - int(view.window) + 1)
+    applied = _newest_applied(history)
+    if view.window == "control" and applied is not None and applied.applied_step is not None:
+        return max(0, applied.applied_step - BEFORE_CONTROL)
+    return None
+
+
+def _newest_applied(history: Sequence[ControlVersion]) -> ControlVersion | None:
+    return next((item for item in history if item.version > 0 and item.applied_step is not None), None)
+
+
+async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
+    """The x axis that the reader chose; steps where the run reports neither time nor tokens."""
+    if view.axis == "step":
+        return Scale()
+    metric = TIME_STEP_SECONDS if view.axis == "time" else TOKEN_COUNT
+    return Scale.of(view.axis, await read_metric(client, run_id, metric, points=CHART_POINTS))
+
+
+async def read_metric(
+    client: AsyncClient, run_id: str, metric: Metric, *, from_step: int | None = None, points: int | None = None
+) -> SeriesColumns:
+    """A metric under the name that the run gives it; EMPTY where it was never reported."""
+    try:
+        answer = await client.ask(calls.series(run_id, metric.names, from_step=from_step, points=points))
+    except ApiError as error:
+        if error.code == "metric_unknown":
+            return EMPTY
+        raise
+    return next((answer.series[name] for name in metric.names if answer.series[name].step), EMPTY)
+
+
+def marks(history: Sequence[ControlVersion], alerts: Sequence[Alert]) -> list[Mark]:
+    """What the charts mark: applied controls, and the alarms about the entropy."""
+    controls = [Mark(step=step, label=label) for step, label in control_markers(history)]
+    alarms = [
+        Mark(step=alert.step, label=alert.level.capitalize(), kind=str(alert.level), text=alert.message)
+        for alert in alerts
+        if alert.kind in ("collapse", "explosion")
+    ]
+    return sorted([*controls, *alarms], key=lambda mark: mark.step)
+
+
+def looks(view: View, *, log: bool = False) -> list[Component]:
+    """Choices of the x axis and of smoothing; with `log` that of the y axis."""
+    y_axis = choice("log", [("off", "Linear"), ("on", "Log")], view.query.get("log", "off"), "Scale of the y axis")
+    return [
+        choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
+        choice("smooth", [("off", "Raw"), ("on", "Smooth")], "on" if view.smooth else "off", "Smoothing"),
+        *([y_axis] if log else []),
+    ]
+
+
+def tools(view: View, history: Sequence[ControlVersion], *, log: bool = False) -> Component:
+    """What all charts of a tab show: window, axis, smoothing; with `log` the scale of the y axis."""
+    applied = _newest_applied(history)
+    since = [("control", f"Since v{applied.version}")] if applied else []
+    window = [("50", "Last 50"), ("200", "Last 200"), *since, ("all", "All")]
+    return row(choice("window", window, view.window, "Steps shown"), *looks(view, log=log), name="tools")

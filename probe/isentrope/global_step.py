@@ -1,0 +1,134 @@
+"""The vector a rank sends of its step, and the step that the vectors of all ranks are together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from isentrope.methods.what_if import WHAT_IF
+from isentrope.statistics.contributions import CONTRIBUTIONS
+from isentrope.statistics.covariance import (
+    ADVANTAGE_DISCRIMINATOR,
+    ADVANTAGE_LOGPROB,
+    ADVANTAGE_SCORE,
+    COVARIANCE_BINS,
+    GROUPS,
+)
+from isentrope.statistics.mismatch import MISMATCH_SUMS
+from isentrope.statistics.moments import ThresholdStatistics
+from isentrope.statistics.step import DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
+from isentrope.statistics.sums import Layout, RankHeader, StepSums
+from isentrope.statistics.tokens import StepTokens, TokenBatch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+
+SUMS = (
+    *STEP_SUMS,
+    *MISMATCH_SUMS,
+    ADVANTAGE_LOGPROB,
+    ADVANTAGE_SCORE,
+    ADVANTAGE_DISCRIMINATOR,
+    COVARIANCE_BINS,
+    GROUPS,
+    CONTRIBUTIONS,
+    WHAT_IF,
+)
+"""Everything measured in a step."""
+
+LAYOUT = Layout(*SUMS)
+"""The vector of a rank."""
+
+ADDITIVE_FROM = LAYOUT.additive_from
+"""From this column on the vectors of ranks may be added up: most of what there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalStep:
+    """One step, all ranks taken together."""
+
+    sums: StepSums | None
+    """None when no rank gated anything."""
+    failures: int
+    """Failures inside the probe so far, summed over the ranks."""
+    failed_ranks: int
+    """Ranks whose tokens are missing here, because measuring them failed."""
+    steps: tuple[int, ...]
+    """The step numbers that the ranks reported: one, unless the ranks have diverged."""
+
+
+def rank_vector(
+    step: int,
+    failures: int,
+    batches: Sequence[TokenBatch],
+    entropies_after: Sequence[Tensor] | None,
+    device: torch.device | None,
+    thresholds: ThresholdStatistics | None = None,
+    *,
+    centre: tuple[Tensor, Tensor] | None = None,
+    loss_scale: float | Tensor = 1.0,
+) -> Float64[Tensor, " numbers"]:
+    """The vector of this rank's step, float64, on the device of its tokens.
+
+    Args:
+        step: Its number.
+        failures: Inside the probe so far.
+        batches: The step's micro-batches.
+        entropies_after: H of the same tokens after the update, one tensor per batch; None: not scored again.
+        device: Where the vector is made when there are no tokens.
+        thresholds: What the step's what-if is counted from; None: each micro-batch itself.
+        centre: Mean log p and mean A of the step before, over all ranks.
+        loss_scale: What the gradients that were read are to be divided by.
+    """
+    header = RankHeader(step, 1, failures, len(batches))
+    device = batches[0].mask.device if batches else device
+    if not any(batch.mask.numel() for batch in batches):
+        return LAYOUT.pack(header, None, device)
+    tokens = StepTokens(batches, entropies_after, thresholds=thresholds, centre=centre, loss_scale=loss_scale)
+    return LAYOUT.pack(header, tokens, device)
+
+
+def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
+    """The vector of a rank that could not measure: the others do not wait for it, and it changes no sum."""
+    return LAYOUT.pack(RankHeader(0, 0, failures, 0), None, device)
+
+
+def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
+    """Merge the vectors of all ranks, exactly and in their order.
+
+    Args:
+        rows: One per rank. Those that end at ADDITIVE_FROM had the rest added to another.
+    """
+    headers = [RankHeader(*row[: len(RankHeader._fields)]) for row in rows]
+    gated = {rank: rows[rank] for rank, header in enumerate(headers) if header.took_part and header.gate_calls}
+    parts = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]
+    # As a rule one rank's row holds the sum of all: thousands of sums of one number would cost more than all else here.
+    added = parts[0] if len(parts) == 1 else [sum(column) for column in zip(*parts, strict=True)]
+    return GlobalStep(
+        sums=LAYOUT.read(gated, added, sum(bool(header.took_part) for header in headers)) if gated else None,
+        failures=int(sum(header.failures for header in headers)),
+        failed_ranks=sum(not header.took_part for header in headers),
+        steps=tuple(sorted({int(header.step) for header in headers if header.took_part})),
+    )
+
+
+def threshold_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 6"]:
+    """What `ThresholdStatistics.of_sums` merges: the moments of S* and S_c on each rank, on the device.
+
+    Args:
+        rows: The vectors of all ranks.
+    """
+    return LAYOUT.columns(rows, DISCRIMINATOR, VOCAB_CENTERED)
+
+
+def centre_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 4"]:
+    """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank, on the device.
+
+    Args:
+        rows: The vectors of all ranks.
+    """
+    return LAYOUT.columns(rows, ADVANTAGE_LOGPROB)

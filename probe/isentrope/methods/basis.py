@@ -1,0 +1,280 @@
+"""Which tokens a method counts from: a first pass over the step's tokens, the step before, or the micro-batch itself.
+
+Thresholds (the sigmas) and means (of log p and A) are those of all ranks. The value at which a share of the tokens begins
+is counted over the step before on this rank: the ranks see tokens of one kind, so that a share on each is the share on
+all, and no collective is needed. A first pass gives thresholds alone: what ranks tokens needs advantages as a rule, which
+come with the gate.
+
+Everything comes from the micro-batch itself in the first step, when the loop asks for it, and by default where it is
+expected to be the whole step: in a process of its own whose step before was one `gate` call. With several ranks the
+micro-batch is never the whole step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from isentrope.methods.base import Centres, GatedTokens, Selection
+from isentrope.methods.gate import INTERVENTIONS, select_tokens
+from isentrope.scores import TokenScores
+from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
+from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.control import Control
+from isentrope_wire.numbers import number
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+logger = logging.getLogger(__name__)
+
+PendingRows = Callable[[], Tensor]
+"""Waits for the other ranks and gives one row of numbers per rank."""
+
+_T = TypeVar("_T")
+
+
+class _Latest(Generic[_T]):
+    """What was merged from the newest rows; they are waited for when it is read."""
+
+    def __init__(self, merge: Callable[[Tensor, _T | None], _T]) -> None:
+        """
+        Args:
+            merge: The rows, and the value before, which stays where the rows are of no token.
+        """
+        self._merge = merge
+        self.value: _T | None = None
+        self._pending: PendingRows | None = None
+
+    def set(self, rows: PendingRows) -> None:
+        # Those before were awaited a whole step ago: they have arrived, and no chain of them grows.
+        self.get()
+        self._pending = rows
+
+    def get(self) -> _T | None:
+        if self._pending is not None:
+            arrive, self._pending = self._pending, None
+            self.value = self._merge(arrive(), self.value)
+        return self.value
+
+
+class SelectionBasis:
+    """Remembers what methods can count from, and chooses.
+
+    A source that is wanted but does not exist yet is replaced by the next one in THRESHOLD_SOURCES, and the one used is
+    reported. All ranks that are given the same sums choose the same and get the same bits, micro_batch excepted. What
+    reads sums of other ranks raises RuntimeError where a rank that was awaited is gone.
+    """
+
+    def __init__(self, wanted: str) -> None:
+        """
+        Args:
+            wanted: One of THRESHOLD_SOURCES, or "auto" for the best that exists.
+        """
+        self._wanted = wanted
+        self._first_pass = _Latest(_merged_thresholds)
+        self._previous_step = _Latest(_merged_thresholds)
+        self._means = _Latest(_merged_means)
+        """Of A and log p, over all ranks."""
+        self._one_call = False
+        """Whether the step before was one `gate` call, and there is no other rank."""
+        self._ranked: GatedTokens | None = None
+        """The tokens of the step before, until a cutoff is counted from them."""
+        self._cutoff: tuple[Control, Tensor] | None = None
+        self._warned = False
+
+    def first_pass(self, sums: PendingRows) -> None:
+        """Take the sums of the whole batch that the next steps are made from: THRESHOLD_SUMS numbers per rank."""
+        self._first_pass.set(sums)
+
+    def sums_closed(self, thresholds: PendingRows, means: PendingRows) -> None:
+        """Take the sums of the step that just ended.
+
+        Args:
+            thresholds: Gives THRESHOLD_SUMS numbers per rank.
+            means: Gives tokens, mean of A and mean of log p per rank; further columns are not read.
+        """
+        self._previous_step.set(thresholds)
+        self._means.set(means)
+
+    def step_closed(self, control: Control, batches: Sequence[TokenBatch], *, alone: bool) -> None:
+        """Take the tokens of the step that just ended, on this rank.
+
+        Args:
+            control: Active during it. Only where it ranks tokens are they kept, until the next step's first `gate`.
+            batches: None leaves everything unchanged.
+            alone: Whether there is no other rank.
+        """
+        if batches:
+            self._one_call = alone and len(batches) == 1
+            if _ranks_tokens(control):
+                self._ranked, self._cutoff = _joined(batches), None
+
+    def select(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Selection]:
+        """The source that the control's decision about a micro-batch was counted from, see `choose`; and the decision."""
+        source, centres, cutoff = self.choose(control, tokens)
+        return source, select_tokens(control, tokens, centres, cutoff)
+
+    def choose(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Centres, Tensor | None]:
+        """The source that the method counts from (None: it needs none), its centres, and the cutoff."""
+        method = INTERVENTIONS[control.method]
+        first_call = tokens.first_position == 0
+        source, thresholds = self.known(first_call)
+        if source != "first_pass" and self._wanted == "first_pass" and not self._warned:
+            self._warned = True
+            logger.warning(
+                "Thresholds were to be counted from a first pass, but probe.first_pass was not called before the gate; "
+                "they come from the previous step or the micro-batch instead."
+            )
+        if thresholds is None:
+            thresholds = threshold_statistics([tokens.scores], [tokens.mask])
+        means = None if self._own(first_call) else self.means()
+        centres = Centres(thresholds, *(means or _own_means(tokens)))
+        cutoff, own = self._cutoff_of(control, tokens, centres)
+        if control.method.thresholds:
+            return source, centres, cutoff
+        if method.uses_means:
+            own = own or means is None
+        elif cutoff is None:
+            return None, centres, None
+        return "micro_batch" if own else "previous_step", centres, cutoff
+
+    def known(self, first_call: bool) -> tuple[str, ThresholdStatistics | None]:
+        """The source that thresholds are counted from now; no statistics when it is each micro-batch itself.
+
+        Args:
+            first_call: Whether they are those of the step's first micro-batch.
+        """
+        if self._wanted in ("auto", "first_pass"):
+            statistics = self._first_pass.get()
+            if statistics is not None:
+                return "first_pass", statistics
+        if not self._own(first_call):
+            statistics = self._previous_step.get()
+            if statistics is not None:
+                return "previous_step", statistics
+        return "micro_batch", None
+
+    def means(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]] | None:
+        """Mean log p and mean A of the step before over all ranks; None before the first. Scalars on the device."""
+        means = self._means.get()
+        return None if means is None else (means[1], means[0])
+
+    def state(self, control: Control) -> dict[str, Any]:
+        """Everything remembered, as plain values: for a checkpoint. Waits for the device.
+
+        Args:
+            control: Active in the step that closed last. The cutoff of the next step is counted here, for the tokens of
+                a step can't be kept: under another control the first `gate` calls after the restoration count their own.
+        """
+        means, cutoff = self.means(), self._cutoff if self._ranked is None else None
+        if self._ranked is not None and means is not None:
+            # What the next step's first `gate` would count, the control and the thresholds being the same.
+            _, thresholds = self.known(first_call=False)
+            if thresholds is not None and _ranks_tokens(control):
+                counted = INTERVENTIONS[control.method].cutoff(control, self._ranked, Centres(thresholds, *means))
+                cutoff = None if counted is None else (control, counted)
+        thresholds_of = {"first_pass": self._first_pass.get(), "previous_step": self._previous_step.get()}
+        return {
+            **{source: None if known is None else known.to_plain() for source, known in thresholds_of.items()},
+            "one_call": self._one_call,
+            "means": None if means is None else [number(float(mean)) for mean in means],
+            "cutoff": None
+            if cutoff is None
+            else {"control": cutoff[0].to_document(), "value": number(float(cutoff[1]))},
+        }
+
+    def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """Continue from a `state`; no step may have closed before.
+
+        Args:
+            shared: That of rank 0.
+            own: That of this rank, whose cutoff counts here.
+        """
+        for source, latest in (("first_pass", self._first_pass), ("previous_step", self._previous_step)):
+            latest.value = None if shared[source] is None else ThresholdStatistics.of_plain(shared[source])
+        self._one_call = bool(shared["one_call"])
+        means, cutoff = shared["means"], own["cutoff"]
+        if means is not None:
+            self._means.value = torch.stack([_scalar(means[1]), _scalar(means[0])])
+        if cutoff is not None:
+            self._cutoff = Control.from_document(cutoff["control"]), _scalar(cutoff["value"])
+
+    def _own(self, first_call: bool) -> bool:
+        """Whether a micro-batch counts from itself though there is a step before."""
+        return self._wanted == "micro_batch" or (self._wanted == "auto" and self._one_call and first_call)
+
+    def _cutoff_of(self, control: Control, tokens: GatedTokens, centres: Centres) -> tuple[Tensor | None, bool]:
+        """The cutoff, and whether it is the micro-batch's own."""
+        method = INTERVENTIONS[control.method]
+        if not method.ranks(control):
+            self._ranked = self._cutoff = None
+            return None, False
+        if self._own(tokens.first_position == 0):
+            self._ranked = self._cutoff = None
+            return method.cutoff(control, tokens, centres), True
+        if self._ranked is not None:
+            counted = method.cutoff(control, self._ranked, centres)
+            # The scores of a whole step are not kept over the next one's forward passes.
+            self._ranked, self._cutoff = None, None if counted is None else (control, counted)
+        if self._cutoff is None or self._cutoff[0] != control:
+            return method.cutoff(control, tokens, centres), True
+        return self._cutoff[1], False
+
+
+def _scalar(number: float | str) -> Tensor:
+    return torch.tensor(float(number), dtype=torch.float64)
+
+
+def _ranks_tokens(control: Control) -> bool:
+    return control.method in INTERVENTIONS and INTERVENTIONS[control.method].ranks(control)
+
+
+def _merged_thresholds(parts: Tensor, before: ThresholdStatistics | None) -> ThresholdStatistics:
+    return ThresholdStatistics.of_sums(parts).or_else(before)
+
+
+def _merged_means(parts: Float[Tensor, "ranks columns"], before: Float[Tensor, " two"] | None) -> Float[Tensor, " two"]:
+    """mean_B(A) and mean_B(log p) over all ranks; those of before when none had a token.
+
+    Args:
+        parts: One row per rank: tokens, mean of A, mean of log p; further columns are not read.
+        before: Both means, or None.
+    """
+    if before is not None and len(parts) == 1:
+        return torch.where(parts[0, 0] > 0, parts[0, 1:3], before.to(parts.device))
+    count = parts[:, 0].sum()
+    means = (parts[:, :1] * parts[:, 1:3]).sum(0) / count
+    return means if before is None else torch.where(count > 0, means, before.to(parts.device))
+
+
+def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:
+    logprobs, advantages = tokens.scores.logprobs.double(), tokens.advantages.double()
+    valid = tokens.mask & (logprobs + advantages).isfinite()
+    count = valid.sum()
+    return (
+        torch.where(valid, logprobs, 0.0).sum() / count,
+        torch.where(valid, advantages, 0.0).sum() / count,
+    )
+
+
+def _joined(batches: Sequence[TokenBatch]) -> GatedTokens:
+    """The micro-batches of a step as one vector of tokens, with the scores that methods read."""
+    scores = [batch.scores for batch in batches]
+    ratios = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
+    return GatedTokens(
+        scores=TokenScores(
+            logprobs=flat([part.logprobs for part in scores]),
+            entropies=flat([part.entropies for part in scores]),
+            discriminator_scores=flat([part.discriminator_scores for part in scores]),
+            expected_scores=flat([part.expected_scores for part in scores]),
+            vocab_centered_scores=flat([part.vocab_centered_scores for part in scores]),
+        ),
+        advantages=flat([batch.advantages for batch in batches]),
+        mask=flat([batch.mask for batch in batches]),
+        importance_ratios=flat(ratios) if len(ratios) == len(batches) else None,
+    )

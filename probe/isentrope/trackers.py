@@ -1,0 +1,468 @@
+"""The scalars of each report, written into the run of a tracker that the training uses already.
+
+    probe = isentrope.Probe("countdown", trackers="wandb")       # or trackio, mlflow, tensorboard; or ISENTROPE_TRACKERS
+
+No tracker is imported here: an active run exists only where the training has imported its tracker itself. Neither the
+training nor the reports wait for a tracker: one thread writes to all of them, from a bounded queue.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import queue
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isentrope.errors import ConfigurationError
+from isentrope.guard import Guard
+from isentrope_wire.reports import StepReport
+
+PREFIX = "isentrope/"
+"""In front of each name. Trainers log an `entropy` and a `reward/mean` of their own, against another step; and a tracker
+groups names by their prefix."""
+MOST_QUEUED = 256
+"""Reports that wait while a tracker hangs, a few MB; later ones are dropped and counted."""
+MOST_FAILURES = 5
+"""In a row. A tracker that failed so often is not called again."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepScalars:
+    """The scalars of one report. A value that was not measured is absent; others may be NaN or infinite."""
+
+    step: int
+    """The number given to `probe.step`."""
+    recorded_at: float
+    """Seconds since the epoch."""
+    scalars: Mapping[str, float]
+
+    def prefixed(self) -> dict[str, float]:
+        """The scalars under their names in a tracker."""
+        return {PREFIX + name: value for name, value in self.scalars.items()}
+
+
+class Tracker:
+    """One tracker, and its run: the one given, or the one that is active when a step closes, for trainers open theirs late.
+
+    `write` and `close` are called from the thread of the trackers; they may block and may raise.
+    """
+
+    name = ""
+    """For messages."""
+    remedy = ""
+    """What to do where no run is active, as a sentence."""
+
+    def __init__(self, run: Any = None) -> None:
+        """
+        Args:
+            run: the run to write into. None: the active one.
+        """
+        self.run = run
+        self.failed_in_a_row = 0
+        self._warned = False
+
+    def prepare(self, run_id: str) -> None:
+        """Called once, when the probe is built.
+
+        Args:
+            run_id: of the probe's own run.
+
+        Raises:
+            ConfigurationError: it can't be written to.
+        """
+
+    def active(self) -> Any:
+        """The run that is active in this process, or None. On the training thread, where it must cost microseconds."""
+
+    def is_found(self, step: int) -> bool:
+        """Whether there is a run to write into; looks for one as long as there is none, and warns once.
+
+        Args:
+            step: for the warning.
+        """
+        if self.run is None:
+            self.run = self.active()
+        if self.run is None and not self._warned:
+            self._warned = True
+            logger.warning(
+                "Nothing is written to %s yet: no run of it is active at step %d. %s Each step looks for one.",
+                self.name,
+                step,
+                self.remedy,
+            )
+        return self.run is not None
+
+    def write(self, report: StepScalars) -> None:
+        """Write the scalars of one step. Steps come in the order of the training, which may go back (a resume)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write what was held back. The run stays open: it is the training's."""
+
+
+class Trackers:
+    """All trackers of rank 0, whose reports are the whole run's; the other ranks have none."""
+
+    def __init__(self, trackers: Sequence[Tracker], run_id: str) -> None:
+        """
+        Args:
+            trackers: as `trackers=` named them.
+            run_id: of the probe's run.
+
+        Raises:
+            ConfigurationError: one of them can't be written to.
+        """
+        for tracker in trackers:
+            tracker.prepare(run_id)
+        self._trackers = trackers
+        # Unbounded, and bounded by `_put`: the end marker must fit into a full one.
+        self._queue: queue.SimpleQueue[StepScalars | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._guard = Guard()
+        self._guard.settled = True
+        self._dropped = 0
+        self._writing_to = ""
+
+    def also(self, step: int, build: Callable[[], StepReport]) -> Callable[[], StepReport]:
+        """Let the trackers have a report, too. Called on the training thread.
+
+        Args:
+            step: the report's.
+            build: builds the report, on another thread.
+
+        Returns:
+            A `build` that queues the report's scalars for the trackers.
+        """
+        found = False
+        for tracker in self._trackers:
+            with self._guard.protect(f"looking for the run of {tracker.name}"):
+                found |= tracker.is_found(step)
+        if not found:
+            return build
+
+        def build_and_queue() -> StepReport:
+            report = build()
+            self._put(StepScalars(report.step, report.recorded_at, report.scalars))
+            return report
+
+        return build_and_queue
+
+    def scalars(self) -> dict[str, float]:
+        """Counts of what went wrong so far, for the next report; empty where nothing did."""
+        counts = {
+            "probe/tracker_failures": self._guard.failures,
+            "probe/tracker_dropped_reports": self._dropped,
+        }
+        return {name: float(count) for name, count in counts.items() if count}
+
+    def close(self, timeout_seconds: float) -> None:
+        """Write what fits in the time.
+
+        Args:
+            timeout_seconds: the longest wait.
+        """
+        self._queue.put(None)
+        if self._thread is None:
+            return
+        self._thread.join(max(timeout_seconds, 0.0))
+        left = self._queue.qsize()
+        if self._thread.is_alive():
+            logger.warning(
+                "%s has not written the last reports yet, about %d of them: they are missing if the process ends now.",
+                self._writing_to,
+                max(left, 1),
+            )
+
+    def _put(self, report: StepScalars) -> None:
+        if self._queue.qsize() >= MOST_QUEUED:
+            self._dropped += 1
+            if self._dropped == 1:
+                logger.warning(
+                    "%s is slow: %d reports wait for it, further ones are dropped and counted in "
+                    "probe/tracker_dropped_reports. Isentrope's own reports are not affected.",
+                    self._writing_to,
+                    MOST_QUEUED,
+                )
+            return
+        with self._guard.protect("starting the thread of the trackers"):
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="isentrope-trackers", daemon=True)
+                self._thread.start()
+            self._queue.put(report)
+
+    def _work(self) -> None:
+        while (report := self._queue.get()) is not None:
+            for tracker in self._in_use():
+                self._write(tracker, report)
+        for tracker in self._in_use():
+            self._writing_to = tracker.name
+            with self._guard.protect(f"closing {tracker.name}"):
+                tracker.close()
+
+    def _in_use(self) -> list[Tracker]:
+        return [one for one in self._trackers if one.run is not None and one.failed_in_a_row < MOST_FAILURES]
+
+    def _write(self, tracker: Tracker, report: StepScalars) -> None:
+        self._writing_to = tracker.name
+        tracker.failed_in_a_row += 1
+        with self._guard.protect(f"writing to {tracker.name}"):
+            tracker.write(report)
+            tracker.failed_in_a_row = 0
+        if tracker.failed_in_a_row == MOST_FAILURES:
+            logger.warning(
+                "%s failed %d times in a row: nothing more is written there. Isentrope's own reports are not affected.",
+                tracker.name,
+                MOST_FAILURES,
+            )
+
+
+STEP = f"{PREFIX}step"
+MOST_HELD = 2048
+"""Reports that wait for a row of their own, a few MB; beyond it the oldest is dropped."""
+FAR = 4096
+"""A W&B step this far beyond the report's is not a number of the trainer's steps (it may count tokens), and the report is
+not late, for fewer may wait. The trainer's next number is not near then, and rows are closed from here."""
+
+
+class WandbRun(Tracker):
+    """A run of wandb. The trainer's own rows stay as they are, however it counts its steps.
+
+    W&B keeps one row per step of its own, and ignores metrics for a step that it has closed. A trainer that calls
+    `wandb.log(..., step=N)` would lose its own metrics if rows were closed from here. So a report goes into the row that
+    the trainer has open (`commit=False`), one report per row, and is plotted against `isentrope/step`. A row is closed
+    from here only where the trainer's numbers are well beyond it.
+    """
+
+    name = "wandb"
+    remedy = "Call wandb.init(...) before training."
+
+    def __init__(self, run: Any = None) -> None:
+        """
+        Args:
+            run: what `wandb.init` returned. None: the active one.
+        """
+        super().__init__(run)
+        self._axis_defined = False
+        self._held: deque[dict[str, float]] = deque(maxlen=MOST_HELD)
+        self._occupied_row: int | None = None
+        """The W&B step in whose open row the last report lies."""
+        self._last: dict[str, float] = {}
+        """Its step's name and number."""
+
+    def active(self) -> Any:
+        return getattr(sys.modules.get("wandb"), "run", None)
+
+    def write(self, report: StepScalars) -> None:
+        if not self._axis_defined:
+            self.run.define_metric(STEP, hidden=True)
+            self.run.define_metric(f"{PREFIX}*", step_metric=STEP)
+            self._axis_defined = True
+        row = report.prefixed() | {STEP: report.step}
+        if self.run.settings.mode == "shared":
+            # Several processes write to one run: it has no steps of its own, hence no order to keep.
+            self.run.log(row)
+            return
+        self._held.append(row)
+        self._write_held(report.step)
+
+    def close(self) -> None:
+        self._write_held(None)
+
+    def _write_held(self, step: int | None) -> None:
+        """Give each report that waits a row, as far as there are rows to be had.
+
+        Args:
+            step: of the newest report; None: there will be none, and rows are closed as needed.
+        """
+        while self._held:
+            row = self.run.step
+            if row == self._occupied_row:
+                # The trainer may number from 0 what the probe numbers from 1, and may yet log this very step again.
+                if step is not None and step - 1 <= row <= step + FAR:
+                    return
+                # With the row's number: had the trainer closed it just now, W&B ignores this rather than close the next.
+                self.run.log(self._last, step=row, commit=True)
+            report = self._held[0]
+            self.run.log(report, commit=False)
+            self._held.popleft()
+            self._last = {STEP: report[STEP]}
+            # Looked at afterwards: the trainer may have closed a row meanwhile, and the report lies in the next one.
+            self._occupied_row = self.run.step
+
+
+class TrackioRun(Tracker):
+    """A run of trackio. Its rows may come in any order, so each report has its own step."""
+
+    name = "trackio"
+    remedy = "Call trackio.init(...) before training, on the training thread."
+
+    def active(self) -> Any:
+        # A context variable: another thread sees none.
+        context = sys.modules.get("trackio.context_vars")
+        return None if context is None else context.current_run.get()
+
+    def write(self, report: StepScalars) -> None:
+        self.run.log(report.prefixed(), step=report.step)
+
+
+MOST_METRICS = 1000
+"""In one call, by MLflow's limits."""
+LONGEST_NAME = 250
+_FOREIGN = re.compile(r"[^\w\-. :/]")
+
+
+class MlflowRun(Tracker):
+    """A run of MLflow: the one active on the training thread is written by its id."""
+
+    name = "mlflow"
+    remedy = "Call mlflow.start_run() before training, on the training thread."
+
+    def active(self) -> Any:
+        active_run = getattr(sys.modules.get("mlflow"), "active_run", None)
+        return None if active_run is None else active_run()
+
+    def write(self, report: StepScalars) -> None:
+        mlflow: Any = sys.modules["mlflow"]
+        milliseconds = int(report.recorded_at * 1000)
+        metrics = [
+            mlflow.entities.Metric(allowed(name), value, milliseconds, report.step)
+            for name, value in report.prefixed().items()
+        ]
+        for first in range(0, len(metrics), MOST_METRICS):
+            mlflow.MlflowClient().log_batch(self.run.info.run_id, metrics=metrics[first : first + MOST_METRICS])
+
+
+def allowed(name: str) -> str:
+    """The name as MLflow accepts it: other letters become `_`, and no part of the path is empty or dots."""
+    parts = _FOREIGN.sub("_", name).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", ".."))[:LONGEST_NAME].rstrip("/")
+
+
+FLUSH_SECONDS = 10
+DEFAULT_FOLDER = "runs"
+
+
+class TensorBoardWriter(Tracker):
+    """A SummaryWriter of torch or tensorboardX, given or made for a folder. The axis is the trainer's step."""
+
+    name = "tensorboard"
+
+    def __init__(self, run: Any = None, folder: str = "") -> None:
+        """
+        Args:
+            run: anything with `add_scalar(name, value, step, walltime)` and `flush()`. None: one is made.
+            folder: where events go, without a writer. Empty: RUN_ID in `TENSORBOARD_LOGGING_DIR`, or in "runs".
+        """
+        super().__init__(run)
+        self._is_ours = run is None
+        self._folder = folder
+
+    def prepare(self, run_id: str) -> None:
+        if self.run is None:
+            parent = os.environ.get("TENSORBOARD_LOGGING_DIR") or DEFAULT_FOLDER
+            folder = Path(self._folder) if self._folder else Path(parent) / run_id
+            try:
+                torch_writer: Any = importlib.import_module("torch.utils.tensorboard")
+                self.run = torch_writer.SummaryWriter(str(folder), flush_secs=FLUSH_SECONDS)
+            except (ImportError, OSError) as error:
+                raise ConfigurationError(
+                    f"trackers='tensorboard' can't write to {folder} ({error}). Name another folder, "
+                    "trackers='tensorboard:FOLDER', or hand over your own SummaryWriter."
+                ) from error
+
+    def write(self, report: StepScalars) -> None:
+        for name, value in report.prefixed().items():
+            self.run.add_scalar(name, value, report.step, walltime=report.recorded_at)
+
+    def close(self) -> None:
+        self.run.close() if self._is_ours else self.run.flush()
+
+
+class OwnFunction(Tracker):
+    """Calls `function(step, scalars)`; names have no prefix."""
+
+    def __init__(self, run: Callable[[int, Mapping[str, float]], object]) -> None:
+        """
+        Args:
+            run: the function.
+        """
+        super().__init__(run)
+        self.name = getattr(run, "__qualname__", type(run).__qualname__)
+
+    def write(self, report: StepScalars) -> None:
+        # A copy, for the function may change it.
+        self.run(report.step, dict(report.scalars))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A tracker that `trackers=` may name by its package, and the method that tells its runs from other objects."""
+
+    tracker: Callable[..., Tracker]
+    method_of_a_run: str
+
+
+KNOWN = {
+    "wandb": _Known(WandbRun, "define_metric"),
+    "trackio": _Known(TrackioRun, "log"),
+    "mlflow": _Known(MlflowRun, "info"),
+    "tensorboard": _Known(TensorBoardWriter, "add_scalar"),
+}
+"""By the name of the package, to import and to install, which `trackers=` takes as well."""
+_EXPECTED = (
+    f"trackers takes {', '.join(KNOWN)} or tensorboard:FOLDER, a run of one of them, a SummaryWriter, a function "
+    "of (step, scalars), or several of these in a list"
+)
+
+
+def requested_trackers(trackers: object) -> tuple[Tracker, ...]:
+    """The trackers that get the scalars of each report.
+
+    Args:
+        trackers: names, split by commas; objects; or a sequence of both. None: what ISENTROPE_TRACKERS names, or nothing.
+
+    Raises:
+        ConfigurationError: a name that is unknown or not installed, or an object that nothing can be written to.
+    """
+    if trackers is None:
+        trackers = os.environ.get("ISENTROPE_TRACKERS") or ()
+    if isinstance(trackers, str):
+        trackers = [name.strip() for name in trackers.split(",") if name.strip()]
+    if not isinstance(trackers, Sequence):
+        return (_of_object(trackers),)
+    named = dict.fromkeys(item for item in trackers if isinstance(item, str))
+    objects = [item for item in trackers if not isinstance(item, str)]
+    return (*(_of_name(name) for name in named), *(_of_object(item) for item in objects))
+
+
+def _of_name(name: str) -> Tracker:
+    tool, _, folder = name.partition(":")
+    if tool not in KNOWN or (folder and tool != "tensorboard"):
+        raise ConfigurationError(f"{_EXPECTED}; got {name!r}.")
+    if importlib.util.find_spec(tool) is None:
+        raise ConfigurationError(
+            f"trackers={name!r} needs the package {tool}, which is not installed: pip install {tool}."
+        )
+    return TensorBoardWriter(folder=folder) if folder else KNOWN[tool].tracker()
+
+
+def _of_object(item: object) -> Tracker:
+    # A SummaryWriter may be of torch, tensorboardX or others: what it can do tells.
+    home = "tensorboard" if hasattr(item, "add_scalar") else type(item).__module__.partition(".")[0]
+    known = KNOWN.get(home)
+    if known is not None and hasattr(item, known.method_of_a_run):
+        return known.tracker(item)
+    if callable(item):
+        return OwnFunction(item)
+    raise ConfigurationError(f"{_EXPECTED}; got {item!r}.")

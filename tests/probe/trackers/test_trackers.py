@@ -1,0 +1,241 @@
+"""Trackers get what the reports hold; one that hangs or fails affects neither the training nor the reports."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+import isentrope
+from isentrope.errors import ConfigurationError
+from isentrope.integrations.transformers import IsentropeCallback
+from isentrope.trackers import MOST_FAILURES, MOST_QUEUED, requested_trackers
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
+from tests.probe.trackers.tracked import OwnTracker, wait_until
+
+
+def test_a_tracker_gets_the_scalars_of_every_report_in_order_from_one_thread_of_its_own() -> None:
+    tracker = OwnTracker()
+    probe, transport = probe_and_transport(trackers=tracker)
+    run_steps(TinyLoop(), probe, 3, first=40)
+    probe.finish()
+    assert tracker.written == [(report.step, report.scalars) for report in reports(transport)]
+    assert [step for step, _ in tracker.written] == [40, 41, 42]
+    assert tracker.written[0][1]["entropy/mean"] > 0
+    assert len(tracker.threads) == 1
+    assert threading.get_ident() not in tracker.threads
+
+
+def test_what_was_not_measured_is_absent_and_what_is_not_finite_stays_so() -> None:
+    tracker = OwnTracker()
+    probe, _ = probe_and_transport(trackers=tracker)
+    probe.log({"loss": math.nan, "kl": math.inf})
+    probe.step(0)
+    probe.finish()
+    ((_, scalars),) = tracker.written
+    assert "entropy/mean" not in scalars
+    assert math.isnan(scalars["loss"])
+    assert scalars["kl"] == math.inf
+
+
+def trained(trackers: object, home: Path) -> tuple[torch.Tensor, torch.Tensor, tuple[object, ...]]:
+    loop = TinyLoop(seed=3)
+    random.seed(3)
+    control = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0)
+    with isentrope.Probe("same", mode="offline", control=control, trackers=trackers) as probe:
+        run_steps(loop, probe, 20)
+    return loop.weights(), torch.get_rng_state(), random.getstate()
+
+
+def test_a_mirrored_run_is_the_same_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    tracker = OwnTracker()
+    alone = trained(None, tmp_path)
+    mirrored = trained((tracker, f"tensorboard:{tmp_path / 'events'}"), tmp_path)
+    assert torch.equal(alone[0], mirrored[0])
+    assert torch.equal(alone[1], mirrored[1])
+    assert alone[2] == mirrored[2]
+    assert [step for step, _ in tracker.written] == list(range(20))
+
+
+def test_a_tracker_that_hangs_holds_up_neither_training_nor_reports_and_what_it_misses_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tracker = OwnTracker()
+    tracker.opened.clear()
+    probe, transport = probe_and_transport(trackers=tracker)
+    steps = MOST_QUEUED + 20
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        probe.step(0)
+        tracker.wait_for_calls(1)
+        for step in range(1, steps):
+            probe.step(step)
+        started = time.monotonic()
+        probe.finish()
+        assert time.monotonic() - started < 5.0, "a second, and what a busy machine adds"
+    assert [report.step for report in reports(transport)] == list(range(steps))
+    # The tracker has taken one, MOST_QUEUED wait; the last report does not count itself.
+    dropped = steps - 1 - MOST_QUEUED - 1
+    assert reports(transport)[-1].scalars["probe/tracker_dropped_reports"] == dropped
+    assert "probe/tracker_dropped_reports" not in reports(transport)[0].scalars
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all("OwnTracker" in line for line in said)
+    assert "257" in said[1]
+    tracker.opened.set()
+    wait_until(lambda: len(tracker.written) == MOST_QUEUED + 1)
+    assert [step for step, _ in tracker.written] == list(range(MOST_QUEUED + 1))
+
+
+def test_a_tracker_that_fails_is_told_once_counted_and_given_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    tracker, beside = OwnTracker(), OwnTracker()
+    tracker.failing = True
+    probe, transport = probe_and_transport(trackers=[tracker, beside])
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        for step in range(MOST_FAILURES):
+            probe.step(step)
+            tracker.wait_for_calls(step + 1)
+        wait_until(lambda: len(caplog.records) == 2)
+        probe.step(MOST_FAILURES)
+        probe.step(MOST_FAILURES + 1)
+        probe.finish()
+    assert tracker.calls == MOST_FAILURES
+    assert len(beside.written) == MOST_FAILURES + 2
+    last = reports(transport)[-1].scalars
+    assert last["probe/tracker_failures"] == MOST_FAILURES
+    said = [record.getMessage() for record in caplog.records]
+    assert ["OwnTracker" in line for line in said] == [True, True]
+    assert f"{MOST_FAILURES} times" in said[1]
+
+
+def test_failures_that_do_not_follow_each_other_end_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    tracker = OwnTracker()
+    probe, _ = probe_and_transport(trackers=tracker)
+    for step in range(4 * MOST_FAILURES):
+        tracker.failing = step % 2 == 0
+        probe.step(step)
+        tracker.wait_for_calls(step + 1)
+        time.sleep(0.002)
+    probe.finish()
+    assert [step for step, _ in tracker.written] == list(range(1, 4 * MOST_FAILURES, 2))
+
+
+@pytest.mark.parametrize("tool", ["wandb", "trackio", "mlflow"])
+def test_a_tracker_without_an_active_run_is_told_once_and_training_goes_on(
+    tool: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe, transport = probe_and_transport(trackers=tool)
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        run_steps(TinyLoop(), probe, 3)
+        probe.finish()
+    (record,) = caplog.records
+    assert tool in record.getMessage()
+    assert len(reports(transport)) == 3
+    assert "probe/tracker_failures" not in reports(transport)[-1].scalars
+
+
+@pytest.mark.parametrize("wrong", ["weights_and_biases", "wandb:folder", "wandb,nothing", 7, [3.5], {"wandb": 1}])
+def test_what_nothing_can_be_written_to_is_refused_where_the_probe_is_built(wrong: object) -> None:
+    refused = "^trackers .*wandb, trackio, mlflow, tensorboard"
+    with pytest.raises(ConfigurationError, match=refused):
+        isentrope.Probe("test", mode="disabled", trackers=wrong)
+    with pytest.raises(ConfigurationError, match=refused):
+        IsentropeCallback(trackers=wrong)
+
+
+def test_a_tracker_that_is_not_installed_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="trackio"):
+        probe_and_transport(trackers="trackio")
+
+
+def test_the_environment_names_mirrors_where_the_code_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISENTROPE_TRACKERS", "wandb, tensorboard:/logs/run 1,wandb")
+    assert [mirror.name for mirror in requested_trackers(None)] == ["wandb", "tensorboard"]
+    assert [mirror.name for mirror in requested_trackers("mlflow")] == ["mlflow"]
+    assert requested_trackers("") == requested_trackers(()) == ()
+    monkeypatch.setenv("ISENTROPE_TRACKERS", "nothing")
+    with pytest.raises(ConfigurationError, match="'nothing'"):
+        isentrope.Probe("test", mode="disabled")
+
+
+def test_nothing_is_mirrored_in_mode_disabled_nor_from_another_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = OwnTracker()
+    folder = tmp_path / "events"
+    probe, _ = probe_and_transport(mode="disabled", trackers=[tracker, f"tensorboard:{folder}"])
+    run_steps(TinyLoop(), probe, 2)
+    probe.finish()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    probe, transport = probe_and_transport(run_id="shared", trackers=[tracker, f"tensorboard:{folder}"])
+    run_steps(TinyLoop(), probe, 2)
+    probe.finish()
+    assert len(reports(transport)) == 2
+    assert tracker.written == []
+    assert not folder.exists()
+
+
+def test_the_callback_mirrors_what_a_trainer_logs(tmp_path: Path) -> None:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from isentrope.transport.transport import InMemoryTransport
+
+    tracker = OwnTracker()
+    callback = IsentropeCallback(trackers=tracker, transport=InMemoryTransport())
+    args, state, control = TrainingArguments(output_dir=str(tmp_path)), TrainerState(), TrainerControl()
+    callback.on_train_begin(args, state, control)
+    state.global_step = 1
+    callback.on_step_end(args, state, control)
+    callback.on_log(args, state, control, logs={"loss": 0.5, "epoch": None})
+    callback.on_train_end(args, state, control)
+    ((step, scalars),) = tracker.written
+    assert (step, scalars["loss"]) == (1, 0.5)
+    assert "epoch" not in scalars
+
+
+def test_a_function_can_t_change_the_report() -> None:
+    def spoil(step: int, scalars: Mapping[str, float]) -> None:
+        assert isinstance(scalars, dict)
+        scalars.clear()
+
+    probe, transport = probe_and_transport(trackers=spoil)
+    run_steps(TinyLoop(), probe, 1)
+    probe.finish()
+    assert reports(transport)[0].scalars["entropy/mean"] > 0
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def test_the_training_thread_pays_microseconds_for_a_tracker_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    slow = OwnTracker()
+    slow.opened.clear()
+    probe = isentrope.Probe("slow", mode="offline", trackers=slow)
+    build = probe._trackers.also(0, lambda: pytest.fail("not on this thread"))
+    costs = sorted(seconds_of(lambda: probe._trackers.also(0, build)) for _ in range(200))
+    assert costs[100] < 100e-6
+    seconds = sorted(seconds_of(lambda: probe.step(0)) for _ in range(50))
+    assert seconds[25] < 0.05
+    slow.opened.set()
+    probe.finish()
+    assert os.getpid() == probe._process
