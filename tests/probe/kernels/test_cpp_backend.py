@@ -100,16 +100,6 @@ def test_upstream_gradients_may_have_any_type() -> None:
     assert not any(gradient.requires_grad for gradient in gradients)
 
 
-def test_gradients_round_to_nearest() -> None:
-    for dtype in (torch.bfloat16, torch.float16):
-        logits = numerics.normal_logits(4099, 3, 6.0).to(dtype)
-        case = numerics.Case("rounding", logits, torch.zeros(3, dtype=torch.int64))
-        upstream = torch.tensor([1.0, 3e4, -2e5])
-        gradient = numerics.gradient_by(cpp_backend, case, upstream, None)
-        wide = numerics.gradient_by(cpp_backend, numerics.Case("wide", logits.float(), case.token_ids), upstream, None)
-        assert torch.equal(gradient, wide.to(dtype))
-
-
 def test_gradients_halfway_round_to_even() -> None:
     for dtype, half in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
         case = numerics.Case("ties", torch.zeros(2, 2, dtype=dtype), torch.zeros(2, dtype=torch.int64))

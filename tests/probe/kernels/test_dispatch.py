@@ -84,8 +84,3 @@ def test_unknown_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISENTROPE_KERNELS", "numba")
     with pytest.raises(ConfigurationError, match=r"^ISENTROPE_KERNELS .*auto, reference, cpp, triton.*numba"):
         backend_for(torch.zeros(2, 3))
-
-
-def test_interpreted_triton_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with using("triton"):
-        assert backend_for(torch.zeros(2, 3)) is triton_backend

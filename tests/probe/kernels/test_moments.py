@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isentrope.kernels import reference
-from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, merge, shift
+from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, merge
 from tests.probe.kernels.numerics import numbers_of
 
 
@@ -66,31 +66,9 @@ def test_poisoned_slice_makes_row_nan(poison: float, where: int) -> None:
     assert [numbers.isnan().tolist() for numbers in numbers_of(scores)] == [[False, True]] * 6
 
 
-def test_higher_maximum_changes_no_score() -> None:
-    logits = torch.randn(4, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    moments = reference.row_moments(logits, torch.arange(4), 1.0, squared=True)
-    assert_same(finish(shift(moments, moments.maximum + 3.5)), finish(moments), 1e-12)
-
-
 def test_squared_scores_need_every_slice() -> None:
     logits, token_ids = torch.randn(2, 8), torch.tensor([0, 1])
     parts = [reference.row_moments(logits[:, :4], token_ids, 1.0, squared=True)]
     parts.append(reference.row_moments(logits[:, 4:], token_ids, 1.0, 4))
     assert finish(merge(parts)).squared_scores is None
     assert concatenated(parts).square_shifted_twice is None
-
-
-def test_moments_are_sums() -> None:
-    logits = torch.tensor([[1.0, 3.0, 2.0]], dtype=torch.float64)
-    moments = reference.row_moments(logits, torch.tensor([12]), 2.0, start=10, squared=True)
-    d = [-1.0, 0.0, -0.5]
-    assert moments.maximum.item() == 1.5
-    assert moments.total.item() == pytest.approx(sum(math.exp(x) for x in d))
-    assert moments.total_shifted.item() == pytest.approx(sum(x * math.exp(x) for x in d))
-    assert moments.square.item() == pytest.approx(sum(math.exp(2 * x) for x in d))
-    assert moments.square_shifted.item() == pytest.approx(sum(x * math.exp(2 * x) for x in d))
-    assert moments.chosen_shifted.item() == -0.5
-    assert moments.square_shifted_twice is not None
-    assert moments.square_shifted_twice.item() == pytest.approx(sum(x * x * math.exp(2 * x) for x in d))
-    outside = reference.row_moments(logits, torch.tensor([9]), 2.0, start=10)
-    assert outside.chosen_shifted.item() == -math.inf

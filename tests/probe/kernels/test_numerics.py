@@ -122,13 +122,6 @@ def test_half_precision_is_read_as_torch(candidate: Candidate) -> None:
 
 
 @every_backend
-def test_maximum_is_largest_scaled_logit(candidate: Candidate) -> None:
-    logits = numerics.normal_logits(candidate.shared, 4, 3.0)
-    moments = candidate.backend.row_moments(logits, logits.argmin(-1), 0.6)
-    torch.testing.assert_close(moments.maximum, logits.double().amax(-1) / 0.6, rtol=2e-7, atol=0)
-
-
-@every_backend
 @every_dtype
 @pytest.mark.parametrize("cuts", [(1,), (0.5,), (0.1, 0.2, 0.9)])
 def test_slices_merge_into_whole_row(candidate: Candidate, dtype: torch.dtype, cuts: tuple[float, ...]) -> None:
@@ -145,16 +138,6 @@ def test_slices_merge_into_whole_row(candidate: Candidate, dtype: torch.dtype, c
         rows = finish(merge(parts))
         for field in numerics.FIELDS:
             torch.testing.assert_close(getattr(rows, field), exact[field], rtol=0, atol=candidate.tolerance)
-
-
-@every_backend
-def test_masked_slice_adds_nothing(candidate: Candidate) -> None:
-    logits = torch.full((3, candidate.shared), -math.inf)
-    moments = candidate.backend.row_moments(logits, torch.zeros(3, dtype=torch.int64), 1.0, start=5, squared=True)
-    assert moments.maximum.isneginf().all()
-    assert moments.chosen_shifted.isneginf().all()
-    numbers = numerics.numbers_of(moments)
-    assert [sums.tolist() for sums in (*numbers[1:5], numbers[6])] == [[0.0] * 3] * 5
 
 
 @every_backend

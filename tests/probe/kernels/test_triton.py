@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels import dispatch, triton_backend
-from isentrope.kernels.moments import finish
 from isentrope.scores import token_scores
 from tests.probe.kernels import numerics
 from tests.probe.kernels.numerics import Case
@@ -55,11 +54,11 @@ def test_scores_equal_float64_over_many_blocks(vocabulary: int, small_blocks: in
 
 
 def test_two_launches_equal_merged_moments(small_blocks: int) -> None:
-    for case in numerics.cases(2055, rows=2)[:4]:
-        in_two = triton_backend.row_scores(case.logits, case.token_ids, case.temperature, squared=True)
-        merged = numerics.numbers_of(numerics.scored(triton_backend, case))
-        for got, expected in zip(numerics.numbers_of(in_two), merged, strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
+    case = numerics.cases(2055, rows=2)[0]
+    in_two = triton_backend.row_scores(case.logits, case.token_ids, case.temperature, squared=True)
+    merged = numerics.numbers_of(numerics.scored(triton_backend, case))
+    for got, expected in zip(numerics.numbers_of(in_two), merged, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("vocabulary", [2, 151_936])
@@ -74,14 +73,6 @@ def test_rows_begin_at_any_element(dtype: torch.dtype, small_blocks: int) -> Non
     logits = numerics.normal_logits(264, 17, 3.0).to(dtype)[:, 1:]
     case = Case("views", logits, torch.arange(17) * 16 + 6)
     assert max(errors_of(case).values()) <= TOLERANCE
-
-
-def test_log_normalizer_is_exact_at_offset(small_blocks: int) -> None:
-    """It is 14 000 here, and backward subtracts it from logits over T: a temperature cut to float32 would show."""
-    logits = numerics.normal_logits(301, 2, 3.0) + 1e4
-    rows = triton_backend.row_scores(logits, torch.tensor([0, 1]), 0.7)
-    expected = (logits.double() / 0.7).logsumexp(-1)
-    torch.testing.assert_close(rows.log_normalizer, expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -112,16 +103,6 @@ def test_only_broken_rows_are_nan(broken: float | str, small_blocks: int) -> Non
     assert spoilt == [[False, True, True, True, False]] * 6
 
 
-def test_squares_change_no_other_score(small_blocks: int) -> None:
-    for case in numerics.cases(2055, rows=2)[:4]:
-        with_squares, without = (
-            triton_backend.row_scores(case.logits, case.token_ids, case.temperature, squared=squared)
-            for squared in (True, False)
-        )
-        assert without.squared_scores is None
-        assert torch.equal(torch.stack(with_squares[:5]), torch.stack(without[:5]))
-
-
 def test_token_outside_vocabulary_is_impossible() -> None:
     rows = triton_backend.row_scores(torch.zeros(2, 9), torch.tensor([-1, 9]), 1.0)
     assert rows.logprobs.tolist() == [-math.inf] * 2
@@ -139,11 +120,6 @@ def test_gradients_equal_autograd_over_blocks(dtype: torch.dtype, offset: float,
         exact = numerics.exact_gradient(case, *upstream)
         assert (gradient.dtype, gradient.shape) == (dtype, logits.shape)
         assert numerics.gradient_excess(gradient, exact, TOLERANCE) <= 1
-
-
-def test_absent_upstream_gives_zero_gradient() -> None:
-    case = Case("none", torch.randn(2, 5), torch.tensor([0, 1]))
-    assert numerics.gradient_by(triton_backend, case, None, None).tolist() == [[0.0] * 5] * 2
 
 
 @pytest.mark.parametrize(
@@ -213,12 +189,3 @@ def test_token_scores_equal_the_reference() -> None:
         made[name] = (*(getattr(scores, field).detach() for field in numerics.FIELDS), logits.grad)
     for got, expected in zip(made["triton"], made["reference"], strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=3 * TOLERANCE)
-
-
-def test_slice_equals_masked_whole() -> None:
-    whole = torch.full((2, 50), -math.inf)
-    whole[:, 20:30] = numerics.normal_logits(10, 2, 3.0)
-    token_ids = torch.tensor([22, 29])
-    part = triton_backend.row_moments(whole[:, 20:30], token_ids, 0.8, start=20)
-    for got, want in zip(finish(part), triton_backend.row_scores(whole, token_ids, 0.8), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)

@@ -12,7 +12,6 @@ from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isentrope.errors import InputError
-from isentrope.kernels.dispatch import using
 from isentrope.scores import TokenScores, head_tiles, token_scores
 from isentrope.scores.linear_token_scores import linear_token_scores
 from tests.probe.scores import reference64
@@ -66,21 +65,6 @@ def test_a_temperature_per_sequence_reaches_every_tile() -> None:
         assert got is not None
         assert want is not None
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=2e-5)
-
-
-def test_the_reference_backend_scores_heads_too() -> None:
-    head = Head.random((33,), 1500)
-    with using("reference"):
-        scores = linear_token_scores(head.hidden, head.weight, head.token_ids)
-    assert_close_to(scores, scores64(head, bias=False))
-
-
-def test_an_offset_of_all_logits_costs_nothing() -> None:
-    head = Head.random((9,), 700)
-    weight = torch.cat([head.weight, torch.full((700, 1), 64.0)], 1)
-    hidden = torch.cat([head.hidden, torch.full((9, 1), 128.0)], 1)
-    shifted = Head(hidden, weight, head.bias, head.token_ids)
-    assert_close_to(linear_token_scores(hidden, weight, head.token_ids), scores64(shifted, bias=False))
 
 
 def test_float64_stays_float64() -> None:
@@ -155,38 +139,13 @@ def test_gradients_are_those_of_the_float64_logits(bias: bool, rule: dict[str, A
 
 
 def test_gradients_pass_finite_differences_in_float64() -> None:
-    head = Head.random((2, 9), 130, width=2, dtype=torch.float64).trained()
+    head = Head.random((2,), 5, width=2, dtype=torch.float64).trained()
 
     def both(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         scores = linear_token_scores(hidden, weight, head.token_ids, bias, 0.7, 3.0, 0.5, entropy_gradient=True)
         return scores.logprobs, scores.entropies
 
     assert torch.autograd.gradcheck(both, (head.hidden, head.weight, head.bias))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rule", [(1.0, None, 1.0), (0.7, 3.0, 0.5)])
-def test_trls_chunked_head_gives_the_same(rule: tuple[Any, ...], dtype: torch.dtype) -> None:
-    from trl.kernels import ChunkedLogProbFunction
-
-    temperature, softcap, scale = rule
-    head = Head.random((40,), 700, dtype=dtype)
-    ours, theirs = head.trained(), head.trained()
-    scores = linear_token_scores(
-        ours.hidden, ours.weight, head.token_ids, ours.bias, temperature, softcap, scale, entropy_gradient=True
-    )
-    logprobs, entropies, *_ = ChunkedLogProbFunction.apply(
-        theirs.hidden, theirs.weight, theirs.bias, head.token_ids, temperature, 256, softcap, scale, ("entropy",)
-    )
-    # In bfloat16 they round the product, then the product with the bias: up to 2^-9 of logits up to 40, twice.
-    tolerance = 2e-5 if dtype == torch.float32 else 0.2
-    torch.testing.assert_close(scores.logprobs, logprobs, rtol=0, atol=tolerance)
-    torch.testing.assert_close(scores.entropies, entropies, rtol=0, atol=tolerance)
-    expected = gradients_of({"logprobs": logprobs, "entropies": entropies}, theirs, True)
-    got = gradients_of({"logprobs": scores.logprobs, "entropies": scores.entropies}, ours, True)
-    for gradient, reference in zip(got, expected, strict=True):
-        scale = float(reference.abs().max())
-        torch.testing.assert_close(gradient, reference, rtol=0, atol=scale * (1e-5 if dtype == torch.float32 else 0.1))
 
 
 def test_narrow_gradients_are_summed_wide_and_rounded_once() -> None:
@@ -264,14 +223,6 @@ def test_scores_without_gradient_are_the_same(mode: Any) -> None:
     assert not scores.logprobs.requires_grad
 
 
-def test_states_made_in_inference_mode_can_be_scored_afterwards() -> None:
-    head = Head.random((20,), 300)
-    with torch.inference_mode():
-        hidden = head.hidden * 1
-    scores = linear_token_scores(hidden, head.weight, head.token_ids)
-    assert_close_to(scores, scores64(head, bias=False))
-
-
 def test_no_rows_give_no_scores_and_zero_gradient() -> None:
     head = Head.random((0,), 300).trained()
     scores = linear_token_scores(head.hidden, head.weight, head.token_ids, head.bias)
@@ -321,19 +272,6 @@ def test_a_second_derivative_is_refused() -> None:
     logprobs = linear_token_scores(head.hidden, head.weight, head.token_ids).logprobs
     with pytest.raises(InputError):
         torch.autograd.grad(logprobs.sum(), head.hidden, create_graph=True)
-
-
-def test_tied_embeddings_gather_both_gradients() -> None:
-    head = Head.random((20,), 300).trained()
-    inputs = torch.randint(0, 300, (20,), generator=torch.Generator().manual_seed(1))
-    hidden = torch.nn.functional.embedding(inputs, head.weight).tanh()
-    scores = linear_token_scores(hidden, head.weight, head.token_ids)
-    (tied,) = torch.autograd.grad(scores.logprobs.sum(), head.weight)
-    plain = token_scores(
-        torch.nn.functional.embedding(inputs, head.weight).tanh() @ head.weight.T, head.token_ids
-    ).logprobs
-    (expected,) = torch.autograd.grad(plain.sum(), head.weight)
-    torch.testing.assert_close(tied, expected, rtol=1e-5, atol=1e-5)
 
 
 def wrong_inputs() -> Iterator[Any]:

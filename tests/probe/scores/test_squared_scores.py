@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from isentrope.integrations.trl_loss import completion_scores
-from isentrope.kernels.dispatch import BackendName, using
 from isentrope.scores import TokenScores, head_tiles, linear_token_scores, token_scores
 from isentrope.statistics.tokens import detached
 from tests.probe.scores.exact_heads import Head, logits64
@@ -37,28 +36,6 @@ def rows(vocabulary: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES, ids=["1", "0.6", "of sequences"])
-@pytest.mark.parametrize("vocabulary", [2, 97, 4099])
-@pytest.mark.parametrize(
-    ("dtype", "backend", "tolerance"),
-    [
-        (torch.float64, "auto", 1e-13),
-        (torch.float32, "auto", 1e-6),
-        (torch.float32, "reference", 1e-6),
-        (torch.bfloat16, "auto", 1e-6),
-    ],
-)
-def test_squares_equal_the_gradient_of_entropy(
-    dtype: torch.dtype, backend: BackendName, tolerance: float, vocabulary: int, temperature: float | Tensor
-) -> None:
-    logits, token_ids = rows(vocabulary, dtype), torch.zeros(3, 4, dtype=torch.int64)
-    with using(backend):
-        squared = token_scores(logits, token_ids, temperature, entropy_gradient=True).squared_scores
-    assert squared is not None
-    assert (squared.shape, squared.requires_grad) == (token_ids.shape, False)
-    torch.testing.assert_close(squared.double(), by_autograd(logits, temperature), rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("temperature", TEMPERATURES, ids=["1", "0.6", "of sequences"])
 def test_a_bonus_step_changes_entropy_by_them(temperature: float | Tensor) -> None:
     """A step of size eta along the gradient of sum_t c_t H_t, at eta -> 0."""
     logits, token_ids = rows(40, torch.float64).requires_grad_(), torch.zeros(3, 4, dtype=torch.int64)
@@ -74,15 +51,6 @@ def test_a_bonus_step_changes_entropy_by_them(temperature: float | Tensor) -> No
     torch.testing.assert_close((up - down) / (2 * eta), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_squares_are_made_only_when_asked_for() -> None:
-    logits, token_ids = rows(9), torch.zeros(3, 4, dtype=torch.int64)
-    scores = token_scores(logits, token_ids, 0.7)
-    assert (scores.squared_scores, scores.temperature) == (None, 0.7)
-    with_squares = token_scores(logits, token_ids, 0.7, entropy_gradient=True)
-    assert torch.equal(scores.logprobs, with_squares.logprobs)
-    assert torch.equal(scores.vocab_centered_scores, with_squares.vocab_centered_scores)
-
-
 def test_temperatures_are_kept_without_gradient() -> None:
     temperature = torch.full((3, 1), 0.7, requires_grad=True)
     kept = token_scores(rows(9), torch.zeros(3, 4, dtype=torch.int64), temperature).temperature
@@ -91,9 +59,7 @@ def test_temperatures_are_kept_without_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [{}, {"temperature": 0.7}, {"temperature": 0.7, "softcap": 5.0, "scale": 0.5}, {"softcap": 30.0}],
-    ids=str,
+    "rule", [{}, {"temperature": 0.7}, {"temperature": 0.7, "softcap": 5.0, "scale": 0.5}, {"softcap": 30.0}], ids=str
 )
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("vocabulary", [2, 700])
@@ -111,14 +77,6 @@ def test_a_head_gives_those_of_its_logits(
     assert scores.temperature == temperature
     expected = by_autograd(logits64(head, bias, **rule), temperature)
     torch.testing.assert_close(scores.squared_scores.double(), expected, rtol=0, atol=1e-6)
-
-
-def test_a_head_without_tokens_gives_no_squares() -> None:
-    scores = linear_token_scores(
-        torch.zeros(0, 4), torch.zeros(9, 4), torch.zeros(0, dtype=torch.int64), entropy_gradient=True
-    )
-    assert scores.squared_scores is not None
-    assert scores.squared_scores.shape == (0,)
 
 
 def scored(rows_of_chunk: Tensor) -> TokenScores:

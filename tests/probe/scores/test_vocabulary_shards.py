@@ -10,7 +10,6 @@ import torch.distributed
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.scores import TokenScores
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.scores import reference64
@@ -132,19 +131,6 @@ def gradient64(
     return (towards_chosen * (chosen - p) - towards_flat * (p * entropies + p_log_p)) / temperature
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("backwards", [False, True])
-def test_slices_merge_in_any_order_without_a_group(ranks: int, backwards: bool) -> None:
-    logits, token_ids = special_logits(torch.float64)
-    shards = []
-    for rank in range(ranks):
-        shard, start = shard_of(rank, ranks, logits)
-        shards.append(shard_moments(shard, token_ids, start, 0.7, squared_scores=True))
-    scores = merge(*(reversed(shards) if backwards else shards))
-    expected = special_scores(logits, token_ids, 0.7)
-    assert_scores_equal({field: getattr(scores, field) for field in ALL_FIELDS}, expected, 1e-12)
-
-
 def test_shards_take_a_temperature_of_each_token() -> None:
     logits, token_ids = special_logits(torch.float64)
     temperature = torch.linspace(0.5, 1.7, 12, dtype=torch.float64)
@@ -154,14 +140,6 @@ def test_shards_take_a_temperature_of_each_token() -> None:
     ]
     expected = special_scores(logits, token_ids, temperature.unsqueeze(1))
     assert_scores_equal({field: getattr(merge(*shards), field) for field in FIELDS}, expected, 1e-12)
-
-
-def test_merged_scores_are_detached_and_wide() -> None:
-    logits, token_ids = special_logits()
-    scores = merge(shard_moments(logits.requires_grad_(), token_ids, 0))
-    assert isinstance(scores, TokenScores)
-    assert not scores.logprobs.requires_grad
-    assert scores.logprobs.dtype == torch.float64
 
 
 def test_a_token_that_no_shard_holds_has_probability_zero() -> None:
