@@ -1,19 +1,38 @@
-"""A fake of the server's ingest on a real socket: it keeps records in a dict and can be told to misbehave."""
+"""What the tests of the transport share. First a fake of the server's ingest on a real socket: it keeps records in a dict and misbehaves as its attributes ask."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 
+from isentrope.transport.shipper import ShipperSettings
+from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload, payload_hash, to_pb
-from isentrope_wire.reports import ControlSnapshot, Gap, Payload
+from isentrope_wire.reports import ControlSnapshot, Gap, Payload, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryServicer, add_TelemetryServicer_to_server
+
+RUN = RunStarted(
+    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
+)
+QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=5.0, longest_pause_seconds=0.1)
+
+
+def on_disk(folder: Path) -> list[Payload]:
+    return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10**6, 10**9)]
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
 
 
 def free_port() -> int:
@@ -43,8 +62,6 @@ class FakeTelemetry(TelemetryServicer):
         self.acked_through_instead: int | None = None
         self.clock_ahead_seconds = 0.0
         self.control: ControlSnapshot | None = None
-        self.control_from_the_future: pb.ControlSnapshot | None = None
-        """Sent with each Hello instead of `control`: words this version has no dataclass for."""
         self._stopped = threading.Event()
         self._server: grpc.Server | None = None
 
@@ -88,9 +105,7 @@ class FakeTelemetry(TelemetryServicer):
         self._check_token(context)
         self.hellos += 1
         reply = pb.HelloReply(acked_through=self.acked_through(), server_time=self.clock())
-        if self.control_from_the_future is not None:
-            reply.control.CopyFrom(self.control_from_the_future)
-        elif self.control is not None:
+        if self.control is not None:
             reply.control.CopyFrom(to_pb(self.control))
         return reply
 
@@ -101,7 +116,7 @@ class FakeTelemetry(TelemetryServicer):
         if not context.is_active():
             return pb.PushReply()
         if self.push_fails_with is not None:
-            context.abort(self.push_fails_with, "told to fail")
+            context.abort(self.push_fails_with, "fails by request")
         self.pushes.append([record.seq for record in request.records])
         for record in request.records:
             assert record.payload_hash == payload_hash(record.payload)

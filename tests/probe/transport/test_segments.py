@@ -74,17 +74,6 @@ def test_every_single_flipped_bit_costs_at_most_the_frame_it_hits(tmp_path: Path
         assert len(frames) >= len(ALL) - 1
 
 
-def test_a_corrupt_middle_is_skipped_and_shows_in_the_numbers(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    content = bytearray(path.read_bytes())
-    second_starts = read_segment(path).frames[0].end_offset
-    content[second_starts + 4] ^= 0xFF  # the length: nothing after it can be found by counting
-    path.write_bytes(content)
-    segment = read_segment(path)
-    assert [frame.seq for frame in segment.frames] == [1, 3, 4, 5]
-    assert segment.damaged
-
-
 def test_a_lost_header_costs_no_frame(tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(b"\0" * HEADER_BYTES + path.read_bytes()[HEADER_BYTES:])

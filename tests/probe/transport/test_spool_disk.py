@@ -14,12 +14,9 @@ from isentrope.transport.segments import SegmentWriter, encode_frame, list_segme
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import DROPPED_PARTS, MessageQueue, SpoolLimits, SpoolWriter
-from isentrope_wire.codec import decode_payload
-from isentrope_wire.reports import DrivingToken, Payload, RunStarted, ScoreHistogram, StepReport
+from isentrope_wire.reports import DrivingToken, ScoreHistogram, StepReport
+from tests.probe.transport.fake_telemetry import RUN, on_disk
 
-RUN = RunStarted(
-    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
-)
 TOKEN = DrivingToken(
     rank=0, sequence=0, position=0, token_id=1, text="t", logprob=-1.0, entropy=0.5, vocab_centered_score=0.25,
     advantage=1.0, contribution=0.5, kept=True,
@@ -51,12 +48,8 @@ def seqs(folder: Path) -> list[int]:
     return [record.seq for record in SpoolReader(folder).next_batch(10_000, 10**9)]
 
 
-def payloads(folder: Path) -> list[Payload]:
-    return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10_000, 10**9)]
-
-
 class FailingSyncs:
-    """fdatasync as a broken disk does it: it fails as often as told, and then says that all is well."""
+    """fdatasync as a broken disk does it: it fails `left` times, then reports success."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
@@ -128,7 +121,7 @@ class FullDisk:
 
 
 def heavy_report(step: int) -> StepReport:
-    """One whose tokens weigh more than the alert that tells of their loss."""
+    """One whose tokens weigh more than the alert about their loss."""
     return replace(full_report(step), tokens=tuple(replace(TOKEN, text="x" * 2000) for _ in range(2)))
 
 
@@ -151,7 +144,7 @@ def test_a_full_disk_costs_the_tokens_first_and_says_so(
     writer.write_queued()
     FullDisk(monkeypatch, takes_up_to=1500)
     assert put(writer, heavy_report(1), full_report(2))
-    _, first, second = payloads(tmp_path)
+    _, first, second = on_disk(tmp_path)
     assert isinstance(first, StepReport)
     assert (first.tokens, first.histograms) == ((), (HISTOGRAM,))
     assert first.labels[DROPPED_PARTS] == "tokens"
@@ -172,10 +165,10 @@ def test_with_room_again_reports_are_whole_again_and_the_next_time_is_told_too(
     full.takes_up_to = 10**6
     writer._disk._next_reserve_at = 0.0
     assert put(writer, heavy_report(2))
-    assert payloads(tmp_path)[-1] == heavy_report(2)
+    assert on_disk(tmp_path)[-1] == heavy_report(2)
     full.takes_up_to = 1500
     assert put(writer, heavy_report(3))
-    last = payloads(tmp_path)[-1]
+    last = on_disk(tmp_path)[-1]
     assert isinstance(last, StepReport)
     assert "From step 3 on" in last.alerts[0].message
 
@@ -187,7 +180,7 @@ def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> No
         writer._queue.put(lambda step=step: full_report(step))  # type: ignore[misc]
         writer.write_queued()
         writer.sync()
-    stored = [message for message in payloads(tmp_path) if isinstance(message, StepReport)]
+    stored = [message for message in on_disk(tmp_path) if isinstance(message, StepReport)]
     left_out = [report.labels.get(DROPPED_PARTS, "") for report in stored]
     assert left_out == sorted(left_out, key=["", "tokens", "tokens, histograms"].index)
     assert set(left_out) == {"", "tokens", "tokens, histograms"}
@@ -195,7 +188,7 @@ def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> No
 
 
 class FailingWrites:
-    """os.write as a full disk does it, as often as told."""
+    """os.write as a full disk does it, `left` times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
@@ -224,7 +217,7 @@ def test_a_write_and_the_sync_of_what_was_before_it_that_fail_together_lose_noth
         writer.sync()
     writer.close()
     assert seqs(tmp_path) == list(range(1, 102))
-    reports = [message for message in payloads(tmp_path) if isinstance(message, StepReport)]
+    reports = [message for message in on_disk(tmp_path) if isinstance(message, StepReport)]
     assert [report.step for report in reports] == list(range(100))
     assert (writer.spooled_through, writer.lost) == (101, 0)
 
@@ -240,24 +233,8 @@ def test_a_report_that_may_be_on_disk_already_is_written_again_as_it_was(
     assert writer.spooled_through == 0
     writes.left = 1
     assert writer.write_queued()
-    _, first, second = payloads(tmp_path)
+    _, first, second = on_disk(tmp_path)
     assert first == full_report(1)
     assert isinstance(second, StepReport)
     assert second.labels[DROPPED_PARTS] == "tokens"
     assert writer.left_out == 1
-
-
-def test_a_segment_that_was_made_to_last_outlives_a_write_and_a_sync_that_fail_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_disk = disk(tmp_path)
-    a_disk.append([frame(1), frame(2)])
-    assert a_disk.sync() == []
-    writes, syncs = FailingWrites(monkeypatch), FailingSyncs(monkeypatch)
-    writes.left, syncs.left = 1, 1
-    with pytest.raises(OSError, match="No space"):
-        a_disk.append([frame(3)])
-    assert a_disk.take_doubtful() == []
-    a_disk.append([frame(3)])
-    assert a_disk.sync() == []
-    assert seqs(tmp_path) == [1, 2, 3]

@@ -12,21 +12,17 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport.segments import SegmentWriter
-from isentrope.transport.shipper import ShipperSettings, ship
+from isentrope.transport.shipper import ship
 from isentrope.transport.spool import SpoolTransport, open_transport
 from isentrope.transport.spool_folder import ShipperState, SpoolEnd, find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import OUT_OF_TIME
 from isentrope.transport.transport import MakeMessage, Message, ReadyMessage
 from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.reports import Gap, Payload, RunFinished, RunStarted, StepReport
-from tests.probe.transport.fake_telemetry import FakeTelemetry
+from isentrope_wire.reports import Gap, RunFinished, StepReport
+from tests.probe.transport.fake_telemetry import QUICK, RUN, FakeTelemetry, on_disk
 
-RUN = RunStarted(
-    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
-)
 GOODBYE = RunFinished(status="finished", finished_at=2.0, step=99)
-QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=5.0, longest_pause_seconds=0.1)
 
 
 def slowly(step: int) -> MakeMessage:
@@ -37,10 +33,6 @@ def slowly(step: int) -> MakeMessage:
     return make
 
 
-def on_disk(transport: SpoolTransport) -> list[Payload]:
-    return [decode_payload(record.payload) for record in SpoolReader(transport.folder.path).next_batch(10**6, 10**9)]
-
-
 def test_what_there_is_no_time_to_build_is_a_gap_and_the_goodbye_stands_behind_it(tmp_path: Path) -> None:
     transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
     assert isinstance(transport, SpoolTransport)
@@ -48,7 +40,7 @@ def test_what_there_is_no_time_to_build_is_a_gap_and_the_goodbye_stands_behind_i
         assert transport.put(slowly(step))
     assert transport.put(ReadyMessage(GOODBYE))
     transport.close(timeout_seconds=0.5)
-    first, *reports, gap, last = on_disk(transport)
+    first, *reports, gap, last = on_disk(transport.folder.path)
     written = len(reports)
     assert (first, last) == (RUN, GOODBYE)
     assert [report.step for report in reports if isinstance(report, StepReport)] == list(range(written))

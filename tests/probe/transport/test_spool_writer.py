@@ -9,22 +9,10 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SegmentWriter, list_segments
-from isentrope.transport.spool_reader import SpoolReader
-from isentrope.transport.spool_writer import (
-    NOT_BUILT,
-    QUEUE_FULL,
-    TOO_LARGE,
-    MessageQueue,
-    SpoolLimits,
-    SpoolWriter,
-)
+from isentrope.transport.spool_writer import NOT_BUILT, QUEUE_FULL, TOO_LARGE, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope.transport.transport import MakeMessage, Message
-from isentrope_wire.codec import decode_payload
-from isentrope_wire.reports import Gap, Payload, RunStarted, StepReport
-
-RUN = RunStarted(
-    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
-)
+from isentrope_wire.reports import Gap, StepReport
+from tests.probe.transport.fake_telemetry import RUN, on_disk
 
 
 def making(step: int, label: str = "") -> MakeMessage:
@@ -57,19 +45,6 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
     monkeypatch.setattr(SegmentWriter, "append", no_space)
     return monkeypatch
-
-
-def on_disk(folder: Path) -> list[Payload]:
-    return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10_000, 10**9)]
-
-
-def test_reports_follow_in_the_order_of_the_queue(tmp_path: Path, writer: SpoolWriter, queue: MessageQueue) -> None:
-    for step in range(4):
-        queue.put(making(step))
-    while not writer.idle:
-        writer.write_queued()
-    assert on_disk(tmp_path) == [RUN, *(making(step)() for step in range(4))]
-    assert (writer.spooled_through, writer.lost) == (5, 0)
 
 
 def test_a_full_queue_leaves_a_gap_with_its_reason_at_its_place(
@@ -111,23 +86,6 @@ def test_a_report_too_large_for_a_record_becomes_a_gap(
     writer.write_queued()
     assert on_disk(tmp_path)[1:] == [Gap(first_seq=2, last_seq=2, reason=TOO_LARGE)]
     assert writer.lost == 1
-
-
-def test_a_disk_that_stays_full_leaves_a_gap_that_names_it(
-    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, full_disk: pytest.MonkeyPatch
-) -> None:
-    writer.write_queued()
-    for step in range(10):
-        queue.put(making(step))
-        writer.write_queued()
-    full_disk.undo()
-    while not writer.idle:
-        writer.write_queued()
-    *before, gap = on_disk(tmp_path)
-    assert before == [RUN, *(making(step)() for step in range(4))]
-    assert isinstance(gap, Gap)
-    assert (gap.first_seq, gap.last_seq) == (6, 11)
-    assert QUEUE_FULL in gap.reason
 
 
 def test_a_disk_that_stays_full_for_longer_than_a_segment_may_grow_old_is_written_to_again(

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, server: FakeTelemetry) -> SpoolFolder:
 
 @contextmanager
 def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """One that has said its first word."""
+    """One that has printed its first line."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as started:
         try:
