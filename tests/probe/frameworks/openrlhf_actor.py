@@ -95,23 +95,9 @@ def _pad(values: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:
 
 def save_model(folder: str) -> None:
     """A random policy with a tokenizer."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from tests.probe.verl import tiny_policy
 
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=None,
-            initializer_range=0.2, attention_dropout=0.01,
-        )
-    ).save_pretrained(folder)  # fmt: skip
-    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
-    PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<unk>")), pad_token="<pad>", eos_token="<eos>",
-        unk_token="<unk>",
-    ).save_pretrained(folder)  # fmt: skip
+    tiny_policy.save(folder, VOCABULARY, initializer_range=0.2, attention_dropout=0.01)
 
 
 def settings(folder: str, ranks: int, **changed: Any) -> SimpleNamespace:

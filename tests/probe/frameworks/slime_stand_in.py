@@ -285,7 +285,7 @@ class TrainOneStep:
         hidden: Tensor = self.body(states)
         return (hidden @ self.head.T).unsqueeze(0)
 
-    def __call__(self, micro_batches: int = 2) -> list[float]:
+    def step(self, micro_batches: int = 2) -> list[float]:
         """One rollout of one step; the losses of its micro-batches."""
         self.optimizer.zero_grad()
         if self.attached:

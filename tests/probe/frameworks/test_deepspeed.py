@@ -13,13 +13,7 @@ import torch
 from isentrope.errors import ConfigurationError
 from isentrope.integrations import deepspeed
 from isentrope.integrations.attachment import Versions
-from tests.probe.frameworks.deepspeed_loop import (
-    PUSHED_IN,
-    UPDATES,
-    train,
-    train_in_parts,
-    train_under_accelerate,
-)
+from tests.probe.frameworks.deepspeed_loop import PUSHED_IN, UPDATES, train, train_in_parts, train_under_accelerate
 from tests.probe.frameworks.packages import folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.integrations import attachment
-from isentrope.integrations.attachment import Attachment, in_worker
-from isentrope.transport.transport import InMemoryTransport
+from isentrope.integrations.attachment import Attachment
+from tests.probe.frameworks.attached import Attached as AttachedStandIn
 from tests.probe.tiny_loop import CLIP, comparable, pushed, reports
 
 GUIDE = Path(__file__).parents[3] / "docs" / "integrations" / "others.md"
@@ -78,12 +78,12 @@ class Trainer:
         return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
 
 
-class Attached:
+class Attached(AttachedStandIn):
     """A trainer attached by the guide's own lines, and what its probe was given and has sent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.trainer, self.transport = Trainer(), InMemoryTransport()
-        monkeypatch.setattr(attachment, "in_worker", lambda **about: in_worker(**about, transport=self.transport))
+        super().__init__(monkeypatch, attachment)
+        self.trainer = Trainer()
         (lines,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
         recipe: dict[str, Any] = {}
         exec(lines, recipe)  # noqa: S102  # our own page

@@ -11,33 +11,17 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import ConfigurationError
-from isentrope.integrations.attachment import in_worker
-from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import StepReport
+from tests.probe.frameworks.attached import Attached as AttachedStandIn
 from tests.probe.frameworks.prime_rl_stand_in import COUNTED, LENGTHS, SKIPPED, LossInputs, Trainer, install
 from tests.probe.ranks.gang import run_ranks
-from tests.probe.tiny_loop import CLIP, pushed, reports
 
 
-class Attached:
-    """A stand-in trainer with our loss, and what its probe sent."""
-
+class Attached(AttachedStandIn):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rank: int = 0, gemma: bool = False, **settings: Any) -> None:
-        self.transport = transport = InMemoryTransport()
         self.adapter = install(monkeypatch)
-        monkeypatch.setattr(self.adapter, "in_worker", lambda **about: in_worker(**about, transport=transport))
+        super().__init__(monkeypatch, self.adapter)
         self.trainer = Trainer(lambda inputs: self.adapter.loss(inputs, **settings), rank, gemma)
-
-    def train(self, steps: int, push_after: int | None = None) -> list[list[float]]:
-        losses = []
-        for step in range(1, steps + 1):
-            losses.append(self.trainer.step())
-            if step == push_after:
-                self.transport.set_control(pushed(1, CLIP))
-        return losses
-
-    def reports(self) -> list[StepReport]:
-        return reports(self.transport)
 
     def gated(self) -> int:
         """Tokens of the last step that count, and whose gradient did not reach the head."""

@@ -15,27 +15,23 @@ from torch import Tensor
 
 from isentrope.errors import ConfigurationError
 from isentrope.integrations import slime
-from isentrope.integrations.attachment import STATE_FILE, in_worker
-from isentrope.transport.transport import InMemoryTransport
+from isentrope.integrations.attachment import STATE_FILE
 from isentrope_wire.reports import StepReport
+from tests.probe.frameworks.attached import Attached as AttachedStandIn
 from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, Reloadable, TrainOneStep
 from tests.probe.ranks.gang import run_ranks
-from tests.probe.tiny_loop import CLIP, comparable, pushed, reports
+from tests.probe.tiny_loop import comparable
 
 GUIDE = Path(__file__).parents[3] / "docs" / "integrations" / "slime.md"
 COUNTED = 2 * (sum(LENGTHS) - PROMPT * len(LENGTHS) - 2)
 """Response tokens of a step without the two that the mask leaves out."""
 
 
-class Attached:
-    """A stand-in trainer and what its probe sent, under a control pushed live before step `push_before`."""
-
+class Attached(AttachedStandIn):
     def __init__(self, monkeypatch: pytest.MonkeyPatch | None, mpu: Mpu, **settings: Any) -> None:
-        self.transport = InMemoryTransport()
         # Not for good: this process may have other tests to run.
         patch = pytest.MonkeyPatch() if monkeypatch is None else monkeypatch
-        transport = self.transport
-        patch.setattr(slime, "in_worker", lambda **about: in_worker(**about, transport=transport))
+        super().__init__(patch, slime)
         self.trainer = TrainOneStep(patch, mpu, attached=True, **settings)
         self.gradients: list[Tensor] = []
         """Of each sample, those of slime's own log-probs before the gate."""
@@ -49,27 +45,16 @@ class Attached:
 
         self.trainer.loss.get_log_probs_and_entropy = watched
 
-    def train(self, steps: int, push_after: int | None = None) -> list[list[float]]:
-        losses = []
-        for step in range(1, steps + 1):
-            losses.append(self.trainer())
-            if step == push_after:
-                self.transport.set_control(pushed(1, CLIP))
-        return losses
-
     def finish(self) -> None:
         """Wait for the other ranks' numbers of the last step."""
         assert slime._training is not None
         slime._training.attachment.probe.finish()
 
-    def reports(self) -> list[StepReport]:
-        return reports(self.transport)
-
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_run_without_control_is_bit_identical(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> None:
     alone = TrainOneStep(monkeypatch, Mpu(), attached=False, recompute_loss_function=recompute)
-    losses = [alone() for _ in range(3)]
+    losses = [alone.step() for _ in range(3)]
     attached = Attached(monkeypatch, Mpu(), recompute_loss_function=recompute)
     assert attached.train(3) == losses
     assert torch.equal(attached.trainer.weights(), alone.weights())
@@ -282,11 +267,11 @@ def test_a_set_up_that_cannot_work_is_refused(
     attached = Attached(monkeypatch, Mpu())
     vars(attached.trainer.args).update(settings)
     with pytest.raises(ConfigurationError, match=reason):
-        attached.trainer()
+        attached.trainer.step()
 
 
 def test_another_layout_of_slime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     attached = Attached(monkeypatch, Mpu())
     monkeypatch.setattr(attached.trainer.loss, "get_responses", lambda logits: iter(()), raising=False)
     with pytest.raises(ConfigurationError, match="get_responses"):
-        attached.trainer()
+        attached.trainer.step()

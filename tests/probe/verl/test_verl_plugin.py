@@ -124,10 +124,7 @@ def registry(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> SimpleNames
         VERSIONS=SimpleNamespace(check=lambda: "0.9.1"),
         check_supported=lambda engine: engine.events.append("checked"),
     )
-    modules = {
-        "verl.workers.engine.base": SimpleNamespace(EngineRegistry=made),
-        "isentrope.integrations.verl": adapter,
-    }
+    modules = {"verl.workers.engine.base": SimpleNamespace(EngineRegistry=made), "isentrope.integrations.verl": adapter}
     monkeypatch.setattr(plugin, "import_module", modules.__getitem__)
     plugin._attach_new_engines()
     plugin._attach_new_engines()

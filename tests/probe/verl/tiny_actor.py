@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 import verl  # noqa: F401  (loads the plugins)
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorData, NonTensorStack
-from transformers import LlamaConfig, LlamaForCausalLM
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
@@ -23,30 +23,14 @@ VOCABULARY, PROMPT, SEQUENCES = 96, 5, 8
 
 
 def save_model(folder: str, *, tied: bool = False) -> None:
-    """A random policy, and a tokenizer that verl can load with it.
+    """A random policy, and a tokenizer.
 
     Args:
         folder: to save them in.
         tied: whether the head's weight is that of the embedding. Under FSDP2 verl's fused kernels need it: a head of its own
             is sharded apart, and they read its weight without calling it (verl-project/verl, pull request 7427).
     """
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, eos_token_id=1, bos_token_id=None,
-            initializer_range=0.08, tie_word_embeddings=tied,
-        )
-    ).save_pretrained(folder)  # fmt: skip
-    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
-    PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<unk>")), pad_token="<pad>", eos_token="<eos>",
-        unk_token="<unk>",
-    ).save_pretrained(folder)  # fmt: skip
+    import_module("tiny_policy").save(folder, VOCABULARY, initializer_range=0.08, tie_word_embeddings=tied)
 
 
 def engine_of(
