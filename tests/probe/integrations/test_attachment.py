@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 
 from isentrope.errors import ConfigurationError, InputError
 from isentrope.integrations.attachment import (
-    STATE_FILE,
     Attachment,
     Versions,
     check_parameters,
@@ -23,7 +21,7 @@ from isentrope.integrations.attachment import (
 from isentrope.scores import each_field, token_scores
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 MICRO_BATCHES = (slice(0, 6), slice(6, 16))
 
@@ -44,20 +42,6 @@ def train(attachment: Attachment | None, steps: int) -> torch.Tensor:
         if attachment is not None:
             attachment.close(loop.optimizer)
     return loop.weights()
-
-
-def test_an_attached_loop_is_bit_identical() -> None:
-    probe, transport = probe_and_transport()
-    assert torch.equal(train(Attachment(probe), 4), train(None, 4))
-    assert [report.step for report in reports(transport)] == [1, 2, 3, 4]
-    assert reports(transport)[-1].scalars["token/count"] == TinyLoop().mask.sum()
-
-
-def test_a_control_gates_the_loops_own_log_probs() -> None:
-    probe, transport = probe_and_transport(control=CLIP)
-    assert not torch.equal(train(Attachment(probe), 3), train(None, 3))
-    shares = [report.scalars["clip/fraction"] for report in reports(transport)]
-    assert all(0 < share < 1 for share in shares)
 
 
 def test_a_change_reaches_every_tensor_of_scores() -> None:
@@ -111,17 +95,6 @@ def test_scalars_of_a_report_are_handed_out_once() -> None:
     train(attachment, 1)
     assert attachment.newly_reported()["token/count"] > 0
     assert attachment.newly_reported() == {}
-
-
-def test_a_checkpoint_continues_the_count_of_updates(tmp_path: Path) -> None:
-    attachment = Attachment(probe_and_transport()[0])
-    train(attachment, 3)
-    attachment.save(tmp_path)
-    resumed = Attachment(probe_and_transport()[0])
-    resumed.resume(tmp_path)
-    resumed.close(None)
-    assert (tmp_path / STATE_FILE).exists()
-    assert resumed.probe.last_step == 4
 
 
 def test_a_probe_in_a_worker_takes_its_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,19 +91,6 @@ def test_the_callback_s_probe_goes_on_too_and_every_step_keeps_its_logs(tmp_path
 
 
 @pytest.mark.slow
-def test_attach_takes_the_state_of_the_folder_that_train_was_given(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"steps": 2, "save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
-    for folder in (tmp_path, tmp_path / "other"):
-        made = tiny_trl.trainer(folder, **settings)
-        attach(made, control=CLIP if folder.name == "other" else None, transport=InMemoryTransport())
-        made.train()
-    made, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
-    attach(made, transport=transport)
-    made.train(resume_from_checkpoint=str(tmp_path / "other" / "checkpoint-1"))
-    assert [report.labels["control/method"] for report in reports(transport)] == ["clip_v"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"{", b"{}", b"[1]"])
 def test_a_checkpoint_whose_probe_state_is_broken_is_resumed_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes

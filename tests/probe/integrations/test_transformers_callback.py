@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +13,8 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerContr
 from transformers.integrations import integration_utils
 
 from isentrope.integrations.transformers import IsentropeCallback, register, scalars_of
-from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.transport import InMemoryTransport
-from isentrope_wire.codec import decode_payload
-from isentrope_wire.reports import RunFinished, RunStarted, error_in_a_line
+from isentrope_wire.reports import RunFinished, RunStarted
 from tests.probe.integrations.tiny_trl import reports
 
 
@@ -151,36 +145,6 @@ def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_
     assert reports(first) == reports(second) == []
     assert [one.status for one in goodbyes(first)] == ["failed"]
     callback.finish()
-
-
-@pytest.mark.slow
-def test_a_run_whose_process_dies_has_failed(tmp_path: Path) -> None:
-    script = f"""
-        from pathlib import Path
-        from isentrope.integrations.transformers import IsentropeCallback
-        from tests.probe.integrations.test_transformers_callback import trainer
-
-        failing = trainer(Path({str(tmp_path)!r}), [])
-        failing.add_callback(IsentropeCallback("fit"))
-        failing.model.fails_at = 3
-        failing.train()
-    """
-    home = tmp_path / "home"
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "ISENTROPE_HOME": str(home), "ISENTROPE_MODE": "offline"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert "RuntimeError: CUDA out of memory" in ended.stderr
-    (segment,) = home.rglob("*.seg")
-    records = SpoolReader(segment.parent).next_batch(1000, 10**9)
-    last = decode_payload(records[-1].payload)
-    assert isinstance(last, RunFinished)
-    assert (last.status, error_in_a_line(last.error)) == ("failed", "RuntimeError: CUDA out of memory")
 
 
 def test_report_to_knows_isentrope_once_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

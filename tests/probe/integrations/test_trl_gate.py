@@ -1,4 +1,4 @@
-"""The ratios and advantages the probe is told are those of TRL's loss."""
+"""The ratios and advantages that the probe is given are those of TRL's loss."""
 
 from __future__ import annotations
 

@@ -84,11 +84,7 @@ LOSSES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    "settings",
-    LOSSES,
-    ids=lambda settings: " ".join(map(str, settings.values())),
-)
+@pytest.mark.parametrize("settings", LOSSES, ids=lambda settings: " ".join(map(str, settings.values())))
 def test_the_prediction_is_of_the_gradient_of_trls_loss(
     tmp_path: Path, saved_policy: str, settings: dict[str, Any]
 ) -> None:

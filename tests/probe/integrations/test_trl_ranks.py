@@ -87,7 +87,7 @@ def test_micro_batches_and_ranks_merge_into_one_step(ranks: list[dict[str, RankR
         assert report.scalars["clip/fraction"] == pytest.approx(gated / tokens)
         assert "entropy/observed_change" in report.scalars
         assert "probe/attachment_failures" not in report.scalars
-    # What is measured of the step is said once, by rank 0.
+    # What is measured of the step is reported once, by rank 0.
     assert not any("entropy/mean" in report.scalars for report in runs[1].reports)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from isentrope.integrations.trl import attach
-from isentrope.transport.transport import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 
 TWICE = {"num_iterations": 2}
@@ -103,70 +100,3 @@ def tied() -> PreTrainedModel:
 @pytest.mark.parametrize("make_policy", [soft_capped, tied])
 def test_soft_capped_and_tied_heads_train_as_without_a_probe(tmp_path: Path, make_policy: Any) -> None:
     check_equal_runs(tmp_path, make_policy=make_policy, **TWICE)
-
-
-def scalars_of_run(tmp_path: Path, **settings: Any) -> list[dict[str, float]]:
-    trainer, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
-    attach(trainer, head="replace", transport=transport)
-    trainer.train()
-    return [dict(report.scalars) for report in tiny_trl.reports(transport)]
-
-
-def test_a_step_counts_the_tokens_of_all_its_micro_batches(tmp_path: Path) -> None:
-    reports = scalars_of_run(tmp_path, gradient_accumulation_steps=3, num_generations=4, loss_type="grpo")
-    assert len(reports) == 2
-    for scalars in reports:
-        # 3 micro-batches of 4 sequences, whose mean length TRL logs.
-        assert scalars["token/count"] == pytest.approx(12 * scalars["completions/mean_length"])
-
-
-def test_tokens_a_tool_wrote_are_not_counted(tmp_path: Path) -> None:
-    trainer, transport = tiny_trl.trainer(tmp_path, steps=1), InMemoryTransport()
-    generate, counted = trainer._generate_and_score_completions, []
-
-    def with_tool_tokens(inputs: Any) -> Any:
-        output = generate(inputs)
-        output["tool_mask"] = torch.ones_like(output["completion_mask"])
-        output["tool_mask"][:, 1:3] = 0
-        counted.append(int((output["completion_mask"] * output["tool_mask"]).sum()))
-        return output
-
-    trainer._generate_and_score_completions = with_tool_tokens
-    attach(trainer, transport=transport)
-    trainer.train()
-    assert tiny_trl.reports(transport)[0].scalars["token/count"] == counted[0] < 4 * 8
-
-
-def test_advantages_may_differ_by_token(tmp_path: Path) -> None:
-    trainer, transport = tiny_trl.trainer(tmp_path, steps=1), InMemoryTransport()
-    generate = trainer._generate_and_score_completions
-
-    def by_token(inputs: Any) -> Any:
-        output = generate(inputs)
-        output["advantages"] = output["advantages"].unsqueeze(1).expand_as(output["completion_mask"]).clone()
-        output["advantages"][:, 4:] = 0.0
-        return output
-
-    trainer._generate_and_score_completions = by_token
-    attach(trainer, transport=transport)
-    trainer.train()
-    assert tiny_trl.reports(transport)[0].scalars["token/effective_fraction"] < 0.7
-
-
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_tokens_the_ratio_clip_silences_add_nothing_to_the_prediction(tmp_path: Path, level: str) -> None:
-    reports = scalars_of_run(
-        tmp_path, num_iterations=2, learning_rate=5.0, importance_sampling_level=level, optim="sgd", max_grad_norm=0
-    )
-    first, second = reports
-    assert second["clip_ratio/region_mean"] == pytest.approx(first["token/effective_fraction"], abs=0.5)
-    assert (
-        second["token/effective_fraction"] <= first["token/effective_fraction"] - second["clip_ratio/region_mean"] / 2
-    )
-    assert math.isfinite(second["entropy/unit_predicted_change"])
-
-
-def test_the_ratio_of_rloo_is_that_of_whole_sequences(tmp_path: Path) -> None:
-    reports = scalars_of_run(tmp_path, kind="rloo", learning_rate=1e-3, **TWICE)
-    assert reports[0]["ratio/mean"] == pytest.approx(1.0, abs=1e-5)
-    assert abs(reports[1]["ratio/mean"] - 1.0) > 1e-4

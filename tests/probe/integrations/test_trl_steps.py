@@ -12,7 +12,6 @@ from datasets import Dataset
 from torch import Tensor
 
 from isentrope.integrations.trl import attach
-from isentrope.integrations.trl_loss import as_in_training
 from isentrope.step_report import ClosedStep
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Control
@@ -61,12 +60,6 @@ def test_a_step_is_closed_once_after_its_update_under_its_number(tmp_path: Path)
     assert torch.equal(closed[1][1], updates[4])
     assert torch.equal(closed[2][1], tiny_trl.parameters(trainer))
     assert not torch.equal(updates[0], updates[2])
-
-
-def test_momentum_is_read_from_the_optimiser(tmp_path: Path) -> None:
-    trainer, _, transport = attached(tmp_path, adam_beta1=0.75)
-    trainer.train()
-    assert {report.labels["calibration/momentum"] for report in tiny_trl.reports(transport)} == {"0.75"}
 
 
 def test_learning_rate_and_clipping_are_those_that_the_update_was_made_with(
@@ -132,13 +125,6 @@ def test_gate_is_given_the_reward_of_each_completion(tmp_path: Path, kind: str) 
     trainer.train()
     assert len(set(sums)) > 1
     assert rewards == [2.0 * total + 0.5 * (total % 2 == 0) for total in sums]
-
-
-def test_the_run_says_goodbye_when_training_ends(tmp_path: Path) -> None:
-    trainer, _, transport = attached(tmp_path)
-    trainer.train()
-    assert [(goodbye.status, goodbye.step) for goodbye in goodbyes(transport)] == [("finished", 2)]
-    assert transport.messages[-1] is goodbyes(transport)[0]
 
 
 def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Path) -> None:
@@ -211,19 +197,6 @@ def test_trl_s_log_probs_are_gated_though_the_diagnosis_fails(tmp_path: Path, mo
     (report,) = tiny_trl.reports(transport)
     assert report.scalars["clip/fraction"] > 0.9
     assert report.scalars["probe/attachment_failures"] == 1
-
-
-def test_after_an_evaluation_a_sample_is_scored_in_train_mode_and_eval_mode_is_given_back() -> None:
-    model = tiny_trl.model().eval()
-    with as_in_training(model):
-        assert all(module.training for module in model.modules())
-    assert not any(module.training for module in model.modules())
-    model.train()
-    model.lm_head.eval()
-    with as_in_training(model):
-        # Within training, what somebody keeps in eval mode stays there.
-        assert not model.lm_head.training
-    assert model.training
 
 
 @pytest.mark.parametrize(

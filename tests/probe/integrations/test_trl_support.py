@@ -129,22 +129,6 @@ def test_the_self_check_refuses_numbers_that_differ_and_shows_both(
     assert state_of(trainer) == before
 
 
-def test_a_model_with_several_end_tokens_is_attached_to_and_none_of_them_is_drawn(tmp_path: Path) -> None:
-    trainer = tiny_trl.trainer(tmp_path)
-    trainer.model.config.eos_token_id, asked = [1, 2], []
-    logprobs = trainer._get_per_token_logps_and_entropies
-
-    def kept(
-        model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, compute_entropy: bool = False
-    ) -> Any:
-        asked.append(input_ids)
-        return logprobs(model, input_ids, attention_mask, logits_to_keep, compute_entropy=compute_entropy)
-
-    trainer._get_per_token_logps_and_entropies = kept
-    attach(trainer, transport=InMemoryTransport())
-    assert torch.isin(asked[0], torch.arange(3, tiny_trl.VOCABULARY)).all()
-
-
 def test_no_special_token_of_the_text_part_or_of_the_whole_model_is_drawn() -> None:
     text = SimpleNamespace(vocab_size=8, eos_token_id=[1, 2], pad_token_id=None, bos_token_ids=(4,))
     whole = SimpleNamespace(image_token_id=5, video_token_index=6, get_text_config=lambda: text)
@@ -194,16 +178,6 @@ def test_detaching_restores_the_trainer_exactly(tmp_path: Path, kind: str) -> No
         detach(trainer)
 
 
-def test_a_detached_trainer_trains_to_the_last_bit_as_one_that_never_was(tmp_path: Path) -> None:
-    alone = tiny_trl.trained(tmp_path, entropy_coef=0.02)
-    trainer = tiny_trl.trainer(tmp_path, entropy_coef=0.02)
-    attach(trainer, transport=InMemoryTransport())
-    detach(trainer)
-    trainer.train()
-    assert tiny_trl.losses(trainer) == tiny_trl.losses(alone)
-    assert torch.equal(tiny_trl.parameters(trainer), tiny_trl.parameters(alone))
-
-
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}], ids=str)
 def test_detaching_after_training_leaves_trls_head(
     tmp_path: Path, precision: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -223,15 +197,6 @@ def test_detaching_after_training_leaves_trls_head(
     ids = torch.tensor([[2, 3, 4, 5]])
     logprobs, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, torch.ones_like(ids), 3)
     assert logprobs.shape == (1, 3)
-
-
-def test_another_trainer_in_the_process_keeps_trls_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = tiny_trl.trainer(tmp_path)
-    forward = other.model.forward
-    trainer = tiny_trl.trainer(tmp_path)
-    attach(trainer, transport=InMemoryTransport())
-    assert other.model.forward is forward
-    assert forward.__func__.__globals__["_ChunkedLogProbFunction"].__module__ == "trl.kernels.chunked_logprob"
 
 
 def test_the_model_still_generates_with_the_signature_of_its_class(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from isentrope.errors import ConfigurationError
 from isentrope.trackers import MOST_METRICS, allowed, requested_trackers
-from isentrope.transport.transport import InMemoryTransport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
-from tests.probe.trackers.tracked import finish, three_steps, wait_for_trackers
+from tests.probe.trackers.tracked import finish, three_steps
 
 Points = dict[str, list[tuple[int, float]]]
 Stored = Callable[[], Points]
@@ -142,20 +141,3 @@ def test_tensorboard_gets_the_folder_that_is_named_or_refuses_it(tmp_path: Path)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"tensorboard.*file/events"):
         probe_and_transport(trackers=f"tensorboard:{tmp_path / 'file' / 'events'}")
-
-
-@pytest.mark.slow
-def test_a_trl_trainer_s_probe_writes_its_steps_to_the_tracker_that_attach_names(tmp_path: Path) -> None:
-    from isentrope.integrations.trl import attach
-    from tests.probe.integrations import tiny_trl
-
-    trainer, transport = tiny_trl.trainer(tmp_path / "out", steps=3), InMemoryTransport()
-    attach(trainer, trackers=f"tensorboard:{tmp_path / 'events'}", transport=transport)
-    trainer.train()
-    wait_for_trackers()
-    told = tiny_trl.reports(transport)
-    shown = events(tmp_path / "events")
-    assert [step for step, _ in shown["isentrope/entropy/mean"]] == [report.step for report in told] == [1, 2, 3]
-    said = [report.scalars["entropy/mean"] for report in told]
-    assert [value for _, value in shown["isentrope/entropy/mean"]] == pytest.approx(said, rel=1e-6)
-    assert "isentrope/reward/mean" in shown
