@@ -39,19 +39,6 @@ def test_what_was_written_is_what_is_read(path: Path) -> None:
     assert ControlFile(path).read() == SNAPSHOT
 
 
-def test_there_is_no_control_before_there_is_a_file(path: Path) -> None:
-    assert ControlFile(path).read() is None
-
-
-def test_a_reader_sees_each_new_version(path: Path) -> None:
-    reader = ControlFile(path)
-    for version in (1, 2, 3):
-        ControlFile(path).write(ControlSnapshot(version=version, control=Control(), author="a", requested_at=0.0))
-        snapshot = reader.read()
-        assert snapshot is not None
-        assert snapshot.version == version
-
-
 def written(path: Path, snapshot: ControlSnapshot) -> bytes:
     ControlFile(path).write(snapshot)
     return path.read_bytes()
@@ -79,14 +66,6 @@ def test_a_torn_file_is_no_control(path: Path) -> None:
     for kept in range(len(content)):
         path.write_bytes(content[:kept])
         assert ControlFile(path).read() is None
-
-
-def test_a_good_file_after_a_bad_one_counts(path: Path) -> None:
-    path.write_bytes(b"torn")
-    reader = ControlFile(path)
-    assert reader.read() is None
-    reader.write(SNAPSHOT)
-    assert reader.read() == SNAPSHOT
 
 
 def test_a_vanished_file_changes_nothing(path: Path) -> None:

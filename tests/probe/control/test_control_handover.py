@@ -16,7 +16,7 @@ def version(number: int) -> ControlSnapshot:
 
 
 class FileOnABadDisk(ControlFile):
-    """Has no room until told otherwise; then each write of the first version takes until another one has come by."""
+    """Has no room while `has_room` is unset; then each write of the first version lasts until another was written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

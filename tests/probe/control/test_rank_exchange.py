@@ -78,35 +78,15 @@ def versions(starts: list[StepStart]) -> list[Any]:
     return [(None if one.requested is None else one.requested.version, one.now) for one in starts]
 
 
-def test_every_rank_begins_with_rank_0s_control_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = received_by_two([None, pushed(1), pushed(1), pushed(2)], [None] * 4, monkeypatch)
-    assert versions(first) == versions(second) == [(None, 100.0), (1, 101.0), (1, 102.0), (2, 103.0)]
-
-
-def test_a_control_longer_than_the_message_comes_one_step_later_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = received_by_two([pushed(1), LONG, LONG, LONG], [None] * 4, monkeypatch)
-    assert versions(first) == versions(second) == [(1, 100.0), (1, 101.0), (2, 102.0), (2, 103.0)]
-
-
 def test_before_a_step_was_closed_nothing_is_requested() -> None:
     start = exchange(TwoRanks(1, Channel())).begin_step(pushed(1))
     assert (start.requested, start.action) == (None, None)
 
 
-def test_a_process_on_its_own_begins_with_its_own_control() -> None:
-    alone = exchange(OneRank())
-    close_step(alone, pushed(1))
-    assert alone.begin_step(pushed(2)).requested == pushed(2)
-
-
 def test_an_action_reaches_every_rank_also_beside_a_control_that_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     actions = [action("first"), None, action("third")]
     for starts in received_by_two([LONG] * 3, actions, monkeypatch):
-        assert [(one.requested, one.action) for one in starts] == [
-            (None, actions[0]),
-            (LONG, None),
-            (LONG, actions[2]),
-        ]
+        assert [(one.requested, one.action) for one in starts] == [(None, actions[0]), (LONG, None), (LONG, actions[2])]
 
 
 def test_a_control_that_fits_alone_but_not_beside_an_action_waits_for_a_longer_message(

@@ -81,12 +81,7 @@ class CollapsingPlant:
         change = gain * self._average / (1 - self._memory ** (step + 1)) + self._bias
         self.entropies.append(self.entropy)
         self.entropy += change
-        estimate = self._estimator.step(
-            mean_entropy=seen,
-            unit_prediction=unit,
-            observed_change=change,
-            momentum=0.9,
-        )
+        estimate = self._estimator.step(mean_entropy=seen, unit_prediction=unit, observed_change=change, momentum=0.9)
         self._arriving.append(Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums))
 
 

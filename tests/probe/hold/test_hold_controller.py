@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -137,12 +135,6 @@ def test_a_reward_that_turns_ends_the_hold() -> None:
     assert not any(held[ended:])
     assert "reward" in actions[ended].reason
     assert all(action.status != HoldStatus.FALLBACK for action in guarded(rewards, guard=False)[10:])
-
-
-def test_noisy_rewards_end_no_hold() -> None:
-    noise = random.Random(0)
-    rewards = [0.3 + 0.2 * (1 - math.exp(-step / 50)) + noise.gauss(0, 0.05) for step in range(300)]
-    assert all(action.status != HoldStatus.FALLBACK for action in guarded(rewards)[10:])
 
 
 def test_a_hold_pushed_again_begins_again() -> None:

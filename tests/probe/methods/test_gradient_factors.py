@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.base import GatedTokens
-from isentrope.methods.gate import INTERVENTIONS, gated_logprobs, select_tokens, with_shrunken_denominator
+from isentrope.methods.gate import INTERVENTIONS, gated_logprobs
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS as ROWS
-from isentrope_wire.methods import threshold_methods
-from tests.probe.methods.tokens import kept, many, own_centres, selected, tokens
-from tests.probe.scores.exact_heads import FIELDS
+from tests.probe.methods.tokens import kept, many, selected, tokens
 
 
 def control(method: str, **parameters: object) -> Control:
@@ -55,22 +53,6 @@ def test_values_stay_and_the_gradient_is_multiplied_by_the_factors(one: Control)
     gradient = gradient_of(selection.factors, of, upstream)
     torch.testing.assert_close(gradient, upstream * selection.factors)
     assert (selection.factors[of.mask] != 1).any(), "the method acts here"
-
-
-@pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)
-def test_only_candidates_are_acted_on(one: Control) -> None:
-    selection = selected(one, many(400))
-    assert torch.equal(selection.factors[~selection.selected], torch.ones_like(selection.factors[~selection.selected]))
-
-
-@pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)
-def test_the_same_tokens_are_chosen_whatever_shape_they_come_in(one: Control) -> None:
-    of = many(400)
-    scores = type(of.scores)(*(getattr(of.scores, name).reshape(20, 20) for name in FIELDS))
-    assert of.importance_ratios is not None
-    advantages, mask, ratios = (x.reshape(20, 20) for x in (of.advantages, of.mask, of.importance_ratios))
-    folded = GatedTokens(scores, advantages, mask, ratios)
-    assert torch.equal(selected(one, folded).factors.flatten(), selected(one, of).factors)
 
 
 @pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)
@@ -121,14 +103,6 @@ def test_shrink_gives_the_gradient_of_the_mean_over_the_tokens_kept(one: Control
     torch.testing.assert_close(torch.where(of.mask, ours, 0.0), wanted)
 
 
-def test_shrink_is_worked_by_hand_and_changes_nothing_when_all_are_kept() -> None:
-    mask = torch.tensor([True, True, True, True, False])
-    factors = with_shrunken_denominator(torch.tensor([True, False, True, True, True]), mask)
-    assert factors.tolist() == pytest.approx([4 / 3, 0, 4 / 3, 4 / 3, 4 / 3])
-    assert with_shrunken_denominator(torch.ones(5, dtype=torch.bool), mask).tolist() == [1.0] * 5
-    assert with_shrunken_denominator(torch.zeros(5, dtype=torch.bool), mask).tolist() == [0.0] * 5
-
-
 # S_c of standard deviation 1: 0.5 sigma is exceeded by 4, 1.5 sigma by 2
 CENTRED = torch.tensor([-2.0, -1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0]) / math.sqrt(10 / 8)
 
@@ -149,37 +123,7 @@ def test_cap_clips_the_furthest_only() -> None:
     assert left_out(0.5, None, 0.12) == [0]  # less than one token: one
 
 
-def test_while_a_cap_binds_moving_mu_changes_nothing_and_the_candidates_tell() -> None:
-    of = many(1000)
-    near, far = (
-        selected(Control(method="clip_b", mu_low=mu, parameters={"max_fraction": 0.01}), of) for mu in (0.5, 1.0)
-    )
-    assert torch.equal(near.factors & of.mask, far.factors & of.mask)
-    assert int((~near.factors & of.mask).sum()) == int(0.01 * int(of.mask.sum()))
-    assert near.selected.sum() > far.selected.sum()
-
-
 def test_the_cap_ranks_within_the_scope() -> None:
     of = tokens([-1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0], centred=CENTRED)
     capped = Control(method="clip_v", mu_low=0.5, scope="positive", parameters={"max_fraction": 0.125})
     assert kept(selected(capped, of)) == [0, 2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.parametrize("method", threshold_methods())
-def test_scopes_partition_what_is_left_out(method: str) -> None:
-    of = many(500)
-    out = {
-        scope: ~selected(Control(method=method, mu_low=0.7, mu_high=0.7, scope=scope), of).factors
-        for scope in ("all", "positive", "negative", "decreasing", "increasing")
-    }
-    for one, other in (("positive", "negative"), ("decreasing", "increasing")):
-        assert torch.equal(out[one] | out[other], out["all"])
-        assert not (out[one] & out[other]).any()
-
-
-def test_a_cutoff_counted_from_other_tokens_can_be_used() -> None:
-    one = control("kl_cov", k=0.1)
-    before, now = many(500, seed=1), many(500, seed=2)
-    cutoff = INTERVENTIONS[one.method].cutoff(one, before, own_centres(before))
-    share = select_tokens(one, now, own_centres(now), cutoff).selected.sum() / now.mask.sum()
-    assert share.item() == pytest.approx(0.1, abs=0.04)

@@ -11,7 +11,7 @@ from isentrope.methods.covariance import _FirstBackward, covariance_scores
 from isentrope.methods.gate import gated_logprobs
 from isentrope_wire.control import Control
 from isentrope_wire.reports import StepReport
-from tests.probe.methods.tokens import many, own_centres, selected, tokens
+from tests.probe.methods.tokens import own_centres, tokens
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 LOW, HIGH = 0.8, 1.2
@@ -155,12 +155,3 @@ def test_backward_after_the_step_changes_nothing() -> None:
     step.close()
     step.gradient(step.loss)
     assert not step.probe._ledger.batches
-
-
-def test_gradient_of_zero_is_no_candidate() -> None:
-    of = many(200)
-    gradient = torch.where(torch.arange(200) % 2 == 0, 0.0, 1.0)
-    everything = selected(clip_cov(1.0), of)
-    assert everything.in_backward is not None
-    found = everything.in_backward(gradient)
-    assert torch.equal(found.selected, everything.selected & (gradient != 0))

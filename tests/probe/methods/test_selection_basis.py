@@ -1,4 +1,4 @@
-"""What a method counts from: the step before once there is one, and what is used is told."""
+"""What a method counts from: the step before once there is one, and the report names what is used."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.global_step import centre_moments, rank_vector
 from isentrope.methods.base import GatedTokens
 from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
-from tests.probe.methods.tokens import many, tokens
+from tests.probe.methods.tokens import tokens
 
 TOP = Control(method="top_entropy", parameters={"fraction": 0.25})
 KL = Control(method="kl_cov", parameters={"k": 0.25})
@@ -76,15 +75,6 @@ def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -2.0)
 
 
-def test_micro_batch_when_told_to() -> None:
-    one = basis("micro_batch")
-    one.step_closed(KL, batches(FIRST), alone=False)
-    close(one, means([4, 9, 9]))
-    source, centres, _ = one.choose(KL, SECOND)
-    assert source == "micro_batch"
-    assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (1.0, -2.0)
-
-
 def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
     one = basis()
     one.step_closed(TOP, batches(FIRST), alone=False)
@@ -138,24 +128,3 @@ def test_a_cap_ranks_the_step_before_and_the_thresholds_keep_their_own_source() 
 @pytest.mark.parametrize("method", ["score_sign", "unlikely", "ratio_clip"])
 def test_a_method_with_nothing_to_count_from_names_no_source(method: str) -> None:
     assert basis().choose(Control(method=method), SECOND)[0] is None
-
-
-def test_the_tokens_of_a_step_are_let_go_at_the_next_gate_and_never_held_where_nothing_is_ranked() -> None:
-    one = basis()
-    one.step_closed(Control(method="clip_cov"), batches(many(50)), alone=False)
-    close(one, means([50, 0, 0]))
-    assert one._ranked is None
-    one.step_closed(TOP, batches(many(50)), alone=False)
-    close(one, means([50, 0, 0]))
-    assert one._ranked is not None
-    one.choose(TOP, SECOND)
-    assert one._ranked is None
-
-
-def test_the_means_stand_where_the_sums_of_a_step_say_they_do() -> None:
-    of = many(200)
-    rows = rank_vector(0, 0, batches(of), None, None).unsqueeze(0)
-    count, mean_advantage, mean_logprob, _ = centre_moments(rows)[0].tolist()
-    assert count == int(of.mask.sum())
-    assert mean_advantage == pytest.approx(of.advantages[of.mask].double().mean().item())
-    assert mean_logprob == pytest.approx(of.scores.logprobs[of.mask].double().mean().item())

@@ -9,9 +9,7 @@ import torch
 
 import isentrope
 from isentrope.errors import InputError
-from isentrope.methods.basis import SelectionBasis
 from isentrope.scores import TokenScores, token_scores
-from isentrope.statistics.moments import ThresholdStatistics, no_threshold_sums, threshold_statistics, threshold_sums
 from isentrope.transport.transport import InMemoryTransport
 from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 
@@ -29,18 +27,6 @@ def everywhere(scores: TokenScores) -> torch.Tensor:
 
 def share_outside(scores: TokenScores, sigma: torch.Tensor) -> float:
     return (scores.vocab_centered_scores.double().abs() > sigma).double().mean().item()
-
-
-def test_sums_of_parts_merge_to_the_statistics_of_the_whole() -> None:
-    parts = [scores_of(1), scores_of(2, rows=3, scale=9.0), scores_of(3, rows=17)]
-    merged = ThresholdStatistics.of_sums(
-        torch.stack([threshold_sums([part], [everywhere(part)]) for part in parts] + [no_threshold_sums(None)])
-    )
-    whole = threshold_statistics(parts, [everywhere(part) for part in parts])
-    for name in ThresholdStatistics.__slots__:
-        assert getattr(merged, name).item() == pytest.approx(getattr(whole, name).item(), rel=1e-14)
-    centred = torch.cat([part.vocab_centered_scores for part in parts]).double()
-    assert merged.vocab_centered_std.item() == pytest.approx(centred.std(correction=0).item(), rel=1e-12)
 
 
 def gated(probe: isentrope.Probe, transport: InMemoryTransport, step: int, scores: TokenScores) -> tuple[float, str]:
@@ -100,26 +86,6 @@ def test_a_first_pass_that_was_asked_for_and_never_came_is_missed_once(caplog: p
     assert [record.message for record in caplog.records if "probe.first_pass was not called" in record.message] == [
         caplog.records[0].message
     ]
-
-
-def test_without_an_intervention_no_source_is_named() -> None:
-    probe, transport = probe_and_transport()
-    probe.gate(scores_of(1), torch.ones(40))
-    probe.step(0)
-    assert "threshold/source" not in reports(transport)[0].labels
-
-
-def test_steps_without_tokens_leave_the_thresholds_of_the_last_one_that_had_any() -> None:
-    sources = SelectionBasis("previous_step")
-    with_tokens = threshold_sums([scores_of(1)], [everywhere(scores_of(1))]).unsqueeze(0)
-    means = torch.zeros(1, 3)
-    sources.sums_closed(lambda: with_tokens, lambda: means)
-    for _ in range(3):
-        sources.sums_closed(lambda: no_threshold_sums(None).unsqueeze(0), lambda: means)
-    source, statistics = sources.known(first_call=True)
-    assert statistics is not None
-    assert source == "previous_step"
-    assert statistics.vocab_centered_std == ThresholdStatistics.of_sums(with_tokens).vocab_centered_std
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,7 @@ def _collect(results: Any, size: int, end: float) -> list[Any]:
 
 
 def _rank(
-    rank: int,
-    size: int,
-    address: str,
-    group: bool,
-    results: Any,
-    work: Callable[..., Any],
-    arguments: tuple[Any, ...],
+    rank: int, size: int, address: str, group: bool, results: Any, work: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
     # A fork server draws one seed for all ranks it ever starts, and every run of the tests another.

@@ -87,7 +87,7 @@ def sharded_step(rank: int, columns_of: list[slice]) -> tuple[Tensor, list[StepR
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What one rank saw and said."""
+    """What one rank computed and reported."""
 
     kept: list[list[Tensor]]
     """Per step, per `gate` call."""

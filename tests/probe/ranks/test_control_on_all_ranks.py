@@ -30,10 +30,7 @@ def test_a_control_pushed_to_rank_0_is_in_force_on_all_ranks_from_the_same_step_
 
 
 def test_what_rank_0_finds_expired_or_superseded_all_ranks_refuse() -> None:
-    wishes = {
-        0: pushed(2, expires_at=time.time() - 1),
-        1: pushed(1),
-    }
+    wishes = {0: pushed(2, expires_at=time.time() - 1), 1: pushed(1)}
     results = run_ranks(3, steps_on_rank, SHARES, 3, False, wishes, {"control": CLIP})
     for result in results:
         assert outcomes(result) == [(2, OutcomeState.EXPIRED, None), (1, OutcomeState.SUPERSEDED, None)]

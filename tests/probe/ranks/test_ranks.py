@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from isentrope import distributed
-from isentrope.distributed import Gathered, ManyRanks, OneRank, ranks_of
+from isentrope.distributed import ManyRanks, ranks_of
 from isentrope.errors import InputError
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of
@@ -100,28 +100,16 @@ def late_probe(rank: int) -> None:
     distributed.SLOW_START_SECONDS = 0.2
     if rank == 1:
         time.sleep(0.8)
-    said: list[str] = []
+    logged: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("isentrope").addHandler(handler)
     probe_of(rank)
-    assert any("all 2 ranks" in line for line in said) == (rank == 0)
+    assert any("all 2 ranks" in line for line in logged) == (rank == 0)
 
 
 def test_a_rank_that_waits_for_the_others_to_build_their_probe_says_so() -> None:
     run_ranks(2, late_probe)
-
-
-def test_one_rank_gathers_itself() -> None:
-    rows = OneRank().gather(torch.arange(3.0))
-    assert rows.rows().tolist() == rows.numbers_later(3)() == [[0.0, 1.0, 2.0]]
-    assert rows.arrives_within(0.0)
-
-
-def test_columns_that_add_up_reach_the_host_as_one_row() -> None:
-    rows = Gathered(torch.arange(6.0).view(2, 3))
-    assert rows.numbers_later(2)() == [[0.0, 1.0, 7.0], [3.0, 4.0]]
-    assert rows.numbers_later(0)() == [[3.0, 5.0, 7.0], []]
 
 
 def log_a_number_spread_over_ranks(rank: int) -> str:
@@ -141,9 +129,9 @@ def log_a_number_spread_over_ranks(rank: int) -> str:
 
 
 def test_logging_a_number_that_lies_spread_over_ranks_waits_for_none_of_them() -> None:
-    told, _ = run_ranks(2, log_a_number_spread_over_ranks)
-    assert "grad_norm" in told
-    assert told.endswith(" 7.0")
+    answer, _ = run_ranks(2, log_a_number_spread_over_ranks)
+    assert "grad_norm" in answer
+    assert answer.endswith(" 7.0")
 
 
 def timeout_of_our_group(rank: int) -> float:

@@ -59,9 +59,7 @@ def sums(*cells: tuple[TokenGroup, float, int, float], kept: int = 100) -> WhatI
     table = BinSums(*(tuple(row[column] for row in rows) for column in range(3)))  # type: ignore[arg-type]
     tokens = kept + sum(row[1] for row in rows)
     return WhatIfSums(
-        tokens=tokens,
-        change_sum=sum(row[2] for row in rows),
-        by_method={"clip_b": table, "clip_v": table},
+        tokens=tokens, change_sum=sum(row[2] for row in rows), by_method={"clip_b": table, "clip_v": table}
     )
 
 

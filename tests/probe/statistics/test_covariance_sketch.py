@@ -8,13 +8,7 @@ from torch import Tensor
 
 from isentrope.global_step import rank_vector, read_ranks
 from isentrope.scores import TokenScores
-from isentrope.statistics.covariance import (
-    ADVANTAGE_LOGPROB,
-    BIN_RATIO,
-    COVARIANCE_BINS,
-    TOP_SHARES,
-    means_from_bins,
-)
+from isentrope.statistics.covariance import ADVANTAGE_LOGPROB, BIN_RATIO, COVARIANCE_BINS, TOP_SHARES, means_from_bins
 from isentrope.statistics.moments import Covariance
 from isentrope.statistics.step import step_metrics
 from isentrope.statistics.tokens import TokenBatch
@@ -59,6 +53,10 @@ def test_shares_are_within_the_stated_error_and_mostly_far_within(tokens: int, r
         assert found["covariance/top_100"] == pytest.approx(exact(parts)["covariance/top_100"], rel=1e-9)
 
 
+def test_no_tokens_have_no_shares() -> None:
+    assert means_from_bins([0.0] * COVARIANCE_BINS.size, Covariance()) == ()
+
+
 def test_ranks_whose_own_means_differ_agree_once_the_means_of_the_step_before_are_known() -> None:
     parts = [heavy_tailed(5000, 1), heavy_tailed(5000, 2, drift=1.0)]
     nothing_yet = (torch.tensor(torch.nan), torch.tensor(torch.nan))
@@ -67,18 +65,3 @@ def test_ranks_whose_own_means_differ_agree_once_the_means_of_the_step_before_ar
     centre = (torch.tensor(whole.mean_right), torch.tensor(whole.mean_left))
     for name, value in exact(parts).items():
         assert binned(parts, centre)[name] == pytest.approx(value, rel=BIN_RATIO - 1)
-
-
-def test_bins_are_worked_by_hand() -> None:
-    """c_t of 4, 1, -1 and 0 about means of 0: the upper half is 2.5 on average."""
-    logprobs, advantages = torch.tensor([-2.0, -1.0, -1.0, 0.0]), torch.tensor([-2.0, -1.0, 1.0, 3.0])
-    zero, valid = torch.zeros(4), torch.ones(4, dtype=torch.bool)
-    batch = TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid, valid, None)
-    row = rank_vector(0, 0, [batch], None, None, centre=(torch.tensor(0.0), torch.tensor(0.0))).tolist()
-    sums = read_ranks([row]).sums
-    assert sums is not None
-    shares = means_from_bins(sums[COVARIANCE_BINS], Covariance(4, 0.0, 0.0, 4.0))
-    assert dict(zip(TOP_SHARES, shares, strict=True)) == pytest.approx(
-        {name: {0.2: 4.0, 0.5: 2.5, 1.0: 1.0}.get(share, 4.0) for name, share in TOP_SHARES.items()}
-    )
-    assert means_from_bins([0.0] * COVARIANCE_BINS.size, Covariance()) == ()

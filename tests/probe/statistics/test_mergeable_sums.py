@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isentrope.statistics.histogram import BINS, Histogram, bin_counts
-from isentrope.statistics.moments import Covariance, Moments
+from isentrope.statistics.moments import Moments
 
 values = st.lists(st.floats(-100, 100), min_size=1, max_size=40)
 
@@ -22,42 +22,16 @@ def moments_of(numbers: list[float]) -> Moments:
     return Moments(len(numbers), float(np.mean(numbers)), float(np.var(numbers) * len(numbers)))
 
 
-def covariance_of(pairs: list[tuple[float, float]]) -> Covariance:
-    if not pairs:
-        return Covariance()
-    left, right = np.array(pairs).T
-    return Covariance(
-        len(pairs),
-        float(left.mean()),
-        float(right.mean()),
-        float(((left - left.mean()) * (right - right.mean())).sum()),
-    )
-
-
 def histogram_of(numbers: list[float], *, symmetric: bool = True) -> Histogram:
     tensor = torch.tensor(numbers, dtype=torch.float64)
     exponent, *counts = bin_counts(tensor.unsqueeze(0), torch.ones_like(tensor), [symmetric])[0].tolist()
     return Histogram(symmetric, int(exponent), tuple(int(count) for count in counts))
 
 
-@given(values, st.integers(0, 40))
-def test_moments_of_two_parts_are_the_moments_of_the_whole(numbers: list[float], cut: int) -> None:
-    merged = moments_of(numbers[:cut]).merge(moments_of(numbers[cut:]))
-    assert merged.count == len(numbers)
-    assert merged.mean == pytest.approx(np.mean(numbers), abs=1e-9)
-    assert merged.standard_deviation == pytest.approx(np.std(numbers), abs=1e-6)
-
-
 def test_empty_moments_have_no_spread_rather_than_none() -> None:
     assert math.isnan(Moments().standard_deviation)
     assert math.isnan(Moments(1, 3.0, 0.0).standard_error)
     assert Moments(4, 0.0, 12.0).standard_error == 1.0
-
-
-@given(st.lists(st.tuples(st.floats(-50, 50), st.floats(-50, 50)), min_size=1, max_size=30), st.integers(0, 30))
-def test_covariance_of_two_parts_is_the_covariance_of_the_whole(pairs: list[tuple[float, float]], cut: int) -> None:
-    merged = covariance_of(pairs[:cut]).merge(covariance_of(pairs[cut:]))
-    assert merged.value == pytest.approx(np.cov(np.array(pairs).T, bias=True)[0, 1], abs=1e-7)
 
 
 @given(values, st.integers(0, 40), st.booleans())

@@ -94,10 +94,7 @@ def test_the_clip_of_the_loss_is_counted_by_side_and_sign() -> None:
     (-torch.maximum(clipped, 3 * advantages.clamp(max=0))[drawn.mask].mean()).backward()
     probe.step(0)
     scalars, ratios, mask = reports(transport)[0].scalars, ratios.detach(), drawn.mask
-    for name, chosen in (
-        ("low", (advantages < 0) & (ratios < 0.8)),
-        ("high", (advantages > 0) & (ratios > 1.2)),
-    ):
+    for name, chosen in (("low", (advantages < 0) & (ratios < 0.8)), ("high", (advantages > 0) & (ratios > 1.2))):
         assert scalars[f"ratio/clipped_{name}"] == pytest.approx(float(chosen[mask].double().mean()))
         assert scalars[f"ratio/clipped_{name}"] > 0
 

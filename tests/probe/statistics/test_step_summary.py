@@ -12,7 +12,7 @@ from isentrope.global_step import rank_vector, read_ranks
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.scores import TokenScores, token_scores
 from isentrope.statistics.covariance import TOP_SHARES
-from isentrope.statistics.step import NOT_FINITE, QUADRANTS, TOKEN_HISTOGRAMS, report_histograms, step_metrics
+from isentrope.statistics.step import NOT_FINITE, TOKEN_HISTOGRAMS, report_histograms, step_metrics
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.tokens import TokenBatch
 from tests.probe.scores.exact_heads import FIELDS
@@ -100,12 +100,6 @@ def test_mean_of_advantage_and_discriminator_is_covariance_of_theorem_1() -> Non
     pushes = p * advantages
     wanted = (p * (log_p - (p * log_p).sum()) * (pushes - (p * pushes).sum())).sum()
     assert (p * advantages * scores.discriminator_scores).sum().item() == pytest.approx(wanted.item())
-
-
-def test_the_four_parts_of_the_change_sum_to_the_unit_prediction() -> None:
-    scalars = step_metrics(sums_of([batch_of(8, 8, 1)]))
-    parts = [scalars[f"change/{quadrant}"] for quadrant in QUADRANTS]
-    assert sum(parts) == pytest.approx(scalars["entropy/unit_predicted_change"], rel=1e-12)
 
 
 def without_shares(metrics: dict[str, float]) -> dict[str, float]:
