@@ -17,7 +17,6 @@ import isentrope.cli.doctor
 import isentrope.kernels.cpp_backend
 from isentrope.cli import frame
 from isentrope.client.client import Client
-from isentrope.transport.segments import list_segments
 from isentrope_wire.control import Hold, HoldSide
 from isentrope_wire.errors import install_command
 from tests.system.running_server import RunningServer, clean_environment, free_port
@@ -257,46 +256,6 @@ def test_a_sync_with_a_token_that_cannot_be_sent_is_one_sentence(server: Running
     result = isentrope_command(server, "sync", str(tmp_path), ISENTROPE_TOKEN="é")
     assert_one_sentence(result, 1)
     assert "ISENTROPE_TOKEN" in result.stderr
-
-
-def test_syncing_again_delivers_nothing_twice_and_is_no_error(server: RunningServer, run: str) -> None:
-    home = str(server.home.parent / "client-home")
-    again = isentrope_command(server, "sync", home)
-    assert (again.exit_code, again.stdout, again.stderr) == (0, f"Nothing to deliver in {home}\n", "")
-    as_json = isentrope_command(server, "sync", home, "--json")
-    assert (as_json.exit_code, json.loads(as_json.stdout)) == (0, [])
-    with Client(server.url, server.token) as client:
-        assert client.metrics(run, names=["entropy/mean"])["step"] == [0, 1, 2, 3, 4]
-
-
-def test_a_sync_whose_server_is_away_says_so_once_for_all_spools_and_keeps_them(
-    server: RunningServer, tmp_path: Path
-) -> None:
-    away = f"127.0.0.1:{free_port()}"
-    folders = [leave_spool(tmp_path, f"left-{number}", steps=3, grpc_target=away) for number in range(10)]
-    environment = {"ISENTROPE_GRPC": "", "ISENTROPE_HOME": str(tmp_path)}
-    started_at = time.monotonic()
-    result = isentrope_command(server, "sync", str(tmp_path), "--give-up-after", "1", **environment)
-    assert time.monotonic() - started_at < 9.0, "each spool waited for the same absent server"
-    assert_one_sentence(result, 1)
-    assert "10 of 10 spools" in result.stderr
-    assert away in result.stderr
-    assert [len(list_segments(folder.path)) for folder in folders] == [1] * 10
-
-
-@pytest.mark.parametrize("token", ["wrong", ""])
-def test_a_sync_with_a_token_the_server_refuses_says_so_and_keeps_the_spools(
-    server: RunningServer, tmp_path: Path, token: str
-) -> None:
-    folders = [leave_spool(tmp_path, name, steps=3, grpc_target=server.grpc_target) for name in ("a", "b")]
-    environment = {"ISENTROPE_TOKEN": token, "ISENTROPE_HOME": str(tmp_path)}
-    started_at = time.monotonic()
-    result = isentrope_command(server, "sync", str(tmp_path), **environment)
-    assert time.monotonic() - started_at < 5
-    assert_one_sentence(result, 1)
-    assert "UNAUTHENTICATED" in result.stderr
-    assert "ISENTROPE_TOKEN" in result.stderr
-    assert [len(list_segments(folder.path)) for folder in folders] == [1, 1]
 
 
 def test_a_control_that_ends_a_hold_says_so_and_one_that_keeps_it_does_not(server: RunningServer, run: str) -> None:

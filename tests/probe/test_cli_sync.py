@@ -15,6 +15,7 @@ def test_without_a_folder_it_delivers_what_the_home_holds(server: RunningServer,
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.split()[:2] == ["delivered", "in-the-home"]
     nowhere = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path / "fresh"))
+    assert isentrope_command(server, "sync", "--json", ISENTROPE_HOME=str(tmp_path / "fresh")).stdout == "[]\n"
     assert (nowhere.exit_code, nowhere.stdout) == (0, f"Nothing to deliver in {tmp_path / 'fresh' / 'spool'}\n")
 
 

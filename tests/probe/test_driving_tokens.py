@@ -15,7 +15,7 @@ from isentrope.statistics.texts import TEXT_CHARACTERS
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.reports import StepReport
 from tests.probe.statistics.test_step_summary import batch_of, sums_of
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports, run_steps
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 
 class Words:
@@ -52,15 +52,6 @@ def test_they_are_the_largest_by_size_with_what_brute_force_says_of_each() -> No
         assert token.entropy == pytest.approx(float(scores.entropies[place]))
         assert token.vocab_centered_score == pytest.approx(float(scores.vocab_centered_scores[place]))
         assert token.advantage == float(advantages[place])
-
-
-def test_a_token_left_out_is_named_too_and_says_so() -> None:
-    loop = TinyLoop()
-    probe, transport = probe_and_transport(control=CLIP)
-    run_steps(loop, probe, 3)
-    for report in reports(transport):
-        assert {token.kept for token in report.tokens} == {True, False}
-        assert all(token.contribution for token in report.tokens[:4])
 
 
 def test_text_of_any_kind_travels_and_the_whole_stays_below_4_kib() -> None:

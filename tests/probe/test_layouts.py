@@ -86,24 +86,8 @@ def test_soft_cap_and_scale_are_the_model_s() -> None:
     torch.testing.assert_close(got.logprobs, expected.logprobs)
 
 
-def test_entropies_carry_gradient_where_it_is_asked_for() -> None:
-    probe, _ = probe_and_transport()
-    states = HIDDEN.clone().requires_grad_()
-    z = states @ WEIGHT.T + BIAS
-    (expected,) = torch.autograd.grad(torch.distributions.Categorical(logits=z).entropy().sum(), states)
-    from_hidden = probe.score_hidden(states, WEIGHT, TOKEN_IDS, bias=BIAS, entropy_gradient=True)
-    from_logits = probe.score(states @ WEIGHT.T + BIAS, TOKEN_IDS, entropy_gradient=True)
-    for scores in (from_hidden, from_logits):
-        torch.testing.assert_close(torch.autograd.grad(scores.entropies.sum(), states)[0], expected)
-    assert not probe.score(z, TOKEN_IDS).entropies.requires_grad
-
-
 @pytest.mark.parametrize(
-    ("token_ids", "words"),
-    [
-        (torch.full((5, 7), VOCABULARY), r"\[0, 24\).* 24"),
-        (TOKEN_IDS[:, 1:], "^hidden "),
-    ],
+    ("token_ids", "words"), [(torch.full((5, 7), VOCABULARY), r"\[0, 24\).* 24"), (TOKEN_IDS[:, 1:], "^hidden ")]
 )
 def test_what_score_hidden_is_given_by_mistake_is_named(token_ids: Tensor, words: str) -> None:
     probe, _ = probe_and_transport()

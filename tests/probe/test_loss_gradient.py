@@ -232,31 +232,6 @@ def test_nothing_is_predicted_from_a_gradient_that_is_not_finite(factor: float) 
     assert (report.what_if, report.tokens) == (None, ())
 
 
-@pytest.mark.parametrize("control", ["none", "clip_v"])
-def test_tokens_without_advantage_move_by_the_other_terms(control: str) -> None:
-    """Groups whose rewards are all alike: only bonus and KL term, which did not pass the gate, act on them."""
-    table = Table()
-    table.advantages = torch.where(torch.arange(BATCH)[:, None] < 4, 0.0, table.advantages)
-    probe, transport = probe_and_transport(control=CONTROLS[control], threshold_source="micro_batch")
-    scores = probe.score(table.logits, table.ids, entropy_gradient=True)
-    gated = probe.gate(scores, table.advantages, table.mask)
-    loss = -table.by_token(table.on_policy(gated)) - 0.05 * table.by_token(scores.entropies)
-    (loss + 0.5 * table.by_token(table.k3(scores.logprobs))).backward()
-    probe.step(0)
-    (report,) = reports(transport)
-    assert predicted(report) / table.true_change() == pytest.approx(1, abs=1e-3)
-
-
-@pytest.mark.parametrize("method", ["none", "clip_v", "unlikely"])
-def test_a_loop_may_change_the_gated_log_probs_in_place(method: str) -> None:
-    table = Table()
-    probe, _ = probe_and_transport(control=CONTROLS[method], threshold_source="micro_batch")
-    gated = probe.gate(probe.score(table.logits, table.ids), table.advantages, table.mask)
-    gated -= table.old
-    (-(gated.exp() * table.advantages)[table.mask].mean()).backward()
-    assert table.logits.grad is not None
-
-
 def test_temperatures_of_calls_may_be_a_number_and_a_tensor() -> None:
     table = Table(torch.linspace(0.5, 2.0, BATCH)[:, None])
     probe, transport = probe_and_transport()

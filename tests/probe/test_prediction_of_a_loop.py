@@ -88,15 +88,6 @@ def test_parameters_that_are_not_trained_do_not_make_a_group_large() -> None:
     assert learning_rates_of(None) is None
 
 
-def test_a_frozen_first_group_does_not_keep_a_run_from_its_gain() -> None:
-    loop = TinyLoop()
-    loop.optimizer.add_param_group({"params": [torch.zeros(2, requires_grad=True)], "lr": 0.0})
-    loop.optimizer.param_groups.reverse()
-    probe, transport = probe_and_transport()
-    run_steps(loop, probe, 8)
-    assert reports(transport)[-1].scalars["entropy/gain"] > 0
-
-
 def test_a_loop_that_names_no_optimiser_is_calibrated_all_the_same() -> None:
     loop = TinyLoop()
     probe, transport = probe_and_transport()

@@ -137,16 +137,8 @@ def test_a_config_as_deep_as_its_readers_go_is_taken() -> None:
         ({"tags": "baseline"}, {}, "^tags "),
         ({"planned_steps": 0}, {}, "^planned_steps .*1"),
         ({"config": nested(33)}, {}, "^config .*32"),
-        (
-            {"threshold_source": "guess"},
-            {},
-            "^threshold_source .*auto, first_pass, previous_step, micro_batch",
-        ),
-        (
-            {"control": isentrope.Control(hold={"target_entropy": 0.5}), "mode": "disabled"},
-            {},
-            "^hold ",
-        ),
+        ({"threshold_source": "guess"}, {}, "^threshold_source .*auto, first_pass, previous_step, micro_batch"),
+        ({"control": isentrope.Control(hold={"target_entropy": 0.5}), "mode": "disabled"}, {}, "^hold "),
         ({}, {"WORLD_SIZE": "2", "RANK": "0"}, "run_id|run id"),
         ({"run_id": "a"}, {"WORLD_SIZE": "2", "RANK": "2"}, "^rank "),
         ({}, {"WORLD_SIZE": "two"}, "^WORLD_SIZE "),

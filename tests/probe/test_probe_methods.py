@@ -105,21 +105,6 @@ def test_the_same_run_makes_the_same_decisions_and_draws_no_random_number(one: i
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_what_is_weighted_counts_as_much_in_the_prediction() -> None:
-    parts = {}
-    for strength in (0, 1, 3):
-        probe, transport = probe_and_transport(control=control("unlikely", strength=strength, below=1))
-        off_policy_step(probe)
-        probe.step(0)
-        parts[strength] = last(transport).scalars
-    for name in ("change/positive_high", "change/positive_low"):
-        # Linear in the strength, for the factor is.
-        once, thrice = (parts[strength][name] - parts[0][name] for strength in (1, 3))
-        assert once != 0
-        assert thrice == pytest.approx(3 * once, rel=1e-5)
-    assert parts[3]["change/negative_high"] == parts[0]["change/negative_high"]
-
-
 @pytest.mark.parametrize(
     ("calls", "source", "sources"),
     [
@@ -140,59 +125,6 @@ def test_whole_step_in_one_call_counts_from_itself(calls: list[int], source: str
     shares = [1 - report.scalars["clip/fraction"] for report in reports(transport)]
     exact = [share == pytest.approx(0.2, abs=0.01) for share in shares]
     assert all(exact[step] for step, one in enumerate(sources) if one == "micro_batch" and calls[step] == 1)
-
-
-def test_a_micro_batch_of_one_sequence_has_a_covariance_from_the_second_step_on() -> None:
-    probe, transport = probe_and_transport(control=control("clip_cov", ratio=1, omega_low=0.05, omega_high=100))
-    loop = TinyLoop()
-    for step in (0, 1):
-        logits, token_ids, _ = loop.sample()
-        per_sequence = torch.linspace(-2, 2, 16)
-        for row in range(16):
-            scores = probe.score(logits[row : row + 1], token_ids[row : row + 1])
-            probe.gate(scores, per_sequence[row : row + 1], loop.mask[row : row + 1])
-        probe.step(step)
-    first, second = (report.scalars["clip/candidate_fraction"] for report in reports(transport))
-    assert first == 0
-    assert 0.2 < second < 0.8
-
-
-def test_a_composed_control_is_the_product_and_reported_as_one() -> None:
-    both = control("clip_v", epsilon_high=0.1)
-    gradients = []
-    for one in (both, control("clip_v"), control("ratio_clip", epsilon_high=0.1, epsilon_low=1)):
-        probe, _ = probe_and_transport(control=one)
-        gradients.append(off_policy_step(probe)[0])
-    together, clipped, ratio_clipped = gradients
-    assert torch.equal(together != 0, (clipped != 0) & (ratio_clipped != 0))
-    assert not torch.equal(together, clipped)
-
-
-def test_a_shrunken_denominator_gives_the_mean_over_the_tokens_kept() -> None:
-    probe, transport = probe_and_transport(control=control("clip_v", denominator="shrink"))
-    gated, plain, _ = off_policy_step(probe)
-    probe.step(0)
-    scalars = last(transport).scalars
-    left = gated != 0
-    assert 0 < scalars["clip/fraction"] < 1
-    torch.testing.assert_close(gated[left], plain[left] / (1 - scalars["clip/fraction"]))
-
-
-@pytest.mark.parametrize(
-    ("one", "words"),
-    [
-        (control("kl_cov"), "beta can't act: the importance ratio is not known"),
-        (control("clip_v", epsilon_high=0.2), "epsilon_high can't act"),
-        (control("clip_v", max_fraction=0.02), "max_fraction 0.02 binds"),
-        (control("clip_cov", omega_low=50, omega_high=60), "No token's covariance lies between"),
-        (isentrope.Control(method="clip_b", mu_low=9), "mu_low 9 lies beyond"),
-    ],
-    ids=lambda value: str(value.method) if isinstance(value, isentrope.Control) else "",
-)
-def test_a_knob_that_cannot_act_is_reported_with_its_reason(one: isentrope.Control, words: str) -> None:
-    probe, transport = probe_and_transport(control=one)
-    run_steps(TinyLoop(), probe, 1)
-    assert words in last(transport).labels["control/dead"]
 
 
 def test_an_update_from_the_policy_the_tokens_came_from_is_told_apart_from_a_later_one() -> None:

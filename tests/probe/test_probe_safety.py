@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -114,8 +111,8 @@ def test_a_failure_that_repeats_is_logged_at_the_1st_10th_and_100th_time(
         for times in range(1, 151):
             with guard.protect("doing it"):
                 raise ValueError(str(times))
-    said = [record.exc_info[1].args[0] for record in caplog.records if record.exc_info and record.exc_info[1]]
-    assert said == ["1", "10", "100"]
+    logged = [record.exc_info[1].args[0] for record in caplog.records if record.exc_info and record.exc_info[1]]
+    assert logged == ["1", "10", "100"]
     assert (guard.failures, guard.in_words) == (150, "doing it 150")
 
 
@@ -149,9 +146,9 @@ def test_a_run_says_on_stderr_who_it_is_and_where_to_look(
     monkeypatch.setenv("ISENTROPE_URL", "http://box:7070")
     for mode, where in (("online", "http://box:7070/runs/r-1"), ("offline", str(tmp_path / "spool")), ("disabled", "")):
         announce(config_of(mode))
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert (said.err.startswith("isentrope: run r-1, ") and where in said.err) if where else said.err == ""
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert (printed.err.startswith("isentrope: run r-1, ") and where in printed.err) if where else printed.err == ""
     monkeypatch.delenv("ISENTROPE_URL")
     for target, where in (("127.0.0.1:7071", "http://127.0.0.1:7070/runs/r-1"), ("box:7071", "ISENTROPE_URL")):
         monkeypatch.setenv("ISENTROPE_GRPC", target)
@@ -159,7 +156,7 @@ def test_a_run_says_on_stderr_who_it_is_and_where_to_look(
         assert where in capsys.readouterr().err
     announce(replace(config_of("online"), rank=1, world_size=2))
     assert capsys.readouterr().err == ""
-    with isentrope.Probe("told", mode="offline") as probe:
+    with isentrope.Probe("named", mode="offline") as probe:
         assert capsys.readouterr().err.count(probe.run_id) == 1
     isentrope.Probe("quiet", transport=InMemoryTransport())
     assert capsys.readouterr().err == ""
@@ -182,17 +179,6 @@ def test_the_latest_report_is_printed_in_a_line() -> None:
     assert "reward/mean=0.25" in printed
     assert f"{len(report.histograms)} histograms" in printed
     assert len(printed) < 400
-
-
-def test_a_later_batch_of_nan_is_counted_not_raised() -> None:
-    loop = TinyLoop()
-    probe, transport = probe_and_transport()
-    run_steps(loop, probe, 1)
-    logits, token_ids, advantages = loop.sample()
-    probe.gate(probe.score(torch.full_like(logits, math.nan), token_ids), advantages, loop.mask)
-    probe.step(1)
-    assert reports(transport)[1].scalars["token/not_finite"] == int(loop.mask.sum())
-    assert "entropy/mean" not in reports(transport)[1].scalars
 
 
 def test_a_forked_child_does_not_report_in_its_parent_s_name() -> None:
@@ -237,12 +223,6 @@ def test_names_come_from_arguments_before_environment_before_defaults(monkeypatc
     named = isentrope.Probe("Countdown & co", transport=transport)
     assert (named.config.name, named.config.project) == ("Countdown & co", "shared")
     assert named.run_id.startswith("countdown-co-")
-
-
-def test_importing_isentrope_and_the_command_line_s_help_need_no_torch() -> None:
-    code = "import sys, isentrope; print('torch' in sys.modules, 'grpc' in sys.modules, 'httpx' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out == "False False False\n"
 
 
 @pytest.mark.parametrize("control", [None, isentrope.Control(method="clip_v", mu_low=1.0)])

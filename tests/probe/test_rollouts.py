@@ -140,17 +140,6 @@ def test_of_a_long_row_the_tokens_around_its_largest_are_shown(widths: tuple[int
             assert rollout.cut_after == (end == first + WINDOW < width)
 
 
-def test_flattened_tokens_are_one_row_without_a_number() -> None:
-    logits, token_ids, mask = some(300)
-    ((_, _, second), (_, _, third)) = (some(300, seed=seed) for seed in (1, 2))
-    first, *_ = found = gated((logits, token_ids, mask), (logits, token_ids, second & third))
-    assert [rollout.sequence for rollout in found] == [None, None]
-    expected = contributions(logits, token_ids, mask)
-    end = first.first_position + len(first.texts)
-    numbers = torch.tensor([number or 0.0 for number in first.contributions])
-    torch.testing.assert_close(numbers, expected[first.first_position : end], rtol=1e-5, atol=1e-8)
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "token_ids", "texts"),
     [

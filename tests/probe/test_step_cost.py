@@ -37,7 +37,7 @@ class Later(InMemoryTransport):
         return True
 
 
-def operations_of_a_step(control: isentrope.Control | None = None, **told: Any) -> list[str]:
+def operations_of_a_step(control: isentrope.Control | None = None, **given: Any) -> list[str]:
     """Of the third step."""
     transport = Later()
     probe = isentrope.Probe("test", transport=transport, control=control)
@@ -46,7 +46,7 @@ def operations_of_a_step(control: isentrope.Control | None = None, **told: Any) 
         scores = probe.score(logits, token_ids)
         operations = Operations()
         with operations:
-            probe.gate(scores, torch.randn(8), torch.rand(8, 16) < 0.9, **told)
+            probe.gate(scores, torch.randn(8), torch.rand(8, 16) < 0.9, **given)
             probe.log({"reward/mean": 0.5})
             probe.step(step)
         report = transport.make()

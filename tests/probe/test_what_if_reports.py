@@ -90,14 +90,3 @@ def test_a_report_says_what_its_what_if_was_counted_from_and_stays_small() -> No
     assert decoded.what_if is not None
     assert report.what_if is not None
     assert decoded.what_if.by_method["clip_v"].counts == report.what_if.by_method["clip_v"].counts
-
-
-def test_a_step_without_tokens_has_no_what_if() -> None:
-    loop = TinyLoop()
-    probe, transport = probe_and_transport()
-    probe.step(0)
-    logits, token_ids, advantages = loop.sample()
-    probe.gate(probe.score(logits, token_ids), advantages, torch.zeros(16, 5))
-    probe.step(1)
-    assert [report.what_if for report in reports(transport)] == [None, None]
-    assert all("what_if/source" not in report.labels for report in reports(transport))

@@ -73,7 +73,7 @@ def reports_of(code: str, folder: Path, *, ranks: int = 1) -> list[list[StepRepo
 
 
 def reported(home: Path, ranks: int = 1) -> list[list[StepReport]]:
-    """What each rank of the one run in a home has said, its goodbye apart."""
+    """What each rank of the one run in a home has reported, without its end."""
     of_ranks = []
     spools = find_spool_folders(home)
     assert [spool.run().rank for spool in spools] == list(range(ranks))

@@ -1,4 +1,4 @@
-"""What the page on methods says is so: its examples act, its tables are those of the wire, its dead knobs are told."""
+"""What the page on methods states holds: its examples act, its tables are those of the wire, its dead knobs are reported."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_the_parameters_are_those_of_the_wire(method: str) -> None:
     common = {line for line in IN_COMMON.splitlines() if line.startswith("| `")}
     rows = {row(parameter) for parameter in METHODS[method].parameters.values()}
     assert rows <= common | set(SECTIONS[method].splitlines())
-    told = {line for line in SECTIONS[method].splitlines() if re.match(r"\| `\w+` \|", line)}
-    assert told <= rows
+    listed = {line for line in SECTIONS[method].splitlines() if re.match(r"\| `\w+` \|", line)}
+    assert listed <= rows
 
 
 def test_the_presets_are_those_of_the_wire() -> None:
