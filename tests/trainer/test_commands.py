@@ -203,6 +203,7 @@ def nothing_listens(url: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(home: Path) -> None:
     with running_demo("--steps", "4", *SMALL) as (process, url, login, run_id):
         token = environment.owner_token_file().read_text(encoding="utf-8").strip()

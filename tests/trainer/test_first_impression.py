@@ -19,6 +19,7 @@ from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import Course
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import Task
+from isentrope_wire.reports import StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=2, group_size=4)
 
@@ -45,7 +46,9 @@ def test_the_run_begins_after_the_warm_start_and_ends_with_a_line_about_its_cour
     )
     run_id = order[1]
     assert order == ["warm", run_id]
-    first, *_, last = [message.scalars for message in transport.messages if hasattr(message, "scalars")]
+    reports = [message for message in transport.messages if isinstance(message, StepReport)]
+    assert all(token.text for report in reports for token in report.tokens)
+    first, *_, last = [report.scalars for report in reports]
     assert str(course).startswith(
         f"3 steps, entropy {first['entropy/mean']:.3f} -> {last['entropy/mean']:.3f} nats, "
         f"reward {last['reward/mean']:.3f}; run {run_id}, "

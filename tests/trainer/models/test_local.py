@@ -101,15 +101,6 @@ def test_a_prompt_is_a_message_where_there_is_a_chat_template(tmp_path: Path) ->
     assert local_policy(plain).tokenizer.encode("7 8") == [WORDS.index("7"), WORDS.index("8")]
 
 
-def test_bfloat16_is_kept(tmp_path: Path) -> None:
-    saved = save(tmp_path, "gpt_neox")
-    policy = local_policy(LocalModelConfig(path=saved.path, device="cpu", dtype="bfloat16"))
-    assert policy.model.dtype == torch.bfloat16
-    rollouts = policy.sample(["1 2"], 4, torch.Generator().manual_seed(0), max_tokens=6)
-    difference = policy.logprobs(rollouts) - rollouts.sampler_logprobs
-    assert difference[rollouts.mask].abs().max() < 0.05
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [({"path": "nowhere"}, "nowhere"), ({"device": "cuda:99"}, "cuda:99"), ({"dtype": "int8"}, "int8")],

@@ -57,19 +57,6 @@ def test_a_quick_pass_writes_every_figure(tmp_path: Path) -> None:
         assert {path.suffix for path in (tmp_path / "reproduction").glob(f"{name}.*")} == {".png", ".svg", ".csv"}
 
 
-@pytest.mark.slow
-def test_figures_made_on_ray_equal_those_made_without(tmp_path: Path) -> None:
-    figures, both = ("mechanism-2", "dynamics-3"), (tmp_path / "processes", tmp_path / "ray")
-    for out, ray in zip(both, ((), ("--ray", "local")), strict=True):
-        _run(*figures, "--quick", "--out", out, *ray)
-    for name in figures:
-        table, other = ((out / "reproduction" / f"{name}.csv").read_bytes() for out in both)
-        assert table == other
-    text, other_text = ((out / "REPRODUCTION.md").read_text(encoding="utf-8") for out in both)
-    # The introduction gives the time that the runs took.
-    assert text[text.index("| figure |") :] == other_text[other_text.index("| figure |") :]
-
-
 def _run(*arguments: object) -> str:
     command = [sys.executable, "-m", "isentrope", "reproduce", *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -77,6 +77,7 @@ def test_a_half_written_run_is_not_found(tiny_run: TinyRun, tmp_path: Path, monk
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_failed_run_has_its_reason_and_the_others_are_made(tiny_run: TinyRun) -> None:
     # An error of transformers' own kind, which can't be unpickled.
     broken, sound = replace(tiny_run(1), policy=PolicyConfig(hidden_size=32, attention_heads=3)), tiny_run(0)

@@ -61,13 +61,6 @@ def test_what_is_refused_before_the_verifier_the_verifier_refuses_too(
     assert rewarded
 
 
-def test_problems_have_three_numbers_and_a_solution_the_verifier_accepts(countdown: Countdown) -> None:
-    for index in range(20):
-        asked = countdown.problem(index)
-        assert len(asked.prompt.split()) == 6
-        assert countdown.reward(asked, str(asked.entry["answer"])) == 1.0
-
-
 def test_problems_are_those_of_recorded_runs() -> None:
     assert [Countdown(0).problem(index).prompt for index in (0, 1, 1000)] == [
         "7 5 1 -> 2 :",
