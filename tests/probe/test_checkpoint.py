@@ -202,6 +202,7 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("selection", {"first_pass": None, "previous_step": None}, "one_call"),
         ("selection/previous_step", ["many"], "many"),
         ("selection/means", [1.0], "index"),
+        ("hold/compared_steps", "many", "compared_steps"),
         ("next", "{", "can't be read"),
         ("next", {"version": 0, "status": "holding", "mu": 10**400}, "can't be read"),
         ("selection/means", [10**400, 0], "can't be read"),

@@ -166,16 +166,3 @@ def test_advantages_that_are_overwritten_later_count_with_the_values_they_had() 
     advantages.zero_()
     probe.step(0)
     assert reports(transport)[0].scalars["entropy/unit_predicted_change"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_thresholds_of_a_step_without_tokens_clip_nothing() -> None:
-    probe, _ = probe_and_transport(control=CLIP, threshold_source="previous_step")
-    loop = TinyLoop()
-    logits, token_ids, advantages = loop.sample()
-    probe.gate(probe.score(logits, token_ids), advantages, torch.zeros_like(loop.mask))
-    probe.step(0)
-    logits = logits.detach().requires_grad_()
-    scores = probe.score(logits, token_ids)
-    (gated,) = torch.autograd.grad(probe.gate(scores, advantages, loop.mask).sum(), logits, retain_graph=True)
-    (ungated,) = torch.autograd.grad(scores.logprobs.sum(), logits)
-    assert torch.equal(gated, ungated)

@@ -13,7 +13,6 @@ from torch import Tensor
 from isentrope.scores import token_scores
 from isentrope.statistics.contributions import CONTRIBUTIONS, ROWS, WINDOW
 from isentrope.statistics.texts import TEXT_CHARACTERS, TokenTexts, rollouts_of
-from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import Rollout, StepReport
 from tests.probe.statistics.test_step_summary import batch_of, sums_of
@@ -229,22 +228,6 @@ def test_rewards_are_shown_where_every_call_passes_them() -> None:
         probe.gate(probe.score(*part[:2]), torch.ones(len(part[0])), part[2], completions=known)
     probe.step(0)
     assert {rollout.reward for rollout in reports(transport)[0].rollouts} == {None}
-
-
-def test_the_rows_of_all_ranks_are_the_largest_of_all() -> None:
-    batches = [with_ids(batch_of(4, 6, seed)) for seed in (1, 2)]
-    texts = TokenTexts(Letters())
-    found = rollouts_of(sums_of([batches[0]], [], [batches[1]])[CONTRIBUTIONS].rows, 1.0, texts)
-    whole = rollouts_of(sums_of(batches)[CONTRIBUTIONS].rows, 1.0, texts)
-    assert len(found) == ROWS
-    assert {rollout.rank for rollout in found} == {0, 2}
-    assert [(o.texts, o.contributions, o.kept) for o in found] == [(o.texts, o.contributions, o.kept) for o in whole]
-    assert [o.sequence if o.rank == 0 else (o.sequence or 0) + 4 for o in found] == [o.sequence for o in whole]
-
-
-def with_ids(batch: TokenBatch) -> TokenBatch:
-    token_ids = torch.arange(batch.mask.numel()).view(batch.mask.shape) % 26
-    return TokenBatch(batch.scores, batch.advantages, batch.mask, batch.keep_mask, None, token_ids=token_ids)
 
 
 def test_a_token_that_the_mask_leaves_out_is_text_alone() -> None:

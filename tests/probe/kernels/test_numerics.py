@@ -30,15 +30,17 @@ class Candidate:
     """Sizes every case is made in, and but for the last one its gradients: the smallest, and some no block divides."""
     shared: int
     """A size for the other tests."""
+    rows: int = 5
+    """Of each case."""
 
 
 SIZES = (2, 3, 97, 4099, 16411)
 BACKENDS = [
     Candidate("reference", reference, 2e-6, SIZES, 4099),
     Candidate("cpp", cpp_backend, 1e-6, SIZES, 4099),
-    Candidate("triton", triton_backend, 1e-6, (3, 97), 97),  # interpreted: slow, and without a device
+    Candidate("triton", triton_backend, 1e-6, (3, 97), 97, rows=2),  # interpreted: slow, and without a device
 ]
-LARGER = Candidate("triton, larger", triton_backend, 1e-6, (2, 301, 4099), 97)
+LARGER = Candidate("triton, larger", triton_backend, 1e-6, (2, 301, 4099), 97, rows=2)
 
 every_backend = pytest.mark.parametrize("candidate", BACKENDS, ids=lambda candidate: candidate.name)
 every_backend_and_size = pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_scores_equal_float64(candidate: Candidate) -> None:
     errors = {
         (case.name, vocabulary, field): error
         for vocabulary in candidate.vocabularies
-        for case in asked(candidate, numerics.cases(vocabulary))
+        for case in asked(candidate, numerics.cases(vocabulary, candidate.rows))
         if case.token_ids.numel() > 0
         for field, error in numerics.errors_of(numerics.scored(candidate.backend, case), case).items()
     }
@@ -142,7 +144,7 @@ def test_slices_merge_into_whole_row(candidate: Candidate, dtype: torch.dtype, c
 
 @every_backend
 def test_squares_change_no_other_number(candidate: Candidate) -> None:
-    for case in asked(candidate, numerics.cases(candidate.shared)):
+    for case in asked(candidate, numerics.cases(candidate.shared, candidate.rows)):
         with_squares, without = (
             candidate.backend.row_moments(case.logits, case.token_ids, case.temperature, squared=squared)
             for squared in (True, False)
@@ -165,7 +167,7 @@ def upstream(case: Case, kind: str) -> tuple[Tensor | None, Tensor | None]:
 def test_gradients_equal_float64_autograd(candidate: Candidate, kind: str) -> None:
     errors: dict[tuple[str, int], float] = {}
     for vocabulary in candidate.vocabularies[:-1]:
-        for case in asked(candidate, numerics.cases(vocabulary)):
+        for case in asked(candidate, numerics.cases(vocabulary, candidate.rows)):
             gradients = upstream(case, kind)
             gradient = numerics.gradient_by(candidate.backend, case, *gradients)
             assert (gradient.dtype, gradient.shape) == (case.logits.dtype, case.logits.shape)

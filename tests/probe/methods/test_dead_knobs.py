@@ -40,7 +40,6 @@ def control(method: str, scope: str = "all", mu_low: float | None = None, **para
 @pytest.mark.parametrize(
     "alive",
     [
-        control("none"),
         control("clip_b", mu_low=2.4),
         control("clip_v", mu_low=12.4),
         Control(method="clip_b", mu_high=24.7),
@@ -49,15 +48,6 @@ def control(method: str, scope: str = "all", mu_low: float | None = None, **para
         control("clip_v", scope="increasing", mu_low=1),
         control("clip_v", mu_low=1, max_fraction=0.1, epsilon_high=0.2),
         control("clip_cov", ratio=0.05),
-        control("kl_cov"),
-        control("score_sign"),
-        control("top_entropy"),
-        control("unlikely"),
-        control("ratio_clip"),
-        control("rank_reward"),
-        control("positive_advantage"),
-        control("steer"),
-        control("entropy_ratio_clip"),
     ],
     ids=lambda one: str(one.method),
 )

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from isentrope.methods.base import Selection
 from isentrope.methods.covariance import _FirstBackward, covariance_scores
-from isentrope.methods.gate import gated_logprobs
 from isentrope_wire.control import Control
 from isentrope_wire.reports import StepReport
 from tests.probe.methods.tokens import own_centres, tokens
@@ -101,25 +100,6 @@ def test_several_backwards_follow_the_first_with_a_gradient() -> None:
     assert torch.equal(again, 2 * first)
     everywhere = step.gradient(step.gated.sum())
     assert torch.equal(everywhere == 0, (first == 0) & (step.plain != 0))
-
-
-def test_decision_is_kept_once_made() -> None:
-    calls: list[Tensor] = []
-
-    def select(gradient: Tensor) -> Selection:
-        calls.append(gradient)
-        dropped = gradient > 0
-        return Selection(~dropped, dropped)
-
-    logprobs = torch.zeros(3, requires_grad=True)
-    in_backward = _FirstBackward(select)
-    gated = gated_logprobs(logprobs, torch.ones(3), lambda gradient: in_backward.decide(gradient).factors)
-    gradients = []
-    for weights in ([0.0, 0, 0], [1.0, -1, 0], [-1.0, 1, 1]):
-        (found,) = torch.autograd.grad((gated * torch.tensor(weights)).sum(), logprobs, retain_graph=True)
-        gradients.append(found.tolist())
-    assert gradients == [[0, 0, 0], [0, -1, 0], [0, 1, 1]]
-    assert len(calls) == 3
 
 
 def test_failing_decision_leaves_that_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
