@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -82,19 +81,6 @@ def test_a_tokenizer_that_fails_costs_the_text_alone(monkeypatch: pytest.MonkeyP
     assert all(token.text is None for report in reports(transport) for token in report.tokens)
     with pytest.raises(ConfigurationError, match="decode"):
         isentrope.Probe("test", mode="disabled", tokenizer=3)  # type: ignore[arg-type]
-
-
-def test_scores_without_ids_name_no_token() -> None:
-    loop = TinyLoop()
-    logits, token_ids, advantages = loop.sample()
-    probe, transport = probe_and_transport()
-    for step, named in enumerate((None, token_ids)):
-        scores = replace(isentrope.scores.token_scores(logits, token_ids), token_ids=named)
-        probe.gate(scores, advantages, loop.mask)
-        probe.step(step)
-    unknown, known = reports(transport)
-    assert all(token.token_id is None for token in unknown.tokens)
-    assert all(token.token_id == int(token_ids[token.sequence, token.position]) for token in known.tokens)
 
 
 def test_flattened_tokens_have_a_position_and_no_row_and_no_token_gives_no_name() -> None:

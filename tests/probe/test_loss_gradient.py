@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import isentrope
-from isentrope.errors import InputError
 from isentrope.scores import token_scores
 from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
@@ -280,21 +279,6 @@ def test_own_log_probs_are_returned_themselves_and_read(dtype: torch.dtype) -> N
     assert report.scalars["entropy/unit_predicted_change"] == pytest.approx(float(unit), rel=1e-9)
     if dtype == torch.float32:
         assert predicted(report) / table.true_change() == pytest.approx(1, abs=1e-3)
-
-
-def test_own_log_probs_are_clipped_like_those_of_the_scores() -> None:
-    table = Table()
-    gradients = []
-    for own in (False, True):
-        probe, _ = probe_and_transport(control=CONTROLS["clip_v"], threshold_source="micro_batch")
-        scores = probe.score(table.logits, table.ids)
-        mine = table.logits.log_softmax(-1).gather(-1, table.ids[..., None])[..., 0]
-        gated = probe.gate(scores, table.advantages, table.mask, logprobs=mine if own else None)
-        (gradient,) = torch.autograd.grad(-(table.advantages * gated)[table.mask].mean(), table.logits)
-        gradients.append(gradient)
-    torch.testing.assert_close(*gradients)
-    with pytest.raises(InputError, match=r"logprobs must have the tokens' shape \[6, 12\], got \[3\]"):
-        probe.gate(scores, table.advantages, table.mask, logprobs=torch.zeros(3))
 
 
 def trained(observed: bool, control: isentrope.Control, how: str) -> tuple[Tensor, list[StepReport]]:

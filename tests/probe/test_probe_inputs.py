@@ -38,6 +38,7 @@ def test_the_first_call_names_what_is_wrong(logits: Tensor, token_ids: Tensor, w
         ({"advantages": torch.zeros(3)}, r"\[4, 5\].*\[4\].*\[3\]"),
         ({"advantages": torch.zeros(4), "mask": torch.ones(4)}, "^mask "),
         ({"advantages": torch.zeros(4), "sampler_logprobs": torch.zeros(4, 4)}, "^sampler_logprobs "),
+        ({"advantages": torch.zeros(4), "logprobs": torch.zeros(3)}, r"^logprobs .*\[4, 5\], got \[3\]"),
         ({"advantages": torch.zeros(4, device="meta")}, "^advantages .*meta.*cpu"),
         ({"advantages": torch.zeros(4), "mask": torch.ones(4, 5, device="meta")}, "^mask .*meta"),
     ],
@@ -160,7 +161,7 @@ def test_a_configuration_and_tags_as_large_as_allowed_begin_a_run() -> None:
         probe_and_transport(config={"data": config["data"] + "x"})
 
 
-def test_why_a_run_failed_is_told_in_ten_thousand_characters_at_most() -> None:
+def test_why_a_run_failed_takes_ten_thousand_characters_at_most() -> None:
     probe, transport = probe_and_transport()
     probe.finish("failed", "RuntimeError: " + "x" * 20_000)
     goodbye = transport.messages[-1]
@@ -211,7 +212,7 @@ def test_a_mask_of_weights_is_refused_in_the_first_step(weight: float) -> None:
         probe.gate(probe.score(logits, token_ids), advantages, mask)
 
 
-def test_advantages_that_are_not_finite_are_left_out_told_at_once_and_raise_nothing(
+def test_advantages_that_are_not_finite_are_left_out_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     loop = TinyLoop()

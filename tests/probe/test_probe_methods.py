@@ -12,7 +12,7 @@ import isentrope
 from isentrope_wire.control import Method
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import StepReport
-from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports
 
 
 def control(method: str, **parameters: object) -> isentrope.Control:
@@ -87,22 +87,6 @@ def test_a_method_pushed_to_a_running_probe_acts_and_tells(one: isentrope.Contro
     assert (report.scalars["clip/fraction"] == 0) == (one.method in WEIGHS)
     assert "control/dead" not in report.labels
     assert "clip/candidate_fraction" not in reports(transport)[0].scalars
-
-
-@pytest.mark.parametrize("one", ACTING, ids=lambda one: str(one.method))
-def test_the_same_run_makes_the_same_decisions_and_draws_no_random_number(one: isentrope.Control) -> None:
-    def trained() -> tuple[Tensor, Tensor]:
-        loop = TinyLoop()
-        probe, _ = probe_and_transport(control=one)
-        run_steps(loop, probe, 4)
-        return loop.weights(), torch.get_rng_state()
-
-    (weights, state), (again, state_again) = trained(), trained()
-    assert torch.equal(weights, again)
-    assert torch.equal(state, state_again)
-    plain = TinyLoop()
-    run_steps(plain, probe_and_transport()[0], 4)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_to_name_an_error_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
-def test_an_address_without_http_is_told_what_it_needs() -> None:
+def test_an_address_without_http_is_refused_with_what_it_needs() -> None:
     with isentrope.Client("127.0.0.1:7070", "t") as asked, pytest.raises(isentrope.ApiError) as refused:
         asked.runs()
     assert all(word in str(refused.value) for word in ("127.0.0.1:7070", "http://"))

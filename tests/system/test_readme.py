@@ -84,7 +84,9 @@ def test_command_line_works(line: str, server: RunningServer, run_id: str, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", [line for line in LINES if "demo" in line and line != "make demo"])  # shorter, it has ARGS
+@pytest.mark.parametrize(
+    "line", [line for line in LINES if "demo" in line and line != "make demo"]
+)  # shorter, it has ARGS
 def test_demo_works(line: str, tmp_path: Path) -> None:
     ports = ["--http-port", str(free_port()), "--grpc-port", str(free_port())]
     environment = clean_environment() | {"ISENTROPE_HOME": str(tmp_path)}

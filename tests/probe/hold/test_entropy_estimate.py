@@ -24,14 +24,6 @@ def test_the_resting_point_is_where_updates_carry_the_entropy() -> None:
     assert estimated.resting_point < estimated.mean_entropy - 0.05
 
 
-def test_without_momentum_the_entropy_rests_where_it_stands() -> None:
-    estimator = EntropyEstimator()
-    for unit in (-0.1, -0.2, -0.1, -0.1):
-        estimate = estimator.step(mean_entropy=0.7, unit_prediction=unit, observed_change=0.3 * unit, momentum=0.0)
-    assert estimate.gain is not None
-    assert estimate.to_come == 0.0
-
-
 def test_the_estimate_follows_what_was_observed_and_a_step_s_own_mean_only_in_part() -> None:
     estimator = EntropyEstimator()
     for mean in (0.5, 0.6):

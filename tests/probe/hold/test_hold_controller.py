@@ -70,12 +70,6 @@ def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:
     assert first.mu == pytest.approx((2.0 - SLEW_STEP) / SLEW_FACTOR)
 
 
-def test_a_pilot_that_has_seen_nothing_has_a_state_too() -> None:
-    resumed = HoldController()
-    resumed.restore(HoldController().state())
-    assert run_steps(resumed, range(9)) == run_steps(HoldController(), range(9))
-
-
 def test_the_pushed_cap_and_denominator_are_counted_with() -> None:
     hold = {"target_entropy": 0.9}
     decided = []

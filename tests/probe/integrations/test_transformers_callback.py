@@ -147,7 +147,7 @@ def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_
     callback.finish()
 
 
-def test_report_to_knows_isentrope_once_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_to_takes_isentrope_once_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integration_utils, "INTEGRATION_TO_CALLBACK", dict(integration_utils.INTEGRATION_TO_CALLBACK))
     monkeypatch.setenv("ISENTROPE_MODE", "disabled")
     # Importing it, at the top of this file, has registered nothing.

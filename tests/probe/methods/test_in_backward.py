@@ -128,10 +128,3 @@ def test_micro_batches_are_decided_each() -> None:
     probe.step(0)
     (report,) = reports(transport)
     assert 0 < report.scalars["clip/fraction"] <= 0.5
-
-
-def test_backward_after_the_step_changes_nothing() -> None:
-    step = Step()
-    step.close()
-    step.gradient(step.loss)
-    assert not step.probe._ledger.batches

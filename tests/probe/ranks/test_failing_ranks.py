@@ -61,7 +61,7 @@ def steps_that_come_apart(rank: int) -> list[StepReport]:
     return reports(transport)
 
 
-def test_ranks_that_come_apart_in_their_step_numbers_are_told_so() -> None:
+def test_ranks_that_come_apart_in_their_step_numbers_are_counted() -> None:
     of_rank_0, of_rank_1 = run_ranks(2, steps_that_come_apart)
     assert [report.scalars.get("probe/ranks_out_of_step") for report in of_rank_0] == [None, 2.0]
     assert ([report.step for report in of_rank_0], [report.step for report in of_rank_1]) == ([0, 1], [0, 6])

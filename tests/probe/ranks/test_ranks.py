@@ -29,7 +29,7 @@ def test_a_process_on_its_own_asks_torch_distributed_for_nothing(monkeypatch: py
     assert reports(transport)[0].scalars["token/count"] > 0
 
 
-def test_ranks_that_were_not_joined_are_told_that_they_report_apart(
+def test_ranks_that_were_not_joined_get_a_warning_that_they_report_apart(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")

@@ -51,13 +51,6 @@ def test_a_bonus_step_changes_entropy_by_them(temperature: float | Tensor) -> No
     torch.testing.assert_close((up - down) / (2 * eta), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_temperatures_are_kept_without_gradient() -> None:
-    temperature = torch.full((3, 1), 0.7, requires_grad=True)
-    kept = token_scores(rows(9), torch.zeros(3, 4, dtype=torch.int64), temperature).temperature
-    assert isinstance(kept, Tensor)
-    assert (kept.requires_grad, kept.tolist()) == (False, temperature.tolist())
-
-
 @pytest.mark.parametrize(
     "rule", [{}, {"temperature": 0.7}, {"temperature": 0.7, "softcap": 5.0, "scale": 0.5}, {"softcap": 30.0}], ids=str
 )

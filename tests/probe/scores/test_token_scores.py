@@ -218,12 +218,6 @@ def test_scores_can_be_taken_inside_a_compiled_function(monkeypatch: pytest.Monk
     torch.testing.assert_close(compiled.grad, plain.grad)
 
 
-def test_scores_can_be_taken_in_inference_mode() -> None:
-    with torch.inference_mode():
-        logits, token_ids = random_case((3,), 9)
-        assert_close_to_float64(token_scores(logits, token_ids), logits, token_ids)
-
-
 def test_second_derivatives_are_refused_even_where_the_loss_is_linear_in_the_scores() -> None:
     logits, token_ids = random_case((3,), 9)
     leaf = logits.requires_grad_()

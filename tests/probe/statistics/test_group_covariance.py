@@ -138,11 +138,6 @@ def test_sequences_of_unknown_groups_and_groups_of_one_say_nothing() -> None:
     assert scalars_of([]) == {}
 
 
-def test_groups_without_advantage_have_no_covariance() -> None:
-    flat = sequences(torch.tensor([1, 1, 2, 2]), torch.zeros(4), 0)
-    assert scalars_of([flat]) == {"group/count": 2, "advantage/zero_group_fraction": 1}
-
-
 def test_a_size_names_the_same_groups_as_their_numbers_do() -> None:
     loop = TinyLoop()
     logits, token_ids, _ = loop.sample()

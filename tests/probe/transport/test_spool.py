@@ -20,7 +20,6 @@ from isentrope.transport.segments import MAX_PAYLOAD_BYTES
 from isentrope.transport.spool import REPEAT_SECONDS, SpoolTransport, open_transport
 from isentrope.transport.spool_folder import (
     ControlFile,
-    ShipperState,
     ShipperStatus,
     SpoolError,
     SpoolFolder,
@@ -106,11 +105,6 @@ def test_the_requested_control_comes_from_the_control_file(transport: SpoolTrans
     transport.folder.control.write_bytes(b"torn")
     time.sleep(0.15)
     assert transport.requested_control() == wish
-
-
-def test_what_the_server_acknowledged_shows_in_the_statistics(transport: SpoolTransport) -> None:
-    ShipperStatus(state=ShipperState.DELIVERING, acked_through=17).write(transport.folder.status)
-    wait_until(lambda: transport.statistics().acknowledged == 17)
 
 
 def test_a_second_spool_of_the_same_incarnation_is_refused(tmp_path: Path, transport: SpoolTransport) -> None:

@@ -107,16 +107,6 @@ def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_s
     assert (last.seq, decode_payload(last.payload)) == (5, GOODBYE)
 
 
-def test_what_the_writer_has_brought_to_the_disk_after_all_is_not_told_twice(tmp_path: Path) -> None:
-    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
-    assert isinstance(transport, SpoolTransport)
-    transport.put(ReadyMessage(GOODBYE))
-    transport.close()
-    reader = SpoolReader(transport.folder.path)
-    assert len(reader.next_batch(10, 10**6)) == 2
-    assert reader.missing_at_the_end(2, OUT_OF_TIME, b"the goodbye") == []
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"17x", b"{}", b"[1]", b'{"last_seq": 3, "reason": "r", "last_payload": "z"}']
 )

@@ -124,14 +124,3 @@ def test_segments_close_at_their_size(tmp_path: Path, queue: MessageQueue) -> No
     *closed, _ = list_segments(tmp_path)
     assert len(closed) >= 2
     assert all(500 <= segment.stat().st_size < 800 for segment in closed)
-
-
-def test_segments_close_at_their_age(tmp_path: Path, queue: MessageQueue) -> None:
-    writer = SpoolWriter(tmp_path, RUN, queue, SpoolLimits(segment_seconds=0.0))
-    for step in range(2):
-        queue.put(making(step))
-        writer.write_queued()
-        writer.sync()
-    queue.put(making(2))
-    writer.write_queued()
-    assert [int(path.stem) for path in list_segments(tmp_path)] == [1, 2, 4]

@@ -1,8 +1,7 @@
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,8 @@ from click.testing import CliRunner
 
 from isentrope.cli import main
 from isentrope_trainer.reproduce.figure import all_figures
+from isentrope_trainer.reproduce.settings import Plan
+from isentrope_trainer.settings import EvaluationConfig
 
 pytestmark = pytest.mark.usefixtures("home", "process_as_before")
 
@@ -46,19 +47,17 @@ def test_a_figure_without_runs_is_written(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_quick_pass_writes_every_figure(tmp_path: Path) -> None:
-    done = _run("--quick", "--json", "--out", tmp_path)
-    verdicts = {figure["name"]: figure["verdict"] for figure in json.loads(done)["figures"]}
+def test_a_quick_pass_writes_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, off_policy = Plan(seeds=(0,), quick=True).base, Plan(seeds=(0,), quick=True).off_policy
+    evaluation = EvaluationConfig(every=5, problems=8, samples=4, k=2)
+    monkeypatch.setattr(Plan, "base", replace(base, steps=12, prompts=6, evaluation=evaluation))
+    monkeypatch.setattr(Plan, "off_policy", {**off_policy, "prompts": 8, "steps": 12})
+    done = CliRunner().invoke(main, ["reproduce", "--quick", "--json", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    verdicts = {figure["name"]: figure["verdict"] for figure in json.loads(done.stdout)["figures"]}
     assert set(verdicts) == set(all_figures())
     assert "not measured" not in verdicts.values()
     text = (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8")
     for name in verdicts:
         assert f"(reproduction/{name}.png)" in text
         assert {path.suffix for path in (tmp_path / "reproduction").glob(f"{name}.*")} == {".png", ".svg", ".csv"}
-
-
-def _run(*arguments: object) -> str:
-    command = [sys.executable, "-m", "isentrope", "reproduce", *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
