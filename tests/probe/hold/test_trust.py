@@ -13,10 +13,6 @@ from isentrope_wire.hold_decision import COMPARED_STEPS, Calibrated, distrust
 PROVED = Calibrated(r2=0.3, sign_agreement=0.7, compared_steps=COMPARED_STEPS)
 
 
-def test_a_prediction_that_proved_itself_is_trusted() -> None:
-    assert distrust(PROVED, 0.4, acting=False) == ""
-
-
 @pytest.mark.parametrize(
     ("calibrated", "gain", "words"),
     [
