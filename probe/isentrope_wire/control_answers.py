@@ -37,6 +37,48 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate(Answer):
+    """A number and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def direction(self) -> int:
+        """1 where it is clearly above 0, -1 where it is clearly below, 0 where the interval contains 0."""
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    def scaled(self, factor: float) -> Estimate:
+        """In another unit; the factor is above 0."""
+        return Estimate(value=factor * self.value, low=factor * self.low, high=factor * self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyForecast(Answer):
+    """The entropy of the steps to come, in nats, with the band that nine of ten are to lie in."""
+
+    step: list[int]
+    entropy: list[float]
+    low: list[float]
+    high: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastScore(Answer):
+    """How far this run's forecasts were off, of those whose time has come, beside "nothing changes"."""
+
+    horizon: int
+    """Steps ahead."""
+    forecasts: int
+    """Number of them."""
+    mean_error: float
+    """Mean absolute error in nats."""
+    unchanged_error: float
+    """That of the entropy at the time of the forecast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedEffect(Answer):
     """What a control does by the what-if sums of the last steps; of methods with thresholds alone, the only ones that these can
     answer for."""
@@ -48,23 +90,53 @@ class PredictedEffect(Answer):
     clip_fraction_std: float
     """How much it scatters over these steps."""
     change: Number | None
-    """Change of the entropy in nats a step: the unit prediction times the gain. Null while the gain is not known."""
-    change_std: Number | None
+    """What it adds to the change of the entropy, in nats a step, against the control of those steps; null without a gain."""
+    change_error: Number | None
+    """Its standard error."""
+    pace: Estimate | None
+    """Mean change of the entropy over the next twenty steps under it, in nats a step; null before there is a forecast."""
 
 
-class VerdictState(StrEnum):
-    """What a control did to the entropy."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectCurve(Answer):
+    """One side's threshold over all bin edges, with the other side off, as columns of one length."""
 
-    PENDING = "pending"
-    """Too few steps were made under it."""
-    HOLDS = "holds"
-    """The entropy stays where it is, or at the held target."""
-    TOO_WEAK = "too_weak"
-    """It still falls, or is not led to the held target."""
-    TOO_STRONG = "too_strong"
-    """Its course was turned round: it fell and rises, or it rose and falls."""
-    RISES = "rises"
-    """It rises, and did not fall before or was predicted to rise."""
+    mu: list[float]
+    """In standard deviations."""
+    clip_fraction: list[float]
+    clip_fraction_std: list[float]
+    """How much it scatters over the last steps."""
+    pace: list[float] | None
+    """Mean pace of the entropy over the next twenty steps, in nats a step; null while the gain is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectCurves(Answer):
+    """Both sides of a control's thresholds."""
+
+    low: EffectCurve
+    high: EffectCurve
+
+
+class Outcome(StrEnum):
+    """What a control did to the entropy; the last four of a hold."""
+
+    STOPPED = "stopped"
+    """At most a quarter of the pace that would have come is left."""
+    SLOWED = "slowed"
+    NO_EFFECT = "no_effect"
+    """More than three quarters of it are left."""
+    TURNED = "turned"
+    """A fall became a rise, or a rise a fall."""
+    UNDECIDED = "undecided"
+    """Too few steps, or they scatter too much."""
+    REACHED = "reached"
+    """The entropy is within 5 % of the target."""
+    APPROACHING = "approaching"
+    WAITING = "waiting"
+    """It has not moved to the target yet."""
+    FAILED = "failed"
+    """It does not come to the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +150,24 @@ class Compared(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Answer):
-    """What a control did over its first steps, against what was predicted when it was pushed."""
+    """What a control did, against what was promised when it was pushed, and what would have come without it."""
 
     version: int
-    state: VerdictState
+    outcome: Outcome
     steps: int
-    """Number of steps under the control that were measured, at most as many as needed."""
-    steps_needed: int
-    """The verdict is given after this many, or earlier where another control was applied."""
+    """Number of steps under the control that were measured."""
+    judged_steps: int
+    """Number of them that the verdict is made of: 20, 50, 100 ...; 0 while there are fewer."""
     clip_fraction: Compared
     """Share of the tokens that are clipped."""
-    slope: Compared
-    """Of the entropy, in nats a step."""
+    promised: Number | None
+    """Pace of the entropy over the first twenty steps, in nats a step; null where nothing was promised."""
+    realised: Number | None
+    """Pace that came, in nats a step."""
+    without: Number | None
+    """Pace that would have come without the control; null where the gain is not known."""
+    left: float | None
+    """realised / without; null where it is undecided, and of a hold."""
     message: str
     """The same in a sentence."""
 
@@ -227,15 +305,6 @@ class WhatIfAnswer(Answer):
     curve: WhatIfCurves | None
     sums: WhatIfSums | None
     """The step's tokens in bins, from which every threshold and scope can be answered; null unless asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate(Answer):
-    """A number and its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

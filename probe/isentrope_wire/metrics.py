@@ -3,17 +3,16 @@
 A row is the metric's name as a string, and carries what is known of it, so that code says `scalars[ENTROPY_MEAN]` and
 a name, a unit or a meaning is written here alone. Whatever a run reports beyond these is its own and has no row.
 
-The early level of the entropy and the share of it that is lost (`EarlyLevel`, `ShareLost`) are defined here too: the
-metric, the alerts and targets given as a share of the early level read them alike.
+The early level of the entropy (`EarlyLevel`) is defined here too: the metric, the alerts and targets given as a share of it
+read it alike.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import fmean, median
+from statistics import median
 
 NATS = "nats"
 PER_STEP = "nats a step"
@@ -24,8 +23,8 @@ EARLY_STEPS = 3
 """Steps whose median is the early level: few, as on a fast collapse the tenth step has lost a quarter already; three, as one
 odd batch must not set the level for the whole run."""
 
-NEWEST_STEPS = 2
-"""Steps whose mean is compared with the early level."""
+NEWEST_STEPS = 5
+"""Steps whose median is compared with the early level: one odd step does not move it."""
 
 
 class Show(StrEnum):
@@ -138,7 +137,7 @@ ENTROPY_MEAN = metric(
 )
 ENTROPY_SHARE_LOST = metric(
     "entropy/share_lost",
-    meaning=f"1 − H / early level: mean of the last {NEWEST_STEPS} steps, median of the first {EARLY_STEPS}",
+    meaning=f"1 − H / early level: median of the last {NEWEST_STEPS} steps, of the first {EARLY_STEPS}",
     label="Share lost",
     show=Show.PERCENT,
 )
@@ -481,22 +480,3 @@ class EarlyLevel:
     def level(self) -> float | None:
         """The median of the first values, in their unit; None before there are enough of them."""
         return median(self.values) if len(self.values) == self.steps else None
-
-
-@dataclass(slots=True)
-class ShareLost:
-    """The share of the early entropy that is lost: 1 - H / early level, H the mean of the last NEWEST_STEPS steps."""
-
-    early: EarlyLevel = field(default_factory=EarlyLevel)
-    newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
-
-    def add(self, entropy: float) -> None:
-        """Pass the next step's mean entropy, in nats, finite."""
-        self.early.add(entropy)
-        self.newest.append(entropy)
-
-    @property
-    def share(self) -> float | None:
-        """Below 0 where the entropy rose; None before the early level is known, and where that is not above 0."""
-        level = self.early.level
-        return None if level is None or level <= 0 else 1 - fmean(self.newest) / level

@@ -23,9 +23,9 @@ from itertools import accumulate
 from operator import le
 from typing import NamedTuple
 
-from isentrope_wire.control import Control, Method, Scope
+from isentrope_wire.control import Method, Scope
 from isentrope_wire.errors import IsentropeError
-from isentrope_wire.methods import METHODS, SUGGESTED, threshold_methods
+from isentrope_wire.methods import SUGGESTED, threshold_methods
 from isentrope_wire.numbers import Answer, Number
 
 FINE_EDGES = 101
@@ -334,57 +334,3 @@ def _merged(tables: Sequence[BinSums]) -> BinSums:
             changes[cell] = changes.get(cell, 0.0) + change
     cells = tuple(sorted(counts))
     return BinSums(cells, tuple(counts[cell] for cell in cells), tuple(changes[cell] for cell in cells))
-
-
-def cheapest_control(steps: Sequence[WhatIfSums], direction: int) -> Control | None:
-    """The thresholds that would have stopped the change, and clipped the fewest tokens for it.
-
-    Args:
-        steps: the sums of the last steps; their tokens are taken together.
-        direction: -1 where a fall is to be stopped, 1 where a rise is.
-
-    Returns:
-        A method with thresholds on the tokens that pull in that direction, at the threshold with the smallest clip
-        fraction whose predicted change is 0 or of the other sign; where none reaches that, the one that comes nearest.
-        None where nothing was measured, the steps did not pull that way, or clipping would not help.
-    """
-    if not steps or not any(step.tokens for step in steps):
-        return None
-    sums = merged(steps)
-    unclipped = direction * sums.change_sum / sums.tokens
-    if unclipped <= 0:
-        return None
-    scope = Scope.DECREASING if direction < 0 else Scope.INCREASING
-    found = [
-        (what, method, mu)
-        for method in sorted(map(METHODS.__getitem__, threshold_methods()), key=lambda one: one != SUGGESTED)
-        for mu, what in (_first_that_stops(WhatIfCurve(sums, scope, method), direction),)
-    ]
-    stopping = [one for one in found if direction * one[0].unit_predicted_change <= 0]
-    if stopping:
-        what, method, mu = min(stopping, key=lambda one: one[0].clip_fraction)
-    else:
-        what, method, mu = min(found, key=lambda one: direction * one[0].unit_predicted_change)
-    if direction * what.unit_predicted_change >= unclipped:
-        return None
-    return Control(
-        method=method,
-        mu_low=mu,
-        mu_high=mu,
-        scope=scope,
-        reason=f"Suggested: would have clipped {what.clip_fraction:.1%} of the tokens and changed the unit prediction from "
-        f"{sums.change_sum / sums.tokens:+.2g} to {what.unit_predicted_change:+.2g} nats.",
-    )
-
-
-def _first_that_stops(curve: WhatIfCurve, direction: int) -> tuple[float, WhatIf]:
-    """The highest threshold that stops the change, else the one that comes nearest to it."""
-    nearest: tuple[float, WhatIf] | None = None
-    for mu in reversed(EDGES):
-        what = curve.at(mu, mu)
-        if direction * what.unit_predicted_change <= 0:
-            return mu, what
-        if nearest is None or direction * what.unit_predicted_change < direction * nearest[1].unit_predicted_change:
-            nearest = mu, what
-    assert nearest is not None
-    return nearest

@@ -1,192 +1,429 @@
-"""The course of a run's entropy: from which loss on it is watched or acted on, its slope, and what pulls it.
+"""The course of a run's entropy: its pace, where it is going, and how urgent that is.
 
-The alerts, raised step by step where a run is measured, and the diagnosis, made of the stored steps, share these rules.
-No threshold is in nats or in steps: a run is compared with its own early level, its own noise and its own age.
+Entropy moves by shares of itself, so the course is that of log H. A line is fitted to it with weights that fade over a
+quarter of the run's age; the forecast goes on along this line at a pace that fades (Gardner and McKenzie's damped trend).
+Its band is as wide as this run's own forecasts were wrong at that distance, and before there are any, as those of recorded
+runs were. A step costs the same however long the run is, so the alerts, raised where a run is measured, and the diagnosis,
+made of the stored steps, share this one class. No threshold is in nats or steps: a run is compared with its own early
+level, its own noise and its own age.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, pairwise
-from statistics import fmean, median
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import NormalDist, median
 
-from isentrope_wire.metrics import (
-    CHANGE_NEGATIVE_HIGH,
-    CHANGE_NEGATIVE_LOW,
-    CHANGE_POSITIVE_HIGH,
-    CHANGE_POSITIVE_LOW,
-    EARLY_STEPS,
-)
+from isentrope_wire.control_answers import EntropyForecast, Estimate, ForecastScore
+from isentrope_wire.metrics import EARLY_STEPS, NEWEST_STEPS, EarlyLevel
+
+STEPS_READ = 500
+"""Stored steps that a course is made of: what lies further back has no weight left."""
+
+AHEAD = 50
+"""Steps that a forecast reaches."""
 
 WATCH_LEFT, ACT_LEFT = 0.75, 0.5
 """Of the early entropy: with so much left a collapse is to be watched, and to be acted on. An explosion is the same upside
 down, at 1 / 0.75 and 1 / 0.5 of the early entropy."""
 
-OVER_LEFT = 0.875
-"""With more than this left of the early entropy, a collapse is over; a held entropy is near a target it is so close to."""
-
-FLOOR, CEILING = 0.25, 2.0
-"""Of the early entropy: where a collapse, or an explosion, ends."""
-
-NOISES = 4.0
-"""How many standard errors the share that is lost must be away from 0."""
-
-PART_OF_THE_WAY = 0.25
-"""From the early level to the floor or ceiling: before that part is covered nothing is predicted."""
-
-FOLLOWED = 0.25
-"""Of the predicted rate: the entropy itself must have moved at least so fast, or the prediction does not count."""
-
-WINDOW = 20
-"""Steps over which a slope, a mean or a rate is taken."""
-
-CAUSE_STEPS = 10
-"""Steps over which the parts of the unit prediction are averaged."""
-
-LEAST_POINTS = 5
-"""Steps that a slope needs."""
-
-MECHANISM = "change/by_"
-"""How the names of the parts by mechanism begin; which ones there are depends on what the loop measures."""
-
-QUADRANTS: dict[str, tuple[str, str]] = {
-    CHANGE_POSITIVE_HIGH: ("A > 0, S_c > 0", "likely tokens of samples with positive advantage are reinforced"),
-    CHANGE_POSITIVE_LOW: ("A > 0, S_c < 0", "unlikely tokens of samples with positive advantage are reinforced"),
-    CHANGE_NEGATIVE_HIGH: ("A < 0, S_c > 0", "likely tokens of samples with negative advantage are suppressed"),
-    CHANGE_NEGATIVE_LOW: ("A < 0, S_c < 0", "unlikely tokens of samples with negative advantage are suppressed"),
-}
-"""Each part of the unit prediction by sign of advantage and score: its tokens, and what the update does to them."""
+OVER_LEFT, BACK_LEFT = 0.875, 0.625
+"""With more than this left there is nothing to watch any more, and nothing to act on. A held entropy is near a target it is
+as close to as OVER_LEFT."""
 
 DIRECTIONS = {"collapse": -1, "explosion": 1}
 """The kinds of alerts about the entropy's course, and where it goes."""
 
+MOVES = -math.log(0.9)
+"""A course that changes the entropy by less than a tenth over the forecast is level."""
+
+LEAST_POINTS = 5
+"""Steps that a pace needs."""
+
+_LEAST_FORECAST = 10
+"""Steps that a forecast needs."""
+_PACE_LASTS, _RISE_LASTS = 2.0, 0.4
+"""The memories after which a pace has faded to 1 / e: what lasted long goes on for long, and rises end sooner. Fixed on
+recorded runs, as the usual errors are."""
+_LEAST_MEMORY, _PART_OF_AGE, _LONGEST_MEMORY = 12.0, 8.0, 60.0
+"""Steps after which a step's weight is 1 / e: an eighth of the age, within these bounds."""
+_KEPT_OF_WEIGHTS = 0.05
+"""When another control is applied."""
+_TRACKED, _TURNED, _KEPT_OF_A_TURN = 0.15, 1.0, 0.6
+"""Weight of the newest step in the mean error of the line about the next one; how large that is, in standard deviations of a
+step, where the course has turned (noise alone reaches a third of it); what is then kept of the weights."""
+_HORIZONS = (1, 10, 20, 50)
+_USUAL_ERRORS = (0.12, 0.15, 0.20, 0.30)
+"""What nine of ten forecasts of recorded runs were off by at most at these horizons, in log H."""
+_USUAL = [NormalDist().inv_cdf(0.5 + (place + 0.5) / 20) / 1.6449 for place in range(10)]
+"""They count as ten errors, spread as a normal variable's are."""
+_OWN_ERRORS, _ORIGIN_EVERY = 30, 5
 _NORMAL_95 = 1.6449
 """A normal variable lies below it with a probability of 95 %: the ends of a 90 % interval."""
+_NOISES = 4.0
+"""How many standard errors the share that is lost must be away from 0."""
+_SURE = 1.6
+"""Times the band: where even its near end is past half, half is expected to go."""
+_IN_A_ROW, _CALM = 8, 20
+"""Steps for which half must be expected to go before that is acted on, and for which the course must be level after it."""
+_USUAL_OWN, _OWN_PRIOR, _LEAST_OWN = 0.75, 0.3, 0.3
+"""Of a change on own tokens: what the entropy moved in recorded runs; the change of log H that this counts as; the least that is
+taken, and the most upside down. On a real language model it was 1.8."""
+_UNEXPLAINED = 0.25
+"""Of a fall: where the updates changed the entropy of their own tokens by less than this part, the prompts changed."""
+_FLOOR = 1e-6
+"""In nats; a smaller entropy counts as this one, for the log of 0 is no number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slope:
-    """How fast a quantity changes, in its unit a step, with a 90 % interval."""
+@dataclass(slots=True)
+class _Origin:
+    """A forecast that is compared with what came."""
 
-    value: float
-    low: float
-    high: float
+    step: int
+    start: float
+    level: float
+    rate: float
+    place: int = 0
+    """Of the next horizon."""
+
+
+@dataclass(slots=True)
+class _Urgency:
+    """How urgent a collapse, or an explosion, is: 0 not, 1 watch, 2 act."""
+
+    now: int = 0
+    expected: int = 0
+    """Steps in a row in which half was expected to go."""
+    calm: int = 0
+    """Steps in a row in which the course was level."""
+    halvings: int = 0
+    """Of the base, at the time of the last alert."""
+
+
+@dataclass(slots=True)
+class Course:
+    """The course of a run's entropy; call `add` with each step that measured it, in order."""
+
+    age: int = 0
+    """Steps that the run had before the first one that is added."""
+    early: EarlyLevel = field(default_factory=EarlyLevel)
+    step: int = 0
+    """The newest."""
+    rate: float = 0.0
+    """Of log H, a step: the slope of the line, nearer to 0 the less certain it is."""
+    rate_error: float = math.inf
+    """Its standard error."""
+    steps: int = 0
+    """That were added."""
+    level: float = 0.0
+    """log H now: the median of the last five steps."""
+    newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
+    """log H of the last five steps."""
+    _raw: deque[float] = field(default_factory=lambda: deque(maxlen=4 * NEWEST_STEPS))
+    """The same of the last twenty."""
+    _w: float = 0.0
+    _wt: float = 0.0
+    _wz: float = 0.0
+    _wtt: float = 0.0
+    _wtz: float = 0.0
+    _ww: float = 0.0
+    """Sums over the steps of their weights and of the squares of these, t counted back from the newest step, z = log H."""
+    _intercept: float = 0.0
+    _rests: float = 0.0
+    _odds: float = 0.0
+    _neighbours: float = 0.0
+    _counted: float = 0.0
+    _last_rest: float = 0.0
+    """What the line leaves over: sums of squares, of products of neighbours, of weights; the newest."""
+    _off: float = 0.0
+    """Mean error of the line about the next step."""
+    _scatter: float = math.inf
+    """Of a step about the line, in log H."""
+    _origins: deque[_Origin] = field(default_factory=deque)
+    _errors: list[deque[float]] = field(default_factory=lambda: [deque(maxlen=_OWN_ERRORS) for _ in _HORIZONS])
+    _scored: list[tuple[int, float, float]] = field(default_factory=lambda: [(0, 0.0, 0.0) for _ in _HORIZONS])
+    """Of each horizon: number of forecasts, sum of their errors and of those of "nothing changes", in nats."""
+    _moved: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=AHEAD))
+    """log H of the last steps, and what their updates changed of it on their own tokens."""
+    _urgencies: dict[str, _Urgency] = field(default_factory=lambda: {kind: _Urgency() for kind in DIRECTIONS})
+
+    def add(
+        self,
+        step: int,
+        entropy: float,
+        *,
+        observed: float | None = None,
+        target: float | None = None,
+        is_new_control: bool = False,
+    ) -> dict[str, int]:
+        """Pass the next step.
+
+        Args:
+            step: higher than all before.
+            entropy: mean over its tokens, in nats, finite.
+            observed: change of the entropy of its own tokens by its update, in nats; None: not measured.
+            target: the entropy that is held, in nats.
+            is_new_control: whether this step is the first under another control.
+
+        Returns:
+            The kinds that became more urgent with this step, or lost or gained another half: 1 watch, 2 act.
+        """
+        z, passed = math.log(max(entropy, _FLOOR)), step - self.step if self.steps else 1
+        self.early.add(entropy)
+        self.step, self.steps, self.age = step, self.steps + 1, self.age + passed
+        self._compare(z)
+        if is_new_control:
+            self._origins.clear()
+        self.newest.append(z)
+        self.level = median(self.newest)
+        self._raw.append(z)
+        # One odd step is no course.
+        self._fit(median([*self.newest][-3:]), passed, _KEPT_OF_WEIGHTS if is_new_control else 1.0)
+        self._moved.append((self.level, None if observed is None else observed / max(entropy, _FLOOR)))
+        if self.steps >= LEAST_POINTS and self.steps % _ORIGIN_EVERY == 0:
+            self._origins.append(_Origin(step, self._start, self.level, self.rate))
+        early = self.early.level
+        if early is None or early <= 0:
+            return {}
+        bases = [early] if target is None else [early, target]
+        # A held entropy is meant to go to its target: only what lies beyond that is a collapse, or an explosion.
+        raised = {kind: self._judge(kind, min(bases) if way < 0 else max(bases)) for kind, way in DIRECTIONS.items()}
+        return {kind: urgency for kind, urgency in raised.items() if urgency}
 
     @property
-    def direction(self) -> int:
-        """1 where it clearly rises, -1 where it clearly falls, 0 where the interval contains 0."""
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+    def entropy(self) -> float:
+        """The same in nats."""
+        return math.exp(self.level)
 
+    @property
+    def pace(self) -> Estimate | None:
+        """Of log H, a step, with a 90 % interval; None of fewer than five steps."""
+        if self.steps < LEAST_POINTS:
+            return None
+        margin = _NORMAL_95 * self.rate_error
+        return Estimate(value=self.rate, low=self.rate - margin, high=self.rate + margin)
 
-def slope_of(steps: Sequence[int], values: Sequence[float]) -> Slope | None:
-    """The Theil-Sen slope: the median of the slopes between all pairs of points, which one odd step does not move.
+    @property
+    def share_lost(self) -> float | None:
+        """Of the early level; below 0 where the entropy rose, None before that is known, and where it is not above 0."""
+        early = self.early.level
+        return None if early is None or early <= 0 or not self.newest else 1 - self.entropy / early
 
-    The interval is Sen's, by the variance of Kendall's tau. Neighbouring steps resemble each other, so it is widened by the
-    autocorrelation of what the line leaves over, as if there were fewer points.
+    @property
+    def own_share(self) -> float:
+        """What the entropy moves for each nat that updates move on their own tokens, which are fitted to them.
 
-    Args:
-        steps: rising.
-        values: of each step, finite.
+        Over the last fifty steps, drawn towards what it was in recorded runs.
+        """
+        known = [moved for _, moved in self._moved if moved is not None]
+        own, prior = sum(known), _USUAL_OWN
+        if not own:
+            return prior
+        course = math.copysign(1, own) * (self._moved[-1][0] - self._moved[0][0])
+        found = (prior * _OWN_PRIOR + course) / (_OWN_PRIOR + abs(own))
+        return min(max(found, _LEAST_OWN), 1 / _LEAST_OWN)
 
-    Returns:
-        None of fewer than LEAST_POINTS points.
-    """
-    count = len(steps)
-    if count < LEAST_POINTS:
+    @property
+    def urgency(self) -> int:
+        """0: nothing, 1: watch, 2: act."""
+        return max(urgency.now for urgency in self._urgencies.values())
+
+    @property
+    def score(self) -> ForecastScore | None:
+        """At the furthest horizon that some forecast has reached, 20 steps at least."""
+        for horizon, (count, errors, unchanged) in reversed([*zip(_HORIZONS, self._scored, strict=True)]):
+            if count and horizon >= _HORIZONS[2]:
+                return ForecastScore(
+                    horizon=horizon, forecasts=count, mean_error=errors / count, unchanged_error=unchanged / count
+                )
         return None
-    points = list(zip(steps, values, strict=True))
-    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2))
-    value = median(slopes)
-    rests = [y - value * x for x, y in points]
-    fewer = math.sqrt((1 + (r := _autocorrelation(rests))) / (1 - r))
-    width = _NORMAL_95 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18) * fewer
-    margin = math.floor((len(slopes) - width) / 2)
-    if margin < 0:  # so few points, or so alike, that any slope would fit
-        spread = max(abs(slopes[0] - value), abs(slopes[-1] - value), abs(value))
-        return Slope(value=value, low=value - spread, high=value + spread)
-    return Slope(value=value, low=slopes[margin], high=slopes[-1 - margin])
 
+    def forecast(self, change: float = 0.0, error: float = 0.0) -> EntropyForecast | None:
+        """The next steps.
 
-def _autocorrelation(rests: Sequence[float]) -> float:
-    """Of neighbours, from 0 to 0.9."""
-    middle = fmean(rests)
-    rests = [rest - middle for rest in rests]
-    squares = sum(rest * rest for rest in rests)
-    return min(max(sum(a * b for a, b in pairwise(rests)) / squares, 0.0), 0.9) if squares > 0 else 0.0
+        Args:
+            change: what a control adds to every step, in nats.
+            error: its standard error.
 
+        Returns:
+            None before the tenth step.
+        """
+        if self.steps < _LEAST_FORECAST:
+            return None
+        now, ahead = self.entropy, range(1, AHEAD + 1)
+        middles = [self.ahead(steps, change) for steps in ahead]
+        widths = [
+            math.hypot(width, _NORMAL_95 * error * steps / now)
+            for steps, width in zip(ahead, self._widths(), strict=True)
+        ]
+        return EntropyForecast(
+            step=[self.step + steps for steps in ahead],
+            entropy=middles,
+            low=[middle * math.exp(-width) for middle, width in zip(middles, widths, strict=True)],
+            high=[middle * math.exp(width) for middle, width in zip(middles, widths, strict=True)],
+        )
 
-def steps_until(goal: float, entropy: float, rate: float) -> float:
-    """Steps until an entropy reaches a goal; 0 where it is there.
+    def ahead(self, steps: int, change: float = 0.0) -> float:
+        """The entropy after so many steps, in nats; `change` is what a control adds to every step."""
+        now, added = math.exp(self._start), steps * change
+        goes_on = now * math.exp(self.gone_in(steps))
+        # What is taken away is taken as a share: an entropy does not fall below 0.
+        return goes_on + added if added > 0 else goes_on * math.exp(added / now)
 
-    It moves by shares of itself and not by amounts: H ln(H_goal / H) / rate.
+    def mean_pace(self, steps: int, change: float = 0.0, error: float = 0.0) -> Estimate | None:
+        """Of the entropy over the next steps by the forecast, in nats a step, with a 90 % interval."""
+        if self.steps < LEAST_POINTS:
+            return None
+        value = (self.ahead(steps, change) - math.exp(self._start)) / steps
+        margin = _NORMAL_95 * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error) / steps, error)
+        return Estimate(value=value, low=value - margin, high=value + margin)
 
-    Args:
-        goal: in nats, above 0.
-        entropy: in nats, above 0.
-        rate: in nats a step, towards the goal or beyond it.
-    """
-    return max(entropy * math.log(goal / entropy) / rate, 0.0)
+    def steps_until(self, share: float) -> float | None:
+        """Steps until this share of the entropy is left by the forecast; None where it never comes to that."""
+        last = math.exp(-1 / (self._memory * (_PACE_LASTS if self.rate < 0 else _RISE_LASTS)))
+        rest = 1 - math.log(share) * (1 - last) / (self.rate * last) if self.rate else 0.0
+        return math.log(rest) / math.log(last) if 0 < rest <= 1 else None
 
+    def gone_in(self, steps: int, rate: float | None = None) -> float:
+        """How far log H goes in so many steps at a pace that fades; by default at the course's own."""
+        rate = self.rate if rate is None else rate
+        kept = math.exp(-1 / (self._memory * (_PACE_LASTS if rate < 0 else _RISE_LASTS)))
+        return rate * kept * (1 - kept**steps) / (1 - kept)
 
-def standard_error_of_share(entropies: Sequence[float], newest: int) -> float:
-    """Of a mean's share of the early level, from how much the entropy scatters from step to step.
+    @property
+    def _start(self) -> float:
+        """log H where a forecast begins: between the last steps and the line's end, each of which is off in its own way."""
+        return (self.level + self._intercept) / 2
 
-    Args:
-        entropies: of the last steps, in nats.
-        newest: number of steps that the mean is of.
-    """
-    jumps = [2 * abs(b - a) / (a + b) if a + b > 0 else 0.0 for a, b in pairwise(entropies)]
-    # The difference of two steps scatters sqrt(2) times as much as one, and |x| of a normal x has the mean
-    # sqrt(2 / pi) sigma; the variance of a median is pi / 2 that of the mean.
-    of_a_step = fmean(jumps) * math.sqrt(math.pi) / 2 if jumps else 0.0
-    return of_a_step * math.sqrt(1 / newest + math.pi / 2 / EARLY_STEPS)
+    @property
+    def _memory(self) -> float:
+        return min(max(_LEAST_MEMORY, self.age / _PART_OF_AGE), _LONGEST_MEMORY)
 
+    def _compare(self, z: float) -> None:
+        """Compare earlier forecasts with the step that they were about."""
+        for origin in self._origins:
+            while origin.place < len(_HORIZONS) and self.step >= origin.step + _HORIZONS[origin.place]:
+                expected = origin.start + self.gone_in(_HORIZONS[origin.place], origin.rate)
+                self._errors[origin.place].append(abs(z - expected))
+                count, errors, unchanged = self._scored[origin.place]
+                came = math.exp(z)
+                self._scored[origin.place] = (
+                    count + 1,
+                    errors + abs(came - math.exp(expected)),
+                    unchanged + abs(came - math.exp(origin.level)),
+                )
+                origin.place += 1
+        while self._origins and self._origins[0].place == len(_HORIZONS):
+            self._origins.popleft()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pull:
-    """The part of the unit prediction that changes the entropy most in one direction."""
+    def _widths(self) -> list[float]:
+        """What nine of ten own forecasts were off by at most, in log H, 1 to AHEAD steps ahead."""
+        widths = []
+        for own, usual in zip(self._errors, _USUAL_ERRORS, strict=True):
+            errors = sorted([*own, *(usual * one for one in _USUAL)])
+            widths.append(errors[math.ceil(0.9 * (len(errors) + 1)) - 1])
+        found = []
+        for (left, right), (low, high) in zip(pairwise(_HORIZONS), pairwise(widths), strict=True):
+            part = (high - low) / (right - left)
+            found += [low + part * (steps - left) for steps in range(left, right)]
+        return [*found, widths[-1]]
 
-    quadrant: str
-    """The metric of the part by sign of A and S_c."""
-    share: float
-    """Of what all four quadrants pull that way, in [0, 1]."""
-    mechanism: str | None
-    """The metric of the part by mechanism; None where none is measured or pulls that way."""
-    changes: Mapping[str, float]
-    """Mean of every part over the steps, in nats per unit gain."""
+    def _fit(self, z: float, passed: int, kept: float) -> None:
+        """Fit the line again, with one more step."""
+        if self.steps > LEAST_POINTS:
+            off = z - self._intercept - self.rate * passed
+            self._off += _TRACKED * (off - self._off)
+            if abs(self._off) > _TURNED * self._scatter:
+                kept *= _KEPT_OF_A_TURN
+        fade = kept * math.exp(-passed / self._memory)
+        w, wt, wz = self._w, self._wt, self._wz
+        self._wtt = fade * (self._wtt - 2 * passed * wt + passed * passed * w)
+        self._wtz = fade * (self._wtz - passed * wz)
+        self._wt, self._wz = fade * (wt - passed * w), fade * wz + z
+        self._w, self._ww = fade * w + 1, fade * fade * self._ww + 1
+        if self.steps < LEAST_POINTS:
+            self._intercept = z
+            return
+        middle = self._wt / self._w
+        spread = self._wtt - self._w * middle * middle
+        rate = (self._wtz - middle * self._wz) / spread
+        self._intercept = self._wz / self._w - rate * middle
+        rest = z - self._intercept
+        odd = self.newest[-1] - self._intercept
+        self._odds = fade * self._odds + odd * odd
+        self._rests, self._counted = fade * self._rests + rest * rest, fade * self._counted + 1
+        self._neighbours, self._last_rest = fade * self._neighbours + rest * self._last_rest, rest
+        # Neighbouring steps resemble each other, as if there were fewer of them.
+        alike = min(max(self._neighbours / self._rests, 0.0), 0.9) if self._rests > 0 else 0.0
+        points = self._w * self._w / self._ww
+        variance = self._rests / self._counted * points / max(points - 2, 1) * (1 + alike) / (1 - alike)
+        self._scatter = math.sqrt(self._odds / self._counted)
+        self.rate_error = math.sqrt(variance * self._ww / self._w / spread)
+        # A pace that noise could have made is no pace to go on at.
+        self.rate = rate * max(0.0, 1 - (self.rate_error / rate) ** 2) if rate else 0.0
 
+    def _judge(self, kind: str, base: float) -> int:
+        """Bring the urgency of a collapse, or an explosion, up to date.
 
-def change_parts(scalars: Mapping[str, float]) -> dict[str, float]:
-    """The parts of a step's unit prediction that it measured, in nats per unit gain."""
-    return {name: value for name, value in scalars.items() if name in QUADRANTS or name.startswith(MECHANISM)}
+        Args:
+            base: the entropy that it is counted from, in nats.
 
+        Returns:
+            The urgency where it is news, else 0.
+        """
+        way, state = DIRECTIONS[kind], self._urgencies[kind]
+        before, gone = state.now, way * (self.level - math.log(base))
+        left = math.exp(-gone)
+        if before == 0 and left > WATCH_LEFT:
+            state.expected = 0
+            return 0
+        further = way * self._reach(self.rate)
+        is_sure = 1 - left >= _NOISES * self._noise() * math.sqrt(math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS))
+        is_expected = (
+            left <= WATCH_LEFT and further >= MOVES and gone + further - self._widths()[-1] >= -math.log(ACT_LEFT)
+        )
+        state.expected = state.expected + 1 if is_expected else 0
+        is_level = way * self._reach(self.rate + way * _NORMAL_95 * self.rate_error) < MOVES
+        is_over = is_level or left > BACK_LEFT if state.now == 2 else left > OVER_LEFT
+        state.calm = state.calm + 1 if is_over else 0
+        if state.calm >= _CALM:
+            state.now, state.calm = int(left <= OVER_LEFT), 0
+        elif not is_sure or left > WATCH_LEFT:
+            pass
+        elif self._moves(way, further) and (left <= ACT_LEFT or state.expected >= _IN_A_ROW) and self._is_learnt(way):
+            state.now = 2
+        else:
+            state.now = max(state.now, 1)
+        halvings = math.floor(gone / math.log(2) + 1e-9)
+        if state.now > before:
+            state.halvings = halvings
+            return state.now
+        if state.now == 2 and halvings > max(state.halvings, 1):
+            state.halvings = halvings
+            return 2
+        return 0
 
-def largest_pull(steps: Iterable[Mapping[str, float]], direction: int) -> Pull | None:
-    """The part of the unit prediction that pulls most in a direction.
+    def _reach(self, rate: float) -> float:
+        """How far log H goes over a forecast if a rise lasts as long as a fall: it is as urgent."""
+        return math.copysign(self.gone_in(AHEAD, -abs(rate)), rate)
 
-    Args:
-        steps: `change_parts` of the last steps.
-        direction: -1 where the entropy falls, 1 where it rises.
+    def _moves(self, way: int, further: float) -> bool:
+        """Whether the entropy goes on that way, or just did, faster than a line can follow."""
+        recent = list(self._moved)[-2 * NEWEST_STEPS :]
+        noise = _NOISES * self._noise() * math.sqrt(math.pi / NEWEST_STEPS)
+        return further >= MOVES or way * (recent[-1][0] - recent[0][0]) >= max(2 * MOVES, noise)
 
-    Returns:
-        None where no part by sign of advantage and score pulls that way, or none was measured.
-    """
-    parts: dict[str, list[float]] = {}
-    for step in steps:
-        for name, value in step.items():
-            parts.setdefault(name, []).append(value)
-    changes = {name: fmean(values) for name, values in parts.items()}
-    pulls = {name: direction * change for name, change in changes.items() if direction * change > 0}
-    quadrants = {name: pull for name, pull in pulls.items() if name in QUADRANTS}
-    if not quadrants:
-        return None
-    quadrant = max(quadrants, key=lambda name: quadrants[name])
-    mechanisms = {name: pull for name, pull in pulls.items() if name not in quadrants}
-    return Pull(
-        quadrant=quadrant,
-        share=quadrants[quadrant] / sum(quadrants.values()),
-        mechanism=max(mechanisms, key=lambda name: mechanisms[name]) if mechanisms else None,
-        changes=changes,
-    )
+    def _noise(self) -> float:
+        """Standard deviation of a step's log H, from how three neighbours bend: neither a course nor an odd step shows there."""
+        z = self._raw
+        bends = [abs(z[place] - 2 * z[place + 1] + z[place + 2]) for place in range(len(z) - 2)]
+        return 1.4826 / math.sqrt(6) * median(bends) if bends else math.inf
+
+    def _is_learnt(self, way: int) -> bool:
+        """Whether the updates account for the change of the last steps, or it is not known; else the prompts changed."""
+        steps = list(self._moved)
+        known = [moved for _, moved in steps[1:] if moved is not None]
+        change = way * (steps[-1][0] - steps[0][0])
+        return len(known) < len(steps) / 2 or way * sum(known) >= _UNEXPLAINED * change

@@ -1,83 +1,110 @@
-"""What a control is predicted to do when it is pushed, and the verdict on what it did over its first steps."""
+"""The verdict on a pushed control: what the entropy did under it, beside what would have come without it.
+
+What would have come is the pace that came less what the control added to each step: the measured part of the unit prediction
+that it made, times the gain. So a run that slows down by itself credits no control. All steps since it was applied count,
+and the verdict is given after 20 of them and again after 50, 100, 200 ...
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from itertools import combinations, count, pairwise
+from statistics import fmean, median
 
-from isentrope_wire.control import Control
-from isentrope_wire.control_answers import Compared, ControlVersion, PredictedEffect, Verdict, VerdictState
-from isentrope_wire.diagnosis.course import FOLLOWED, LEAST_POINTS, OVER_LEFT, WINDOW, Slope, slope_of
-from isentrope_wire.numbers import decimals_of, fixed
-from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, Verdict
+from isentrope_wire.diagnosis.course import LEAST_POINTS, OVER_LEFT
+from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
+from isentrope_wire.numbers import decimals_of, fixed, percent
 
-PREDICTION_STEPS = 10
-"""Steps that a control's effect is predicted from: the tokens of one step alone scatter by half."""
+STOPPED, NO_EFFECT = 0.25, 0.75
+"""Of the pace that would have come: what is left of it where a control stopped the change, and where it had no effect."""
+_CERTAIN = 0.5
+"""Of that pace: an interval that is wider to each side decides nothing."""
+_MOST_POINTS = 40
+"""Means that a slope is taken of."""
+_NEAR = 0.05
+"""Of its target: a hold that keeps the mean entropy as near has reached it."""
+_NORMAL_95 = 1.6449
+"""A normal variable lies below it with a probability of 95 %: the ends of a 90 % interval."""
 
-VERDICT_STEPS = WINDOW
-"""Steps after which a control is judged."""
 
-_SPREADS = 2.0
-"""Standard deviations of the prediction, within which what came counts as predicted."""
-_ALIKE = 0.1
-"""Of a predicted clip fraction: a difference that never counts, however little the prediction scatters."""
+def judged_after(steps: int) -> int:
+    """The number of steps that a verdict after so many is made of: 20, 50, 100, 200, 500 ...; 0 before the twentieth."""
+    marks = (factor * 10**power for power in count(1) for factor in (1, 2, 5) if factor * 10**power >= PROMISED_STEPS)
+    given = 0
+    for mark in marks:
+        if mark > steps:
+            return given
+        given = mark
+    raise AssertionError
 
 
-def predicted_effect(control: Control, steps: Sequence[WhatIfSums], gain: float | None) -> PredictedEffect | None:
-    """What a control would have done to the last steps.
+def slope_of(steps: Sequence[int], values: Sequence[float]) -> Estimate | None:
+    """The Theil-Sen slope: the median of the slopes between all pairs of points, which one odd step does not move.
+
+    The interval is Sen's, by the variance of Kendall's tau. Neighbouring steps resemble each other, so it is widened by the
+    autocorrelation of what the line leaves over, as if there were fewer points. Of many points means are taken.
 
     Args:
-        control: thresholds.
-        steps: the sums of the last steps, with tokens each.
-        gain: from the unit prediction to nats; None: not known.
+        steps: rising.
+        values: of each step, finite.
 
     Returns:
-        None for a method without thresholds, for a held entropy, whose thresholds move, and without steps.
+        None of fewer than LEAST_POINTS points.
     """
-    if not control.method.thresholds or control.hold is not None or not steps:
+    points = _thinned(list(zip(map(float, steps), values, strict=True)))
+    number = len(points)
+    if number < LEAST_POINTS:
         return None
-    cap, shrink = control.value("max_fraction"), control.value("denominator") == "shrink"
-    found = [
-        WhatIfCurve(sums, control.scope, control.method).at(
-            control.mu_low,
-            control.mu_high,
-            max_fraction=None if cap is None else float(cap),
-            shrink_denominator=shrink,
-        )
-        for sums in steps
-    ]
-    fractions = [one.clip_fraction for one in found]
-    changes = [] if gain is None else [gain * one.unit_predicted_change for one in found]
-    tokens = [sums.tokens for sums in steps]
-    return PredictedEffect(
-        steps=len(found),
-        clip_fraction=fmean(fractions, tokens),
-        clip_fraction_std=_std(fractions),
-        change=fmean(changes, tokens) if changes else None,
-        change_std=_std(changes) if changes else None,
-    )
+    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2))
+    value = median(slopes)
+    rests = [y - value * x for x, y in points]
+    fewer = math.sqrt((1 + (r := _autocorrelation(rests))) / (1 - r))
+    width = _NORMAL_95 * math.sqrt(number * (number - 1) * (2 * number + 5) / 18) * fewer
+    margin = math.floor((len(slopes) - width) / 2)
+    if margin < 0:  # so few points, or so alike, that any slope would fit
+        spread = max(abs(slopes[0] - value), abs(slopes[-1] - value), abs(value))
+        return Estimate(value=value, low=value - spread, high=value + spread)
+    return Estimate(value=value, low=slopes[margin], high=slopes[-1 - margin])
 
 
-def _std(values: Sequence[float]) -> float:
-    return stdev(values) if len(values) > 1 else 0.0
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    size = math.ceil(len(points) / _MOST_POINTS)
+    if size < 2:
+        return points
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
+
+
+def _autocorrelation(rests: Sequence[float]) -> float:
+    """Of neighbours, from 0 to 0.9."""
+    middle = fmean(rests)
+    rests = [rest - middle for rest in rests]
+    squares = sum(rest * rest for rest in rests)
+    return min(max(sum(a * b for a, b in pairwise(rests)) / squares, 0.0), 0.9) if squares > 0 else 0.0
 
 
 def verdict_on(
     version: ControlVersion,
     entropies: Mapping[int, float],
     clip_fractions: Mapping[int, float],
+    added: Mapping[int, float],
     *,
-    target: float | None = None,
-    replaced_at: int | None = None,
+    targets: Mapping[int, float] | None = None,
+    end: int,
+    is_over: bool = False,
 ) -> Verdict | None:
-    """What a control did over its first VERDICT_STEPS steps.
+    """What a control did.
 
     Args:
         version: with its prediction.
-        entropies: step -> entropy in nats, finite, from WINDOW steps before the control was applied.
+        entropies: step -> entropy in nats, finite, of the steps under it, and of some before.
         clip_fractions: step -> share of clipped tokens, finite.
-        target: the entropy that it holds, at the last of these steps.
-        replaced_at: the step from which another control was applied; None: it is active.
+        added: step -> what the control added to the step's change, in nats.
+        targets: step -> the entropy that it held, in nats; None: it holds none.
+        end: the last step under it so far.
+        is_over: whether no further step will be made under it.
 
     Returns:
         None of a version that was not applied, and of the one that the run began with.
@@ -85,40 +112,65 @@ def verdict_on(
     applied = version.applied_step
     if applied is None or version.version == 0:
         return None
-    end = min(applied + VERDICT_STEPS, applied + VERDICT_STEPS if replaced_at is None else replaced_at)
-    # Step `applied` is the first whose update is another one; its own entropy is still that of the steps before.
-    before = _slope(entropies, applied - WINDOW, applied)
-    after = _slope(entropies, applied, end)
-    steps = sum(applied < step <= end for step in entropies)
-    is_over = steps >= VERDICT_STEPS or (replaced_at is not None and end == replaced_at and steps >= LEAST_POINTS)
-    clipped = _mean(clip_fractions, applied, end - 1)
+    steps = sum(applied <= step <= end for step in entropies)
+    given = judged_after(steps) or (steps if is_over else 0)
+    # The entropy of the step that it was applied at is still that of the steps before, so it is where the slope begins.
+    under = [step for step in sorted(entropies) if applied <= step <= end][: given or None]
+    last = under[-1] if under else applied
+    realised = slope_of(under, [entropies[step] for step in under])
+    part = [value for step, value in added.items() if applied <= step <= last]
+    without = None if realised is None or not part else realised.value - fmean(part)
+    if targets is not None:
+        outcome, left = _of_hold(under, entropies, targets, realised), None
+    elif given < LEAST_POINTS or realised is None or without is None:
+        outcome, left = Outcome.UNDECIDED, None
+    else:
+        outcome, left = _outcome(realised, without)
     predicted = version.predicted
-    state = VerdictState.PENDING
-    if is_over and after is not None:
-        now = fmean([value for step, value in sorted(entropies.items()) if applied < step <= end][-LEAST_POINTS:])
-        state = _state_of_hold(after, now, target) if target is not None else _state(after, before, predicted)
+    promised = None if predicted is None or predicted.pace is None else predicted.pace.value
     return Verdict(
         version=version.version,
-        state=state,
+        outcome=outcome,
         steps=steps,
-        steps_needed=VERDICT_STEPS,
+        judged_steps=given,
         clip_fraction=Compared(
-            before=_mean(clip_fractions, applied - PREDICTION_STEPS, applied - 1),
+            before=_mean(clip_fractions, applied - EFFECT_STEPS, applied - 1),
             predicted=None if predicted is None else predicted.clip_fraction,
-            realised=clipped,
+            realised=_mean(clip_fractions, applied, last),
         ),
-        slope=Compared(
-            before=None if before is None else before.value,
-            predicted=None if predicted is None else predicted.change,
-            realised=None if after is None else after.value,
-        ),
-        message=_in_words(state, steps, clipped, after, predicted, target),
+        promised=promised,
+        realised=None if realised is None else realised.value,
+        without=without,
+        left=left,
+        message=_in_words(outcome, given, left, realised, without, targets is not None),
     )
 
 
-def _slope(entropies: Mapping[int, float], first: int, last: int) -> Slope | None:
-    steps = sorted(step for step in entropies if first <= step <= last)
-    return slope_of(steps, [entropies[step] for step in steps])
+def _outcome(realised: Estimate, without: float) -> tuple[Outcome, float | None]:
+    """What became of the pace that would have come, and the share of it that is left."""
+    margin = (realised.high - realised.low) / 2
+    if without == 0 or margin > _CERTAIN * abs(without):
+        return Outcome.UNDECIDED, None
+    left = realised.value / without
+    if left < -STOPPED and realised.direction:
+        return Outcome.TURNED, left
+    if left <= STOPPED:
+        return Outcome.STOPPED, left
+    return (Outcome.SLOWED if left <= NO_EFFECT else Outcome.NO_EFFECT), left
+
+
+def _of_hold(
+    under: Sequence[int], entropies: Mapping[int, float], targets: Mapping[int, float], realised: Estimate | None
+) -> Outcome:
+    newest = [step for step in under if step in targets][-2 * LEAST_POINTS :]
+    if len(newest) < LEAST_POINTS or realised is None:
+        return Outcome.WAITING
+    share = fmean(entropies[step] for step in newest) / fmean(targets[step] for step in newest)
+    if 1 - _NEAR <= share <= 1 + _NEAR:
+        return Outcome.REACHED
+    if realised.direction * (1 - share) > 0:
+        return Outcome.APPROACHING
+    return Outcome.WAITING if OVER_LEFT <= share <= 1 / OVER_LEFT or len(under) < PROMISED_STEPS else Outcome.FAILED
 
 
 def _mean(values: Mapping[int, float], first: int, last: int) -> float | None:
@@ -126,59 +178,39 @@ def _mean(values: Mapping[int, float], first: int, last: int) -> float | None:
     return fmean(found) if found else None
 
 
-def _state(after: Slope, before: Slope | None, predicted: PredictedEffect | None) -> VerdictState:
-    pace = abs(before.value) if before is not None and before.direction else None
-    slow = abs(after.value) <= pace * (FOLLOWED if after.direction else 2 * FOLLOWED) if pace else not after.direction
-    if slow:
-        return VerdictState.HOLDS
-    turned = before is not None and before.direction * after.value < 0
-    if after.value < 0:
-        return VerdictState.TOO_STRONG if turned else VerdictState.TOO_WEAK
-    meant = predicted is not None and predicted.change is not None and predicted.change > (predicted.change_std or 0.0)
-    return VerdictState.TOO_STRONG if turned and not meant else VerdictState.RISES
-
-
-def _state_of_hold(after: Slope, entropy: float, target: float) -> VerdictState:
-    if OVER_LEFT <= entropy / target <= 1 / OVER_LEFT:
-        return VerdictState.HOLDS
-    # On its way it is neither.
-    return VerdictState.PENDING if after.direction * (target - entropy) > 0 else VerdictState.TOO_WEAK
-
-
 def _in_words(
-    state: VerdictState,
+    outcome: Outcome,
     steps: int,
-    clipped: float | None,
-    after: Slope | None,
-    predicted: PredictedEffect | None,
-    target: float | None,
+    left: float | None,
+    realised: Estimate | None,
+    without: float | None,
+    is_hold: bool,
 ) -> str:
-    if state == VerdictState.PENDING or after is None:
-        way = "It moves towards its target" if target is not None and after is not None else "No verdict yet"
-        return f"{way}: {steps} of {VERDICT_STEPS} steps." if steps < VERDICT_STEPS else f"{way}."
-    moves = (
-        f"{'falls' if after.value < 0 else 'rises'} by {fixed(abs(after.value), max(4, decimals_of(after.value, 1)))}"
-    )
-    if target is not None:
-        return f"Entropy is {'near' if state == VerdictState.HOLDS else 'not led to'} its target."
-    if predicted is None or clipped is None:
-        return "Entropy holds." if state == VerdictState.HOLDS else f"Entropy {moves} nats a step."
-    off = clipped - predicted.clip_fraction
-    as_predicted = abs(off) <= max(_SPREADS * predicted.clip_fraction_std, _ALIKE * predicted.clip_fraction)
-    clips = f"Clips {'as' if as_predicted else 'more than' if off > 0 else 'less than'} predicted"
-    if state == VerdictState.HOLDS:
-        return (
-            "Both within the predicted spread." if as_predicted and _fits(after, predicted) else f"{clips}, and holds."
-        )
-    much = {VerdictState.TOO_WEAK: "too little", VerdictState.TOO_STRONG: "too much"}.get(state)
-    if much is not None:
-        return f"{clips}, but {much}." if as_predicted else f"{clips}, and {much}."
-    return f"{clips}, and rises as predicted." if _fits(after, predicted) else f"{clips}, but {moves} nats a step."
+    if is_hold:
+        return _HOLDS[outcome]
+    if outcome == Outcome.UNDECIDED or realised is None or without is None:
+        if steps < LEAST_POINTS:
+            return f"Too early to say: judged after {PROMISED_STEPS} steps."
+        return "Too early to say: the entropy scatters more than it moves."
+    change = "fall" if without < 0 else "rise"
+    beside = f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
+    words = {
+        Outcome.STOPPED: f"Stopped the {change}",
+        Outcome.SLOWED: f"Slowed the {change} to {percent(left or 0.0)}",
+        Outcome.NO_EFFECT: f"No effect on the {change}",
+        Outcome.TURNED: f"Turned the {change} into a {'rise' if without < 0 else 'fall'}",
+    }
+    return f"{words[outcome]}: {beside}, over {steps} steps."
 
 
-def _fits(after: Slope, predicted: PredictedEffect) -> bool:
-    """Whether the predicted change lies within its spread of the slope's interval."""
-    if predicted.change is None:
-        return False
-    spread = _SPREADS * (predicted.change_std or 0.0)
-    return after.low - spread <= predicted.change <= after.high + spread
+_HOLDS = {
+    Outcome.REACHED: "The entropy is at its target.",
+    Outcome.APPROACHING: "The entropy approaches its target.",
+    Outcome.WAITING: "The hold waits: the entropy has not moved to its target yet.",
+    Outcome.FAILED: "The entropy does not come to its target.",
+}
+
+
+def _pace(pace: float) -> str:
+    text = fixed(pace, max(4, decimals_of(pace, 1)))
+    return f"+{text}" if pace > 0 and text.strip("0.") else text

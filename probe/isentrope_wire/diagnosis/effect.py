@@ -1,0 +1,316 @@
+"""What a control would do: the tokens it clips, the change it adds to each step, the pace that follows, its dead parameters.
+
+The sums of the last steps give the change of the unit prediction that a control makes against the one that was active. Times
+the gain it is what a step's own tokens gain, in nats, and times `Course.own_share` what the entropy does. That is added to
+the forecast, so a promise and the drawn line are one number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+from isentrope_wire.control import Control, Scope
+from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
+from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
+from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.hold_decision import (
+    COMPARED_STEPS,
+    Action,
+    Calibrated,
+    EntropyEstimate,
+    HoldState,
+    Measured,
+    clipping_method,
+    decide,
+)
+from isentrope_wire.methods import METHODS, SUGGESTED, idle_parameters, threshold_methods
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    CLIP_FRACTION_NEGATIVE,
+    CLIP_FRACTION_POSITIVE,
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_PREDICTION_SIGN_AGREEMENT,
+    HOLD_DRIFT,
+    HOLD_GAIN,
+    HOLD_RESTING_POINT,
+    RATIO_MEAN,
+    SCORE_DISCRIMINATOR_MEAN,
+    SCORE_DISCRIMINATOR_STD,
+    SCORE_VOCAB_CENTERED_STD,
+    TOKEN_COUNT,
+    TOKEN_EFFECTIVE_FRACTION,
+)
+from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve, WhatIfSums, merged
+
+EFFECT_STEPS = 10
+"""Steps that a control's effect is predicted from: the tokens of one step alone scatter by half."""
+PROMISED_STEPS = 20
+"""Steps whose mean pace is promised, and after which a control is judged."""
+SUGGESTED_THRESHOLDS = (*(digit / 10 for digit in range(1, 10)), *range(1, 11), *range(20, 110, 10))
+"""In standard deviations: of one digit, so that the same situation gives the same threshold."""
+_WORTH = 0.5
+"""Of the pace: a control that leaves more of it is not suggested."""
+_OFF = 0.45
+"""Of an effect: how far off promises were in forked runs (standard error)."""
+_SLEWS = 20
+"""Steps after which a hold's threshold has come from any score to any other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSteps:
+    """What effects are predicted from."""
+
+    sums: Sequence[WhatIfSums] = ()
+    """What-if sums of the last EFFECT_STEPS steps that have some, by rising step."""
+    intervention: float = 0.0
+    """Mean part of the unit prediction that the active control made in these steps, in nats per unit gain."""
+    gain: float | None = None
+    """From the unit prediction to nats; None: not known."""
+    scalars: Mapping[str, float] | None = None
+    """Of the newest step; None: none was reported."""
+
+
+def predicted_effect(control: Control, last: LastSteps, course: Course | None) -> PredictedEffect | None:
+    """What a control would have done to the last steps, and the pace that follows.
+
+    Args:
+        course: of the run; None: no pace is asked for.
+
+    Returns:
+        None for a method without thresholds, for a held entropy, whose thresholds move, and without steps.
+    """
+    if not has_preview(control) or not last.sums:
+        return None
+    found = [_under(control, sums) for sums in last.sums]
+    tokens = [sums.tokens for sums in last.sums]
+    fractions = [one.clip_fraction for one in found]
+    added = [
+        one.unit_predicted_change - sums.change_sum / sums.tokens for one, sums in zip(found, last.sums, strict=True)
+    ]
+    change = error = pace = None
+    if last.gain is not None:
+        # The gain is from the unit prediction to the change of the step's own tokens.
+        gain = last.gain * (1.0 if course is None else course.own_share)
+        change = gain * (fmean(added, tokens) - last.intervention)
+        error = math.hypot(_OFF * change, gain * _std(added) / math.sqrt(len(added)))
+        pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error)
+    return PredictedEffect(
+        steps=len(found),
+        clip_fraction=fmean(fractions, tokens),
+        clip_fraction_std=_std(fractions),
+        change=change,
+        change_error=error,
+        pace=pace,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """The control with the fewest tokens clipped among those that end a change."""
+
+    control: Control
+    effect: PredictedEffect
+    stops: bool
+    """Whether the forecast under it does not go on that way. False: this one comes nearest."""
+
+
+def stopping_control(course: Course, last: LastSteps, direction: int, reason: str = "") -> Stopping | None:
+    """The threshold that ends a fall, or a rise, and clips the fewest tokens for it.
+
+    While the gain is not known, the sign of the unit prediction is all that is asked for.
+
+    Args:
+        direction: -1 where a fall is to be ended, 1 where a rise is.
+        reason: of the control.
+
+    Returns:
+        None where the forecast does not go that way, nothing was measured, or more than half of the pace would be left.
+    """
+    unchanged = course.mean_pace(PROMISED_STEPS)
+    if unchanged is None or not last.sums:
+        return None
+    whole = merged(last.sums)
+    before = unchanged.value if last.gain is not None else whole.change_sum / whole.tokens
+    if direction * before <= 0:
+        return None
+    found: list[tuple[float, PredictedEffect, Control]] = []
+    for method in sorted(map(METHODS.__getitem__, threshold_methods()), key=lambda one: one != SUGGESTED):
+        for mu in reversed(SUGGESTED_THRESHOLDS):
+            scope = Scope.DECREASING if direction < 0 else Scope.INCREASING
+            control = Control(method=method, mu_low=mu, mu_high=mu, scope=scope, reason=reason)
+            effect = predicted_effect(control, last, course)
+            assert effect is not None
+            under = _under(control, whole).unit_predicted_change if effect.pace is None else effect.pace.value
+            found.append((direction * under, effect, control))
+            if direction * under <= 0:
+                break
+    stopping = [one for one in found if one[0] <= 0]
+    left, effect, control = (
+        min(stopping, key=lambda one: one[1].clip_fraction) if stopping else min(found, key=lambda one: one[0])
+    )
+    if left > _WORTH * abs(before):
+        return None
+    return Stopping(control=control, effect=effect, stops=bool(stopping))
+
+
+def effect_curves(control: Control, last: LastSteps, course: Course | None) -> EffectCurves | None:
+    """Each side's threshold over all edges, with the other side off, for a control's method and scope.
+
+    Returns:
+        None of a method without thresholds, and without steps.
+    """
+    if not control.method.thresholds or not last.sums:
+        return None
+    answers = [WhatIfCurve(sums, control.scope, control.method) for sums in last.sums]
+    tokens = [sums.tokens for sums in last.sums]
+    before = fmean([sums.change_sum / sums.tokens for sums in last.sums], tokens) + last.intervention
+    gain = None if last.gain is None or course is None else last.gain * course.own_share
+
+    def side(*, low: bool) -> EffectCurve:
+        found = [[one.at(mu if low else None, None if low else mu) for one in answers] for mu in EDGES]
+        fractions = [[one.clip_fraction for one in at] for at in found]
+        changes = [fmean([one.unit_predicted_change for one in at], tokens) - before for at in found]
+        paces = None
+        if gain is not None and course is not None:
+            estimates = [course.mean_pace(PROMISED_STEPS, gain * change) for change in changes]
+            paces = [estimate.value for estimate in estimates if estimate is not None]
+        return EffectCurve(
+            mu=list(EDGES),
+            clip_fraction=[fmean(at, tokens) for at in fractions],
+            clip_fraction_std=[_std(at) for at in fractions],
+            pace=paces or None,
+        )
+
+    return EffectCurves(low=side(low=True), high=side(low=False))
+
+
+def has_preview(control: Control) -> bool:
+    """Whether the sums answer for it: it has thresholds that stay, or clips nothing."""
+    return control.hold is None and (bool(control.method.thresholds) or control == Control(reason=control.reason))
+
+
+def _under(control: Control, sums: WhatIfSums) -> WhatIf:
+    if not control.method.thresholds:
+        return WhatIf(
+            clip_fraction=0.0,
+            unit_predicted_change=sums.change_sum / sums.tokens,
+            clip_fraction_bound=0.0,
+            unit_predicted_change_bound=0.0,
+        )
+    cap = control.value("max_fraction")
+    return WhatIfCurve(sums, control.scope, control.method).at(
+        control.mu_low,
+        control.mu_high,
+        max_fraction=None if cap is None else float(cap),
+        shrink_denominator=control.value("denominator") == "shrink",
+    )
+
+
+def _std(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def expected_action(
+    wanted: Control, last: LastSteps, step: int, entropy: float, early_level: float | None, highest: float
+) -> Action:
+    """What the probe would decide for a held entropy, once its threshold has moved as far as it is going to.
+
+    The probe's own gain, drift and resting point are used where it reported them, which it does while it holds; else the
+    calibration's gain, with no drift.
+
+    Args:
+        wanted: a control with a hold.
+        last: with the scalars of the newest step, and its sums.
+        step: the newest.
+        entropy: its mean entropy, in nats.
+        early_level: of the run's entropy, in nats; None: not known.
+        highest: the highest mean entropy of the run so far, in nats.
+    """
+    assert wanted.held is not None, "asked for a hold"
+    newest = last.scalars or {}
+    held = HOLD_GAIN in newest
+    agreement = newest.get(ENTROPY_PREDICTION_SIGN_AGREEMENT)
+    measured = Measured(
+        step=0,
+        run_step=step,
+        entropy=EntropyEstimate(
+            mean_entropy=entropy,
+            gain=newest[HOLD_GAIN] if held else last.gain,
+            to_come=newest.get(HOLD_RESTING_POINT, entropy) - entropy if held else 0.0,
+            drift=newest.get(HOLD_DRIFT, 0.0) if held else 0.0,
+        ),
+        calibrated=Calibrated(
+            r2=newest.get(ENTROPY_PREDICTION_R2),
+            sign_agreement=agreement,
+            compared_steps=0 if agreement is None else COMPARED_STEPS,
+        ),
+        what_if=merged(last.sums),
+        early_level=early_level,
+        highest_entropy=highest,
+    )
+    # While it holds, the probe goes on with less trust than it begins with.
+    state = HoldState(acting=held)
+    for _ in range(_SLEWS):
+        before = state
+        state, action = decide(
+            wanted.held,
+            replace(before, plans=()),
+            measured,
+            step=1,
+            method=clipping_method(wanted),
+            max_fraction=None if wanted.value("max_fraction") is None else wanted.number("max_fraction"),
+            shrink_denominator=wanted.value("denominator") == "shrink",
+        )
+        if state.mu == before.mu:
+            break
+    return action
+
+
+def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
+    """One sentence for each parameter of a control that would do nothing, or less than its number.
+
+    The probe checks the active control with the same `dead_knobs`, from the sums of a step. Here they are read from what
+    the newest step reported; what it did not report is taken to be no obstacle.
+    """
+    newest = last.scalars or {}
+    dead = (
+        [*dead_knobs(wanted, _evidence(newest))]
+        if TOKEN_COUNT in newest
+        else list(idle_parameters(wanted.method, wanted.parameters))
+    )
+    return [*dead, *_beyond_no_token(wanted, last)]
+
+
+def _beyond_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
+    if not wanted.method.thresholds or wanted.hold is not None or not last.sums:
+        return
+    found = _under(wanted, merged(last.sums))
+    if found.capped:
+        yield "max_fraction binds: more tokens lie beyond the thresholds, and moving µ changes nothing."
+    elif found.clip_fraction == 0 and (wanted.mu_low is not None or wanted.mu_high is not None):
+        yield "No token of these steps lies beyond the thresholds."
+
+
+def _evidence(newest: Mapping[str, float]) -> StepEvidence:
+    tokens = round(newest[TOKEN_COUNT])
+    acts = newest.get(TOKEN_EFFECTIVE_FRACTION) != 0
+    known = CLIP_FRACTION in newest
+    ratio = newest.get(RATIO_MEAN)
+    return StepEvidence(
+        tokens=tokens,
+        positive=int(acts and (not known or CLIP_FRACTION_POSITIVE in newest)),
+        negative=int(acts and (not known or CLIP_FRACTION_NEGATIVE in newest)),
+        candidates=tokens,
+        spared=0,
+        decreasing=1,
+        increasing=1,
+        discriminator_mean=newest.get(SCORE_DISCRIMINATOR_MEAN, 0.0),
+        discriminator_std=newest.get(SCORE_DISCRIMINATOR_STD, 0.0),
+        vocab_centered_std=newest.get(SCORE_VOCAB_CENTERED_STD, 0.0),
+        largest_entropy=math.inf,
+        largest_expected_score=math.inf,
+        ratio_spread=None if ratio is None else abs(ratio - 1),
+    )
