@@ -131,14 +131,18 @@ def announce(config: ProbeConfig) -> None:
     """Write the run's id and address to stderr, on rank 0 alone."""
     if config.rank or config.mode == "disabled":
         return
-    pages = environment.pages_of(config.grpc_target)
     if config.mode != "online":
         where = f"offline, reports wait in {config.home / 'spool'} (isentrope sync)"
-    elif pages is None:
-        where = f"reported to {config.grpc_target} (set ISENTROPE_URL, the address of its pages, as well)"
     else:
-        where = f"{pages}/runs/{config.run_id}"
+        target = config.grpc_target
+        where = page_of(config) or f"reported to {target} (set ISENTROPE_URL, the address of its pages, as well)"
     sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
+
+
+def page_of(config: ProbeConfig) -> str:
+    """The address of the run's page; empty where it has none, or that is not known."""
+    pages = environment.pages_of(config.grpc_target) if config.mode == "online" else None
+    return "" if pages is None else f"{pages}/runs/{config.run_id}"
 
 
 def _check_control(control: Control | None) -> None:

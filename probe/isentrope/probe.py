@@ -54,7 +54,7 @@ from isentrope.inputs import (
     step_number,
     valid_mask,
 )
-from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
+from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of, transport_of
 from isentrope.methods.base import GatedTokens
 from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
@@ -169,7 +169,7 @@ class Probe:
         self._trackers = Trackers(self.config.trackers if is_tracked else (), self.run_id)
         self._transport = transport if transport is not None else transport_of(begun)
         # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
-        self._reports = ReportBuilder(texts, lambda: self._transport.statistics().scalars())
+        self._reports = ReportBuilder(texts, lambda: self._transport.statistics().scalars(), page=page_of(self.config))
         self._hold = HoldController()
         self._guard = Guard()
         self._stopwatch = Stopwatch()

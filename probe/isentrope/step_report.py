@@ -18,7 +18,7 @@ from isentrope.errors import InputError
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.scores import TokenScores
-from isentrope.statistics.alerts import SELF_CHECK, AlertWatch, has_learnt
+from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
@@ -102,19 +102,22 @@ class ReportBuilder:
         self,
         texts: TokenTexts | None = None,
         transport_scalars: Callable[[], Mapping[str, float]] = dict,
+        page: str = "",
     ) -> None:
         """
         Args:
             texts: of tokens; None: not known. Called off the training thread.
             transport_scalars: metrics of the reports' way to the server at the moment a report is built.
+            page: address of the run's page; empty: it has none, or that is not known.
         """
+        self._page = page
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
         self.latest: StepReport | None = None
         self._calibration = Calibration()
         self._alerts = AlertWatch()
         self._epochs = Epochs()
-        self._warned = self._self_check_logged = False
+        self._warned = False
         # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
         self._lock = threading.Lock()
         self._closed = 0
@@ -226,12 +229,14 @@ class ReportBuilder:
             labels |= {"control/dead": " ".join(dead)} if dead else {}
         scalars = measured | dict(report.scalars)
         with self._lock:
-            alerts = self._alerts.step(scalars, labels, report.what_if)
+            alerts = self._alerts.step(
+                report.step, scalars, labels, report.what_if, control_version=report.control_version
+            )
             share_lost = self._alerts.share_lost
         if ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[ENTROPY_SHARE_LOST] = share_lost
         report = replace(report, scalars=scalars, labels=labels, histograms=report_histograms(sums), alerts=alerts)
-        self._log_self_check(report)
+        self._log_alerts(report)
         return report
 
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
@@ -245,12 +250,16 @@ class ReportBuilder:
             self._warn("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
         return together
 
-    def _log_self_check(self, report: StepReport) -> None:
-        """Log this alert once: scores and predictions mean little until its cause is mended."""
-        found = next((alert for alert in report.alerts if alert.kind == SELF_CHECK), None)
-        if found is not None and not self._self_check_logged:
-            self._self_check_logged = True
-            logger.warning("Step %d: %s", report.step, found.message)
+    def _log_alerts(self, report: StepReport) -> None:
+        """One line for each: who trains in a terminal sees no page."""
+        for alert in report.alerts:
+            control = alert.suggestion
+            cure = (
+                "" if control is None else f" Suggested: {control.method.label} µ {control.mu_low:g}, {control.scope}."
+            )
+            where = f" {self._page}" if self._page else ""
+            level = alert.level.capitalize()
+            logger.warning("isentrope: step %d: %s: %s%s%s", report.step, level, alert.message, cure, where)
 
     def _warn(self, message: str, detail: object) -> None:
         if not self._warned:

@@ -234,7 +234,7 @@ def test_advantages_that_are_not_finite_are_left_out_with_a_warning(
     (alert,) = report.alerts
     assert (alert.kind, alert.evidence) == ("not_finite", {"not_finite": 6.0, "tokens": 160.0})
     assert without.alerts == ()
-    (record,) = caplog.records
+    (record,) = [one for one in caplog.records if "step 1: Act" not in one.message]
     assert "3 of 80 advantages" in record.getMessage()
 
 

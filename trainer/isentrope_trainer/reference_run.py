@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 import isentrope
 from isentrope_trainer.loop import StepResult, train
@@ -122,15 +123,18 @@ def train_reference_policy(
             return not ranks.any(interrupted.is_set())
 
         # The mean over the run so far gives the time that remains: steps that sample or evaluate take longer than others.
-        with tqdm(
-            total=config.steps,
-            initial=state.step,
-            desc="train",
-            unit="step",
-            smoothing=0,
-            dynamic_ncols=True,
-            disable=quiet or ranks.rank > 0,
-        ) as progress:
+        with (
+            logging_redirect_tqdm(),
+            tqdm(
+                total=config.steps,
+                initial=state.step,
+                desc="train",
+                unit="step",
+                smoothing=0,
+                dynamic_ncols=True,
+                disable=quiet or ranks.rank > 0,
+            ) as progress,
+        ):
 
             def show(result: StepResult) -> None:
                 progress.set_postfix_str(_progress_text(probe, result), refresh=False)

@@ -10,48 +10,32 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
-from isentrope_wire.diagnosis.course import (
-    ACT_LEFT,
-    CAUSE_STEPS,
-    CEILING,
-    DIRECTIONS,
-    FLOOR,
-    FOLLOWED,
-    MECHANISM,
-    NOISES,
-    OVER_LEFT,
-    PART_OF_THE_WAY,
-    QUADRANTS,
-    WATCH_LEFT,
-    WINDOW,
-    change_parts,
-    largest_pull,
-    standard_error_of_share,
-    steps_until,
-)
+from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
+from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
+from isentrope_wire.diagnosis.pull import CAUSE_STEPS, MECHANISM, QUADRANTS, change_parts, largest_pull
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
+    CHANGE_BY_INTERVENTION,
+    ENTROPY_GAIN,
     ENTROPY_MEAN,
-    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_OBSERVED_CHANGE,
     ENTROPY_PREDICTION_R2,
     HOLD_TARGET,
     KL_OLD,
-    NEWEST_STEPS,
     SCORE_SELF_CHECK_Z,
     TOKEN_COUNT,
     TOKEN_EPOCH,
     TOKEN_NOT_FINITE,
     EarlyLevel,
-    ShareLost,
 )
 from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
-from isentrope_wire.what_if import WhatIfSums, cheapest_control
+from isentrope_wire.what_if import WhatIfSums
 
-LONGEST_WINDOW = 250
-"""Steps over which a rate is taken at most, however old the run."""
+WINDOW = 20
+"""Steps that a mean is taken of."""
 
 PERSISTENCE = 5
 """Steps in a row that a condition must hold, where it is not about the share that is lost or tokens that are not finite."""
@@ -71,41 +55,34 @@ TOP_K = "generate of transformers has top_k=50 unless it is given top_k=0."
 SELF_CHECK = "self_check"
 """The kind that is logged, too."""
 
-SUGGESTION_STEPS = 5
-"""Steps whose tokens the suggested thresholds are read from: those of one step alone scatter by half."""
-
-_LEVELS = (None, AlertLevel.WATCH, AlertLevel.ACT)
-"""From the least urgent to the most."""
+_LEVELS = {1: AlertLevel.WATCH, 2: AlertLevel.ACT}
+"""By the urgency of a course."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
     """What a step shows of one kind of alert."""
 
-    level: AlertLevel | None
-    """None: too little for an alert, and too much to call an earlier one over."""
+    level: AlertLevel
     message: str
     evidence: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Raised:
-    """Raises the alert of one kind once at each level, until it has been over for a while."""
+    """Raises the alert of one kind once, until its condition has been over for a while."""
 
-    urgency: int = 0
-    """Index in _LEVELS of the highest level raised."""
+    is_raised: bool = False
     clear: int = 0
     """Steps in a row without the condition."""
 
     def raises(self, finding: _Finding | None) -> bool:
         self.clear = self.clear + 1 if finding is None else 0
         if self.clear >= REARM:
-            self.urgency = 0
-        urgency = 0 if finding is None else _LEVELS.index(finding.level)
-        if urgency <= self.urgency:
-            return False
-        self.urgency = urgency
-        return True
+            self.is_raised = False
+        is_news = finding is not None and not self.is_raised
+        self.is_raised = self.is_raised or is_news
+        return is_news
 
 
 def _window() -> deque[float]:
@@ -125,17 +102,15 @@ def has_learnt(scalars: Mapping[str, float]) -> bool:
 class AlertWatch:
     """Finds the alerts of a run; call `step` with each report, in order."""
 
-    _age: int = 0
-    _lost: ShareLost = field(default_factory=ShareLost)
-    """Of the entropy."""
+    course: Course = field(default_factory=Course)
+    """Of the entropy: a collapse or an explosion is announced when it becomes more urgent, and at each further halving."""
+    _version: int = 0
+    """Of the control of the last step."""
     _signal: EarlyLevel = field(default_factory=lambda: EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
-    _entropies: deque[float] = field(default_factory=_window)
-    _course: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LONGEST_WINDOW))
-    """Entropy, and its predicted change, of the last steps."""
     _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
     """Parts of the unit prediction of the last steps."""
-    _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=SUGGESTION_STEPS))
+    _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     _checks: deque[float] = field(default_factory=_window)
     _signals: deque[float] = field(default_factory=_window)
     _trusted: int = 0
@@ -145,26 +120,31 @@ class AlertWatch:
     """By kind."""
 
     def step(
-        self, scalars: Mapping[str, float], labels: Mapping[str, str], what_if: WhatIfSums | None = None
+        self,
+        step: int,
+        scalars: Mapping[str, float],
+        labels: Mapping[str, str],
+        what_if: WhatIfSums | None = None,
+        *,
+        control_version: int = 0,
     ) -> tuple[Alert, ...]:
         """Find the alerts of the next step.
 
         Args:
+            step: its number.
             scalars: of its report.
             labels: of its report.
             what_if: of its report.
+            control_version: of its report.
 
         Returns:
             The new ones; usually none.
         """
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
-        self._age += 1
         self._parts.append(change_parts(finite))
         if what_if is not None:
             self._what_if.append(what_if)
         found: dict[str, _Finding | None] = {
-            **dict.fromkeys(DIRECTIONS),
-            **self._entropy_findings(finite),
             **{
                 kind: self._lasting(kind, finding)
                 for kind, finding in (
@@ -181,109 +161,77 @@ class AlertWatch:
             for kind, finding in found.items()
             if self._raised.setdefault(kind, _Raised()).raises(finding)
         ]
-        return tuple(self._alert(kind, finding) for kind, finding in raised if finding is not None)
+        alerts = [
+            Alert(kind=kind, level=finding.level, message=finding.message, evidence=finding.evidence)
+            for kind, finding in raised
+            if finding is not None
+        ]
+        return (*self._about_the_course(step, finite, control_version), *alerts)
 
     @property
     def share_lost(self) -> float | None:
         """Of the early entropy, at the newest step that measured one; None before the early level is known."""
-        return self._lost.share
+        return self.course.share_lost
 
-    def _alert(self, kind: str, finding: _Finding) -> Alert:
-        assert finding.level is not None
-        direction = DIRECTIONS.get(kind)
-        return Alert(
-            kind=kind,
-            level=finding.level,
-            message=finding.message,
-            evidence=finding.evidence,
-            cause=None if direction is None else cause_of(self._parts, direction),
-            suggestion=None if direction is None else cheapest_control(self._what_if, direction),
+    def _about_the_course(self, step: int, scalars: Mapping[str, float], control_version: int) -> list[Alert]:
+        """Collapse and explosion."""
+        entropy, target = scalars.get(ENTROPY_MEAN), scalars.get(HOLD_TARGET)
+        if entropy is None or (self.course.steps and step <= self.course.step):
+            return []
+        raised = self.course.add(
+            step,
+            entropy,
+            observed=scalars.get(ENTROPY_OBSERVED_CHANGE),
+            target=target,
+            is_new_control=control_version != self._version,
         )
+        self._version = control_version
+        interventions = [parts.get(CHANGE_BY_INTERVENTION, 0.0) for parts in self._parts]
+        last = LastSteps(
+            sums=list(self._what_if),
+            intervention=fmean(interventions) if interventions else 0.0,
+            gain=scalars.get(ENTROPY_GAIN),
+        )
+        alerts = []
+        for kind, urgency in raised.items():
+            found = stopping_control(self.course, last, DIRECTIONS[kind])
+            message, evidence = self._course_in_words(target)
+            control = None if found is None else replace(found.control, reason=f"Suggested: {message}")
+            cause = cause_of(self._parts, DIRECTIONS[kind])
+            alerts.append(
+                Alert(
+                    kind=kind,
+                    level=_LEVELS[urgency],
+                    message=message,
+                    evidence=evidence,
+                    cause=cause,
+                    suggestion=control,
+                )
+            )
+        return alerts
+
+    def _course_in_words(self, target: float | None) -> tuple[str, dict[str, float]]:
+        course, early = self.course, self.course.early.level
+        assert early is not None, "nothing is raised before the early level is known"
+        now = course.entropy
+        base, named = (early, "its early level") if target is None else (target, "the level to hold")
+        message = (
+            f"The entropy is {abs(1 - now / base):.0%} {'below' if now < base else 'above'} {named}: "
+            f"{now:.3g} instead of {base:.3g} nats."
+        )
+        evidence = {"entropy": now, "share_lost": 1 - now / early, "early_entropy": early}
+        evidence |= {} if target is None else {"target_entropy": target}
+        forecast = course.forecast()
+        if forecast is not None:
+            low, middle, high = forecast.low[-1], forecast.entropy[-1], forecast.high[-1]
+            message += f" In {AHEAD} steps {middle:.2g} nats ({low:.2g} to {high:.2g})."
+            evidence |= {"forecast": middle, "forecast_low": low, "forecast_high": high}
+        return message, evidence
 
     def _lasting(self, kind: str, finding: _Finding | None) -> _Finding | None:
         """The finding, once its condition has held for PERSISTENCE steps in a row."""
         self._held[kind] = 0 if finding is None else self._held.get(kind, 0) + 1
         return finding if self._held[kind] >= PERSISTENCE else None
-
-    def _entropy_findings(self, scalars: Mapping[str, float]) -> dict[str, _Finding | None]:
-        """Collapse and explosion: by how far the entropy is from its early level, and by when it will be at the end."""
-        entropy, predicted = scalars.get(ENTROPY_MEAN), scalars.get(ENTROPY_PREDICTED_CHANGE)
-        if entropy is None:
-            return {}
-        self._lost.add(entropy)
-        self._entropies.append(entropy)
-        if predicted is not None:
-            self._course.append((entropy, predicted))
-        early, target = self._lost.early.level, scalars.get(HOLD_TARGET)
-        if early is None or early <= 0:
-            return {}
-        # A held entropy is meant to go to its target: only what lies beyond that is a collapse, or an explosion.
-        held = {} if target is None else {"target_entropy": target}
-        levels = {"early_entropy": early, **held}
-        return {
-            "collapse": self._entropy_finding("collapse", min(levels.values()), levels),
-            "explosion": self._entropy_finding("explosion", max(levels.values()), levels),
-        }
-
-    def _entropy_finding(self, kind: str, base: float, levels: Mapping[str, float]) -> _Finding | None:
-        """A collapse, or an explosion.
-
-        Args:
-            base: the entropy that it is counted from, in nats.
-            levels: the levels that base is one of, for the evidence.
-        """
-        now = fmean(list(self._entropies)[-NEWEST_STEPS:])
-        left = now / base if kind == "collapse" else base / now if now > 0 else math.inf
-        arrival = self._lasting(kind, self._arrival(kind, base))
-        certain = 1 - left >= NOISES * standard_error_of_share(self._entropies, NEWEST_STEPS)
-        level: AlertLevel | None = None
-        if certain and (left <= ACT_LEFT or arrival is not None):
-            level = AlertLevel.ACT
-        elif certain and left <= WATCH_LEFT:
-            level = AlertLevel.WATCH
-        elif left > OVER_LEFT:
-            return None
-        named = "its early level" if base == levels["early_entropy"] else "the level to hold"
-        message = (
-            f"The entropy is {abs(1 - now / base):.0%} {'below' if now < base else 'above'} {named}: "
-            f"{now:.3g} instead of {base:.3g} nats."
-        )
-        evidence = {"entropy": now, "share_lost": 1 - now / levels["early_entropy"], **levels}
-        if arrival is not None:
-            message, evidence = f"{message} {arrival.message}", {**evidence, **arrival.evidence}
-        return _Finding(level, message, evidence)
-
-    def _arrival(self, kind: str, base: float) -> _Finding | None:
-        """A collapse, or an explosion, that at the present rate ends before the run is half as old again.
-
-        The rate is the mean of the calibrated predictions over the last quarter of the run, or what the entropy moved
-        at over that same quarter, whichever is less: a prediction lags behind a course that slows down.
-
-        First the entropy must have covered a part of the way, and must be following its prediction: one fast stretch is
-        no trend.
-        """
-        steps = min(max(WINDOW, self._age // 4), LONGEST_WINDOW)
-        if len(self._course) < steps:
-            return None
-        recent = list(self._course)[-steps:]
-        predicted_rate = fmean(change for _, change in recent)
-        edge = steps // 4
-        now = fmean(value for value, _ in recent[-edge:])
-        moved = (now - fmean(value for value, _ in recent[:edge])) / (steps - edge)
-        share = FLOOR if kind == "collapse" else CEILING
-        goal = share * base
-        gone = (now - base) / (goal - base)
-        follows = predicted_rate * (goal - base) > 0 and moved / predicted_rate >= FOLLOWED
-        if not follows or gone < PART_OF_THE_WAY or now <= 0:
-            return None
-        rate = min(predicted_rate, moved, key=abs)
-        steps_left = steps_until(goal, now, rate)
-        if steps_left > self._age / 2:
-            return None
-        message = (
-            f"At {rate:+.3g} nats a step it reaches {share:.0%} of that, {goal:.3g} nats, in {steps_left:.0f} steps."
-        )
-        return _Finding(AlertLevel.ACT, message, {"goal": goal, "rate": rate, "steps_left": steps_left})
 
     def _self_check(self, scalars: Mapping[str, float], cause: str) -> _Finding | None:
         """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
