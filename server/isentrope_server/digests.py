@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import RetryPauses, attempt
-from isentrope_server.control.diagnosis import Basis, first_step, newest_verdict
-from isentrope_server.control.versions import STEPS_READ, active_control, finite
+from isentrope_server.control.diagnosis import Basis, first_step, measured
+from isentrope_server.control.versions import active_control, finite
 from isentrope_server.store import run_list
 from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange
@@ -29,8 +29,8 @@ from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import DigestControl, RunDigest, Status
 from isentrope_wire.control import Control, Hold
-from isentrope_wire.diagnosis.health import Measured, diagnose
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, HOLD_TARGET, REWARD_MEAN
+from isentrope_wire.diagnosis.health import diagnose
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, REWARD_MEAN
 from isentrope_wire.numbers import read
 from isentrope_wire.reports import error_in_a_line
 
@@ -38,13 +38,15 @@ LINE_PARTS = 36
 """Numbers in a line: a pixel or two for each."""
 _DIGITS = 4
 """Significant ones in a line."""
-_NAMES = (ENTROPY_MEAN, REWARD_MEAN, HOLD_TARGET)
+_NAMES = (ENTROPY_MEAN, REWARD_MEAN)
 _RUNS_IN_A_ROUND = 200
 _RUNS_AT_ONCE = 20
 """Stored in one transaction."""
 _REST = 4.0
 """Pause divided by work."""
 _REASON_CHARACTERS = 300
+_NEWEST_STEPS = 60
+"""Not every step need have measured everything."""
 
 
 @asynccontextmanager
@@ -131,13 +133,13 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
     old = None if run.digest is None else read(RunDigest, run.digest)
     basis = Basis.of(run)
     if old is not None and basis is not None and _serves(basis, run):
-        found = series.read(connection, run.key, _NAMES, StepRange(first=(run.step or 0) - STEPS_READ))
+        found = series.read(connection, run.key, _NAMES, StepRange(first=(run.step or 0) - _NEWEST_STEPS))
     else:
         old = None
         found = series.read(connection, run.key, _NAMES, StepRange())
         basis = _basis(connection, run, found)
     entropies, rewards = found[ENTROPY_MEAN], found[REWARD_MEAN]
-    diagnosis = diagnose(_measured(connection, run, found, basis))
+    diagnosis = diagnose(measured(connection, run, for_control=False))
     if old is not None:
         lines = old.entropy_line, old.reward_line
     else:
@@ -169,21 +171,6 @@ def _basis(connection: Connection, run: Run, found: Mapping[str, Series]) -> Bas
         first_step=first,
         last_step=run.step,
         early_entropies=list(finite(found[ENTROPY_MEAN]).values())[:EARLY_STEPS],
-    )
-
-
-def _measured(connection: Connection, run: Run, found: Mapping[str, Series], basis: Basis | None) -> Measured:
-    """What the level of a run is made of; its cause and a suggestion take more."""
-    entropies = found[ENTROPY_MEAN]
-    last = entropies.steps >= (run.step or 0) - STEPS_READ
-    return Measured(
-        status=run.status,
-        step=run.step,
-        first_step=None if basis is None else basis.first_step,
-        early_entropies=() if basis is None else basis.early_entropies,
-        entropies=dict(zip(entropies.steps[last].tolist(), entropies.values[last].tolist(), strict=True)),
-        target=None if run.step is None else finite(found[HOLD_TARGET]).get(run.step),
-        verdict=newest_verdict(connection, run),
     )
 
 

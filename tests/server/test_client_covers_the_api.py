@@ -16,6 +16,7 @@ from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_server.app import API_PREFIX, create_app
 from isentrope_server.settings import Settings
+from isentrope_wire.control import Control
 from isentrope_wire.reports import RunFinished
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -43,6 +44,7 @@ METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("GET", f"{_RUN_PATH}/what-if"): lambda client: client.what_if(RUN),
     ("GET", f"{_RUN_PATH}/control"): lambda client: client.control(RUN),
     ("PUT", f"{_RUN_PATH}/control"): lambda client: client.set_control(RUN, method="none"),
+    ("POST", f"{_RUN_PATH}/control/preview"): lambda client: client.preview(RUN, Control()),
     ("GET", f"{_RUN_PATH}/control/history"): lambda client: client.control_history(RUN),
     ("GET", f"{_RUN_PATH}/export"): lambda client: client.export(RUN, io.BytesIO(), format="csv"),
     ("GET", f"{API_PREFIX}/me"): lambda client: client.me(),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import httpx
 import pytest
 
 from isentrope.client.client import Client
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import VerdictState
+from isentrope_wire.control_answers import Outcome
 from isentrope_wire.reports import Alert, AlertLevel, ControlOutcome, OutcomeState, StepReport
 from isentrope_wire.what_if import WhatIfSums
 from tests.server.in_thread import ServerInThread
@@ -39,7 +40,7 @@ def test_a_stored_collapse_is_diagnosed(server: ServerInThread, collapsed: Rank)
         found = client.diagnosis(collapsed.run_id)
     assert (found.level, found.step, found.lost_in_steps) == (HealthLevel.ACT, 100, 100)
     assert found.early_level == pytest.approx(collapse(2))
-    assert found.entropy == pytest.approx(sum(collapse(step) for step in range(91, 101)) / 10)
+    assert found.entropy == pytest.approx(collapse(98))
     assert found.cause is not None
     assert found.cause.quadrant == "change/negative_low"
     assert found.cause.share == pytest.approx(0.75)
@@ -48,18 +49,35 @@ def test_a_stored_collapse_is_diagnosed(server: ServerInThread, collapsed: Rank)
     assert found.verdict is None
 
 
-def test_the_suggestion_agrees_with_what_if(server: ServerInThread, collapsed: Rank) -> None:
+def test_the_suggestion_agrees_with_its_preview_and_with_what_if(server: ServerInThread, collapsed: Rank) -> None:
     with Client(server.url, server.owner_token) as client:
         found = client.diagnosis(collapsed.run_id).suggestion
         assert found is not None
         control = Control.from_document(found.control)
+        shown = client.preview(collapsed.run_id, control)
         assert control.mu_low is not None
         asked = {"mu_low": control.mu_low, "mu_high": control.mu_high, "scope": control.scope, "method": control.method}
         each = [client.what_if(collapsed.run_id, step=step, **asked) for step in range(91, 101)]  # type: ignore[arg-type]
     assert found.clip_fraction == pytest.approx(sum(one.clip_fraction for one in each) / 10)
-    changes = [one.predicted_change for one in each if one.predicted_change is not None]
-    assert found.change_after == pytest.approx(sum(changes) / 10)
-    assert found.change_before == pytest.approx(sum(0.5 * one.unclipped_unit_predicted_change for one in each) / 10)
+    assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
+    changes = [0.75 * 0.5 * (one.unit_predicted_change - one.unclipped_unit_predicted_change) for one in each]
+    assert shown.change == pytest.approx(sum(changes) / 10)
+    assert shown.forecast is not None
+    assert shown.forecast.step == [*range(101, 151)]
+
+
+def test_a_preview_changes_nothing_and_refuses_what_a_push_does(server: ServerInThread, collapsed: Rank) -> None:
+    with Client(server.url, server.owner_token) as client:
+        unchanged = client.preview(collapsed.run_id, Control())
+        assert unchanged.forecast == client.diagnosis(collapsed.run_id).forecast
+        assert client.control(collapsed.run_id).version == 0
+    answer = httpx.post(
+        f"{server.url}/api/v1/runs/{collapsed.run_id}/control/preview",
+        json={"method": "clip_v", "mu_low": -1},
+        headers={"Authorization": f"Bearer {server.owner_token}"},
+    )
+    assert answer.status_code == 422
+    assert "mu_low" in answer.text
 
 
 def test_a_run_without_steps_has_no_data(server: ServerInThread) -> None:
@@ -102,7 +120,7 @@ def cured(server: ServerInThread) -> Rank:
         client.set_control(rank.run_id, method="clip_v", mu_low=1.4, mu_high=1.4, scope="decreasing", reason="collapse")
         applied = ControlOutcome(version=1, state=OutcomeState.APPLIED, at=1.0, step=31)
         for step in range(31, 61):
-            scalars = {"entropy/mean": 0.7, "clip/fraction": 0.15}
+            scalars = {"entropy/mean": 0.7, "clip/fraction": 0.15, "change/by_intervention": 0.02, "entropy/gain": 0.5}
             outcomes = (applied,) if step == 31 else ()
             rank.send(step_report(step, scalars, control_version=1, outcomes=outcomes))
         client.set_control(rank.run_id, method="none")
@@ -116,8 +134,12 @@ def test_a_push_is_predicted_when_it_is_made(server: ServerInThread, cured: Rank
     assert clipped.predicted is not None
     assert clipped.predicted.steps == 10
     assert clipped.predicted.clip_fraction == pytest.approx(what_if.clip_fraction)
-    assert clipped.predicted.change == pytest.approx(what_if.predicted_change)
-    assert (none.predicted, begun.predicted) == (None, None)
+    added = what_if.unit_predicted_change - what_if.unclipped_unit_predicted_change
+    assert clipped.predicted.change == pytest.approx(0.75 * 0.5 * added)
+    assert clipped.predicted.pace is not None
+    assert none.predicted is not None
+    assert none.predicted.clip_fraction == 0.0
+    assert begun.predicted is None
 
 
 def test_an_applied_control_gets_its_verdict(server: ServerInThread, cured: Rank) -> None:
@@ -128,18 +150,18 @@ def test_an_applied_control_gets_its_verdict(server: ServerInThread, cured: Rank
     assert (none.verdict, begun.verdict) == (None, None)
     verdict = clipped.verdict
     assert verdict is not None
-    assert (verdict.version, verdict.state, verdict.steps) == (1, VerdictState.HOLDS, 20)
-    assert verdict.slope.before == pytest.approx(-0.01)
-    assert verdict.slope.realised == pytest.approx(0.0)
+    assert (verdict.version, verdict.outcome, verdict.judged_steps) == (1, Outcome.STOPPED, 20)
+    assert verdict.realised == pytest.approx(0.0)
+    assert verdict.without == pytest.approx(-0.01)
+    assert clipped.predicted is not None
+    assert clipped.predicted.pace is not None
+    assert verdict.promised == clipped.predicted.pace.value
     assert verdict.clip_fraction.realised == pytest.approx(0.15)
     assert diagnosis.verdict == verdict
     assert control.active is not None
     assert control.active.verdict == verdict
     assert diagnosis.level == HealthLevel.HOLDING
-    assert (
-        diagnosis.message
-        == "Entropy has held at 0.700 nats for 29 steps; before the push it fell by 0.0100 nats a step."
-    )
+    assert diagnosis.message == "Entropy holds at 0.700 nats, for 29 steps now."
 
 
 def test_a_replaced_control_is_judged_by_what_there_is(server: ServerInThread) -> None:
@@ -152,11 +174,11 @@ def test_a_replaced_control_is_judged_by_what_there_is(server: ServerInThread) -
             applied = ControlOutcome(version=version, state=OutcomeState.APPLIED, at=1.0, step=first)
             for step in range(first, first + 7):
                 outcomes = (applied,) if step == first else ()
-                scalars = {"entropy/mean": 1.0 - 0.01 * step}
+                scalars = {"entropy/mean": 1.0 - 0.01 * step, "change/by_intervention": 0.0, "entropy/gain": 0.5}
                 rank.send(step_report(step, scalars, control_version=version, outcomes=outcomes))
         second, first_version, _ = client.control_history(rank.run_id)
     assert first_version.verdict is not None
     assert second.verdict is not None
-    assert (first_version.verdict.state, first_version.verdict.steps) == (VerdictState.TOO_WEAK, 7)
-    assert (second.verdict.state, second.verdict.steps) == (VerdictState.PENDING, 6)
+    assert (first_version.verdict.outcome, first_version.verdict.judged_steps) == (Outcome.NO_EFFECT, 7)
+    assert (second.verdict.outcome, second.verdict.judged_steps) == (Outcome.UNDECIDED, 0)
     assert first_version.predicted is None  # no step had what-if sums

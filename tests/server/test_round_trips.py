@@ -18,7 +18,7 @@ PER_PUSH = {"sqlite": 6, "postgresql": 5}
 its BEGIN; PostgreSQL at once, with locks before and a word to other servers after."""
 
 
-PER_DIAGNOSIS = 13
+PER_DIAGNOSIS = 18
 """Of a run without alerts and pushed controls, also of one with many steps."""
 
 

@@ -102,7 +102,7 @@ def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThr
     assert (digest.entropy, digest.reward, digest.entropy_line) == (0.25, 0.9, lines)
     with Client(server.url, server.owner_token) as client:
         diagnosis = client.diagnosis(rank.run_id)
-    assert digest.level == diagnosis.level == HealthLevel.WATCH
+    assert digest.level == diagnosis.level == HealthLevel.ACT
     assert digest.share_lost == diagnosis.share_lost
     assert digest.steps_to_three_quarters_lost == diagnosis.steps_to_three_quarters_lost
     falling(server, 0.8, run_id=rank.run_id, incarnation="second", started_at=2.0, steps=380)

@@ -40,7 +40,7 @@ from isentrope_wire.control_answers import (
     RunControl,
     WhatIfAnswer,
 )
-from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.diagnosis.health import Diagnosis, Preview
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -129,6 +129,11 @@ def set_control(
         headers={"If-Match": f'"{if_version}"', "Idempotency-Key": uuid.uuid4().hex}
         | ({} if assistant is None else {"Isentrope-Assistant": assistant}),
     )
+
+
+def preview(run_id: str, wanted: Control, *, curves: bool = False) -> Call[Preview]:
+    path = f"{_run(run_id)}/control/preview"
+    return Call(verb="POST", path=path, answer=Preview, body=wanted.to_document(), query={"curves": curves})
 
 
 def runs(**query: object) -> Call[Page[RunSummary]]:

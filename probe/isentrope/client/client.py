@@ -44,7 +44,7 @@ from isentrope_wire.control_answers import (
     RunControl,
     WhatIfAnswer,
 )
-from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.diagnosis.health import Diagnosis, Preview
 from isentrope_wire.numbers import read
 
 Columns = dict[str, list[Any]]
@@ -380,6 +380,14 @@ class Client(Connection):
     def control_history(self, run_id: str, *, limit: int | None = None) -> list[ControlVersion]:
         """Every requested control version, newest first; with a limit at most this many."""
         return list(self.items(calls.control_history(run_id), limit))
+
+    def preview(self, run_id: str, control: Control, *, curves: bool = False) -> Preview:
+        """What a control would do if it were pushed now: forecast, clipped tokens, pace, what would have no effect.
+
+        Args:
+            curves: Also its thresholds over their range.
+        """
+        return self.ask(calls.preview(run_id, control, curves=curves))
 
     def set_control(
         self,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import ConfigDict, Field, TypeAdapter
 from sqlalchemy import Connection
 
@@ -21,18 +21,18 @@ from isentrope_server.api.dependencies import (
     page_of,
     read_of,
 )
+from isentrope_server.control.diagnosis import measured
 from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
-from isentrope_server.control.versions import control_version, judged, predict, run_control
+from isentrope_server.control.versions import control_version, judged, run_control
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import ErrorBody, Page
-from isentrope_wire.control import ControlFields
-from isentrope_wire.control_answers import (
-    ControlVersion,
-    RunControl,
-)
+from isentrope_wire.control import Control, ControlFields
+from isentrope_wire.control_answers import ControlVersion, PredictedEffect, RunControl
+from isentrope_wire.diagnosis.effect import predicted_effect
+from isentrope_wire.diagnosis.health import Preview, preview
 
 router = APIRouter(tags=["control"])
 
@@ -99,7 +99,7 @@ async def put_control(
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
         idempotency_key=idempotency_key,
         # Read before the transaction: the writer waits for nothing that is not its own.
-        predicted=await read_of(backend, run, lambda connection: predict(connection, run, control)),
+        predicted=await read_of(backend, run, lambda connection: _predict(connection, run, control)),
     )
     requested = await backend.write(lambda transaction: _request(transaction, run, request))
     if not requested.is_new:
@@ -116,6 +116,26 @@ async def list_history(
     before = page_after(cursor, 1)
     found = await read_of(backend, run, lambda connection: _history(connection, run, before, limit + 1))
     return page_of([((one.version,), one) for one in found], limit)
+
+
+@router.post("/runs/{run_id}/control/preview", responses={422: {"model": ErrorBody}})
+async def preview_control(
+    run: RunDep,
+    document: ControlDocument,
+    backend: BackendDep,
+    curves: Annotated[bool, Query(description="Also the thresholds over their range.")] = False,
+) -> Preview:
+    """What a control would do if it were pushed now: the forecast under it, what it clips, its pace, what would have no effect.
+
+    Nothing is changed. 422: no probe could apply it.
+    """
+    control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
+    return await read_of(backend, run, lambda connection: preview(measured(connection, run), control, curves=curves))
+
+
+def _predict(connection: Connection, run: Run, control: Control) -> PredictedEffect | None:
+    found = measured(connection, run)
+    return predicted_effect(control, found.last, found.course)
 
 
 def _history(connection: Connection, run: Run, before: Sequence[int] | None, limit: int) -> list[ControlVersion]:

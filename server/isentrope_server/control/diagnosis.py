@@ -1,6 +1,6 @@
 """Reads what a run's diagnosis is made of: its first and last steps, its control and its newest alert.
 
-A page, a terminal and the digests of the list of runs show what `isentrope_wire.diagnosis.health.diagnose` makes of it.
+Page, terminal, assistants and the list of runs show what `isentrope_wire.diagnosis.health` makes of it.
 """
 
 from __future__ import annotations
@@ -8,28 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from statistics import fmean
 
 from sqlalchemy import Connection
 
-from isentrope_server.control.versions import (
-    STEPS_READ,
-    control_version,
-    finite,
-    judged,
-    newest,
-    newest_sums,
-    run_control,
-)
+from isentrope_server.control.versions import control_version, finite, judged, newest, run_control
 from isentrope_server.store import controls, streams
-from isentrope_server.store.reports import attachments, series
+from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire.control_answers import Verdict
-from isentrope_wire.diagnosis.course import CAUSE_STEPS, DIRECTIONS, change_parts
+from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
+from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
 from isentrope_wire.diagnosis.health import Measured
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET, METRICS
+from isentrope_wire.diagnosis.pull import CAUSE_STEPS, change_parts
+from isentrope_wire.metrics import (
+    CHANGE_BY_INTERVENTION,
+    EARLY_STEPS,
+    ENTROPY_GAIN,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    HOLD_TARGET,
+    METRICS,
+    REWARD_MEAN,
+)
 
-_CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
+_COURSE = (ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, HOLD_TARGET, REWARD_MEAN)
+_CHANGES = (ENTROPY_GAIN, *change_parts(dict.fromkeys(METRICS, 0.0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,41 +56,54 @@ class Basis:
         return basis if basis is not None and basis.timeline == run.timeline_version else None
 
 
-def measured(connection: Connection, run: Run) -> Measured:
-    """What a run's diagnosis is made of, read on a connection that reads one consistent state."""
-    control = run_control(connection, run)
+def measured(connection: Connection, run: Run, *, for_control: bool = True) -> Measured:
+    """What a run's diagnosis is made of, read on a connection that reads one consistent state.
+
+    Args:
+        for_control: also what its cause, a suggestion and previews take; the level and the forecast do without.
+    """
     basis = Basis.of(run)
     first = first_step(connection, run) if basis is None else basis.first_step
-    about_the_run = Measured(
-        status=run.status,
-        error=run.error,
-        step=run.step,
-        first_step=first,
-        newest=control,
-        active=control.active,
-        verdict=control.verdict
-        if control.applied_step is not None or not control.version
-        else newest_verdict(connection, run),
+    found = Measured(
+        status=run.status, error=run.error, step=run.step, first_step=first, verdict=newest_verdict(connection, run)
     )
     if run.step is None or first is None:
-        return about_the_run
-    names = [ENTROPY_MEAN, ENTROPY_GAIN, HOLD_TARGET, *_CHANGES]
-    last = series.read(connection, run.key, names, StepRange(first=run.step - STEPS_READ, last=run.step))
+        return replace(found, newest=run_control(connection, run)) if for_control else found
+    span = StepRange(first=run.step - STEPS_READ, last=run.step)
+    names = [*_COURSE, *(_CHANGES if for_control else ())]
+    last = series.read(connection, run.key, names, span)
     if basis is not None and len(basis.early_entropies) == EARLY_STEPS:
         early = basis.early_entropies
     else:
         beginning = StepRange(first=first, last=first + STEPS_READ)
-        found = series.read(connection, run.key, [ENTROPY_MEAN], beginning)[ENTROPY_MEAN]
-        early = list(islice(finite(found).values(), EARLY_STEPS))
+        read = series.read(connection, run.key, [ENTROPY_MEAN], beginning)[ENTROPY_MEAN]
+        early = list(islice(finite(read).values(), EARLY_STEPS))
     entropies = last[ENTROPY_MEAN]
-    return replace(
-        about_the_run,
+    found = replace(
+        found,
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
-        parts=_last_parts(last),
-        sums=newest_sums(connection, run),
-        gain=newest(last[ENTROPY_GAIN]),
-        target=finite(last[HOLD_TARGET]).get(run.step),
+        observed=finite(last[ENTROPY_OBSERVED_CHANGE]),
+        targets=finite(last[HOLD_TARGET]),
+        rewards=finite(last[REWARD_MEAN]),
+        applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
+    )
+    if not for_control:
+        return found
+    control = run_control(connection, run)
+    parts = _last_parts(last)
+    newest_report = steps.find(connection, run.key, run.step)
+    return replace(
+        found,
+        newest=control,
+        active=control.active,
+        parts=parts,
+        last=LastSteps(
+            sums=[stored.sums for stored in attachments.newest_what_if_sums(connection, run.key, EFFECT_STEPS)],
+            intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts]) if parts else 0.0,
+            gain=newest(last[ENTROPY_GAIN]),
+            scalars=None if newest_report is None else newest_report.scalars,
+        ),
         alert=next((one for _, one in attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
     )
 
@@ -105,7 +123,7 @@ def first_step(connection: Connection, run: Run) -> int | None:
 def _last_parts(last: Mapping[str, Series]) -> list[dict[str, float]]:
     """The parts of the unit prediction over the last steps that have some."""
     steps: dict[int, dict[str, float]] = {}
-    for name in _CHANGES:
+    for name in _CHANGES[1:]:
         for step, value in finite(last[name]).items():
             steps.setdefault(step, {})[name] = value
     return [steps[step] for step in sorted(steps)[-CAUSE_STEPS:]]

@@ -1,4 +1,4 @@
-"""Versions of a run's control as users read them, with what each was predicted to do and the verdict on what it did.
+"""Versions of a run's control as users read them, with the verdict on what each did.
 
 Version 0 is not requested by anybody: each incarnation of a run announces the control it starts with, and these may differ.
 """
@@ -13,34 +13,18 @@ from sqlalchemy import Connection
 
 from isentrope_server.store import controls, streams
 from isentrope_server.store.controls import ControlItem
-from isentrope_server.store.reports import attachments, series, steps
+from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion, PredictedEffect, RunControl, State, Verdict
-from isentrope_wire.diagnosis.course import WINDOW
-from isentrope_wire.diagnosis.verdict import PREDICTION_STEPS, VERDICT_STEPS, predicted_effect, verdict_on
-from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET
+from isentrope_wire.control_answers import ControlVersion, RunControl, State, Verdict
+from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
+from isentrope_wire.diagnosis.verdict import judged_after, verdict_on
+from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, CLIP_FRACTION, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET
 from isentrope_wire.numbers import document_of, read
-from isentrope_wire.what_if import WhatIfSums
 
-STEPS_READ = 3 * WINDOW
-"""At an end of a run: not every step need have measured everything."""
-
-
-def predict(connection: Connection, run: Run, control: Control) -> PredictedEffect | None:
-    """What a control would have done to the run's last steps; None where its method has no what-if, or no step has sums."""
-    if run.step is None:
-        return None
-    gains = series.read(connection, run.key, [ENTROPY_GAIN], StepRange(first=run.step - STEPS_READ, last=run.step))[
-        ENTROPY_GAIN
-    ]
-    return predicted_effect(control, newest_sums(connection, run), newest(gains))
-
-
-def newest_sums(connection: Connection, run: Run) -> list[WhatIfSums]:
-    """The what-if sums that an effect is predicted from, by rising step."""
-    return [stored.sums for stored in attachments.newest_what_if_sums(connection, run.key, PREDICTION_STEPS)]
+_JUDGED = (ENTROPY_MEAN, CLIP_FRACTION, HOLD_TARGET, CHANGE_BY_INTERVENTION, ENTROPY_GAIN)
+_HOLD_STEPS = 200
+"""Newest steps that a hold is judged by."""
 
 
 def judged(connection: Connection, run: Run, versions: Sequence[ControlVersion]) -> list[ControlVersion]:
@@ -51,32 +35,32 @@ def judged(connection: Connection, run: Run, versions: Sequence[ControlVersion])
 
 def _verdicts(connection: Connection, run: Run, versions: Sequence[ControlVersion]) -> dict[int, Verdict]:
     pushed = [(one, one.applied_step) for one in versions if one.version > 0 and one.applied_step is not None]
-    if not pushed:
+    if not pushed or run.step is None:
         return {}
-    span = StepRange(
-        first=min(step for _, step in pushed) - WINDOW, last=max(step for _, step in pushed) + VERDICT_STEPS
-    )
-    found = series.read(connection, run.key, [ENTROPY_MEAN, CLIP_FRACTION, HOLD_TARGET], span)
-    entropies, clipped, targets = (finite(found[name]) for name in (ENTROPY_MEAN, CLIP_FRACTION, HOLD_TARGET))
     applied = controls.applied_steps(connection, run.key)
     given: dict[int, Verdict] = {}
     for version, step in pushed:
         replaced_at = min((at for other, at in applied if other > version.version and at >= step), default=None)
-        last = step + VERDICT_STEPS if replaced_at is None else min(step + VERDICT_STEPS, replaced_at - 1)
+        end = run.step if replaced_at is None else replaced_at - 1
+        last = step + judged_after(end - step + 1) if end - step + 1 >= PROMISED_STEPS else end
+        # A hold is judged by where it is now.
+        span = StepRange(first=step - EFFECT_STEPS, last=end if version.hold else last)
+        if version.hold is not None and end - step > _HOLD_STEPS:
+            span = StepRange(first=end - _HOLD_STEPS, last=end)
+        found = series.read(connection, run.key, _JUDGED, span)
+        entropies, clipped, targets, interventions, gains = (finite(found[name]) for name in _JUDGED)
         verdict = verdict_on(
             version,
-            _between(entropies, step - WINDOW, step + VERDICT_STEPS),
-            _between(clipped, step - WINDOW, step + VERDICT_STEPS),
-            target=next(reversed(_between(targets, step, last).values()), None) if version.hold else None,
-            replaced_at=replaced_at,
+            entropies,
+            clipped,
+            {at: value * gains[at] for at, value in interventions.items() if at in gains},
+            targets=targets if version.hold else None,
+            end=end,
+            is_over=replaced_at is not None or run.status.is_over,
         )
         if verdict is not None:
             given[version.version] = verdict
     return given
-
-
-def _between(values: Mapping[int, float], first: int, last: int) -> dict[int, float]:
-    return {step: values[step] for step in range(first, last + 1) if step in values}
 
 
 def finite(one: Series) -> dict[int, float]:

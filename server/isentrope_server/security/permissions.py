@@ -38,6 +38,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}/what-if"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/control"): TokenScope.READ,
     ("PUT", "/api/v1/runs/{run_id}/control"): TokenScope.CONTROL,
+    ("POST", "/api/v1/runs/{run_id}/control/preview"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/control/history"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/live"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/export"): TokenScope.READ,
