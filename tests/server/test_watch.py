@@ -32,10 +32,10 @@ from tests.dashboard.made_answers import gap, run_detail
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 from tests.system.running_server import clean_environment
-from tests.wire.test_diagnosis import collapse, run, sums
+from tests.wire.test_diagnosis import collapse, last, run, sums
 from tests.wire.test_verdict import judge
 
-COLLAPSED = diagnose(run(collapse, 41, sums=[sums(-4.0)], gain=0.5, parts=[{"change/negative_low": -0.3}]))
+COLLAPSED = diagnose(run(collapse, 41, last=last(), parts=[{"change/negative_low": -0.3}]))
 MEASURED = {
     "entropy/predicted_change": -0.002,
     "entropy/observed_change": math.nan,
@@ -62,19 +62,18 @@ def text_of(look: Look, *, width: int = 120, height: int | None = 40, note: str 
 )
 def test_the_health_line_is_that_of_the_diagnosis(level: str, word: str) -> None:
     look = replace(LOOK, diagnosis=replace(COLLAPSED, level=HealthLevel(level)))
-    assert f"{word}  {COLLAPSED.message}" in text_of(look)
+    assert f"{word}  {COLLAPSED.message}" in text_of(look, width=160)
 
 
 def test_a_frame_shows_what_was_measured() -> None:
     look = replace(LOOK, gaps=[gap(3, 4, "disk full"), gap(9, 9, "disk full")])
     shown = " ".join(text_of(look, width=160).split())
     for words in (
-        "Act Entropy has lost 58 % in 41 steps and halves again in 24.",
+        f"Act {COLLAPSED.message}",
         "Cause: Tokens with A < 0, S_c < 0 make 100 % of the pull.",
-        "Suggested: Clip_V µ 1.4 would stop it: clips 15.0 %, ΔH −0.0200 → 0.0040 nats a step.",
-        "(clip_v µ⁻ 1.4 µ⁺ 1.4 scope decreasing)",
+        "Suggested: Clip_V µ 1.0 would stop it: clips 15.0 %, ΔH −0.0",
         "step 41/150 records lost 3",
-        "entropy 0.2415, early level 0.5707 share lost 57.7 %",
+        "entropy 0.2263, early level 0.5707 share lost 60.3 %",
         "predicted −0.002 observed nan",
         "reward 0.25 clipped 12.5 %",
         "control none version 0 APPLIED",
@@ -84,12 +83,9 @@ def test_a_frame_shows_what_was_measured() -> None:
 
 
 def test_a_frame_shows_the_verdict_on_the_newest_control() -> None:
-    look = replace(LOOK, diagnosis=replace(COLLAPSED, verdict=judge(after=-0.003)))
-    shown = " ".join(text_of(look, width=160).split())
-    assert (
-        "Verdict: version 3 too weak: Clips as predicted, but too little; clips 12.0 % predicted, 12.0 % realised"
-        in shown
-    )
+    verdict = judge(-0.002, 0.002)
+    shown = " ".join(text_of(replace(LOOK, diagnosis=replace(COLLAPSED, verdict=verdict)), width=160).split())
+    assert f"Verdict: version 3: {verdict.message} (promised 0.0002)" in shown
 
 
 def test_a_failed_run_shows_its_error() -> None:
@@ -108,7 +104,7 @@ def test_what_was_not_measured_is_a_dash() -> None:
 def test_a_frame_fits_its_terminal(width: int, height: int) -> None:
     lines = text_of(LOOK, width=width, height=height).splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) <= max(height, 26)
+    assert len(lines) <= max(height, 30)
 
 
 def test_a_hostile_name_is_printed_harmlessly() -> None:
@@ -135,7 +131,9 @@ def command_line(server: ServerInThread, *arguments: str) -> Result:
 def test_without_a_terminal_one_frame_is_printed(server: ServerInThread, watched: Rank) -> None:
     result = command_line(server, watched.run_id)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "Act  Entropy has lost 57 % in 40 steps and halves again in 24." in result.stdout
+    assert "Act  Entropy has lost 59 % in 40 steps and falls by 0.0" in " ".join(
+        result.stdout.replace("│", "").split("\n")
+    ).replace("   ", " ")
     assert "Entropy, nats  ⠤ entropy" in result.stdout
     assert "\x1b" not in result.stdout
 
@@ -145,7 +143,7 @@ def test_numbers_are_printed_as_json(server: ServerInThread, watched: Rank) -> N
     diagnosis = numbers["diagnosis"]
     assert (diagnosis["level"], numbers["latest"]["reward/mean"], numbers["run"]["step"]) == ("act", "NaN", 40)
     assert diagnosis["early_level"] == pytest.approx(collapse(2))
-    assert diagnosis["suggestion"]["control"]["mu_high"] == 1.4
+    assert diagnosis["suggestion"]["control"]["mu_high"] == 1.0
 
 
 def test_only_new_points_are_transferred(
@@ -210,7 +208,7 @@ def test_the_suggestion_is_pushed_after_a_confirmation(server: ServerInThread, w
     with watching(server, watched.run_id) as terminal, Client(server.url, server.owner_token) as client:
         terminal.wait_for("q quits")
         terminal.press("p")
-        terminal.wait_for("Push clip_v µ⁻ 1.4 µ⁺ 1.4 scope decreasing? y/n")
+        terminal.wait_for("Push clip_v µ⁻ 1 µ⁺ 1 scope decreasing? y/n")
         terminal.press("n")
         terminal.wait_for("Nothing was pushed.")
         assert client.control(watched.run_id).version == 0
@@ -225,8 +223,8 @@ def test_the_suggestion_is_pushed_after_a_confirmation(server: ServerInThread, w
         terminal.press("y")
         terminal.wait_for("Pushed version 2")
         pushed, other = client.control_history(watched.run_id)[:2]
-        assert (pushed.version, pushed.mu_high, pushed.scope) == (2, 1.4, "decreasing")
-        assert "Entropy has lost 57 %" in pushed.reason
+        assert (pushed.version, pushed.mu_high, pushed.scope) == (2, 1.0, "decreasing")
+        assert "Entropy has lost 59 %" in pushed.reason
         assert (other.version, other.method) == (1, "clip_b")
         terminal.press("q")
         assert terminal.process.wait(timeout=30) == 0

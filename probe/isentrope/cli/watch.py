@@ -127,12 +127,8 @@ def _control_of(suggestion: Suggestion) -> str:
 def _verdict_in_words(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
-    words = [f"version {verdict.version} {verdict.state.replace('_', ' ')}: {verdict.message.rstrip('.')}"]
-    for name, compared, show in (("clips", verdict.clip_fraction, _percent), ("slope", verdict.slope, _number)):
-        known = {"predicted": compared.predicted, "realised": compared.realised}
-        shown = [f"{show(value)} {when}" for when, value in known.items() if value is not None]
-        words += [f"{name} {', '.join(shown)}"] if shown else []
-    return "; ".join(words)
+    promised = "" if verdict.promised is None else f" (promised {_number(verdict.promised)})"
+    return f"version {verdict.version}: {verdict.message}{promised}"
 
 
 def _facts(look: Look) -> Table:
