@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from isentrope.client import calls
 from isentrope_dashboard.components import control_effects
 from isentrope_dashboard.components.control_card import Fields, chosen, control_of, fields_of, has_form, why_closed
-from isentrope_dashboard.components.control_effects import dead_before_push, expected_action, measured_step
 from isentrope_dashboard.figures import what_if
+from isentrope_dashboard.figures.chart import Scale
+from isentrope_dashboard.formatting import change, number, percent
 from isentrope_dashboard.pages import control
 from isentrope_wire.answers import Me, Status, TokenScope
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import Compared, ControlVersion, State, Verdict, VerdictState, version_before
+from isentrope_wire.control_answers import Compared, ControlVersion, Outcome, State, Verdict, version_before
+from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
 from tests.dashboard.conftest import Site
@@ -129,54 +132,44 @@ def test_who_may_push(status: Status, scope: TokenScope, capabilities: list[str]
     assert bool(closed) == bool(words)
 
 
-def test_curves_of_both_sides_add_up_to_what_both_do(site: Site) -> None:
-    run = site.run(20)
-    curves = site.client.what_if(run, steps=10, curve=True)
-    both = site.client.what_if(run, steps=10, mu_low=1.0, mu_high=0.8)
-    shown = what_if.preview(curves, -0.001, 0.5, 3.0)
-    low, high = (shown["sides"][side] for side in ("low", "high"))
-    at_low, at_high = shown["mu"].index(1.0), shown["mu"].index(0.8)
-    assert low["clipped"][at_low] + high["clipped"][at_high] == pytest.approx(both.clip_fraction)
-    change = low["change"][at_low] + high["change"][at_high] - shown["unclipped"]
-    assert change == pytest.approx(both.predicted_change)
+def asked(site: Site, run: str, wanted: Control) -> Preview:
+    return site.client.ask(calls.preview(run, wanted, curves=True))
 
 
 def test_the_figure_has_each_side_with_its_spread(site: Site) -> None:
     run = site.run(20)
-    found = site.client.what_if(run, steps=10, curve=True)
-    assert found.curve is not None
-    figure = what_if.what_if_figure(found, -0.002, "dark", what_if.reach(1.0, None))
+    found = asked(site, run, Control(method="clip_v", mu_low=1.0))
+    assert found.curves is not None
+    figure = what_if.what_if_figure(found.curves, -0.002, "dark", what_if.reach(1.0, None))
     lines = {trace["name"]: trace for trace in figure["data"] if "name" in trace}
     lower = lines["lower side, clipped"]
-    assert lower["x"][20] == -1.0
-    assert lower["y"][20] == found.curve.low.clip_fraction[20]
+    assert (lower["x"][20], lower["y"][20]) == (-1.0, found.clip_fraction)
     each = [site.client.what_if(run, step=step, mu_low=1.0).clip_fraction for step in range(11, 21)]
-    assert found.curve.low.clip_fraction_std is not None
-    assert found.curve.low.clip_fraction_std[20] == pytest.approx(stdev(each))
+    assert found.clip_fraction_std == pytest.approx(stdev(each))
     band = figure["data"][figure["data"].index(lower) - 1]
     assert band["y"][20] - lower["y"][20] == pytest.approx(stdev(each))
+    assert found.pace is not None
+    assert lines["lower side, pace"]["y"][20] == pytest.approx(found.pace.value)
     assert figure["layout"]["shapes"][0]["y0"] == -0.002
     assert what_if.reach(8.5, 1.0) == 10
 
 
-def test_a_dead_knob_is_named_before_the_push(site: Site) -> None:
+def test_the_browser_is_given_the_servers_numbers(site: Site) -> None:
     run = site.run(20)
-    far = Control(method="clip_v", mu_low=90.0)
-    found = site.client.what_if(run, steps=10, mu_low=90.0)
-    assert dead_before_push(far, {}, found) == ["No token of these steps lies beyond the thresholds."]
-    assert dead_before_push(Control(method="clip_cov", parameters={"ratio": 0.0}), {}, None) != []
-    assert dead_before_push(Control(method="clip_v", mu_low=1.0), {}, site.client.what_if(run, mu_low=1.0)) == []
-
-
-def test_a_hold_says_what_it_would_do_next(site: Site) -> None:
-    run = site.run(60)
-    newest = site.client.step(run, 60).scalars
-    entropy = newest["entropy/mean"]
-    wanted = Control(hold=entropy * 1.5 / 0.6)
-    measured = measured_step(newest, entropy, site.client.what_if(run, sums=True), 0.6, 0.7)
-    action = expected_action(wanted, measured, held=False)
-    assert action.scope == "decreasing"
-    assert action.mu is not None
+    wanted = Control(method="clip_v", mu_low=1.0, mu_high=1.0)
+    found = asked(site, run, wanted)
+    assert found.pace is not None
+    assert found.forecast is not None
+    shown = control.shown_preview(found, wanted, "dark", Scale(), 20)
+    clipped, _, pace, ahead = shown["words"]
+    assert (clipped, pace) == (percent(found.clip_fraction), change(found.pace.value))
+    assert ahead == number(found.forecast.entropy[-1])
+    lines = shown["lines"]
+    assert lines["chart-entropy"]["y"] == found.forecast.entropy
+    assert lines["chart-entropy"]["x"] == found.forecast.step
+    assert set(lines["chart-change"]["y"]) == {found.pace.value}
+    assert set(lines["chart-clip"]["y"]) == {found.clip_fraction}
+    assert "lines" not in control.shown_preview(found, wanted, "dark", Scale(), None)
 
 
 def test_both_documents_of_a_conflict_are_shown() -> None:
@@ -189,17 +182,29 @@ def test_both_documents_of_a_conflict_are_shown() -> None:
 def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     verdict = Verdict(
         version=3,
-        state=VerdictState.TOO_WEAK,
-        steps=20,
-        steps_needed=20,
+        outcome=Outcome.SLOWED,
+        steps=31,
+        judged_steps=20,
         clip_fraction=Compared(before=0.0, predicted=0.011, realised=0.01),
-        slope=Compared(before=-0.0022, predicted=-0.002, realised=None),
-        message="Clips as predicted, but too little.",
+        promised=-0.002,
+        realised=-0.0015,
+        without=None,
+        left=0.68,
+        message="Slowed the fall to 68 %.",
     )
     first = version(Control(), 0, state=State.APPLIED, applied_step=0)
     newest = version(Control(method="clip_v", mu_high=2.5), verdict=verdict)
     shown = texts(control_effects.latest_control([newest, first], is_over=False, may_push=True))
-    for words in ("Too weak", "1.1\u00a0%", "−0.0022", "–", "but too little", "Revert to v0", "step 41"):
+    for words in (
+        "Slowed to 68\u00a0%",
+        "1.1\u00a0%",
+        "−0.0020",
+        "−0.0015",
+        "–",
+        "Slowed the fall",
+        "Revert to v0",
+        "after 20 steps",
+    ):
         assert words in shown
     assert "Revert" not in texts(control_effects.latest_control([newest, first], is_over=False, may_push=False))
 

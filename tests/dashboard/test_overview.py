@@ -14,6 +14,7 @@ from isentrope_dashboard.figures.panel import Forecast, Shown
 from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.pages import overview
 from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.control_answers import EntropyForecast
 from isentrope_wire.metrics import ENTROPY_MEAN
 from tests.dashboard.conftest import OpenPage, Site
 
@@ -27,7 +28,7 @@ def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site)
     assert line["y"] == reported.value
     early = sorted(reported.value[:3])[1]
     levels = [shape["y0"] for shape in values["chart-entropy"]["layout"]["shapes"] if shape.get("xref") == "paper"]
-    assert levels == pytest.approx([early, 0.75 * early, 0.5 * early, 0.25 * early])
+    assert levels == pytest.approx([early, 0.75 * early, 0.5 * early])
 
 
 def drawn(course: Callable[[int], float], **known: Any) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def test_labels_of_levels_keep_clear_of_the_line(course: Callable[[int], float],
     first, last = figure["layout"]["xaxis"]["range"]
     height = figure["layout"]["yaxis"]["range"][1]
     labels = {one["text"]: one for one in figure["layout"]["annotations"] if "lost" in one["text"]}
-    assert len(labels) == 3
+    assert len(labels) == 2
     for label in labels.values():
         begin, end = (first + share * (last - first) for share in (label["x"], label["x"] + LEVEL_LABELS_SHARE))
         values = [course(step) for step in range(100) if begin <= step <= end]
@@ -56,18 +57,26 @@ def test_labels_of_levels_keep_clear_of_the_line(course: Callable[[int], float],
         assert is_clear or course(0) == course(99) == 0.77  # a level line leaves no room at its own level
 
 
-@pytest.mark.parametrize(
-    ("slope", "helps", "anchor", "is_moved"),
-    [(-0.004, False, "top", False), (-0.012, False, "bottom", True), (0.004, False, "bottom", False),
-     (-0.004, True, "bottom", True), (0.002, True, "bottom", False)],
-)  # fmt: skip
-def test_the_label_of_a_forecast_keeps_clear_of_its_line(
-    slope: float, helps: bool, anchor: str, is_moved: bool
+def forecast(end: float, **known: Any) -> Forecast:
+    steps = list(range(100, 150))
+    values = [0.6 + (end - 0.6) * (step - 99) / 50 for step in steps]
+    course = EntropyForecast(step=steps, entropy=values, low=[0.8 * v for v in values], high=[1.2 * v for v in values])
+    return Forecast(course=course, pace=-0.004, **known)
+
+
+@pytest.mark.parametrize(("unchanged", "helped"), [(0.3, 0.58), (0.55, 0.4)])
+def test_the_forecasts_are_drawn_as_they_were_answered_and_their_labels_keep_apart(
+    unchanged: float, helped: float
 ) -> None:
-    line = Forecast(label="with Clip_V 1.0", start=99, entropy=0.6, slope=slope, helps=helps)
-    figure = drawn(lambda step: 1 - 0.004 * step, forecasts=[line])
-    label = next(one for one in figure["layout"]["annotations"] if "Clip_V" in one["text"])
-    assert (label["yanchor"], abs(label["yshift"]) > 8) == (anchor, is_moved)
+    lines = [forecast(unchanged, label="unchanged"), forecast(helped, label="with Clip_V 1.0", helps=True)]
+    figure = drawn(lambda step: 1 - 0.004 * step, forecasts=lines)
+    strokes = [trace for trace in figure["data"] if trace.get("x") == list(range(100, 150))]
+    assert [trace["y"] for trace in strokes] == [line.course.entropy for line in lines]  # type: ignore[union-attr]
+    band = next(trace for trace in figure["data"] if trace.get("fill") == "toself")
+    assert max(band["y"]) == pytest.approx(1.2 * max(lines[0].course.entropy))  # type: ignore[union-attr]
+    labels = [one for one in figure["layout"]["annotations"] if "<b>" in one["text"]]
+    higher, lower = sorted(labels, key=lambda one: -one["y"])
+    assert (higher["yanchor"], lower["yanchor"]) == ("bottom", "top")
 
 
 @pytest.mark.browser

@@ -40,8 +40,8 @@ CONFLICT, CONFLICT_WORDS, TAKE_THEIRS, PUSH_MINE = (
     "take-theirs",
     "push-mine",
 )
-CLIPPED, CLIPPED_SPREAD, CHANGE, CHANGE_UNIT, ENTROPY = (
-    "control-clipped", "control-clipped-spread", "control-change", "control-change-unit", "control-entropy",
+CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
+    "control-clipped", "control-clipped-spread", "control-change", "control-entropy",
 )  # fmt: skip
 
 FIRST_MU = 1.0
@@ -340,7 +340,7 @@ def _plot() -> Component:
             html.Div(className=f"beyond {side}"),
             html.Div([html.Span(className="pill"), html.I()], className=f"handle {side}", **{"data-side": side}),
             html.I(className=f"dot clipped {side}"),
-            html.I(className=f"dot change {side}"),
+            html.I(className=f"dot pace {side}"),
             html.Span(className=f"share {side}"),
         )
     ]
@@ -357,7 +357,7 @@ def _numbers() -> Component:
     return html.Div(
         [
             cell(CLIPPED, ["clipped", html.Span(id=CLIPPED_SPREAD)]),
-            cell(CHANGE, html.Span("ΔH per step", id=CHANGE_UNIT)),
+            cell(CHANGE, "nats a step"),
             cell(ENTROPY, "nats in 50 steps"),
         ],
         className="stats num",

@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from isentrope_dashboard.figures.chart import Chart, tick_texts, ticks, value_range
-from isentrope_dashboard.figures.panel import CHARACTER_SHARE, NEXT_STEPS, Figure, Panel, Shown, absent, begin
+from isentrope_dashboard.figures.panel import Figure, Panel, Shown, absent, begin
 from isentrope_dashboard.formatting import count, number, percent
 from isentrope_wire.answers import SeriesColumns
-from isentrope_wire.diagnosis.course import ACT_LEFT, FLOOR, WATCH_LEFT
+from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
 from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET
 
 LEVEL_LABELS_SHARE = 0.22
 """Of the width: what the labels of the levels take."""
 LABEL_HEIGHT_SHARE = 0.06
 """Of the height of the entropy chart: a line of words."""
-PLOT_PIXELS = 270
-"""Height of the entropy chart without its axis."""
 
 
 def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
@@ -29,14 +27,14 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     chart = begin(panel, shown)
     ink, early = chart.ink, shown.early_level
     entropy, target = shown.columns(ENTROPY_MEAN), shown.columns(HOLD_TARGET)
-    low, high = value_range([entropy, target], from_zero=True, high=early)
+    ends = [line.course.entropy[-1] for line in shown.forecasts if line.course is not None]
+    low, high = value_range([entropy, target], from_zero=True, high=max([*ends, early or 0.0]) or None)
     chart.y_axis(low, high)
     if early is not None:
         for left, words, color in (
             (1.0, f"early level {number(early)}", "muted"),
             (WATCH_LEFT, f"{percent(1 - WATCH_LEFT, 0)} lost · Watch", "muted"),
             (ACT_LEFT, f"{percent(1 - ACT_LEFT, 0)} lost · Act", "act"),
-            (FLOOR, f"{percent(1 - FLOOR, 0)} lost", "muted"),
         ):
             value = early * left
             chart.level(value, ink["act" if color == "act" else "faint"], dash="1px,3px" if left == 1 else "4px,4px")
@@ -87,27 +85,23 @@ def _nats(value: float | None) -> str:
 
 
 def _add_forecasts(chart: Chart, shown: Shown, height: float) -> None:
-    for line in shown.forecasts:
+    """Each forecast as a line, the one without a control with its band. Labels keep apart: the higher line's lies above it."""
+    lines = [(line, line.course) for line in shown.forecasts if line.course is not None]
+    highest = max((course.entropy[-1] for _, course in lines), default=0.0)
+    for line, course in lines:
         color, soft = ("hold", "hold_soft") if line.helps else ("act", "act_soft")
-        end = max(line.start, shown.last) + NEXT_STEPS
-        ahead = end - line.start
-        if line.slope_low is not None and line.slope_high is not None:
-            low, high = (line.entropy + slope * ahead for slope in (line.slope_low, line.slope_high))
-            places = [chart.scale.at(step) for step in (line.start, end, end)]
-            chart.area(places, [line.entropy, max(0.0, high), max(0.0, low)], chart.ink[soft])
-        value = max(0.0, line.entropy + line.slope * ahead)
-        chart.stroke([line.start, end], [line.entropy, value], chart.ink[color], meta=line.name)
-        # Beneath a line that falls, above one that rises; under the axis there is no room. It ends where the line does: above
-        # a line that falls, and beneath one that rises, it keeps clear of where the line is at its first character.
-        falls = value < line.entropy
-        above = line.helps or not falls or value < 0.1 * height
-        words = f"{line.label}  {number(value)}"
-        width = shown.share(chart.scale.at(end)) - shown.share(chart.scale.at(line.start))
-        covered = min(1.0, len(words) * CHARACTER_SHARE / (width or 1))
-        clear = covered * abs(line.entropy - value) / height * PLOT_PIXELS if falls == above else 0.0
+        if not line.helps:
+            places = [chart.scale.at(step) for step in course.step]
+            chart.area([*places, *reversed(places)], [*course.high, *reversed(course.low)], chart.ink[soft])
+        chart.stroke(course.step, course.entropy, chart.ink[color], meta=line.name)
+        value = course.entropy[-1]
+        above = value >= highest or value < LABEL_HEIGHT_SHARE * height
+        words = f"<b>{html.escape(line.label)}</b>  {number(value)}"
+        if not line.helps:
+            words += f" ({number(course.low[-1])} to {number(course.high[-1])})"
         chart.label(
-            f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right", name=line.name,
-            yanchor="bottom" if above else "top", yshift=8 + clear if above else -6 - clear, color=chart.ink[color],
+            words, x=course.step[-1], y=value, xanchor="right", name=line.name,
+            yanchor="bottom" if above else "top", yshift=5 if above else -5, color=chart.ink[color],
         )  # fmt: skip
 
 

@@ -21,13 +21,14 @@ from isentrope_dashboard.figures.chart import (
 from isentrope_dashboard.formatting import number, percent
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.answers import HistogramColumns, SeriesColumns, StepReport
-from isentrope_wire.control_answers import ControlVersion, EntropyPerformance
+from isentrope_wire.control_answers import ControlVersion, EntropyForecast, EntropyPerformance
+from isentrope_wire.diagnosis.course import AHEAD
 from isentrope_wire.metrics import Metric
 from isentrope_wire.numbers import decimals_of, fixed
 
 Figure: TypeAlias = dict[str, Any]
 
-NEXT_STEPS = 50
+NEXT_STEPS = AHEAD
 """How far forecasts go."""
 HEIGHT, LABEL_PIXELS = 196, 13
 """Of a chart with names at its lines' ends, and the least distance of two of them."""
@@ -52,21 +53,17 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """A straight line from the newest entropy, or from the step at which a control was applied."""
+    """What the server says of the next steps."""
 
     label: str
-    start: int
-    entropy: float
-    """At the start, in nats."""
-    slope: float
-    """In nats a step."""
-    slope_low: float | None = None
-    slope_high: float | None = None
+    course: EntropyForecast | None
+    pace: float | None
+    """Mean over the next steps, in nats a step."""
+    clip_fraction: float | None = None
     helps: bool = False
-    """Whether it is the line with the control; else the one without."""
+    """Whether it is the line with the suggested control; else the one without."""
     name: str = ""
     """Of its trace and its label: the browser hides what is `suggested` while it draws what the form has."""
-    clip_fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +256,7 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
             ends.append((((math.log10(newest) if panel.log else newest) - low) / (high - low), line.label, color))
     decimals = min(8, max(4, *(decimals_of(value, 1) for line, value in ahead if not line.helps), 0))
     for forecast, value in ahead:
-        end, color = max(forecast.start, shown.last) + NEXT_STEPS, chart.ink["hold" if forecast.helps else "act"]
+        end, color = shown.last + NEXT_STEPS, chart.ink["hold" if forecast.helps else "act"]
         chart.stroke([shown.last, end], [value, value], color, meta=forecast.name)
         words = percent(value) if panel.share else fixed(value, decimals)
         chart.label(f"{html.escape(forecast.label)}  {words}", x=end, y=value, xanchor="right", name=forecast.name,

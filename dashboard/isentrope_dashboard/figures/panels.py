@@ -53,7 +53,7 @@ OVERVIEW: Sequence[Panel] = (
         band=(metrics.ENTROPY_PREDICTED_CHANGE_LOW, metrics.ENTROPY_PREDICTED_CHANGE_HIGH),
         keys=[("predicted", "line", "iris"), ("90 % band", "band", "iris"), ("observed", "line", "observed")],
         written=change,
-        forecast="slope",
+        forecast="pace",
     ),
     Panel(
         name="clip",

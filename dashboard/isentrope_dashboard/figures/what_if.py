@@ -1,41 +1,29 @@
-"""The what-if plot: clipped share above entropy change against both thresholds, the lower side at the left.
+"""The what-if plot: clipped share above the entropy's pace against both thresholds, the lower side at the left.
 
-The handles, dots and numbers on it are drawn by the browser (`assets/control.js`) from `preview`. Each side's curve has the
-other side off, so the two add up: the share that both clip is the sum, the change that both bring about the sum of what each
-removes.
+Each side's curve has the other side off. The handles and dots on it are drawn by the browser (`assets/control.js`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from isentrope_dashboard.figures.chart import Chart, percent_texts, tick_texts, ticks
-from isentrope_dashboard.formatting import change
+from isentrope_dashboard.formatting import change, percent
 from isentrope_dashboard.theme import Scheme
-from isentrope_wire.control_answers import CurveColumns, WhatIfAnswer
+from isentrope_wire.control_answers import EffectCurves
 
 REACH = 3.0
 """Standard deviations shown to each side; more where a threshold lies further out."""
 _ROOM = 1.05
 """The axis ends so much further out: a handle at the very end is off."""
-CLIPPED_PANEL, CHANGE_PANEL = (0.54, 1.0), (0.0, 0.46)
+CLIPPED_PANEL, PACE_PANEL = (0.54, 1.0), (0.0, 0.46)
 """Shares of the plot's height, from below."""
 MARGIN = {"l": 52, "r": 8, "t": 20, "b": 18}
 """In pixels; the style sheet places the handles by the same numbers."""
 _TOP_AT = 0.25
 """The share that clips from here on fits into the panel: at 0 half of all tokens and more are clipped."""
-
-
-def changes(found: WhatIfAnswer, curve: CurveColumns) -> Sequence[float]:
-    """Of one side, in nats a step; per unit gain while the gain is not known."""
-    return curve.unit_predicted_change if found.gain is None else curve.predicted_change or ()
-
-
-def unclipped(found: WhatIfAnswer) -> float:
-    """The change with nothing clipped, in the same unit."""
-    return (1.0 if found.gain is None else found.gain) * found.unclipped_unit_predicted_change
 
 
 def reach(*thresholds: float | None) -> float:
@@ -44,75 +32,54 @@ def reach(*thresholds: float | None) -> float:
     return REACH if furthest <= REACH else math.ceil(furthest * 1.1)
 
 
-def preview(found: WhatIfAnswer, now: float, entropy: float | None, width: float) -> dict[str, Any]:
-    """What the browser needs to follow a handle.
+def plotted(curves: EffectCurves, now: float, width: float) -> dict[str, Any]:
+    """What the browser places handles and dots by.
 
     Args:
-        found: the mean of the last steps with its curves, asked for without thresholds.
-        now: the change under the active control, in the unit of `changes`.
-        entropy: the mean of the last steps, in nats.
+        curves: of the form's method and scope.
+        now: the pace if the control stays as it is, in nats a step.
         width: standard deviations to each side, from `reach`.
     """
-    assert found.curve is not None, "asked for with curves"
-    sides = {"low": found.curve.low, "high": found.curve.high}
+    sides = {"low": curves.low, "high": curves.high}
     return {
-        "mu": found.curve.low.mu,
+        "mu": curves.low.mu,
         "reach": width,
         "end": width * _ROOM,
-        "sides": {
-            name: {
-                "clipped": curve.clip_fraction,
-                "clippedStd": curve.clip_fraction_std,
-                "change": list(changes(found, curve)),
-            }
-            for name, curve in sides.items()
-        },
-        "unclipped": unclipped(found),
-        "calibrated": found.gain is not None,
-        "entropy": entropy,
-        "now": now,
+        "sides": {name: {"clipped": curve.clip_fraction, "pace": curve.pace} for name, curve in sides.items()},
         "panels": {
-            "clipped": {"domain": CLIPPED_PANEL, "range": [0.0, _top(found)]},
-            "change": {"domain": CHANGE_PANEL, "range": _range(found, now, width)},
+            "clipped": {"domain": CLIPPED_PANEL, "range": [0.0, _top(curves)]},
+            "pace": {"domain": PACE_PANEL, "range": _range(curves, now, width)},
         },
     }
 
 
-def what_if_figure(found: WhatIfAnswer, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
-    """Both panels without the handles.
-
-    Args:
-        found, now, width: as in `preview`.
-        scheme: of the page.
-    """
-    assert found.curve is not None, "asked for with curves"
+def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
+    """Both panels without the handles; arguments as of `plotted`."""
     chart = Chart(scheme)
     ink = chart.ink
     for sign, curve, color, soft in (
-        (-1, found.curve.low, ink["iris"], ink["iris_soft"]),
-        (1, found.curve.high, ink["upper"], ink["upper_soft"]),
+        (-1, curves.low, ink["iris"], ink["iris_soft"]),
+        (1, curves.high, ink["upper"], ink["upper_soft"]),
     ):
         side = "lower" if sign < 0 else "upper"
         shown = sum(mu <= width for mu in curve.mu) + 1  # one edge beyond the frame, so that the line leaves it
-        mus = curve.mu[:shown]
-        panels: tuple[tuple[str, Sequence[float], Sequence[float] | None, Callable[[float], str]], ...] = (
-            ("y", curve.clip_fraction, curve.clip_fraction_std, lambda share: f"{share:.1%}"),
-            ("y2", changes(found, curve), curve.predicted_change_std, change),
-        )
-        for axis, values, spread, written in panels:
-            if spread is not None:
-                _add_band(chart, [sign * mu for mu in mus], values, spread, soft, axis)
+        places = [sign * mu for mu in curve.mu[:shown]]
+        _add_band(chart, places, curve.clip_fraction, curve.clip_fraction_std, soft, "y")
+        for axis, name, values, written in (
+            ("y", "clipped", curve.clip_fraction, percent),
+            ("y2", "pace", curve.pace or (), change),
+        ):
             chart.data.append(
                 {
-                    "type": "scatter", "mode": "lines", "name": f"{side} side, {'clipped' if axis == 'y' else 'change'}",
-                    "x": [sign * mu for mu in mus], "y": list(values[:shown]), "yaxis": axis,
+                    "type": "scatter", "mode": "lines", "name": f"{side} side, {name}",
+                    "x": places[: len(values)], "y": list(values[:shown]), "yaxis": axis,
                     "line": {"color": color, "width": 1.8}, "hoverinfo": "skip",
                     "text": [written(value) for value in values[:shown]],
                 }
             )  # fmt: skip
-    low, high = _range(found, now, width)
-    chart.y_axis(0, _top(found), written=percent_texts, most=3, domain=CLIPPED_PANEL)
-    chart.y_axis(low, high, written=tick_texts, most=3, name="yaxis2", domain=CHANGE_PANEL, zeroline=True)
+    low, high = _range(curves, now, width)
+    chart.y_axis(0, _top(curves), written=percent_texts, most=3, domain=CLIPPED_PANEL)
+    chart.y_axis(low, high, written=tick_texts, most=3, name="yaxis2", domain=PACE_PANEL, zeroline=True)
     chart.layout["shapes"] = [
         {
             "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y2", "y0": now, "y1": now,
@@ -121,12 +88,19 @@ def what_if_figure(found: WhatIfAnswer, now: float, scheme: Scheme, width: float
         {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": ink["zero"], "width": 1}},
     ]  # fmt: skip
     chart.label("clipped", at=1, y=1, yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
-    words = "ΔH a step" if found.gain is not None else "ΔH per unit gain"
     # It keeps clear of the dashed line's label.
     end, anchor = (0, "bottom") if now > (low + high) / 2 else (1, "top")
-    chart.label(words, at=1, y=CHANGE_PANEL[end], yref="paper", xanchor="right", yanchor=anchor, color=ink["muted"])
+    words = "pace, nats a step" if curves.low.pace else "pace: not known before the gain is"
+    chart.label(words, at=1, y=PACE_PANEL[end], yref="paper", xanchor="right", yanchor=anchor, color=ink["muted"])
     chart.label(
-        f"now {change(now)}", at=1, y=now, yref="y2", xanchor="right", yanchor="bottom", yshift=-2, color=ink["act"]
+        f"unchanged {change(now)}",
+        at=1,
+        y=now,
+        yref="y2",
+        xanchor="right",
+        yanchor="bottom",
+        yshift=-2,
+        color=ink["act"],
     )
     outwards = ticks(0, width, 4)
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
@@ -155,23 +129,21 @@ def _add_band(
     chart.area([*x, *reversed(x)], [*high, *reversed(low)], color, yaxis=axis)
 
 
-def _top(found: WhatIfAnswer) -> float:
-    assert found.curve is not None, "asked for with curves"
+def _top(curves: EffectCurves) -> float:
     shown = [
         share
-        for curve in (found.curve.low, found.curve.high)
+        for curve in (curves.low, curves.high)
         for mu, share in zip(curve.mu, curve.clip_fraction, strict=True)
         if mu >= _TOP_AT
     ]
     return max(0.01, 1.15 * max(shown, default=0.0))
 
 
-def _range(found: WhatIfAnswer, now: float, width: float) -> tuple[float, float]:
-    assert found.curve is not None, "asked for with curves"
+def _range(curves: EffectCurves, now: float, width: float) -> tuple[float, float]:
     shown = [
         value
-        for curve in (found.curve.low, found.curve.high)
-        for mu, value in zip(curve.mu, changes(found, curve), strict=True)
+        for curve in (curves.low, curves.high)
+        for mu, value in zip(curve.mu, curve.pace or (), strict=False)
         if mu <= width and math.isfinite(value)
     ]
     low, high = min([0.0, now, *shown]), max([0.0, now, *shown])

@@ -52,7 +52,7 @@ def history_rows(history: Sequence[ControlVersion]) -> list[dict[str, Any]]:
             "version": f"v{item.version}",
             "change": describe(item.control, previous_control(item, history) if item.version > 0 else None),
             "state": item.state.capitalize(),
-            "verdict": MISSING if item.verdict is None else item.verdict.state.replace("_", " "),
+            "verdict": MISSING if item.verdict is None else item.verdict.outcome.replace("_", " "),
             "verdict_words": "" if item.verdict is None else item.verdict.message,
             "author": item.author,
             "reason": item.reason,

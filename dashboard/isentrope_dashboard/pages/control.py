@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
 from dash.development.base_component import Component
 
 from isentrope.client import calls
-from isentrope.client.calls import Call
 from isentrope.client.connection import ApiError, AsyncClient, ControlConflict
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import control_card as card
@@ -30,33 +28,25 @@ from isentrope_dashboard.components.basics import chip
 from isentrope_dashboard.components.control_card import Fields
 from isentrope_dashboard.components.control_effects import (
     LATEST,
-    cap_of,
-    dead_before_push,
-    expected_action,
-    hold_in_words,
     latest_control,
-    measured_step,
     name_of,
 )
 from isentrope_dashboard.figures import what_if
-from isentrope_dashboard.figures.chart import EMPTY
+from isentrope_dashboard.figures.chart import Scale
 from isentrope_dashboard.figures.panel import NEXT_STEPS
-from isentrope_dashboard.formatting import describe
+from isentrope_dashboard.formatting import change, describe, number, percent, short_label
 from isentrope_dashboard.live import NEWS, Api, Part, Values
-from isentrope_dashboard.pages.charts import read_metric, read_scale
+from isentrope_dashboard.pages.charts import read_scale
+from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import RunDetail
+from isentrope_wire.answers import RunDetail, Status
 from isentrope_wire.control import Control, Scope
-from isentrope_wire.control_answers import ControlVersion, RunControl, WhatIfAnswer
+from isentrope_wire.control_answers import ControlVersion, RunControl
 from isentrope_wire.control_answers import State as ControlState
-from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.hold_decision import clipping_method
 from isentrope_wire.methods import SUGGESTED, Method, method_named
-from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, HOLD_GAIN
 
-STEPS: Final = 10
-"""Last steps whose mean the what-if shows: the tokens of one step alone scatter by half."""
 HISTORY: Final = 20
 CLOSED, NEWEST = "control-closed", "control-newest"
 PARAMETERS = {"parameter": ALL}
@@ -184,7 +174,6 @@ def _register_browser(app: Dash) -> None:
         Output(card.CLIPPED, "children"),
         Output(card.CLIPPED_SPREAD, "children"),
         Output(card.CHANGE, "children"),
-        Output(card.CHANGE_UNIT, "children"),
         Output(card.ENTROPY, "children"),
         Input(card.PREVIEW, "data"),
         *(Input(name, prop) for name, prop in _FIELDS.values()),
@@ -288,11 +277,10 @@ def _register_judge(app: Dash, api: Api) -> None:
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
-                diagnosis = await client.ask(calls.diagnosis(run.id))
                 if base is None or (base["version"] < run.control.version and not _touched(fields, base)):
                     set_props(card.FILL, {"data": _as_it_is(run)})
                     return nothing
-                return nothing | await _judged(client, view, run, diagnosis, fields, base)
+                return nothing | await _judged(client, view, run, fields, base)
         except ApiError as error:
             return nothing | {"note": str(error)}
 
@@ -310,47 +298,82 @@ def _touched(fields: Fields, base: Mapping[str, Any]) -> bool:
 
 
 async def _judged(
-    client: AsyncClient,
-    view: View,
-    run: RunDetail,
-    diagnosis: Diagnosis,
-    fields: Fields,
-    base: Mapping[str, Any],
+    client: AsyncClient, view: View, run: RunDetail, fields: Fields, base: Mapping[str, Any]
 ) -> dict[str, Any]:
     newer = _newer(run.control, base)
-    # Without curves: all that the browser needs for methods without thresholds.
-    preview: dict[str, Any] = {"entropy": diagnosis.entropy, "sides": None}
     try:
         wanted = card.control_of(fields)
     except ConfigurationError as error:
         status = newer or chip("Not complete", "watch")
-        return {"status": status, "note": str(error), "blocked": True, "preview": preview}
+        unchanged = await client.ask(calls.preview(run.id, Control()))
+        return {
+            "status": status,
+            "note": str(error),
+            "blocked": True,
+            "preview": {"entropy": _short(unchanged.entropy)},
+        }
     # The pushed version may have been refused since: then what counts is the active one.
     before = Control.from_document(base["document"]) if newer else reference(run.control).control
     changes = changed_names(wanted, before)
-    status = newer or status_chip(run.control, len(changes))
-    newest = {} if run.step is None else (await client.ask(calls.step(run.id, run.step))).scalars
-    answer: dict[str, Any] = {"status": status, "blocked": not changes, "preview": preview, "note": ""}
-    if not card.takes_controls(run):
-        answer |= {"status": "", "blocked": True}
-    try:
-        if wanted.method.thresholds:
-            found, answer["preview"] = await _thresholds(client, view, run, diagnosis, wanted)
-        else:
-            found = None
-            if wanted.hold is None and wanted.method != Method.NONE:
-                answer["note"] = (
-                    f"{wanted.method.label} {wanted.method.does}: no preview, its effect shows after a push."
-                )
-        if wanted.held is not None:
-            answer["note"] = await _hold(client, run, wanted, newest, diagnosis.early_level)
-    except ApiError as error:
-        # No step so far, or one without what-if sums.
-        return answer | {"note": str(error)}
-    dead = dead_before_push(wanted, newest, found if wanted.held is None else None)
-    if dead and wanted.method != Method.NONE and card.takes_controls(run):
-        answer["note"] = html.Span(["Can't act if pushed: ", " ".join(dead)], className="warning")
-    return answer
+    takes = card.takes_controls(run)
+    found, scale = await asyncio.gather(
+        client.ask(calls.preview(run.id, wanted, curves=wanted.hold is None)), read_scale(client, run.id, view)
+    )
+    note: Any = "" if found.pace is not None and wanted.hold is None else found.message
+    if found.warnings and takes:
+        note = html.Span(["Can't act if pushed: ", " ".join(found.warnings)], className="warning")
+    if wanted.hold is None and wanted.method == Method.NONE:
+        note = ""
+    active = (run.control.active or run.control).control
+    is_new = takes and run.status == Status.RUNNING and bool(changed_names(wanted, active))
+    return {
+        "status": (newer or status_chip(run.control, len(changes))) if takes else "",
+        "note": note,
+        "blocked": not changes or not takes,
+        "preview": shown_preview(found, wanted, view.scheme, scale, run.step if is_new else None),
+    }
+
+
+def shown_preview(found: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None) -> dict[str, Any]:
+    """What the browser shows of an answer: numbers in words, the plot, and the lines of the next steps.
+
+    Args:
+        found: the server's answer.
+        wanted: the form's control.
+        scheme: of the page.
+        scale: of the charts' axis.
+        step: the newest, where the lines are shown.
+    """
+    ahead = None if found.forecast is None else found.forecast.entropy[-1]
+    spread = "" if found.clip_fraction_std is None else f" ± {percent(found.clip_fraction_std)}"
+    pace = None if found.pace is None else found.pace.value
+    shown: dict[str, Any] = {
+        "words": [percent(found.clip_fraction), spread, change(pace), number(ahead)],
+        "entropy": _short(found.entropy),
+    }
+    if found.curves is not None and found.unchanged is not None:
+        width = what_if.reach(wanted.mu_low, wanted.mu_high)
+        shown |= what_if.plotted(found.curves, found.unchanged.value, width)
+        shown["figure"] = what_if.what_if_figure(found.curves, found.unchanged.value, scheme, width)
+    if step is not None and found.forecast is not None:
+        ends = [scale.at(step), scale.at(step + NEXT_STEPS)]
+        label = f"with {short_label(wanted, None)}"
+        course = found.forecast
+        shown["lines"] = {
+            "chart-entropy": _line([scale.at(at) for at in course.step], course.entropy, label, number(ahead)),
+            "chart-change": _line(ends, [pace, pace], label, change(pace)),
+            "chart-clip": _line(ends, [found.clip_fraction] * 2, label, percent(found.clip_fraction)),
+        }
+    return shown
+
+
+def _short(entropy: float | None) -> str:
+    """As it is typed into the field of a hold's target."""
+    return "" if entropy is None or not math.isfinite(entropy) else f"{entropy:.3g}"
+
+
+def _line(x: Sequence[float], y: Sequence[float | None], label: str, words: str) -> dict[str, Any] | None:
+    return None if None in y else {"x": list(x), "y": list(y), "label": label, "words": words}
 
 
 def _newer(control: RunControl, base: Mapping[str, Any]) -> Component | None:
@@ -373,77 +396,6 @@ def status_chip(control: RunControl, changes: int) -> Component:
         return chip("As started")
     since = "" if active.applied_step is None else f" since step {active.applied_step:,}"
     return chip(f"v{active.version} active{since}", "ok", symbol="check")
-
-
-async def _thresholds(
-    client: AsyncClient, view: View, run: RunDetail, diagnosis: Diagnosis, wanted: Control
-) -> tuple[WhatIfAnswer, dict[str, Any]]:
-    """The last steps under the form's thresholds, and what the plot and the browser need."""
-    active = (run.control.active or run.control).control
-    curves, found, scale = await asyncio.gather(
-        client.ask(_what_if(run.id, wanted, curve=True)),
-        client.ask(_what_if(run.id, wanted, curve=False)),
-        read_scale(client, run.id, view),
-    )
-    now = what_if.unclipped(curves)
-    if active.method.thresholds and active.hold is None:
-        running = await client.ask(_what_if(run.id, active, curve=False))
-        now = running.unit_predicted_change if curves.gain is None else running.predicted_change or 0.0
-    elif (active.hold is not None or active.method != Method.NONE) and curves.gain is not None:
-        # No thresholds tell what such a control does: the mean of what was predicted under it.
-        first = max(0, (run.step or 0) - STEPS + 1)
-        predicted = await read_metric(client, run.id, ENTROPY_PREDICTED_CHANGE, from_step=first)
-        now = fmean([value for value in predicted.value if math.isfinite(value)] or [now])
-    width = what_if.reach(wanted.mu_low, wanted.mu_high)
-    preview = what_if.preview(curves, now, diagnosis.entropy, width) | {
-        "figure": what_if.what_if_figure(curves, now, view.scheme, width),
-        "slope": diagnosis.slope,
-        "label": wanted.method.label,
-        "changed": wanted.hold is None and bool(changed_names(wanted, active)),
-        "exact": {
-            "low": wanted.mu_low,
-            "high": wanted.mu_high,
-            "clipped": found.clip_fraction,
-            "clippedStd": found.clip_fraction_std,
-            "change": found.unit_predicted_change if found.gain is None else found.predicted_change,
-        },
-        "ahead": None
-        if run.step is None or not card.takes_controls(run)
-        else [scale.at(run.step), scale.at(run.step + NEXT_STEPS)],
-    }
-    return found, preview
-
-
-def _what_if(run_id: str, control: Control, *, curve: bool) -> Call[WhatIfAnswer]:
-    """The last steps under a control, or both curves of its method and scope, each with the other side off."""
-    return calls.what_if(
-        run_id,
-        method=str(control.method),
-        scope=str(control.scope),
-        steps=STEPS,
-        curve=curve,
-        mu_low=None if curve else control.mu_low,
-        mu_high=None if curve else control.mu_high,
-        max_fraction=None if curve else cap_of(control),
-        denominator="keep" if curve else str(control.value("denominator")),
-    )
-
-
-async def _hold(
-    client: AsyncClient, run: RunDetail, wanted: Control, newest: Mapping[str, float], early_level: float | None
-) -> str:
-    """What the probe would decide next, in one sentence."""
-    entropy = newest.get(ENTROPY_MEAN)
-    if entropy is None:
-        return "The entropy of the newest step is not known yet."
-    found, whole = await asyncio.gather(
-        client.ask(calls.what_if(run.id, method=str(clipping_method(wanted)), curve=False, sums=True)),
-        client.ask(calls.series(run.id, ENTROPY_MEAN, points=200)),
-    )
-    columns = whole.series.get(ENTROPY_MEAN, EMPTY)
-    highest = max((value for value in columns.max or columns.value if math.isfinite(value)), default=math.inf)
-    measured = measured_step(newest, entropy, found, early_level, highest)
-    return hold_in_words(wanted, measured, expected_action(wanted, measured, held=HOLD_GAIN in newest))
 
 
 def _register_push(app: Dash, api: Api) -> None:

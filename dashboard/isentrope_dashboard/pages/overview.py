@@ -19,7 +19,7 @@ from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components.basics import icon, row, sparkline, text, with_symbols
 from isentrope_dashboard.components.header import STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
-from isentrope_dashboard.figures.panel import NEXT_STEPS, Forecast, Shown
+from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.formatting import MISSING, change, number, percent, short_label
 from isentrope_dashboard.live import Part, Values
@@ -48,7 +48,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         Readings(early.series.get(name, EMPTY), shown.columns(name), newest.series.get(name, EMPTY)) for name in KPIS
     ]
     if is_live:
-        shown = replace(shown, forecasts=forecasts(diagnosis, shown))
+        shown = replace(shown, forecasts=await forecasts(client, run, diagnosis))
     figures, absent = charts.draw(OVERVIEW, shown)
     nothing = "None was reported" if run.status.is_over else ""
     return {
@@ -60,49 +60,26 @@ async def read(client: AsyncClient, view: View) -> Values:
     }  # fmt: skip
 
 
-def forecasts(diagnosis: Diagnosis, shown: Shown) -> list[Forecast]:
-    """Where the entropy goes: at its present slope, and with the suggested control; for some steps after a control was
-    applied, where it would have gone without it, and where it was predicted to go with it."""
-    entropy = shown.columns(ENTROPY_MEAN)
-    newest = next((item for item in shown.history if item.version > 0 and item.applied_step is not None), None)
-    if newest is not None and newest.verdict is not None and newest.applied_step in entropy.step:
-        start = newest.applied_step
-        if (diagnosis.step or 0) - start <= NEXT_STEPS:
-            at = entropy.value[entropy.step.index(start)]
-            slopes, clipped = newest.verdict.slope, newest.verdict.clip_fraction
-            return [
-                *_forecast("without it", start, at, slopes.before),
-                *_forecast("predicted", start, at, slopes.predicted, clip_fraction=clipped.predicted, helps=True),
-            ]
-    if diagnosis.step is None:
-        return []
-    suggestion, slope = diagnosis.suggestion, diagnosis.slope
-    ends = (diagnosis.slope_low, diagnosis.slope_high)
-    lines = _forecast("unchanged", diagnosis.step, diagnosis.entropy, slope, ends)
-    if suggestion is None or slope is None or suggestion.change_before is None or suggestion.change_after is None:
+async def forecasts(client: AsyncClient, run: RunDetail, diagnosis: Diagnosis) -> list[Forecast]:
+    """Where the entropy goes: unchanged, and under the suggested control."""
+    pace = None if diagnosis.pace is None else diagnosis.pace.value
+    lines = [Forecast(label="unchanged", course=diagnosis.forecast, pace=pace)]
+    if diagnosis.suggestion is None:
         return lines
-    # What the prediction says of the control, on the course that was observed.
-    gained = suggestion.change_after - suggestion.change_before
-    label = f"with {short_label(Control.from_document(suggestion.control), None)}"
-    return lines + _forecast(
-        label, diagnosis.step, diagnosis.entropy, slope + gained, clip_fraction=suggestion.clip_fraction, helps=True,
-        name="suggested",
-    )  # fmt: skip
-
-
-def _forecast(
-    label: str,
-    start: int,
-    entropy: float | None,
-    slope: float | None,
-    ends: tuple[float | None, float | None] = (None, None),
-    **known: Any,
-) -> list[Forecast]:
-    """One line; none where its numbers are not known."""
-    if entropy is None or slope is None or not math.isfinite(entropy + slope):
-        return []
-    low, high = ends
-    return [Forecast(label=label, start=start, entropy=entropy, slope=slope, slope_low=low, slope_high=high, **known)]
+    control = Control.from_document(diagnosis.suggestion.control)
+    found = await client.ask(calls.preview(run.id, control))
+    unchanged = pace if found.unchanged is None else found.unchanged.value
+    return [
+        replace(lines[0], pace=unchanged),
+        Forecast(
+            label=f"with {short_label(control, None)}",
+            course=found.forecast,
+            pace=None if found.pace is None else found.pace.value,
+            clip_fraction=found.clip_fraction,
+            helps=True,
+            name="suggested",
+        ),
+    ]
 
 
 async def layout(_client: AsyncClient, _view: View) -> Component:
@@ -142,6 +119,13 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         cure = [html.B(head + colon), rest]
     elif diagnosis.verdict is not None:
         cure = [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
+    score = diagnosis.forecast_score
+    if score is not None and diagnosis.forecast is not None:
+        off, nothing = number(score.mean_error), number(score.unchanged_error)
+        words = (
+            f"Forecasts of {score.horizon} steps were off by {off} nats on average; that nothing changes, by {nothing}."
+        )
+        cure.append(html.Div(words, className="dim small"))
     buttons: list[Any] = []
     if diagnosis.cause is not None:
         buttons.append(html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"}))
