@@ -5,7 +5,6 @@
 - `trl_step.py`: a TRL step with a probe attached and without
 - `numerics.py`: errors of ours and of peers against float64
 - `delivery.py`: a step from the training loop to a reader, in turns with other trackers (`tracker_step.py`)
-- `alert_quality.py`: how early alerts are raised, and how often without cause, on runs of known truth
 - `collapse_and_cure.py`: the reference run, whose entropy collapses, and Clip_V of the same seed
 - `what_if.py`: what a step's curve showed, and what the next step had
 

@@ -13,7 +13,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
 from tests.benchmarks import (
-    alert_quality,
     collapse_and_cure,
     delivery,
     numerics,
@@ -24,7 +23,7 @@ from tests.benchmarks import (
 )
 
 _OF_COST = (token_scores, observed_step, trl_step, numerics, delivery)
-_OF_QUALITY = (alert_quality, collapse_and_cure, what_if)
+_OF_QUALITY = (collapse_and_cure, what_if)
 BENCHMARKS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in (*_OF_COST, *_OF_QUALITY)}
 
 
