@@ -248,6 +248,24 @@ def test_from_a_quarter_lost_there_is_something_to_do(lost: float) -> None:
     Control.from_document(suggestion.control)
 
 
+def test_a_recovery_is_not_stopped() -> None:
+    back = run(lambda step: 0.6 if step < 4 else 0.1 + 0.002 * step, 60, last=last(4.0))
+    answer = diagnose(back)
+    assert answer.pace is not None
+    assert answer.pace.low > 0
+    assert answer.suggestion is not None
+    assert answer.suggestion.control["hold"] is not None
+
+
+def test_two_steps_have_no_early_level() -> None:
+    assert diagnose(run(collapse, 2)).early_level is None
+    assert diagnose(run(collapse, 3)).early_level == collapse(2)
+    late = Measured(
+        step=900, first_step=1, early_entropies=[3.0, 2.0, 1.0], entropies=dict.fromkeys(range(401, 901), 1.0)
+    )
+    assert diagnose(late).early_level == 2.0
+
+
 def test_nothing_is_suggested_where_nothing_is_needed_or_one_is_on_its_way() -> None:
     assert diagnose(run(collapse, 8, last=last())).suggestion is None  # healthy
     asked = Control(method="clip_v", mu_low=1.2, mu_high=1.2, scope="decreasing")

@@ -137,6 +137,10 @@ def test_without_a_gain_nothing_is_decided() -> None:
     verdict = verdict_on(version(CLIP), values, {}, {}, end=79)
     assert verdict is not None
     assert (verdict.outcome, verdict.without, verdict.promised) == (Outcome.UNDECIDED, None, None)
+    assert verdict.message.startswith("Not judged")
+    plain = verdict_on(version(Control()), values, {}, {}, end=79)
+    assert plain is not None
+    assert plain.message == "Clips nothing: 0.0000 nats a step, over 50 steps."
 
 
 def test_one_odd_step_does_not_move_the_slope() -> None:

@@ -177,7 +177,8 @@ class Measured:
             return None
         first = min(self.first_step or 0, finite[0][0])
         course = Course(age=max(0, finite[0][0] - first))
-        for value in self.early_entropies:
+        # Where the first steps are among those that are added, the course finds its early level by itself.
+        for value in self.early_entropies if course.age else ():
             course.early.add(value)
         applied = sorted(self.applied_steps, reverse=True)
         for step, value in finite:
@@ -387,8 +388,8 @@ def _suggestion(state: _State, why: str) -> Suggestion | None:
     if not urgent or measured.status.is_over or state.course is None or lost is None or measured.target is not None:
         return None
     found = None
-    direction = state.direction or (-1 if lost > 0 else 1)
-    if state.direction:
+    direction = -1 if lost > 0 else 1
+    if state.direction * lost < 0:  # what comes back needs no threshold
         found = _threshold(state, why)
     if found is None and abs(lost) >= 1 - WATCH_LEFT and not _has_its_time(state):
         found = _hold_here(state, direction, why)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, count, pairwise
 from statistics import fmean, median
 
+from isentrope_wire.control import Method
 from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, Verdict
 from isentrope_wire.diagnosis.course import LEAST_POINTS, OVER_LEFT
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
@@ -142,7 +143,7 @@ def verdict_on(
         realised=None if realised is None else realised.value,
         without=without,
         left=left,
-        message=_in_words(outcome, given, left, realised, without, targets is not None),
+        message=_in_words(version, outcome, given, left, realised, without),
     )
 
 
@@ -179,18 +180,22 @@ def _mean(values: Mapping[int, float], first: int, last: int) -> float | None:
 
 
 def _in_words(
+    version: ControlVersion,
     outcome: Outcome,
     steps: int,
     left: float | None,
     realised: Estimate | None,
     without: float | None,
-    is_hold: bool,
 ) -> str:
-    if is_hold:
+    if version.hold is not None:
         return _HOLDS[outcome]
-    if outcome == Outcome.UNDECIDED or realised is None or without is None:
-        if steps < LEAST_POINTS:
-            return f"Too early to say: judged after {PROMISED_STEPS} steps."
+    if steps < LEAST_POINTS or realised is None:
+        return f"Too early to say: judged after {PROMISED_STEPS} steps."
+    if version.method == Method.NONE:
+        return f"Clips nothing: {_pace(realised.value)} nats a step, over {steps} steps."
+    if without is None:
+        return "Not judged: what it adds to each step is not known while the gain is not."
+    if outcome == Outcome.UNDECIDED:
         return "Too early to say: the entropy scatters more than it moves."
     change = "fall" if without < 0 else "rise"
     beside = f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
