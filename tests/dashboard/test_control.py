@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 
 from isentrope.client import calls
+from isentrope_dashboard.components import control_card as card
 from isentrope_dashboard.components import control_effects
 from isentrope_dashboard.components.control_card import Fields, chosen, control_of, fields_of, has_form, why_closed
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
 from isentrope_dashboard.formatting import change, number, percent
 from isentrope_dashboard.pages import control
-from isentrope_wire.answers import Me, Status, TokenScope
+from isentrope_wire.answers import Alert, Me, Status, TokenScope
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Compared, ControlVersion, Outcome, State, Verdict, version_before
 from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
+from isentrope_wire.reports import AlertLevel
 from tests.dashboard.conftest import Site
 
 
@@ -207,6 +209,18 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     ):
         assert words in shown
     assert "Revert" not in texts(control_effects.latest_control([newest, first], is_over=False, may_push=False))
+
+
+def test_alerts_of_all_kinds_are_on_the_page() -> None:
+    known: dict[str, Any] = {"recorded_at": 1.0, "cause": None, "evidence": {}, "suggestion": None}
+    alerts = [
+        Alert(step=9, kind=kind, level=AlertLevel.WATCH, message=f"What {kind} found.", **known) for kind in card.KINDS
+    ]
+    shown = texts(card.alert_rows(alerts))
+    for alert in alerts:
+        assert alert.message in shown
+        assert card.KINDS[alert.kind] in shown
+    assert texts(card.alert_rows([])) == "No alert was raised."
 
 
 def test_a_pending_control_counts_down_to_its_expiry() -> None:

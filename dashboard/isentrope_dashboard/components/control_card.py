@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,14 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import card, icon, plot, row, text
+from isentrope_dashboard.components.basics import card, chip, icon, plot, row, spacer, text
+from isentrope_dashboard.formatting import count
 from isentrope_dashboard.formatting import parameter as written
-from isentrope_wire.answers import Me, RunDetail, TokenScope
+from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
 from isentrope_wire.control import Control, HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
+from isentrope_wire.reports import AlertLevel
 
 METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
@@ -44,6 +46,18 @@ CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
     "control-clipped", "control-clipped-spread", "control-change", "control-entropy",
 )  # fmt: skip
 
+ALERTS, ALERTS_SHOWN = "control-alerts", 4
+KINDS = {
+    "collapse": "Collapse",
+    "explosion": "Explosion",
+    "self_check": "Tokens were not drawn as scored",
+    "prediction": "Prediction is of no use",
+    "dead_knob": "A parameter can't act",
+    "zero_advantage": "Most groups teach nothing",
+    "not_finite": "NaN or infinite values",
+    "left_out": "Something was left out",
+}
+"""Of alerts, in words."""
 FIRST_MU = 1.0
 """Of both sides, when a method with thresholds is chosen."""
 WHAT_IF_HEIGHT = 153
@@ -308,6 +322,17 @@ def form_class(method: Method) -> str:
 def control_card(*body: Component) -> Component:
     """The card around the form, or around the reason why there is none."""
     return card(*body, title="Control", name="control", id="control", **{"aria-label": "Control"})
+
+
+def alert_rows(alerts: Sequence[Alert]) -> list[Component]:
+    """The newest alerts of all kinds: step, level and kind in words, what was found."""
+    rows = []
+    for alert in alerts:
+        tone = "act" if alert.level == AlertLevel.ACT else "watch"
+        head = row(chip(alert.level.capitalize(), tone), text(KINDS.get(alert.kind, alert.kind), "strong"), spacer(),
+                   text(f"step {count(alert.step)}", "dim small num"))  # fmt: skip
+        rows.append(html.Div([head, html.Div(alert.message, className="dim small")], className="alert-row"))
+    return rows or [html.P("No alert was raised.", className="dim small none")]
 
 
 def _mu(component: str, label: Any, value: object) -> Component:

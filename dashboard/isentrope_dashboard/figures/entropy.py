@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,9 +48,12 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     if target.step:
         chart.line(target, name="held target", color=ink["hold"], width=1.5, dash="2px,2px", written=_nats)
     chart.line(entropy, name="entropy", color=ink["iris"], written=_nats)
-    values = dict(zip(entropy.step, entropy.value, strict=True))
+    values = {
+        mark.step: entropy.value[min(bisect_left(entropy.step, mark.step), len(entropy.step) - 1)]
+        for mark in shown.marks
+    }
     for mark in shown.marks:
-        if mark.kind != "control" and mark.step in values:
+        if mark.kind != "control" and entropy.step[0] <= mark.step <= entropy.step[-1]:
             color = ink["act" if mark.kind == "act" else "upper"]
             chart.dot(mark.step, values[mark.step], color, symbol="triangle-up", text=html.escape(mark.text))
             if shown.share(chart.scale.at(mark.step)) > LEVEL_LABELS_SHARE:

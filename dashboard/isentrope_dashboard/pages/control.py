@@ -80,16 +80,18 @@ def reference(control: RunControl) -> ControlVersion:
 async def read(client: AsyncClient, view: View) -> Values:
     """Why there is no form, if so, and the newest control."""
     run_id = view.run_id or ""
-    run, me, history = await asyncio.gather(
+    run, me, history, alerts = await asyncio.gather(
         client.ask(calls.run(run_id)),
         client.ask(calls.me()),
         client.newest(calls.control_history(run_id), HISTORY),
+        client.newest(calls.alerts(run_id), card.ALERTS_SHOWN),
     )
     closed = card.why_closed(run, me)
     return {
         CLOSED: _closed(run, closed),
         NEWEST: known(run.control),
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
+        card.ALERTS: card.alert_rows(alerts),
     }
 
 
@@ -121,7 +123,8 @@ async def layout(client: AsyncClient, view: View) -> Component:
     audit = html.A("All in Audit", href="?tab=audit", className="small", **{"data-tab": "audit"})
     newest = plain_card(html.Div(id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control")
     body = card.control_card(*form, why)
-    return html.Div([dcc.Store(id=NEWEST), body, newest], className="control-column")
+    alerts = plain_card(html.Div(id=card.ALERTS), title="Alerts", name="latest")
+    return html.Div([dcc.Store(id=NEWEST), body, newest, alerts], className="control-column")
 
 
 PART = Part(name="control", read=read, layout=layout, properties={NEWEST: "data"}, is_slow=True)
