@@ -126,7 +126,7 @@ def verdict_on(
     elif given < LEAST_POINTS or realised is None or without is None:
         outcome, left = Outcome.UNDECIDED, None
     else:
-        outcome, left = _outcome(realised, without)
+        outcome, left = outcome_of(realised, without)
     predicted = version.predicted
     promised = None if predicted is None or predicted.pace is None else predicted.pace.value
     return Verdict(
@@ -147,7 +147,7 @@ def verdict_on(
     )
 
 
-def _outcome(realised: Estimate, without: float) -> tuple[Outcome, float | None]:
+def outcome_of(realised: Estimate, without: float) -> tuple[Outcome, float | None]:
     """What became of the pace that would have come, and the share of it that is left."""
     margin = (realised.high - realised.low) / 2
     if without == 0 or margin > _CERTAIN * abs(without):

@@ -3,6 +3,7 @@
     runs/KEY/settings.json   what determines it
     runs/KEY/series.npz      every scalar and histogram of its reports, by step
     runs/KEY/notes.json      labels and alerts, by step
+    runs/KEY/promise.json    of a control that is pushed on the way: what was promised
     runs/KEY/timing.npz      scalars that measure time or delivery
     runs/KEY/made.json       when, where and by which versions it was made
 
@@ -30,11 +31,17 @@ from numpy.typing import NDArray
 
 import isentrope
 from isentrope.transport import InMemoryTransport, MakeMessage, ReadyMessage, Transport, open_transport
+from isentrope_trainer.loop import StepResult
 from isentrope_trainer.reference_run import shown_settings, train_reference_policy
 from isentrope_trainer.reproduce.settings import RunSettings
 from isentrope_wire import environment
 from isentrope_wire.control import CAPABILITIES
+from isentrope_wire.control_answers import PredictedEffect
+from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, predicted_effect
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.metrics import ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE
+from isentrope_wire.numbers import document_of, read
 from isentrope_wire.reports import ControlSnapshot, RunStarted, StepReport
 
 Series = NDArray[np.float64]
@@ -139,6 +146,12 @@ class Run:
         return loaded
 
     @cached_property
+    def promise(self) -> PredictedEffect | None:
+        """What was promised of the control that was pushed; None where nothing could be."""
+        document = json.loads((self.folder / "promise.json").read_text(encoding="utf-8"))
+        return None if document is None else read(PredictedEffect, document)
+
+    @cached_property
     def made(self) -> dict[str, Any]:
         """When, where and by which versions it was made."""
         loaded: dict[str, Any] = json.loads((self.folder / "made.json").read_text(encoding="utf-8"))
@@ -181,9 +194,15 @@ def make_run(settings: RunSettings, tags: Sequence[str] = (), *, report: bool = 
     started, cpu = time.time(), time.process_time()
     kept = InMemoryTransport()
     transport = _AlsoToServer(kept, settings, tags) if report else kept
+
+    def push(_probe: isentrope.Probe, result: StepResult) -> None:
+        if result.step == settings.pushed_after:
+            kept.set_control(ControlSnapshot(version=1, control=settings.control, author="", requested_at=started))
+
     train_reference_policy(
         settings.training,
-        settings.control,
+        isentrope.Control() if settings.pushed_after else settings.control,
+        follow=push,
         policy_config=settings.policy,
         warm_start=settings.warm_start,
         transport=transport,
@@ -206,9 +225,11 @@ def make_run(settings: RunSettings, tags: Sequence[str] = (), *, report: bool = 
         for report in reports
     ]
     steps = np.array([report.step for report in reports])
+    promised = {"promise.json": _json(document_of(_promise(reports, settings)))} if settings.pushed_after else {}
     return RunFiles(
         settings.key,
-        {
+        promised
+        | {
             "settings.json": _json(settings.document()),
             "series.npz": _npz({"steps": steps, **_columns(results), **_histograms(reports)}),
             "notes.json": _json(notes),
@@ -216,6 +237,16 @@ def make_run(settings: RunSettings, tags: Sequence[str] = (), *, report: bool = 
             "made.json": _json(made),
         },
     )
+
+
+def _promise(reports: Sequence[StepReport], settings: RunSettings) -> PredictedEffect | None:
+    """What the page says of the control when it is pushed."""
+    course, before = Course(), [report for report in reports if report.step <= settings.pushed_after]
+    for one in before:
+        course.add(one.step, one.scalars[ENTROPY_MEAN], observed=one.scalars.get(ENTROPY_OBSERVED_CHANGE))
+    sums = [one.what_if for one in before[-EFFECT_STEPS:] if one.what_if is not None]
+    last = LastSteps(sums=sums, gain=before[-1].scalars.get(ENTROPY_GAIN))
+    return predicted_effect(settings.control, last, course)
 
 
 class _AlsoToServer:
@@ -254,8 +285,8 @@ class _AlsoToServer:
         self._sent.put(ReadyMessage(self._kept.messages[-1]))
         return taken
 
-    def requested_control(self) -> None:
-        return None
+    def requested_control(self) -> ControlSnapshot | None:
+        return self._kept.requested_control()
 
     def close(self, timeout_seconds: float = 1.0) -> None:
         self._kept.close()

@@ -31,7 +31,8 @@ class RunSettings:
 
     training: TrainingConfig
     control: isentrope.Control = field(default_factory=isentrope.Control)
-    """Active from the first step on."""
+    pushed_after: int = 0
+    """The step after which `control` is pushed; 0: it is active from the first step on."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     threads: int = 1
@@ -46,6 +47,7 @@ class RunSettings:
             "policy": dataclasses.asdict(self.policy),
             "warm_start": dataclasses.asdict(self.warm_start),
             "threads": self.threads,
+            **({"pushed_after": self.pushed_after} if self.pushed_after else {}),
         }
 
     @property
@@ -97,6 +99,7 @@ class RunSettings:
         words = [str(self.control.method) if self.control.hold is None else "hold"]
         words += [f"{name}={document[name]:g}" for name in ("mu_low", "mu_high") if document.get(name) is not None]
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
+        words += [f"pushed_after={self.pushed_after}"] if self.pushed_after else []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(dataclasses.replace(self.training, loss=self.training.effective_loss()), usual)
         return " ".join(words)

@@ -1,0 +1,161 @@
+"""What is promised of a control when it is pushed, against a run that goes on without it from the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+import isentrope
+from isentrope_trainer.reproduce.drawing import Picture, look, panels
+from isentrope_trainer.reproduce.evidence import pearson
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
+from isentrope_trainer.reproduce.runs import Run
+from isentrope_trainer.reproduce.settings import Plan, RunSettings
+from isentrope_wire.control_answers import Outcome
+from isentrope_wire.diagnosis.effect import PROMISED_STEPS
+from isentrope_wire.diagnosis.verdict import outcome_of, slope_of
+from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY_MEAN
+
+STATES, LENGTH = (30, 90), 30
+"""Steps after which a control is pushed, and steps under it."""
+HELPED = 0.5
+"""Of the pace without the control: what is left where it helped."""
+WITHOUT = "none"
+
+
+class Fork(NamedTuple):
+    """One control from one state, in nats a step."""
+
+    promised: float | None
+    """What it was to add to each step; None: it has no preview."""
+    came: float
+    """Pace under it less the pace without."""
+    without: float
+    helped: bool
+    verdict: bool | None
+    """Whether the verdict after twenty steps says that it helped; None: undecided."""
+
+
+class Forks(Figure):
+    name = "beyond-forks"
+    paper = BEYOND
+    number = "Forks"
+    title = "a control as it was promised and as it came, from one state"
+    claim = (
+        "What the preview of a control promises to add to the entropy's pace is what it adds, beside a run that goes on without it "
+        "from the same state, and the verdict after twenty steps says whether it helped."
+    )
+    chosen_late = (
+        "How much the entropy moves for a nat on own tokens (0.75 before the run shows it) was fixed on such forks."
+    )
+
+    label = "control"
+    partial = True
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        states, length = ((8,), 8) if plan.quick else (STATES, LENGTH)
+        controls = {WITHOUT: isentrope.Control()}
+        for mu in (0.5, 1.0, 2.0, 3.0):
+            for scope in ("all", "decreasing", "negative"):
+                control = isentrope.Control(method="clip_v", mu_low=mu, mu_high=mu, scope=scope)
+                controls[f"Clip_V {mu:g}, {scope}"] = control
+        for mu in (1.0, 2.0):
+            controls[f"Clip_B {mu:g}, all"] = isentrope.Control(method="clip_b", mu_low=mu, mu_high=mu)
+        controls["Clip-Cov 5 %"] = isentrope.Control(method="clip_cov", parameters={"ratio": 0.05, "omega_low": 0.2})
+        controls["KL-Cov 5 %"] = isentrope.Control(method="kl_cov", parameters={"k": 0.05})
+        if plan.quick:
+            controls = {name: controls[name] for name in (WITHOUT, "Clip_V 1, decreasing")}
+        return {
+            f"{name} from {state}": replace(
+                plan.run(control, steps=state + length, evaluation=None), pushed_after=state
+            )
+            for state in states
+            for name, control in controls.items()
+        }
+
+    def draw(self, results: Results) -> Picture:
+        picture, (panel,) = panels(1, 1, height=3.4)
+        shown = [(one.promised, one.came) for one in self._forks(results).values() if one.promised is not None]
+        promised, came = np.array(shown, dtype=float).reshape(-1, 2).T
+        style = look(1)
+        panel.plot(promised, came, style.marker, color=style.color, markersize=4)
+        ends = [float(came.min()), float(came.max())] if shown else [0.0, 1.0]
+        panel.plot(ends, ends, color="#888888", linewidth=0.8)
+        panel.set(xlabel="promised, nats a step", ylabel="came, nats a step")
+        return picture
+
+    def table(self, results: Results) -> list[dict[str, object]]:  # type: ignore[override]
+        return [{"control": label, "seed": seed} | one._asdict() for (label, seed), one in self._forks(results).items()]
+
+    def checks(self, results: Results) -> list[Check]:
+        forks = list(self._forks(results).values())
+        shown = [one for one in forks if one.promised is not None]
+        promised = np.array([one.promised for one in shown], dtype=float)
+        came, vanilla = np.array([one.came for one in shown]), float(np.mean([abs(one.without) for one in forks]))
+        known = np.abs(promised) > 0.1 * vanilla
+        sign = float(np.mean((promised > 0)[known] == (came > 0)[known]))
+        error, ratio = float(np.mean(np.abs(promised - came))), float(promised @ came / (promised @ promised))
+        decided = [one for one in forks if one.verdict is not None]
+        agree = sum(one.verdict == one.helped for one in decided)
+        test = f"{len(shown)} forks, r = {pearson(promised, came):.2f}"
+        noise = "A slope over thirty steps has a standard error of a third of the pace without a control."
+        return [
+            Check(statement="the sign is right in 95 %", holds=sign >= 0.95, number=f"{sign:.2f}", test=test),
+            Check(
+                statement="the mean error is below a tenth of the pace without a control",
+                holds=error < 0.1 * vanilla,
+                number=f"{error:.5f} against {vanilla:.5f} nats a step",
+                test=test,
+                reason=noise,
+            ),
+            Check(
+                statement="0.9 to 1.1 of the promised effect comes",
+                holds=0.9 <= ratio <= 1.1,
+                number=f"{ratio:.2f}",
+                test=f"{test}, least squares through 0",
+                reason="Under a control the scores change, and large effects get smaller.",
+            ),
+            Check(
+                statement="the verdict agrees in nine of ten",
+                holds=bool(decided) and agree >= 0.9 * len(decided),
+                number=f"{agree} of {len(decided)}, {len(forks) - len(decided)} undecided",
+                test="against the share that is left of the pace without the control, at most half or not",
+                reason=noise,
+            ),
+        ]
+
+    def _forks(self, results: Results) -> dict[tuple[str, int], Fork]:
+        """By control with its state, and seed."""
+        runs = {(label, run.seed): run for label, of in self.finished(results).items() for run in of}
+        found = {}
+        for (label, seed), run in runs.items():
+            name, _, state = label.partition(" from ")
+            without = runs.get((f"{WITHOUT} from {state}", seed))
+            if name != WITHOUT and without is not None:
+                found[label, seed] = fork(run, without)
+        return found
+
+
+def fork(run: Run, without: Run) -> Fork:
+    """Compare a run with the one without a control."""
+    after = run.steps > run.settings.pushed_after
+    paces = [np.polyfit(run.steps[after], one.series(ENTROPY_MEAN)[after], 1)[0] for one in (run, without)]
+    judged = after & (run.steps <= run.settings.pushed_after + PROMISED_STEPS)
+    slope = slope_of(run.steps[judged].tolist(), run.series(ENTROPY_MEAN)[judged].tolist())
+    added = run.series(ENTROPY_GAIN)[judged] * run.series(CHANGE_BY_INTERVENTION)[judged]
+    assert slope is not None, "there are as many steps"
+    outcome, left = outcome_of(slope, slope.value - float(np.nanmean(added)))
+    promise = run.promise
+    return Fork(
+        promised=None if promise is None else promise.change,
+        came=float(paces[0] - paces[1]),
+        without=float(paces[1]),
+        helped=bool(paces[0] / paces[1] <= HELPED),
+        verdict=None if outcome == Outcome.UNDECIDED else left is not None and left <= HELPED,
+    )
+
+
+FIGURES = (Forks(),)
