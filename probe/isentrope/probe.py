@@ -169,7 +169,11 @@ class Probe:
         self._trackers = Trackers(self.config.trackers if is_tracked else (), self.run_id)
         self._transport = transport if transport is not None else transport_of(begun)
         # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
-        self._reports = ReportBuilder(texts, lambda: self._transport.statistics().scalars(), page=page_of(self.config))
+        self._reports = ReportBuilder(
+            texts,
+            lambda: self._transport.statistics().scalars(),
+            page=page_of(self.config) if transport is None else "",
+        )
         self._hold = HoldController()
         self._guard = Guard()
         self._stopwatch = Stopwatch()

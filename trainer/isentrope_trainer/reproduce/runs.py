@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import platform
 import shutil
@@ -192,6 +193,8 @@ def make_run(settings: RunSettings, tags: Sequence[str] = (), *, report: bool = 
             there is not applied: it would make another run.
     """
     started, cpu = time.time(), time.process_time()
+    # Alerts are among the results; a line for each in the terminal would hide how far the figures are.
+    logging.getLogger("isentrope.step_report").setLevel(logging.ERROR)
     kept = InMemoryTransport()
     transport = _AlsoToServer(kept, settings, tags) if report else kept
 
