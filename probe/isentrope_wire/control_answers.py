@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Literal
 
 from isentrope_wire.control import Control, ControlFields, Scope
 from isentrope_wire.numbers import Answer, Number
-from isentrope_wire.what_if import WhatIfSums
 
 
 class State(StrEnum):
@@ -242,9 +240,6 @@ class RunControl(ControlVersion):
     """What each rank made of the newest version."""
 
 
-Denominator = Literal["keep", "shrink"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveColumns(Answer):
     """The step at every bin edge of one side, as columns of one length; exact there."""
@@ -279,13 +274,7 @@ class WhatIfAnswer(Answer):
     scope: Scope
     mu_low: float | None
     mu_high: float | None
-    max_fraction: float | None
-    denominator: Denominator
-    not_included: list[str]
-    """Parameters of the method that the answer does not consider."""
     tokens: int
-    capped: bool
-    """Whether max_fraction binds, so that moving the thresholds changes nothing."""
     clip_fraction: float
     """Share of the step's tokens that these thresholds would have clipped."""
     clip_fraction_std: float | None
@@ -303,8 +292,6 @@ class WhatIfAnswer(Answer):
     unclipped_unit_predicted_change: Number
     """With no threshold at all."""
     curve: WhatIfCurves | None
-    sums: WhatIfSums | None
-    """The step's tokens in bins, from which every threshold and scope can be answered; null unless asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -294,10 +294,7 @@ class Client(Connection):
         method: str | None = None,
         step: int | None = None,
         steps: int | None = None,
-        max_fraction: float | None = None,
-        denominator: str = "keep",
         curve: bool | None = None,
-        sums: bool = False,
     ) -> WhatIfAnswer:
         """What other thresholds would have done to a step: share of clipped tokens, predicted entropy change.
 
@@ -308,10 +305,7 @@ class Client(Connection):
             method: One with thresholds; None: the step's own if it has them, else the one that suggestions prefer.
             step: None: the newest that can answer.
             steps: The mean over so many steps, the last of them `step`; None: one.
-            max_fraction: At most this share of the tokens is clipped, those furthest beyond their threshold.
-            denominator: keep, or shrink: the mean is over the tokens that are kept, not over all.
             curve: Also the columns over all thresholds; None: only when no threshold is given.
-            sums: Also the sums from which `isentrope_wire.hold_decision` decides a held entropy.
         """
         return self.ask(
             calls.what_if(
@@ -322,10 +316,7 @@ class Client(Connection):
                 method=method,
                 step=step,
                 steps=steps,
-                max_fraction=max_fraction,
-                denominator=denominator,
                 curve=curve,
-                sums=sums or None,
             )
         )
 

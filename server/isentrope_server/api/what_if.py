@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import islice
 from statistics import fmean, stdev
 from typing import Annotated
@@ -21,10 +20,10 @@ from isentrope_server.store.reports.attachments import StoredWhatIf
 from isentrope_server.store.reports.steps import StoredStep
 from isentrope_server.store.runs import Run
 from isentrope_wire.control import Scope
-from isentrope_wire.control_answers import CurveColumns, Denominator, WhatIfAnswer, WhatIfCurves
+from isentrope_wire.control_answers import CurveColumns, WhatIfAnswer, WhatIfCurves
 from isentrope_wire.methods import METHODS, SUGGESTED, threshold_methods
 from isentrope_wire.metrics import ENTROPY_GAIN
-from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
+from isentrope_wire.what_if import EDGES, WhatIfCurve
 
 router = APIRouter(tags=["control"])
 
@@ -32,23 +31,11 @@ Mu = Annotated[
     float | None,
     Query(ge=0, allow_inf_nan=False, description="In standard deviations; not given: that side does not clip."),
 ]
-MaxFraction = Annotated[
-    float | None,
-    Query(
-        gt=0,
-        le=1,
-        allow_inf_nan=False,
-        description="At most this share of the tokens is clipped, those furthest beyond their threshold.",
-    ),
-]
 Steps = Annotated[
     int, Query(ge=1, le=50, description="The mean over so many steps that can answer, the last of them the step.")
 ]
 _PASSED_OVER = 3
 """Of so many times the wanted steps: not every step need have sums."""
-NOT_INCLUDED = ("epsilon_low", "epsilon_high", "zero_advantage")
-"""Parameters of such methods that the answer ignores: two depend on the ratio, which the sums do not contain, and
-tokens with A = 0 change only what a mean divides by."""
 
 
 def _with_thresholds(method: str | None) -> str | None:
@@ -74,19 +61,13 @@ async def get_what_if(
             json_schema_extra={"enum": threshold_methods()},
         ),
     ] = None,
-    max_fraction: MaxFraction = None,
-    denominator: Annotated[
-        Denominator, Query(description="shrink: the mean is over the tokens that are kept, not over all.")
-    ] = "keep",
     curve: Annotated[bool | None, Query(description="Default: only when no threshold is given.")] = None,
-    sums: Annotated[bool, Query(description="Also the sums that all answers about the step are read from.")] = False,
 ) -> WhatIfAnswer:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
     Of several steps the means by their tokens, with the gain of the newest; steps without sums are passed over.
 
-    Limits on the ratio and `zero_advantage` are ignored; a cap is counted over the step's own tokens, by the gate over those of the step
-    before. Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded
+    A method's other parameters are ignored: `POST control/preview` counts a cap and a denominator. Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded
     between.
 
     404 `what_if_missing`: the step was reported without the sums that could answer.
@@ -97,9 +78,8 @@ async def get_what_if(
     curves = [WhatIfCurve(one.sums, scope, METHODS[chosen]) for one in found]
     gain = _gain(stored)
     tokens = [one.sums.tokens for one in found]
-    asked = _Asked(curves, tokens, gain, max_fraction, shrink=denominator == "shrink")
+    asked = _Asked(curves, tokens, gain)
     point = asked.at(mu_low, mu_high)
-    counted = reduce(WhatIfSums.merge, (one.sums for one in found))
     return WhatIfAnswer(
         step=found[0].step,
         steps=len(found),
@@ -107,11 +87,7 @@ async def get_what_if(
         scope=scope,
         mu_low=mu_low,
         mu_high=mu_high,
-        max_fraction=max_fraction,
-        denominator=denominator,
-        not_included=list(NOT_INCLUDED),
-        tokens=counted.tokens,
-        capped=point.capped,
+        tokens=sum(tokens),
         clip_fraction=point.clip_fraction,
         clip_fraction_std=point.clip_fraction_std,
         unit_predicted_change=point.unit_predicted_change,
@@ -122,7 +98,6 @@ async def get_what_if(
         unit_predicted_change_bound=point.unit_predicted_change_bound,
         unclipped_unit_predicted_change=asked.at(None, None).unit_predicted_change,
         curve=_curves(asked, mu_low, mu_high) if wanted else None,
-        sums=counted if sums else None,
     )
 
 
@@ -137,25 +112,18 @@ class _Point:
     predicted_change_std: float | None
     clip_fraction_bound: float
     unit_predicted_change_bound: float
-    capped: bool
-    """In every step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The sums of steps and the parameters, to be evaluated at thresholds."""
+    """The sums of steps, to be evaluated at thresholds."""
 
     steps: Sequence[WhatIfCurve]
     tokens: Sequence[int]
     gain: float | None
-    max_fraction: float | None
-    shrink: bool
 
     def at(self, mu_low: float | None, mu_high: float | None) -> _Point:
-        found = [
-            step.at(mu_low, mu_high, max_fraction=self.max_fraction, shrink_denominator=self.shrink)
-            for step in self.steps
-        ]
+        found = [step.at(mu_low, mu_high) for step in self.steps]
         fractions = [one.clip_fraction for one in found]
         units = [one.unit_predicted_change for one in found]
         unit, unit_std = self._mean(units), _std(units)
@@ -167,7 +135,6 @@ class _Asked:
             predicted_change_std=None if self.gain is None or unit_std is None else abs(self.gain) * unit_std,
             clip_fraction_bound=self._mean([one.clip_fraction_bound for one in found]),
             unit_predicted_change_bound=self._mean([one.unit_predicted_change_bound for one in found]),
-            capped=all(one.capped for one in found),
         )
 
     def _mean(self, values: Sequence[float]) -> float:

@@ -1,0 +1,58 @@
+"""A run under a control is compared with one without it, from the step at which the control was pushed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from isentrope_trainer.reproduce.beyond.forks import fork
+from isentrope_trainer.reproduce.runs import Run
+from isentrope_trainer.reproduce.settings import RunSettings
+from isentrope_trainer.settings import TrainingConfig
+from isentrope_wire.control import Control
+
+
+def made(pace: float, added: float, promised: float | None = 0.004) -> Run:
+    """Falls by 0.005 nats a step for 30 steps, then moves at a pace; a control adds so much to each step."""
+    steps = np.arange(1, 61)
+    entropies = 1 - 0.005 * np.minimum(steps, 30) + pace * np.maximum(steps - 30, 0)
+    entropies += 0.0004 * (-1.0) ** steps
+    series: dict[str, Any] = {
+        "entropy/mean": entropies,
+        "entropy/gain": np.full(60, 0.5),
+        "change/by_intervention": np.where(steps > 30, 2 * added, np.nan),
+    }
+    promise = None if promised is None else SimpleNamespace(change=promised)
+    run = SimpleNamespace(
+        steps=steps, series=series.__getitem__, settings=SimpleNamespace(pushed_after=30), promise=promise
+    )
+    return cast(Run, run)
+
+
+WITHOUT = made(-0.004, 0.0)
+
+
+def test_what_came_is_the_difference_of_the_paces() -> None:
+    found = fork(made(-0.001, 0.003), WITHOUT)
+    assert found.promised == 0.004
+    assert found.came == pytest.approx(0.003, rel=0.05)
+    assert found.without == pytest.approx(-0.004, rel=0.05)
+    assert (found.helped, found.verdict) == (True, True)
+
+
+@pytest.mark.parametrize(("pace", "helped"), [(-0.0038, False), (0.0, True), (0.002, True)])
+def test_the_verdict_is_compared_with_what_the_other_run_did(pace: float, helped: bool) -> None:
+    found = fork(made(pace, pace + 0.004, promised=None), WITHOUT)
+    assert (found.helped, found.verdict, found.promised) == (helped, helped, None)
+
+
+def test_a_run_whose_control_is_pushed_on_the_way_has_a_key_of_its_own() -> None:
+    control = Control(method="clip_v", mu_low=1.0)
+    plain = RunSettings(training=TrainingConfig(), control=control)
+    pushed = RunSettings(training=TrainingConfig(), control=control, pushed_after=30)
+    assert plain.key != pushed.key
+    assert "pushed_after" not in plain.document()
+    assert "pushed_after=30" in str(pushed)
