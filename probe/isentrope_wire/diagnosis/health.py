@@ -93,8 +93,6 @@ class Diagnosis(Answer):
     """The next fifty steps, if the control stays as it is; null before the tenth step and of a run that is over."""
     forecast_score: ForecastScore | None
     """How far the run's earlier forecasts were off; null before one of twenty steps could be compared."""
-    halving_steps: int | None
-    """Steps until half of the entropy is left by the forecast, in one digit; null where it does not come to that."""
     steps_to_three_quarters_lost: int | None
     """Steps until a quarter of the early level is left, in one digit; null where the forecast does not come to that, 0 where
     it is."""
@@ -216,7 +214,6 @@ def diagnose(measured: Measured) -> Diagnosis:
         pace=state.pace,
         forecast=None if course is None or is_over else course.forecast(),
         forecast_score=None if course is None else course.score,
-        halving_steps=None if is_over else state.steps_until(0.5),
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
         message=message,
@@ -362,21 +359,13 @@ class _State:
         newest = entropies[max(entropies)] if entropies else 0.0
         return None if math.isfinite(newest) else newest
 
-    def steps_until(self, share: float) -> int | None:
-        """Until this share of the entropy is left, in one digit."""
-        found = None if self.course is None or self.direction >= 0 else self.course.steps_until(share)
-        return None if found is None else _one_digit(found)
-
     def steps_to_quarter(self) -> int | None:
-        """Until a quarter of the early level is left."""
-        if self.share_lost is None or self.direction >= 0:
+        """Until a quarter of the early level is left, in one digit."""
+        if self.share_lost is None or self.course is None or self.direction >= 0:
             return None
         left = 1 - self.share_lost
-        return 0 if left <= 0.25 else self.steps_until(0.25 / left)
-
-
-def _one_digit(count: float) -> int:
-    return int(float(f"{max(count, 1.0):.0e}"))
+        found = 0.0 if left <= 0.25 else self.course.steps_until(0.25 / left)
+        return None if found is None else int(float(f"{found:.0e}"))
 
 
 # ---- suggestion ------------------------------------------------------------------------------------------------------
