@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion
-from isentrope_wire.methods import METHODS
+from isentrope_wire.methods import METHODS, Method
 from isentrope_wire.metrics import Metric, Show
 
 MISSING = "–"
@@ -147,7 +147,7 @@ def _changes(new: Control, old: Control) -> list[tuple[str, str, str]]:
 def short_label(new: Control, old: Control | None) -> str:
     """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`. Empty when nothing changed."""
     parts = []
-    if old is None or new.method != old.method:
+    if (old is None or new.method != old.method) and (new.held is None or new.method != Method.NONE):
         parts.append(method(new.method))
     same_method = old is not None and new.method == old.method
     sides = (("µ₋", new.mu_low, old and old.mu_low), ("µ₊", new.mu_high, old and old.mu_high))
@@ -163,7 +163,7 @@ def short_label(new: Control, old: Control | None) -> str:
     parameters = [] if old is None else [(name, after) for name, _, after in _changes(new, old) if name in names]
     parts += ["parameters"] if len(parameters) > 1 else [f"{name} {after}" for name, after in parameters]
     if new.held != (old and old.held):
-        parts.append(f"hold {OFF if new.held is None else new.held.target_in_words}")
+        parts.append(f"Hold {OFF if new.held is None else new.held.target_in_words}")
     return " · ".join(parts)
 
 

@@ -127,6 +127,14 @@ def test_a_hold_is_judged_by_its_target_whenever_that_is(
     assert judge(realised, control=control, target=target, steps=steps).outcome == outcome
 
 
+def test_a_hold_that_reached_its_target_late_has_reached_it() -> None:
+    entropies = {step: min(0.6, 0.2 + 0.005 * (step - 21)) for step in range(21, 171)}
+    hold = version(Control(hold={"target_entropy": 0.6}))
+    verdict = verdict_on(hold, entropies, {}, {}, targets=dict.fromkeys(entropies, 0.6), end=170)
+    assert verdict is not None
+    assert (verdict.outcome, verdict.judged_steps) == (Outcome.REACHED, 150)
+
+
 def test_only_an_applied_and_pushed_version_has_a_verdict() -> None:
     for known in ({"applied_step": None}, {"version": 0}):
         assert verdict_on(version(CLIP, **known), {1: 0.6}, {}, {}, end=1) is None

@@ -114,7 +114,8 @@ def verdict_on(
     if applied is None or version.version == 0:
         return None
     steps = sum(applied <= step <= end for step in entropies)
-    given = judged_after(steps) or (steps if is_over else 0)
+    # A hold is judged by where it is now.
+    given = steps if targets is not None else judged_after(steps) or (steps if is_over else 0)
     # The entropy of the step that it was applied at is still that of the steps before, so it is where the slope begins.
     under = [step for step in sorted(entropies) if applied <= step <= end][: given or None]
     last = under[-1] if under else applied
