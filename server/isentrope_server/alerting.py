@@ -1,7 +1,7 @@
 """Sends alerts to people who are not looking at the pages: by webhook, Slack, mail ..., through the Apprise library.
 
 A task looks for new alerts every few seconds, so that nothing waits for it while reports are stored. The database
-is the queue: an alert is due at a destination until `notified` has its run, kind and level as sent. So each is sent once,
+is the queue: an alert is due at a destination until `notified` has its run, kind, level and step as sent. So each is sent once,
 also after a restart, and by one of several servers that share a database. An attempt that fails is repeated twice.
 """
 

@@ -83,7 +83,7 @@ def wait_for(receiver: type[Receiver], count: int) -> list[str]:
     return sorted(message["title"] for message in receiver.taken)
 
 
-def test_an_alert_is_sent_once_for_each_kind_and_level(receiver: type[Receiver], tmp_path: Path) -> None:
+def test_each_alert_is_sent_once(receiver: type[Receiver], tmp_path: Path) -> None:
     with server_for(receiver, tmp_path, public_url="https://entropy.example/") as server:
         rank = Rank(server)
         cause = AlertCause(quadrant="change/negative_low", mechanism=None, changes={}, message="unlikely tokens fall.")
@@ -91,12 +91,15 @@ def test_an_alert_is_sent_once_for_each_kind_and_level(receiver: type[Receiver],
         send(rank, 1, alert(cause=cause, suggestion=control))
         send(rank, 2, alert(), alert("not_finite", ACT))
         send(rank, 3, alert(level=ACT))
-        titles = wait_for(receiver, 3)
+        send(rank, 90, alert(level=ACT))  # a further halving
+        titles = wait_for(receiver, 5)
         name = server.http.get(rank.path).json()["name"]
     assert titles == [
         f"Act: collapse in {name}, step 3",
+        f"Act: collapse in {name}, step 90",
         f"Act: not_finite in {name}, step 2",
         f"Watch: collapse in {name}, step 1",
+        f"Watch: collapse in {name}, step 2",
     ]
     first = next(message for message in receiver.taken if message["title"].endswith("step 1"))
     assert first["type"] == "warning"

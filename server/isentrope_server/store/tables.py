@@ -305,6 +305,7 @@ notified = Table(
     _run_key(primary_key=True),
     Column("kind", String(64), primary_key=True),
     Column("level", String(8), primary_key=True),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("destination", String(32), primary_key=True),  # a hash: the address may hold a password
     Column("attempts", Integer, nullable=False),
     Column("tried_at", Double, nullable=False),

@@ -174,7 +174,12 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
         limit: the most to return.
     """
     alert, done = alerts.c, notified.c
-    same = (done.run_key == alert.run_key, done.kind == alert.kind, done.level == alert.level)
+    same = (
+        done.run_key == alert.run_key,
+        done.kind == alert.kind,
+        done.level == alert.level,
+        done.step == alert.step,
+    )
     over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
     query = (
         select(alerts, runs.c.id.label("run_id"), shown_name.label("run_name"))
@@ -183,11 +188,10 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
         .where(~exists().where(*same, done.destination == destination, over))
         .order_by(alert.recorded_at, alert.number)
     )
-    first: dict[tuple[int, str, str], DueNotice] = {}
-    for row in connection.execute(query):
-        notice = DueNotice(run_key=row.run_key, run_id=row.run_id, run_name=row.run_name, alert=_alert(row))
-        first.setdefault((row.run_key, row.kind, row.level), notice)
-    return list(first.values())[:limit]
+    return [
+        DueNotice(run_key=row.run_key, run_id=row.run_id, run_name=row.run_name, alert=_alert(row))
+        for row in connection.execute(query.limit(limit))
+    ]
 
 
 def claim_notice(connection: Connection, notice: DueNotice, destination: str, *, now: float) -> bool:
@@ -199,6 +203,7 @@ def claim_notice(connection: Connection, notice: DueNotice, destination: str, *,
             "run_key": notice.run_key,
             "kind": notice.alert.kind,
             "level": notice.alert.level,
+            "step": notice.alert.step,
             "destination": destination,
         }
         connection.execute(insert(notified).values(**values, attempts=1, tried_at=now, sent=False))
@@ -220,6 +225,7 @@ def _of_notice(notice: DueNotice, destination: str) -> ColumnElement[bool]:
         row.run_key == notice.run_key,
         row.kind == notice.alert.kind,
         row.level == notice.alert.level,
+        row.step == notice.alert.step,
         row.destination == destination,
     )
 
