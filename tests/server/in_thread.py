@@ -25,7 +25,7 @@ from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 _BUILDING = threading.Lock()
 """Pydantic parses the sources of answers, and in CPython 3.11 two threads that parse at once may get a SystemError (gh-106905)."""
 
-# Each app builds the models of its answers anew at their first request, from docstrings that pydantic reads from the source:
+# Each app builds the models of its answers again at their first request, from docstrings that pydantic reads from the source:
 # finding a class there parses its whole file, half a second of each server's life.
 inspect.getsourcelines = functools.cache(inspect.getsourcelines)  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""The audit trail has every change with the name and the token of whoever made it; names of tokens."""
+"""The audit trail has every change with the name and the token of its author; names of tokens."""
 
 from __future__ import annotations
 

@@ -213,6 +213,16 @@ def test_what_a_control_adds_is_added_to_each_step() -> None:
     assert wider.high[-1] > found.high[-1]
 
 
+def test_a_band_is_finite_and_above_0_where_nearly_no_entropy_is_left() -> None:
+    course, _, _ = walked([0.7**step for step in range(60)])
+    found = course.forecast(0.01, 0.5)
+    assert found is not None
+    assert all(
+        0 <= low <= middle <= high < math.inf
+        for low, middle, high in zip(found.low, found.entropy, found.high, strict=True)
+    )
+
+
 def test_steps_to_come_are_where_the_forecast_is() -> None:
     course, _, _ = walked([falling(30)(step) for step in range(40)])
     steps = course.steps_until(0.6)

@@ -142,7 +142,7 @@ class AlertWatch:
         """
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._parts.append(change_parts(finite))
-        if what_if is not None:
+        if what_if is not None and what_if.tokens:
             self._what_if.append(what_if)
         found: dict[str, _Finding | None] = {
             **{

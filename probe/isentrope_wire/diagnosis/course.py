@@ -252,18 +252,14 @@ class Course:
         """
         if self.steps < _LEAST_FORECAST:
             return None
-        now, ahead = self.entropy, range(1, AHEAD + 1)
-        middles = [self.ahead(steps, change) for steps in ahead]
-        widths = [
-            math.hypot(width, _NORMAL_95 * error * steps / now)
-            for steps, width in zip(ahead, self._widths(), strict=True)
-        ]
-        return EntropyForecast(
-            step=[self.step + steps for steps in ahead],
-            entropy=middles,
-            low=[middle * math.exp(-width) for middle, width in zip(middles, widths, strict=True)],
-            high=[middle * math.exp(width) for middle, width in zip(middles, widths, strict=True)],
-        )
+        found = EntropyForecast(step=[], entropy=[], low=[], high=[])
+        for steps, width in enumerate(self._widths(), 1):
+            middle, by_control = self.ahead(steps, change), _NORMAL_95 * error * steps
+            found.step.append(self.step + steps)
+            found.entropy.append(middle)
+            found.low.append(max(middle - math.hypot(middle * (1 - math.exp(-width)), by_control), 0.0))
+            found.high.append(middle + math.hypot(middle * (math.exp(width) - 1), by_control))
+        return found
 
     def ahead(self, steps: int, change: float = 0.0) -> float:
         """The entropy after so many steps, in nats; `change` is what a control adds to every step."""
@@ -382,7 +378,7 @@ class Course:
         further = way * self._reach(self.rate)
         is_sure = 1 - left >= _NOISES * self._noise() * math.sqrt(math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS))
         is_expected = (
-            left <= WATCH_LEFT and further >= MOVES and gone + further - self._widths()[-1] >= -math.log(ACT_LEFT)
+            left <= WATCH_LEFT and further >= MOVES and gone + further - _SURE * self._widths()[-1] >= -math.log(ACT_LEFT)
         )
         state.expected = state.expected + 1 if is_expected else 0
         is_level = way * self._reach(self.rate + way * _NORMAL_95 * self.rate_error) < MOVES

@@ -2,14 +2,14 @@
 
 What would have come is the pace that came less what the control added to each step: the measured part of the unit prediction
 that it made, times the gain. So a run that slows down by itself credits no control. All steps since it was applied count,
-and the verdict is given after 20 of them and again after 50, 100, 200 ...
+up to 5 000, and the verdict is given after 20 of them and again after 50, 100, 200 ...
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations, count, pairwise
+from itertools import combinations, pairwise
 from statistics import fmean, median
 
 from isentrope_wire.control import Method
@@ -20,6 +20,8 @@ from isentrope_wire.numbers import decimals_of, fixed, percent
 
 STOPPED, NO_EFFECT = 0.25, 0.75
 """Of the pace that would have come: what is left of it where a control stopped the change, and where it had no effect."""
+_REVISED = (PROMISED_STEPS, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+"""Steps under a control after which its verdict is given, and given again."""
 _CERTAIN = 0.5
 """Of that pace: an interval that is wider to each side decides nothing."""
 _MOST_POINTS = 40
@@ -31,14 +33,8 @@ _NORMAL_95 = 1.6449
 
 
 def judged_after(steps: int) -> int:
-    """The number of steps that a verdict after so many is made of: 20, 50, 100, 200, 500 ...; 0 before the twentieth."""
-    marks = (factor * 10**power for power in count(1) for factor in (1, 2, 5) if factor * 10**power >= PROMISED_STEPS)
-    given = 0
-    for mark in marks:
-        if mark > steps:
-            return given
-        given = mark
-    raise AssertionError
+    """The number of steps that a verdict after so many is made of: 20, 50, 100 ... 5 000; 0 before the twentieth."""
+    return max((mark for mark in _REVISED if mark <= steps), default=0)
 
 
 def slope_of(steps: Sequence[int], values: Sequence[float]) -> Estimate | None:
