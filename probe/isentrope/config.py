@@ -19,6 +19,9 @@ from isentrope_wire.codec import JSON_NESTING, is_deeper
 from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
 
 Mode = Literal["online", "offline", "disabled"]
+Coupling = Literal["last_block", "model"]
+"""Whose weights the entropy's gradient is of: those of the last of the model's repeated blocks, whose backward pass is a small
+part of the model's; or all."""
 ThresholdSource = Literal["auto", "first_pass", "previous_step", "micro_batch"]
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -49,6 +52,9 @@ class ProbeConfig:
     batch. previous_step: all tokens of the step before. micro_batch: the tokens of the same `gate` call, on this rank.
     auto: the first of these that is known; so a loop without a first pass uses the step before, and micro_batch in its
     first step."""
+    coupling: Coupling | None = None
+    """What a coupled prediction is made by, see `isentrope.coupling`. None: there is none."""
+    coupling_every: int = 1
     trackers: tuple[Tracker, ...] = ()
     """Trackers that get the scalars of rank 0's reports, too. In mode disabled nothing is sent anywhere."""
 
@@ -74,6 +80,11 @@ class ProbeConfig:
         if self.threshold_source not in get_args(ThresholdSource):
             known = ", ".join(get_args(ThresholdSource))
             raise ConfigurationError(f"threshold_source must be one of {known}; got {self.threshold_source!r}.")
+        if self.coupling not in (None, *get_args(Coupling)):
+            known = ", ".join(get_args(Coupling))
+            raise ConfigurationError(f"coupling must be one of {known}, or None; got {self.coupling!r}.")
+        if self.coupling_every < 1:
+            raise ConfigurationError(f"coupling_every must be at least 1, got {self.coupling_every}.")
         if self.planned_steps is not None and self.planned_steps < 1:
             raise ConfigurationError(f"planned_steps must be at least 1, got {self.planned_steps}.")
 
@@ -87,6 +98,8 @@ class ProbeConfig:
         mode: str | None,
         planned_steps: int | None,
         threshold_source: ThresholdSource,
+        coupling: Coupling | None = None,
+        coupling_every: int = 1,
         rank_and_world_size: tuple[int, int] | None = None,
         trackers: object = None,
     ) -> ProbeConfig:
@@ -99,6 +112,8 @@ class ProbeConfig:
             mode: None: `ISENTROPE_MODE`, or online.
             planned_steps: as the field.
             threshold_source: as the field.
+            coupling: None: `ISENTROPE_COUPLING`, or none.
+            coupling_every: as the field.
             rank_and_world_size: of the process group whose ranks share these settings. None: there is no such group, and
                 RANK and WORLD_SIZE count as torchrun sets them.
             trackers: see `requested_trackers`.
@@ -124,6 +139,8 @@ class ProbeConfig:
             token=environment.token(),
             planned_steps=planned_steps,
             threshold_source=threshold_source,
+            coupling=coupling or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),
+            coupling_every=coupling_every,
             trackers=requested_trackers(trackers),
         )
 

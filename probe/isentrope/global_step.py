@@ -20,7 +20,7 @@ from isentrope.statistics.covariance import (
 )
 from isentrope.statistics.mismatch import MISMATCH_SUMS
 from isentrope.statistics.moments import ThresholdStatistics
-from isentrope.statistics.step import DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
+from isentrope.statistics.step import COUPLED_PREDICTION, DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 
@@ -71,6 +71,8 @@ def rank_vector(
     *,
     centre: tuple[Tensor, Tensor] | None = None,
     loss_scale: float | Tensor = 1.0,
+    unseen: Tensor | None = None,
+    coupled: Tensor | None = None,
 ) -> Float64[Tensor, " numbers"]:
     """The vector of this rank's step, float64, on the device of its tokens.
 
@@ -83,12 +85,25 @@ def rank_vector(
         thresholds: What the step's what-if is counted from; None: each micro-batch itself.
         centre: Mean log p and mean A of the step before, over all ranks.
         loss_scale: What the gradients that were read are to be divided by.
+        unseen: See `StepTokens`.
+        coupled: See `StepTokens`.
     """
     header = RankHeader(step, 1, failures, len(batches))
     device = batches[0].mask.device if batches else device
     if not any(batch.mask.numel() for batch in batches):
-        return LAYOUT.pack(header, None, device)
-    tokens = StepTokens(batches, entropies_after, thresholds=thresholds, centre=centre, loss_scale=loss_scale)
+        vector = LAYOUT.pack(header, None, device)
+        if coupled is not None:  # of this rank's shards
+            vector[LAYOUT.place[COUPLED_PREDICTION]] = coupled
+        return vector
+    tokens = StepTokens(
+        batches,
+        entropies_after,
+        thresholds=thresholds,
+        centre=centre,
+        loss_scale=loss_scale,
+        unseen=unseen,
+        coupled=coupled,
+    )
     return LAYOUT.pack(header, tokens, device)
 
 

@@ -32,13 +32,13 @@ from isentrope_wire.hold_decision import (
 )
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
     ENTROPY_PREDICTED_CHANGE,
     ENTROPY_PREDICTION_R2,
     ENTROPY_PREDICTION_SIGN_AGREEMENT,
     ENTROPY_UNIT_PREDICTED_CHANGE,
     REWARD_MEAN,
     EarlyLevel,
+    measured_change,
 )
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
@@ -365,7 +365,7 @@ class HoldController:
         self._guard_reward(step, scalars.get(REWARD_MEAN, math.nan))
         if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
             return
-        observed, predicted = (scalars.get(name) for name in (ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE))
+        observed, predicted = measured_change(scalars), scalars.get(ENTROPY_PREDICTED_CHANGE)
         memory = self._memory
         with self._lock:
             memory.compared_steps += observed is not None and predicted is not None

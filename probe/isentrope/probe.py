@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -29,8 +30,9 @@ import torch
 from torch import Tensor
 
 from isentrope.checkpoint import Memory, resume, state_of
-from isentrope.config import ProbeConfig, ThresholdSource
+from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
+from isentrope.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
 from isentrope.distributed import OneRank, RankExchange, ranks_of
 from isentrope.errors import ConfigurationError, InputError
 from isentrope.global_step import rank_vector
@@ -67,7 +69,7 @@ from isentrope.statistics.contributions import REWARD
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
-from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
+from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update, observing
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
@@ -102,6 +104,8 @@ class Probe:
         planned_steps: int | None = None,
         mode: str | None = None,
         threshold_source: ThresholdSource = "auto",
+        coupling: Coupling | None = None,
+        coupling_every: int = 1,
         tags: Sequence[str] = (),
         group: ProcessGroup | None = None,
         counts: bool = True,
@@ -119,6 +123,10 @@ class Probe:
             planned_steps: for the progress shown.
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
             threshold_source: see `ProbeConfig.threshold_source`.
+            coupling: predict each step from the entropy's own gradient, which needs an `optimizer` and scores after the update
+                in `step`: by the weights of the model's last block ("last_block"), or by all ("model"). Default:
+                `ISENTROPE_COUPLING`, or none: from the theory of free logits.
+            coupling_every: steps from one such gradient to the next: one more backward pass over what is scored.
             tags: words to find the run by; at most 50 of 100 characters.
             group: the ranks that gate tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
@@ -150,6 +158,8 @@ class Probe:
                 mode=mode,
                 planned_steps=planned_steps,
                 threshold_source=threshold_source,
+                coupling=coupling,
+                coupling_every=coupling_every,
                 rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),
                 trackers=trackers,
             )
@@ -183,6 +193,8 @@ class Probe:
         self._ledger, self._counts = TokenLedger(), counts
         self._basis = SelectionBasis(self.config.threshold_source)
         self._ranks = RankExchange(ranks or OneRank(), self._basis)
+        self._coupling = EntropyGradient.of(self.config)
+        self._unseen = UnseenTokens()
         self._logged: dict[str, float | Tensor] = {}
         self._known_names: set[str] = set()
         self._process = os.getpid()
@@ -507,6 +519,7 @@ class Probe:
         optimizer: Optimizer | None = None,
         rescore: Callable[[], RescoredTokens] | None = None,
         *,
+        unseen: Callable[[], RescoredTokens] | None = None,
         learning_rates: LearningRates | None = None,
         loss_scale: float | Tensor = 1.0,
         clip_factor: float | Tensor | None = None,
@@ -518,9 +531,13 @@ class Probe:
                 warning is logged once.
             optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
                 call `scheduler.step()` after this, for the rate is that of the update just made.
-            rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
-                `gate` call in the same order (or the only one). Gives the observed entropy change. Default: what the
-                `gate` calls were given.
+            rescore: called under no_grad, or with gradient for a coupled prediction; returns TokenScores of the same tokens
+                under the updated policy, one per `gate` call in the same order (or the only one). Gives the observed entropy
+                change. Default: what the `gate` calls were given.
+            unseen: called likewise; returns TokenScores of tokens that no update is fitted to, without padding: of a few dozen
+                completions of other prompts, say, drawn every ten steps from the policy as it is. Gives the change of the
+                entropy itself, where the same tokens were scored in the step before; a list may hold the old ones and
+                the new ones when they are renewed. Gain, interval and coupled prediction are then of these.
             learning_rates: what the update was made with, where a scheduler has been called since. Default: the
                 optimiser's as they are.
             loss_scale: what the loss was multiplied by before backward, and the gradients divided by after it, as a
@@ -544,7 +561,7 @@ class Probe:
                 clip_factor = None if clip_factor is None else loggable("clip_factor", clip_factor)
                 self._check_step(step, batches)
                 if batches or not alone:
-                    what_if_source, sums = self._measured(step, batches, rescore, loss_scale)
+                    what_if_source, sums = self._measured(step, batches, rescore, unseen, optimizer, loss_scale)
                 self._hold.end_step()
                 if self._ranks.leads and not alone:
                     # On its own a process decides when the next step begins: more numbers have arrived by then.
@@ -563,7 +580,7 @@ class Probe:
             measured = None if sums is None else self._ranks.numbers_of_ranks()
             reported_from = time.perf_counter()
             self._stopwatch.seconds += reported_from - started
-            self._report(step, measured, optimizer, learning_rates, clip_factor, what_if_source)
+            self._report(step, measured, optimizer, learning_rates, clip_factor, what_if_source, unseen is not None)
             # Counted with the next step.
             self._stopwatch.seconds = time.perf_counter() - reported_from
             self._guard.settled = True
@@ -722,11 +739,15 @@ class Probe:
         step: int,
         batches: Sequence[TokenBatch],
         rescore: Callable[[], RescoredTokens] | None,
+        unseen: Callable[[], RescoredTokens] | None,
+        optimizer: Optimizer | None,
         loss_scale: float | Tensor,
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
+        coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
-        after = self._rescored(rescore, batches) if has_rescore else None
+        after = self._rescored(rescore, batches, takes_gradient=unseen is None) if has_rescore else None
+        unseen_change = None if unseen is None else self._unseen_change(unseen)
         source, thresholds = self._basis.known(first_call=len(batches) == 1)
         sums = rank_vector(
             step,
@@ -737,22 +758,62 @@ class Probe:
             thresholds,
             centre=None if self._ranks.alone else self._basis.means(),
             loss_scale=loss_scale,
+            unseen=unseen_change,
+            coupled=coupled,
         )
         self._basis.step_closed(self._hold.control, batches, alone=self._ranks.alone)
         return source, sums
 
     def _rescored(
-        self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch]
+        self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch], *, takes_gradient: bool
     ) -> Sequence[Tensor] | None:
-        """Entropies after the update."""
-        started, seconds, after = time.perf_counter(), self._stopwatch.seconds, None
-        with self._guard.protect("re-scoring a step"):
-            after = entropies_after_update(rescore, batches)
-        self._logged[PROBE_RESCORE_SECONDS] = took = time.perf_counter() - started
-        # Another forward pass of the model is not the probe's own time, also where this probe scored it. `step` counts
-        # it, so it is taken off here.
+        """Entropies after the update; of them the gradient for the next prediction, where no unseen tokens give it."""
+        with self._scoring_again("re-scoring a step"):
+            recorded = self._recorded() if takes_gradient else nullcontext
+            after = entropies_after_update(rescore, batches, recorded)
+            if takes_gradient:
+                # A rank without tokens takes part in the backward pass of a model that the ranks share.
+                masks = [batch.mask for batch in batches] or [one.isfinite() for one in after]
+                mean = mean_entropy(after, masks)
+                self._coupled(lambda coupling: coupling.learn(mean, OWN_WEIGHT))
+            return [one.detach() for one in after]
+        return None
+
+    def _unseen_change(self, unseen: Callable[[], RescoredTokens]) -> Tensor | None:
+        """See `UnseenTokens.change`; the gradient for the next prediction is of the newest ones."""
+        with self._scoring_again("scoring unseen tokens"):
+            with observing(), self._recorded()():
+                scored = scores_in(unseen())
+            if scored:
+                mean = mean_entropy([scored[-1].entropies], [torch.ones_like(scored[-1].logprobs, dtype=torch.bool)])
+                self._coupled(lambda coupling: coupling.learn(mean, 1.0))
+            return self._unseen.change(scored)
+        return None
+
+    def _recorded(self) -> Callable[[], AbstractContextManager[None]]:
+        """Makes the context in which scores carry gradient, in a step that takes one; else one that does nothing."""
+        return nullcontext if self._coupling is None or not self._coupling.is_due else self._coupling.recorded
+
+    def _coupled(self, work: Callable[[EntropyGradient], T]) -> T | None:
+        """Do a part of the coupled prediction; what can't be done ends it, and the theory's prediction goes on."""
+        if self._coupling is not None:
+            try:
+                return work(self._coupling)
+            except ConfigurationError as error:
+                self._coupling = None
+                self._warn_once("coupling", str(error))
+        return None
+
+    @contextmanager
+    def _scoring_again(self, what: str) -> Iterator[None]:
+        """Another forward pass of the model is not the probe's own time, also where this probe scored it; `step` counts it,
+        so it is taken off."""
+        started, seconds = time.perf_counter(), self._stopwatch.seconds
+        with self._guard.protect(what):
+            yield
+        took = time.perf_counter() - started
+        self._logged[PROBE_RESCORE_SECONDS] = took + float(self._logged.get(PROBE_RESCORE_SECONDS, 0.0))
         self._stopwatch.seconds = seconds - took
-        return after
 
     def _report(
         self,
@@ -762,6 +823,7 @@ class Probe:
         learning_rates: LearningRates | None,
         clip_factor: float | Tensor | None,
         what_if_source: str,
+        has_unseen: bool,
     ) -> None:
         momentum = Momentum.of(optimizer)
         beta = None if momentum is None else momentum.beta
@@ -783,6 +845,8 @@ class Probe:
                 learning_rate=learning_rates,
                 clip_factor=clip_factor,
                 what_if_source=what_if_source,
+                has_unseen=has_unseen,
+                coupling=self.config.coupling,
                 failed=self._guard.in_words,
                 learn=None if measured is None else self._hold.learner(beta, learning_rates),
             )

@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, SupportsFloat
@@ -14,6 +15,7 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor
 
+from isentrope.config import Coupling
 from isentrope.errors import InputError
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
@@ -24,6 +26,7 @@ from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
 from isentrope.statistics.mismatch import TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.step import (
+    COUPLED_PREDICTION,
     DISCRIMINATOR,
     ENTROPIES,
     LARGEST_ENTROPY,
@@ -48,13 +51,21 @@ from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
     ENTROPY_SHARE_LOST,
+    ENTROPY_UNSEEN_CHANGE,
     PROBE_FAILED_RANKS,
     PROBE_FAILURES,
     PROBE_RANKS_OUT_OF_STEP,
     TOKEN_EPOCH,
 )
 from isentrope_wire.numbers import document_of, read_exactly
-from isentrope_wire.reports import LIKELY_CAUSE, PREDICTION_BASIS, ControlOutcome, ControlSnapshot, StepReport
+from isentrope_wire.reports import (
+    ENTROPY_GRADIENT,
+    LIKELY_CAUSE,
+    PREDICTION_BASIS,
+    ControlOutcome,
+    ControlSnapshot,
+    StepReport,
+)
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 logger = logging.getLogger(__name__)
@@ -83,6 +94,9 @@ class ClosedStep:
     learning_rate: SupportsFloat | None = None
     clip_factor: SupportsFloat | None = None
     """What clipping multiplied the step's gradient by; None: not known, taken as 1."""
+    coupling: Coupling | None = None
+    has_unseen: bool = False
+    """Whether the loop measures tokens that no update is fitted to, also where this step has no change of them."""
     what_if_source: str = ""
     """Which of THRESHOLD_SOURCES the what-if sums were counted from."""
     failed: str = ""
@@ -222,7 +236,8 @@ class ReportBuilder:
                 rollouts=rollouts_of(found.rows, sums.scale, self._texts),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
-            labels |= {PREDICTION_BASIS: sums.basis, "what_if/source": closed.what_if_source}
+            basis = sums.basis if sums[COUPLED_PREDICTION] is None else ENTROPY_GRADIENT
+            labels |= {PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
             labels |= {LIKELY_CAUSE: cause} if cause else {}
         if sums.tokens:
             dead = dead_knobs(closed.control, _evidence(sums, closed.control, report.what_if))
@@ -276,10 +291,12 @@ class ReportBuilder:
             with self._lock:
                 prediction = self._calibration.step(
                     unit,
-                    scalars.get(ENTROPY_OBSERVED_CHANGE),
+                    scalars.get(ENTROPY_UNSEEN_CHANGE if closed.has_unseen else ENTROPY_OBSERVED_CHANGE),
                     closed.momentum or Momentum(),
                     rate * sums[ENTROPIES].mean,
                     1.0 if closed.clip_factor is None else float(closed.clip_factor),
+                    coupled=sums[COUPLED_PREDICTION],
+                    is_part=closed.coupling == "last_block",
                 )
             scalars |= calibration_scalars(prediction)
         return scalars
@@ -330,30 +347,46 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
     )
 
 
+@contextmanager
+def observing() -> Iterator[None]:
+    """Score inside without gradient; the state of the random generators is restored, so that observing does not change the run."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        yield
+
+
 def entropies_after_update(
-    rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None, batches: Sequence[TokenBatch]
+    rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None,
+    batches: Sequence[TokenBatch],
+    recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Tensor]:
     """Entropies of the step's tokens under the updated policy.
 
-    The state of the random generators is restored afterwards, so that observing does not change the run.
-
     Args:
-        rescore: scores the same tokens again; called under no_grad. None: each batch has its own, or is not measured.
+        rescore: scores the same tokens again. None: each batch has its own, or is not measured.
         batches: of the step.
+        recorded: makes the context of `rescore`, or of the first batch's own.
 
     Returns:
-        One tensor per batch, of its tokens' shape, in nats; NaN where a batch was not scored again.
+        One tensor per batch, of its tokens' shape, in nats; NaN where a batch was not scored again. Without batches, what was
+        scored.
 
     Raises:
         InputError: `rescore` returned something else.
     """
     # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        rescored = [batch.rescore and batch.rescore() for batch in batches] if rescore is None else rescore()
-    if not batches:
-        return []
+    rescored: Any = []
+    with observing():
+        if rescore is not None:
+            with recorded():
+                rescored = rescore()
+        for batch in batches if rescore is None else ():
+            # One micro-batch: the others' activations are not kept beside its own.
+            with recorded() if batch.rescore and not any(rescored) else nullcontext():
+                rescored.append(batch.rescore and batch.rescore())
     parts = [rescored] if isinstance(rescored, TokenScores) else rescored
+    if not batches:
+        return [part.entropies for part in parts or ()]
     if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores | None) for part in parts):
         raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
     expected = [list(batch.mask.shape) if batch.packing is None else [batch.packing.count] for batch in batches]
@@ -368,5 +401,5 @@ def entropies_after_update(
 def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:
     if scores is None:
         return torch.full_like(batch.scores.entropies, torch.nan)
-    entropies = scores.entropies.detach()
+    entropies = scores.entropies
     return entropies if batch.packing is None else batch.packing.rows(entropies)

@@ -9,7 +9,7 @@ read it alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -165,8 +165,20 @@ ENTROPY_INTERVAL_COVERAGE = metric(
 ENTROPY_OBSERVED_CHANGE = metric(
     "entropy/observed_change",
     unit=PER_STEP,
-    meaning="mean change of H on the same tokens, scored again after the update",
+    meaning="mean change of H on the step's own tokens, scored again after the update, which was fitted to them",
 )
+ENTROPY_UNSEEN_CHANGE = metric(
+    "entropy/unseen_change",
+    unit=PER_STEP,
+    meaning="mean change of H over the update on tokens that no update is fitted to",
+)
+
+
+def measured_change(scalars: Mapping[str, float]) -> float | None:
+    """The step's change of the entropy, in nats: of unseen tokens where there are some, else of the step's own."""
+    return scalars.get(ENTROPY_UNSEEN_CHANGE, scalars.get(ENTROPY_OBSERVED_CHANGE))
+
+
 ENTROPY_GAIN = metric("entropy/gain", meaning="factor from the unit prediction to nats, fitted on past steps")
 ENTROPY_PREDICTION_R2 = metric("entropy/prediction_r2", meaning="R² of the calibrated prediction on past steps")
 ENTROPY_PREDICTION_SIGN_AGREEMENT = metric(

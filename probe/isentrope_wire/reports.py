@@ -29,7 +29,9 @@ _SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE,
 """Of a report's scalars, when it is printed; the rest are counted."""
 
 PREDICTION_BASIS = "entropy/prediction_basis"
-"""Label of a report: what its unit prediction was read from, `loss_gradient` or `advantages`."""
+"""Label of a report: what its prediction was made from, `entropy_gradient` where it is coupled; else what the unit prediction
+was read from, `loss_gradient` or `advantages`."""
+ENTROPY_GRADIENT = "entropy_gradient"
 LIKELY_CAUSE = "sampler/likely_cause"
 """Label of a report: why tokens and logits do not belong together, in words."""
 

@@ -26,6 +26,7 @@ from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import ALGORITHMS, PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.training_state import Checkpoints, TrainingState
+from isentrope_trainer.unseen import Panel
 from isentrope_wire.reports import StepReport
 
 SHAPE = PolicyConfig(hidden_size=32, layers=2, attention_heads=2, feed_forward_size=48)
@@ -56,7 +57,7 @@ def update_from_share(ranks: Ranks) -> dict[str, Any]:
     batch = Batch(rollouts, rewards, ADVANTAGES[ALGORITHMS[CONFIG.algorithm].advantage](judged))
     transport = InMemoryTransport()
     with isentrope.Probe(transport=transport) as probe:
-        update(state, batch, probe, CONFIG, max_tokens=task.max_tokens, started=time.perf_counter())
+        update(state, batch, probe, CONFIG, Panel(), max_tokens=task.max_tokens, started=time.perf_counter())
     gradient = torch.cat([parameter.grad.flatten() for parameter in state.parameters() if parameter.grad is not None])
     return {"gradient": gradient, "reports": reports_in(transport)}
 

@@ -307,6 +307,7 @@ def test_would_stop_is_said_only_where_the_drawn_line_does_not_fall() -> None:
         assert shown.pace == answer.suggestion.pace
         assert answer.suggestion.stops == ("would stop it" in answer.suggestion.message)
         assert answer.forecast is not None
+        assert answer.entropy is not None
         falls = answer.forecast.entropy[19] < answer.entropy
         assert answer.suggestion.stops == ((answer.suggestion.pace.value >= 0) == falls)
     assert len(said) > 20

@@ -24,6 +24,7 @@ from isentrope_trainer.ranks import Ranks
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import Task
 from isentrope_trainer.training_state import TrainingState
+from isentrope_trainer.unseen import Panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def train(
     """
     state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
+    panel = Panel()
     while state.step < config.steps and go_on(state):
         # With several updates a batch, at the first batch after each multiple of `every`.
         if config.evaluation is not None and state.step % config.evaluation.every < config.updates_per_batch:
@@ -63,7 +65,8 @@ def train(
         batch = collect(state, task, probe, config)
         # An update with the whole batch takes it as it is: a copy would be read again.
         for share in batch.shares(config.updates_per_batch) if config.updates_per_batch > 1 else [batch]:
-            on_step(update(state, share, probe, config, max_tokens=task.max_tokens, started=started))
+            panel.renew(state, task, config)
+            on_step(update(state, share, probe, config, panel, max_tokens=task.max_tokens, started=started))
             started = time.perf_counter()
 
 
@@ -72,6 +75,7 @@ def update(
     batch: Batch,
     probe: isentrope.Probe,
     config: TrainingConfig,
+    panel: Panel,
     *,
     max_tokens: int,
     started: float,
@@ -79,6 +83,7 @@ def update(
     """One optimiser update and its report.
 
     Args:
+        panel: what measures it.
         max_tokens: the longest that a completion may be.
         started: when the step began, in seconds of `time.perf_counter`.
     """
@@ -153,6 +158,7 @@ def update(
         state.step,
         state.optimizer,
         rescore=lambda: score(state, rollouts, probe, config)[0],
+        unseen=None if panel.newest is None else lambda: panel.scores(state, probe, config),
         clip_factor=clip_factor,
     )
     return result

@@ -97,6 +97,7 @@ def train_reference_policy(
         planned_steps=config.steps,
         # A step is one gate call over all its tokens: no first pass could know more about them.
         threshold_source="micro_batch",
+        coupling=config.coupling,
         tokenizer=policy.tokenizer,
         transport=transport,
     )

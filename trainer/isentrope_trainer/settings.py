@@ -280,6 +280,15 @@ class TrainingConfig:
     """Each from its own share of the prompts. The papers have 8."""
     sampler_lag: int = 0
     """How many updates old the weights are that rollouts are sampled with."""
+    unseen: int = option(
+        8,
+        "Of the rollouts of an update one in so many more are drawn that no update learns from: they measure it. 0: none.",
+    )
+    coupling: Literal["model", "last_block"] | None = option(
+        "model",
+        "Predict each update from the entropy's gradient by all weights, or by the last block's.",
+        choices=("model", "last_block"),
+    )
     value: ValueConfig = ValueConfig()
     process_reward: ProcessRewardConfig = ProcessRewardConfig()
     adaptive_entropy: AdaptiveEntropyConfig | None = None
@@ -293,7 +302,8 @@ class TrainingConfig:
         if self.algorithm not in ALGORITHMS:
             raise ConfigurationError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}.")
         _whole_number("updates_per_batch", self.updates_per_batch, lowest=1)
-        _whole_number("sampler_lag", self.sampler_lag, lowest=0)
+        for name in ("sampler_lag", "unseen"):
+            _whole_number(name, getattr(self, name), lowest=0)
         for name in ("prompts", "steps"):
             if (value := getattr(self, name)) % self.updates_per_batch:
                 raise ConfigurationError(

@@ -22,6 +22,7 @@ from isentrope.guard import Guard
 from isentrope.integrations.trl_loss import completion_scores
 from isentrope.scores import TokenScores, each_field
 from isentrope.scores.linear_token_scores import linear_token_scores
+from isentrope.scores.token_scores import wants_entropy_gradient
 from isentrope.statistics.tokens import detached
 
 Head = Literal["replace", "observe"]
@@ -105,7 +106,7 @@ class FusedHead:
         if in_their_place:
             with self._guard.protect("scoring instead of TRL's head"):
                 scores = self._score(*arguments, entropy_gradient=self._entropy_gradient)
-                self._scored = detached(scores)
+                self._scored = scores if wants_entropy_gradient(False) else detached(scores)
                 return scores.logprobs.float(), scores.entropies.float(), None, None, None
         theirs: tuple[Tensor | None, ...] = self._their_globals[HEAD_NAME].apply(*arguments)
         if self._records is not None and not in_their_place:

@@ -31,6 +31,7 @@ from isentrope.scores.token_scores import (
     scores_dtype,
     scores_of,
     temperature_of_rows,
+    wants_entropy_gradient,
 )
 
 TILES_PER_MERGE = 8
@@ -93,7 +94,7 @@ def linear_token_scores(
         token_ids,
         rule,
         logits_dtype or product_dtype(hidden, base),
-        entropy_gradient,
+        wants_entropy_gradient(entropy_gradient),
     )
     return scores_of(results, token_ids, temperature)
 

@@ -6,7 +6,9 @@ The scores are differentiable once: a second derivative is refused.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +72,24 @@ class TokenScores:
     """T that the scores were computed with: a number, or a detached tensor that broadcasts to the tokens' shape."""
 
 
+_with_entropy_gradient = ContextVar("with_entropy_gradient", default=False)
+
+
+@contextmanager
+def with_entropy_gradient() -> Iterator[None]:
+    """Inside, all scores are made with `entropy_gradient`, asked for or not."""
+    token = _with_entropy_gradient.set(True)
+    try:
+        yield
+    finally:
+        _with_entropy_gradient.reset(token)
+
+
+def wants_entropy_gradient(asked: bool) -> bool:
+    """Whether scores are to be made with `entropy_gradient`."""
+    return asked or _with_entropy_gradient.get()
+
+
 def token_scores(
     logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0, *, entropy_gradient: bool = False
 ) -> TokenScores:
@@ -102,7 +122,7 @@ def token_scores(
     """
     check_token_inputs(logits, token_ids, temperature)
     results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
-        logits, token_ids, temperature_of_rows(temperature, token_ids), entropy_gradient
+        logits, token_ids, temperature_of_rows(temperature, token_ids), wants_entropy_gradient(entropy_gradient)
     )
     return scores_of(results, token_ids, temperature)
 

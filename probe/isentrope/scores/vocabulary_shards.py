@@ -27,6 +27,7 @@ from isentrope.scores.token_scores import (
     scores_dtype,
     scores_of,
     temperature_of_rows,
+    wants_entropy_gradient,
 )
 
 Group: TypeAlias = "torch.distributed.ProcessGroup"
@@ -125,7 +126,12 @@ def sharded_token_scores(
     """
     _check_shard(logits_shard, token_ids, start, temperature)
     results = _ShardedTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
-        logits_shard, token_ids, start, temperature_of_rows(temperature, token_ids), group, entropy_gradient
+        logits_shard,
+        token_ids,
+        start,
+        temperature_of_rows(temperature, token_ids),
+        group,
+        wants_entropy_gradient(entropy_gradient),
     )
     return scores_of(results, token_ids, temperature)
 

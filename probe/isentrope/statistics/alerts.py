@@ -21,8 +21,8 @@ from isentrope_wire.metrics import (
     CHANGE_BY_INTERVENTION,
     ENTROPY_GAIN,
     ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
     ENTROPY_PREDICTION_R2,
+    ENTROPY_UNSEEN_CHANGE,
     HOLD_TARGET,
     KL_OLD,
     SCORE_SELF_CHECK_Z,
@@ -30,6 +30,7 @@ from isentrope_wire.metrics import (
     TOKEN_EPOCH,
     TOKEN_NOT_FINITE,
     EarlyLevel,
+    measured_change,
 )
 from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
 from isentrope_wire.what_if import WhatIfSums
@@ -181,7 +182,7 @@ class AlertWatch:
         raised = self.course.add(
             step,
             entropy,
-            observed=scalars.get(ENTROPY_OBSERVED_CHANGE),
+            observed=measured_change(scalars),
             target=target,
             is_new_control=control_version != self._version,
         )
@@ -191,6 +192,7 @@ class AlertWatch:
             sums=list(self._what_if),
             intervention=fmean(interventions) if interventions else 0.0,
             gain=scalars.get(ENTROPY_GAIN),
+            of_unseen=ENTROPY_UNSEEN_CHANGE in scalars,
         )
         alerts = []
         for kind, urgency in raised.items():

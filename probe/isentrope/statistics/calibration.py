@@ -208,6 +208,8 @@ class Calibration:
     _squared_error_of_mean: float = 0.0
     _same_sign: float = 0.0
     _interval: PredictionInterval = field(default_factory=PredictionInterval)
+    _coupled_product: float = 0.0
+    _coupled_square: float = 0.0
 
     def step(
         self,
@@ -216,15 +218,20 @@ class Calibration:
         momentum: Momentum,
         size: float = 1.0,
         clip_factor: float = 1.0,
+        *,
+        coupled: float | None = None,
+        is_part: bool = False,
     ) -> CalibratedPrediction:
         """Predict this step from the past, then learn from its observed change if there is one.
 
         Args:
             unit_prediction: -mean(keep r A S_c) of the step.
-            observed_change: Mean change of H on the same tokens in nats, None when it was not measured.
+            observed_change: Mean change of H over the update in nats, None when it was not measured.
             momentum: Of the optimiser.
             size: a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change.
             clip_factor: What clipping multiplied the step's gradient by.
+            coupled: The coupled prediction in nats; the gain is fitted all the same, for what-if.
+            is_part: Whether that is of a part of the weights, so that a factor is fitted to it; else it is taken as it is.
         """
         if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)
@@ -232,9 +239,13 @@ class Calibration:
         regressor = size * self._along(unit_prediction * clip_factor, momentum)
         factor = self._factor()
         predicted = None if factor is None else factor * regressor
+        coupled = coupled if coupled is not None and math.isfinite(coupled) else None
+        if coupled is not None:
+            has_factor = is_part and self._coupled_square > 0
+            predicted = coupled * self._coupled_product / self._coupled_square if has_factor else coupled
         half_width = None if predicted is None else self._interval.half_width()
         if observed_change is not None and abs(observed_change) <= LARGEST_CHANGE:
-            if predicted is None:
+            if predicted is None or self._observations < WARM_UP:
                 self._learn(regressor, observed_change, observed_change - self._mean_observed)
             else:
                 largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
@@ -243,6 +254,10 @@ class Calibration:
                 self._compare(error, deviation, same_sign=(predicted > 0) == (observed_change > 0))
                 self._interval.learn(observed_change - predicted, largest)
                 self._learn(regressor, predicted + error, deviation)
+            if coupled is not None:
+                keep = 0.5 ** (1 / HALF_LIFE)
+                self._coupled_product = keep * self._coupled_product + coupled * observed_change
+                self._coupled_square = keep * self._coupled_square + coupled * coupled
         return self._prediction(predicted, half_width, size=self._size)
 
     def _along(self, unit: float, momentum: Momentum) -> float:

@@ -49,6 +49,7 @@ from isentrope_wire.metrics import (
     ENTROPY_PREDICTION_R2,
     ENTROPY_PREDICTION_SIGN_AGREEMENT,
     ENTROPY_UNIT_PREDICTED_CHANGE,
+    ENTROPY_UNSEEN_CHANGE,
     RATIO_MEAN,
     SCORE_DISCRIMINATOR_MEAN,
     SCORE_DISCRIMINATOR_STD,
@@ -101,6 +102,26 @@ OBSERVED_CHANGE = moments(
     _observed_change, lambda value, step: {ENTROPY_OBSERVED_CHANGE: value.mean} if value.count else {}
 )
 """Of H after the update minus H before it on the same tokens; empty when they were not scored again."""
+
+
+def mean_of(
+    measure: Callable[[StepTokens], Tensor | None], metrics: Callable[[float], Metrics] = lambda mean: {}
+) -> Sum[float | None]:
+    """A mean over all ranks of what `measure` gives as sum and weight; None where no rank has it."""
+    return Sum(
+        size=2,
+        measure=lambda tokens: [tokens.none, tokens.none] if (found := measure(tokens)) is None else found.unbind(),
+        read=lambda numbers, _: numbers[0] / numbers[1] if numbers[1] else None,
+        merge=None,
+        metrics=lambda mean, step: {} if mean is None else metrics(mean),
+    )
+
+
+UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {ENTROPY_UNSEEN_CHANGE: mean})
+"""Of H over the update, on tokens that it was not fitted to."""
+
+COUPLED_PREDICTION = mean_of(lambda tokens: tokens.coupled)
+"""<h, theta> after the update minus <h, theta> before it, in nats; see `isentrope.coupling`."""
 
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
@@ -301,6 +322,8 @@ STEP_SUMS = (
     RATIOS,
     OLD_ENTROPIES_KNOWN,
     OBSERVED_CHANGE,
+    UNSEEN_CHANGE,
+    COUPLED_PREDICTION,
     NOT_FINITE,
     LARGEST_ENTROPY,
     LARGEST_EXPECTED_SCORE,

@@ -156,6 +156,8 @@ class StepTokens:
         thresholds: ThresholdStatistics | None = None,
         centre: tuple[Tensor, Tensor] | None = None,
         loss_scale: float | Tensor = 1.0,
+        unseen: Tensor | None = None,
+        coupled: Tensor | None = None,
     ) -> None:
         """
         Args:
@@ -165,8 +167,11 @@ class StepTokens:
                 threshold then. None: the tokens of each micro-batch themselves.
             centre: Mean log p and mean A of the step before over all ranks, scalars; None, or NaN: these tokens' own.
             loss_scale: What the gradients that were read are to be divided by.
+            unseen: Sum of the changes of H of tokens that the step was not fitted to, in nats, and their number.
+            coupled: The coupled prediction, in nats, and what it counts as beside that of other ranks.
         """
         self._loss_scale = loss_scale
+        self.unseen, self.coupled = unseen, coupled
         self.batches, self.entropies_after = batches, entropies_after
         self.thresholds, self.centre = thresholds, centre
         mask = flat([batch.mask for batch in batches])

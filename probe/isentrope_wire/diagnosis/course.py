@@ -378,7 +378,9 @@ class Course:
         further = way * self._reach(self.rate)
         is_sure = 1 - left >= _NOISES * self._noise() * math.sqrt(math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS))
         is_expected = (
-            left <= WATCH_LEFT and further >= MOVES and gone + further - _SURE * self._widths()[-1] >= -math.log(ACT_LEFT)
+            left <= WATCH_LEFT
+            and further >= MOVES
+            and gone + further - _SURE * self._widths()[-1] >= -math.log(ACT_LEFT)
         )
         state.expected = state.expected + 1 if is_expected else 0
         is_level = way * self._reach(self.rate + way * _NORMAL_95 * self.rate_error) < MOVES

@@ -1,8 +1,8 @@
 """What a control would do: the tokens it clips, the change it adds to each step, the pace that follows, its dead parameters.
 
 The sums of the last steps give the change of the unit prediction that a control makes against the one that was active. Times
-the gain it is what a step's own tokens gain, in nats, and times `Course.own_share` what the entropy does. That is added to
-the forecast, so a promise and the drawn line are one number.
+the gain it is what the tokens gain that the gain was fitted to, in nats; of a step's own tokens, times `Course.own_share`,
+what the entropy does. That is added to the forecast, so a promise and the drawn line are one number.
 """
 
 from __future__ import annotations
@@ -69,8 +69,14 @@ class LastSteps:
     """Mean part of the unit prediction that the active control made in these steps, in nats per unit gain."""
     gain: float | None = None
     """From the unit prediction to nats; None: not known."""
+    of_unseen: bool = False
+    """Whether the gain was fitted to tokens that no update is fitted to; else to the steps' own."""
     scalars: Mapping[str, float] | None = None
     """Of the newest step; None: none was reported."""
+
+    def entropy_gain(self, course: Course | None) -> float | None:
+        """From the unit prediction to what the entropy moves, in nats."""
+        return self.gain if self.gain is None or self.of_unseen or course is None else self.gain * course.own_share
 
 
 def predicted_effect(control: Control, last: LastSteps, course: Course | None) -> PredictedEffect | None:
@@ -91,9 +97,8 @@ def predicted_effect(control: Control, last: LastSteps, course: Course | None) -
         one.unit_predicted_change - sums.change_sum / sums.tokens for one, sums in zip(found, last.sums, strict=True)
     ]
     change = error = pace = None
-    if last.gain is not None:
-        # The gain is from the unit prediction to the change of the step's own tokens.
-        gain = last.gain * (1.0 if course is None else course.own_share)
+    gain = last.entropy_gain(course)
+    if gain is not None:
         change = gain * (fmean(added, tokens) - last.intervention)
         error = math.hypot(_OFF * change, gain * _std(added) / math.sqrt(len(added)))
         pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error)
@@ -167,7 +172,7 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
     answers = [WhatIfCurve(sums, control.scope, control.method) for sums in last.sums]
     tokens = [sums.tokens for sums in last.sums]
     before = fmean([sums.change_sum / sums.tokens for sums in last.sums], tokens) + last.intervention
-    gain = None if last.gain is None or course is None else last.gain * course.own_share
+    gain = last.entropy_gain(course)
 
     def side(*, low: bool) -> EffectCurve:
         found = [[one.at(mu if low else None, None if low else mu) for one in answers] for mu in EDGES]

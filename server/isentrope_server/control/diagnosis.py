@@ -28,12 +28,13 @@ from isentrope_wire.metrics import (
     ENTROPY_GAIN,
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_UNSEEN_CHANGE,
     HOLD_TARGET,
     METRICS,
     REWARD_MEAN,
 )
 
-_COURSE = (ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, HOLD_TARGET, REWARD_MEAN)
+_COURSE = (ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_UNSEEN_CHANGE, HOLD_TARGET, REWARD_MEAN)
 _CHANGES = (ENTROPY_GAIN, *change_parts(dict.fromkeys(METRICS, 0.0)))
 
 
@@ -78,12 +79,12 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         beginning = StepRange(first=first, last=first + STEPS_READ)
         read = series.read(connection, run.key, [ENTROPY_MEAN], beginning)[ENTROPY_MEAN]
         early = list(islice(finite(read).values(), EARLY_STEPS))
-    entropies = last[ENTROPY_MEAN]
+    entropies, unseen = last[ENTROPY_MEAN], finite(last[ENTROPY_UNSEEN_CHANGE])
     found = replace(
         found,
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
-        observed=finite(last[ENTROPY_OBSERVED_CHANGE]),
+        observed=unseen or finite(last[ENTROPY_OBSERVED_CHANGE]),
         targets=finite(last[HOLD_TARGET]),
         rewards=finite(last[REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
@@ -102,6 +103,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             sums=[stored.sums for stored in attachments.newest_what_if_sums(connection, run.key, EFFECT_STEPS)],
             intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts]) if parts else 0.0,
             gain=newest(last[ENTROPY_GAIN]),
+            of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,
         ),
         alert=next((one for _, one in attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),

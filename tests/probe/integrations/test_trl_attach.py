@@ -11,6 +11,7 @@ from torch import Tensor
 
 from isentrope.integrations.trl import attach
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import StepReport
 from tests.probe.integrations import tiny_trl
 from tests.probe.trackers.tracked import OwnTracker, wait_for_trackers
 
@@ -23,6 +24,22 @@ def test_observing_leaves_dropout_and_the_random_numbers_of_a_run_as_they_were(t
     (parameters, random), (parameters_alone, random_alone) = after_training("observe"), after_training(None)
     assert torch.equal(parameters, parameters_alone)
     assert torch.equal(random, random_alone)
+
+
+@pytest.mark.parametrize("coupling", ["model", "last_block"])
+@pytest.mark.parametrize("policy", [tiny_trl.model, tiny_trl.adapted])
+@pytest.mark.parametrize("head", ["replace", "observe"])
+def test_a_coupled_prediction_changes_nothing_either(tmp_path: Path, coupling: Any, policy: Any, head: Any) -> None:
+    def weights_of(coupling: Any) -> tuple[Tensor, list[StepReport]]:
+        trainer, transport = tiny_trl.trainer(tmp_path, steps=4, policy=policy()), InMemoryTransport()
+        attach(trainer, head=head, coupling=coupling, transport=transport)
+        trainer.train()
+        return tiny_trl.parameters(trainer), tiny_trl.reports(transport)
+
+    (plain, _), (coupled, reports) = weights_of(None), weights_of(coupling)
+    assert torch.equal(plain, coupled)
+    assert reports[-1].labels["entropy/prediction_basis"] == "entropy_gradient"
+    assert reports[-1].scalars["entropy/predicted_change"] != 0
 
 
 def test_what_trl_logs_rides_along_under_its_own_and_the_promised_names(tmp_path: Path) -> None:

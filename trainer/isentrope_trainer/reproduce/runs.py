@@ -41,7 +41,7 @@ from isentrope_wire.control_answers import PredictedEffect
 from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, predicted_effect
 from isentrope_wire.errors import IsentropeError
-from isentrope_wire.metrics import ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE
+from isentrope_wire.metrics import ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_UNSEEN_CHANGE, measured_change
 from isentrope_wire.numbers import document_of, read
 from isentrope_wire.reports import ControlSnapshot, RunStarted, StepReport
 
@@ -246,9 +246,11 @@ def _promise(reports: Sequence[StepReport], settings: RunSettings) -> PredictedE
     """What the page says of the control when it is pushed."""
     course, before = Course(), [report for report in reports if report.step <= settings.pushed_after]
     for one in before:
-        course.add(one.step, one.scalars[ENTROPY_MEAN], observed=one.scalars.get(ENTROPY_OBSERVED_CHANGE))
+        course.add(one.step, one.scalars[ENTROPY_MEAN], observed=measured_change(one.scalars))
     sums = [one.what_if for one in before[-EFFECT_STEPS:] if one.what_if is not None]
-    last = LastSteps(sums=sums, gain=before[-1].scalars.get(ENTROPY_GAIN))
+    last = LastSteps(
+        sums=sums, gain=before[-1].scalars.get(ENTROPY_GAIN), of_unseen=ENTROPY_UNSEEN_CHANGE in before[-1].scalars
+    )
     return predicted_effect(settings.control, last, course)
 
 

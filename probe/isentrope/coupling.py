@@ -1,0 +1,296 @@
+"""The coupled prediction: the gradient of the mean entropy, times the way that the optimiser moved the weights.
+
+    predicted_t = <h, theta_t> - <h, theta_(t-1)>        h = dH/dtheta at theta_(t-1), H the mean entropy, in nats
+
+The theory of free logits knows neither that tokens share weights nor what an optimiser makes of a gradient. This product
+has both inside, with momentum, weight decay, clipping and the learning rate, for any optimiser: it is first order in the
+step, and known before the step's change is observed. h is taken after each update, by one more backward pass over entropies
+that are scored then anyway. Of the step's own tokens it is averaged with those of earlier steps, for each batch moves its own
+tokens most; of unseen tokens it is taken as it is, for it is of the very tokens that the next change is measured on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.config import Coupling, ProbeConfig
+from isentrope.errors import ConfigurationError
+from isentrope.scores.token_scores import TokenScores, with_entropy_gradient
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+OWN_WEIGHT = 0.4
+"""Of the newest gradient in the average over the steps' own tokens."""
+_PIECE = 1 << 22
+"""Numbers that are multiplied in float64 at a time."""
+
+
+class EntropyGradient:
+    """Keeps h and the products; belongs to the training thread and never waits for the device.
+
+    With coupling a run makes the same steps: no `.grad` that the loop reads is changed, and the weights never.
+    """
+
+    def __init__(self, coupling: Coupling, every: int = 1) -> None:
+        """
+        Args:
+            coupling: whose weights h is of.
+            every: steps from one gradient to the next.
+        """
+        self._coupling, self._every = coupling, every
+        self._steps = 0
+        self._blocks: tuple[nn.Module, nn.Module] | None = None
+        """The first and the last of the repeated blocks; None: not known yet, or not asked for."""
+        self._called: _Called | None = None
+        """What the last scoring called, where it served to find them."""
+        self._weights: list[Tensor] = []
+        self._gradient: list[Tensor] = []
+        self._product: Tensor | None = None
+        """<h, theta> after the last step."""
+
+    def change(self, optimizer: Optimizer | None) -> Tensor | None:
+        """The prediction of the step whose update was just made, [2] float64 on the device: its part on this rank in nats, and
+        what that counts as, so that the sums over ranks give the whole. None before there is a gradient.
+
+        Raises:
+            ConfigurationError: there is no gradient to be had of this optimiser's weights.
+        """
+        self._steps += 1
+        if not self._weights:
+            self._weights = _weights_of(optimizer)
+        if self._product is None:
+            return None
+        before, self._product = self._product, self._along()
+        share = 1 / torch.distributed.get_world_size() if any(map(_is_sharded, self._weights)) else 1.0
+        return torch.stack([self._product - before, torch.full_like(before, share)])
+
+    @classmethod
+    def of(cls, config: ProbeConfig) -> EntropyGradient | None:
+        """As a probe's settings have it."""
+        return None if config.coupling is None else cls(config.coupling, config.coupling_every)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this step takes a gradient."""
+        return (self._steps - 1) % self._every == 0 or not self._gradient
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Score inside, and the entropies carry gradient to the weights; the grad mode is as before afterwards."""
+        enabled, handles = torch.is_grad_enabled(), list[Any]()
+        try:
+            if self._coupling == "model":
+                torch.set_grad_enabled(True)
+            elif self._blocks is None:
+                self._called = _Called()
+                handles.append(nn.modules.module.register_module_forward_pre_hook(self._called))
+            else:
+                first, last = self._blocks
+                handles.append(first.register_forward_pre_hook(lambda *_: _set_grad_enabled(False)))
+                handles.append(last.register_forward_pre_hook(lambda *_: _set_grad_enabled(True)))
+            with with_entropy_gradient():
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            torch.set_grad_enabled(enabled)
+
+    def learn(self, entropy: Tensor | None, weight: float) -> None:
+        """Take the gradient of a mean entropy, and start the next step's product.
+
+        Args:
+            entropy: of what was scored inside `recorded`; None: nothing was.
+            weight: of this gradient in the average.
+
+        Raises:
+            ConfigurationError: it carries no gradient, or the model has no last block.
+        """
+        if not self.is_due:
+            return
+        if self._called is not None:
+            self._blocks, self._called = self._called.blocks(), None
+            self._weights = _among(self._weights, self._blocks[1])
+            return
+        if entropy is None:
+            return
+        if not entropy.requires_grad:
+            raise ConfigurationError(
+                "The scores that rescore returned carry no gradient to the weights, so there is no coupled prediction. Score them "
+                "with probe.score outside torch.no_grad() and inference_mode; with gradient checkpointing, let it be non-reentrant."
+            )
+        found = self._by_backward(entropy) if self._coupling == "model" else self._of_block(entropy)
+        if not self._gradient:
+            self._gradient = found
+        else:
+            for mean, new in zip(self._gradient, found, strict=True):
+                mean.lerp_(new, weight)
+        self._product = self._along()
+
+    def _by_backward(self, entropy: Tensor) -> list[Tensor]:
+        """By the loop's own way, so that DDP and FSDP average it as they do the loss's; what the loop has in `.grad` is put
+        back."""
+        kept = [weight.grad for weight in self._weights]
+        try:
+            for weight in self._weights:
+                weight.grad = None
+            # The leaves that FSDP computes with are not the shards that the optimiser has.
+            entropy.backward(inputs=None if any(map(_is_sharded, self._weights)) else self._weights)
+            return [_local(torch.zeros_like(w) if w.grad is None else w.grad).detach().clone() for w in self._weights]
+        finally:
+            for weight, gradient in zip(self._weights, kept, strict=True):
+                weight.grad = gradient
+
+    def _of_block(self, entropy: Tensor) -> list[Tensor]:
+        """Of this rank's tokens alone: the means over ranks are those of the products."""
+        found = torch.autograd.grad(entropy, self._weights, allow_unused=True)
+        return [torch.zeros_like(w) if g is None else g for w, g in zip(self._weights, found, strict=True)]
+
+    def _along(self) -> Tensor:
+        """<h, theta>, float64."""
+        total = torch.zeros((), dtype=torch.float64, device=self._gradient[0].device)
+        with torch.no_grad():
+            for weight, gradient in zip(self._weights, self._gradient, strict=True):
+                pieces = (values.reshape(-1).split(_PIECE) for values in (_local(weight), gradient))
+                for left, right in zip(*pieces, strict=True):
+                    total += torch.dot(left.double(), right.double()).to(total.device)
+        return total
+
+
+def _set_grad_enabled(enabled: bool) -> None:
+    torch.set_grad_enabled(enabled)
+
+
+class _Called:
+    """A forward hook for all modules: which were called, in order."""
+
+    def __init__(self) -> None:
+        self._modules: dict[nn.Module, None] = {}
+
+    def __call__(self, module: nn.Module, _: object) -> None:
+        self._modules.setdefault(module)
+
+    def blocks(self) -> tuple[nn.Module, nn.Module]:
+        """The first and the last called of the class that holds most weights in several modules with parts of their own."""
+        kinds: dict[type[nn.Module], list[nn.Module]] = {}
+        for module in self._modules:
+            if next(module.children(), None) is not None:
+                kinds.setdefault(type(module), []).append(module)
+        repeated = [found for found in kinds.values() if len(found) > 1]
+        if not repeated:
+            raise ConfigurationError(
+                'coupling="last_block" needs a model with several blocks of one class that rescore calls; found none. Use '
+                'coupling="model".'
+            )
+        chosen = max(repeated, key=lambda found: sum(w.numel() for one in found for w in one.parameters()))
+        return chosen[0], chosen[-1]
+
+
+def _weights_of(optimizer: Optimizer | None) -> list[Tensor]:
+    """What the optimiser changes.
+
+    Raises:
+        ConfigurationError: no gradient beside the loss's can be taken of it.
+    """
+    if optimizer is None:
+        raise ConfigurationError(
+            "The coupled prediction needs the optimiser: pass it to probe.step(step, optimizer, rescore)."
+        )
+    weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
+    reasons = {
+        "DeepSpeed shards and flattens the weights": type(optimizer).__module__.startswith("deepspeed")
+        or any(hasattr(weight, "ds_id") for weight in weights),
+        "the weights are updated while backward runs (post-accumulate hooks)": any(
+            getattr(weight, "_post_accumulate_grad_hooks", None) for weight in weights
+        ),
+        "it has no weights that require gradient": not weights,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ConfigurationError(
+                f"No coupled prediction with this optimiser: {reason}. The theory's prediction goes on."
+            )
+    return weights
+
+
+def _among(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
+    """Those of a block.
+
+    Raises:
+        ConfigurationError: there are none, or FSDP holds them.
+    """
+    own = {id(weight) for weight in block.parameters()}
+    found = [weight for weight in weights if id(weight) in own]
+    if not found or any(map(_is_sharded, found)):
+        raise ConfigurationError(
+            f'coupling="last_block" needs whole, trained weights in the last {type(block).__name__}; found '
+            f'{"shards" if found else "none"}. Use coupling="model".'
+        )
+    return found
+
+
+def _is_sharded(weight: Tensor) -> bool:
+    return hasattr(weight, "to_local")
+
+
+def _local(values: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor, or all of another."""
+    found: Tensor = values.to_local() if _is_sharded(values) else values  # type: ignore[attr-defined]
+    return found
+
+
+def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor | None:
+    """Mean over the tokens that count and are finite, in nats, of the parts that carry gradient, or of all where none does."""
+    parts = [*zip(entropies, masks, strict=True)]
+    chosen = [part for part in parts if part[0].requires_grad] or parts
+    if not chosen:
+        return None
+    counted = [(values, mask & values.isfinite()) for values, mask in chosen]
+    total = torch.stack([torch.where(mask, values, 0.0).sum() for values, mask in counted]).sum()
+    return total / torch.stack([mask.sum() for _, mask in counted]).sum().clamp(min=1)
+
+
+class UnseenTokens:
+    """The entropies of tokens that no update is fitted to, from each step to the next."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Tensor, Tensor]] = []
+        """Token ids and entropies."""
+
+    def change(self, scored: Sequence[TokenScores]) -> Tensor | None:
+        """Sum of the changes of H since the step before, in nats, and number of tokens, [2] float64 on the device. Scores of
+        other tokens than before give none yet.
+
+        Args:
+            scored: under the weights as they are now, without padding.
+        """
+        now = [(one.token_ids, one.entropies.detach().double()) for one in scored if one.token_ids is not None]
+        changes = [
+            torch.where((ids == ids_before).all(), after - before, torch.nan).flatten()
+            for ids, after in now
+            for ids_before, before in self._before
+            if ids.shape == ids_before.shape
+        ]
+        self._before = now
+        if not changes:
+            return None
+        change = torch.cat(changes)
+        counts = change.isfinite()
+        return torch.stack([torch.where(counts, change, 0.0).sum(), counts.sum().double()])
+
+
+def scores_in(returned: object) -> list[TokenScores]:
+    """What `unseen` returned, as a list.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    found = [returned] if isinstance(returned, TokenScores) else returned
+    if not isinstance(found, Sequence) or not all(isinstance(one, TokenScores) for one in found):
+        raise ConfigurationError(f"unseen must return TokenScores, such as probe.score gives, got {returned!r:.100}.")
+    return list(found)

@@ -1,0 +1,195 @@
+"""The coupled prediction and the change of unseen tokens, against what came and against a gradient taken by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import isentrope
+from isentrope.errors import ConfigurationError
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import StepReport
+from tests.probe.tiny_loop import reports
+
+VOCABULARY, WIDTH = 20, 16
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.dropout = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH), nn.Dropout(0.1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        added: Tensor = self.dropout(self.down(torch.tanh(self.up(hidden))))
+        return hidden + added
+
+
+def policy() -> nn.Sequential:
+    torch.manual_seed(0)
+    blocks = [Block() for _ in range(3)]
+    head = nn.Linear(WIDTH, VOCABULARY)
+    nn.init.normal_(head.weight, std=0.5)
+    return nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *blocks, nn.LayerNorm(WIDTH), head)
+
+
+def train(
+    coupling: Any = None,
+    *,
+    optimizer_of: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    learning_rate: float = 1e-3,
+    steps: int = 8,
+    evaluates: bool = False,
+    with_unseen: bool = False,
+    **settings: Any,
+) -> tuple[nn.Sequential, list[StepReport], list[Tensor]]:
+    """A policy after some steps, their reports, and each gradient that the loop finds after `step`.
+
+    Args:
+        evaluates: without dropout, so that a change on the same tokens has no noise.
+    """
+    model, transport, seen = policy().train(not evaluates), InMemoryTransport(), []
+    optimizer = optimizer_of(model.parameters(), lr=learning_rate)
+    probe = isentrope.Probe(transport=transport, coupling=coupling, **settings)
+    generator = torch.Generator().manual_seed(5)
+    panel = torch.randint(0, VOCABULARY, (300,), generator=generator)
+
+    for step in range(steps):
+        ids, targets = torch.randint(0, VOCABULARY, (2, 8, 10), generator=generator)
+        advantages = torch.randn(8, generator=generator)
+        logprobs = probe.gate(probe.score(model(ids), targets), advantages)
+        optimizer.zero_grad()
+        (-(advantages[:, None] * logprobs).mean()).backward()
+        optimizer.step()
+        probe.step(
+            step,
+            optimizer,
+            rescore=lambda ids=ids, targets=targets: probe.score(model(ids), targets),  # type: ignore[misc]
+            unseen=(lambda: probe.score(model(panel), panel)) if with_unseen else None,
+        )
+        seen += [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+    probe.finish()
+    return model, reports(transport), seen
+
+
+@pytest.mark.parametrize("settings", [{}, {"with_unseen": True}, {"coupling_every": 3}], ids=str)
+@pytest.mark.parametrize("coupling", ["model", "last_block"])
+def test_a_run_with_coupling_is_the_run_without(coupling: str, settings: dict[str, Any]) -> None:
+    plain, _, plain_gradients = train()
+    random = torch.get_rng_state()
+    coupled, found, gradients = train(coupling, **settings)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(map(torch.equal, plain.parameters(), coupled.parameters()))
+    assert all(map(torch.equal, plain_gradients, gradients))
+    assert {one.labels["entropy/prediction_basis"] for one in found[2:]} == {"entropy_gradient"}
+
+
+OPTIMIZERS = [
+    (lambda weights, lr: torch.optim.AdamW(weights, lr=lr, weight_decay=10.0), 1e-5),
+    (lambda weights, lr: torch.optim.SGD(weights, lr=lr, momentum=0.9, nesterov=True), 1e-3),
+    (torch.optim.Adafactor, 1e-4),
+    (torch.optim.RMSprop, 1e-6),
+]
+
+
+@pytest.mark.parametrize(("optimizer_of", "learning_rate"), OPTIMIZERS, ids=["AdamW", "SGD", "Adafactor", "RMSprop"])
+def test_of_small_steps_the_prediction_is_the_change_of_unseen_tokens(optimizer_of: Any, learning_rate: float) -> None:
+    """To first order: momentum, weight decay and preconditioning are in it, and no factor is fitted."""
+    _, found, _ = train(
+        "model", optimizer_of=optimizer_of, learning_rate=learning_rate, evaluates=True, with_unseen=True
+    )
+    for report in found[1:]:
+        came = report.scalars["entropy/unseen_change"]
+        assert abs(came) > 1e-6
+        assert report.scalars["entropy/predicted_change"] == pytest.approx(came, rel=0.02, abs=2e-7)
+
+
+def test_the_last_blocks_part_is_the_one_taken_by_hand() -> None:
+    model, transport = policy().eval(), InMemoryTransport()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    probe = isentrope.Probe(transport=transport, coupling="last_block")
+    ids = torch.randint(0, VOCABULARY, (6, 10), generator=torch.Generator().manual_seed(1))
+    expected = []
+    for step in range(3):
+        weights = list(model[3].parameters())
+        logits = model(ids).log_softmax(-1)
+        gradient = torch.autograd.grad(-(logits.exp() * logits).sum(-1).mean(), weights)
+        before = [weight.detach().clone() for weight in weights]
+        logprobs = probe.gate(probe.score(model(ids), ids), torch.ones(6))
+        optimizer.zero_grad()
+        (-logprobs.mean()).backward()
+        optimizer.step()
+        expected.append(sum(((w - b) * g).sum().item() for w, b, g in zip(weights, before, gradient, strict=True)))
+        # With every step's own tokens as the unseen ones, its gradient is taken as it is.
+        probe.step(step, optimizer, unseen=lambda: probe.score(model(ids), ids))
+    probe.finish()
+    assert reports(transport)[2].scalars["entropy/predicted_change"] == pytest.approx(expected[2], rel=1e-4)
+
+
+def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
+    probe, transport = isentrope.Probe(transport=(sent := InMemoryTransport())), sent
+    ids = torch.arange(4)
+    logits = [torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+
+    def entropy(step: int) -> float:
+        logs = logits[step].log_softmax(-1)
+        return float(-(logs.exp() * logs).sum(-1).mean())
+
+    others = ids + 1
+    panels = [[ids], [ids], [ids, others], [others], [ids]]
+    for step, panel in enumerate(panels):
+        now = logits[step % 4]
+        probe.gate(probe.score(now, ids), torch.ones(4))
+        probe.step(step, unseen=lambda n=now, p=panel: [probe.score(n, one) for one in p])  # type: ignore[misc]
+    probe.finish()
+    changes = [report.scalars.get("entropy/unseen_change") for report in reports(transport)]
+    assert changes[0] is None
+    assert changes[4] is None
+    assert changes[1:4] == pytest.approx([entropy(step) - entropy(step - 1) for step in (1, 2, 3)], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ({"optimizer": None}, "needs the optimiser"),
+        ({"no_grad": True}, "carry no gradient"),
+        ({"optimizer_module": "deepspeed.runtime"}, "DeepSpeed"),
+        ({"hooked": True}, "while backward runs"),
+        ({"coupling": "last_block", "model": nn.Embedding(VOCABULARY, VOCABULARY)}, "several blocks"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_coupled_is_named_once_and_the_theory_goes_on(
+    spoil: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, transport = spoil.get("model") or policy(), InMemoryTransport()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if "optimizer_module" in spoil:
+        optimizer.__class__ = type("Stand in", (torch.optim.SGD,), {"__module__": spoil["optimizer_module"]})
+    if "hooked" in spoil:
+        next(model.parameters()).register_post_accumulate_grad_hook(lambda _: None)
+    probe = isentrope.Probe(transport=transport, coupling=spoil.get("coupling", "model"))
+    ids = torch.arange(12).reshape(3, 4)
+    for step in range(4):
+        probe.gate(probe.score(model(ids), ids), torch.ones(3)).sum().backward()
+
+        def rescore() -> isentrope.TokenScores:
+            if "no_grad" in spoil:
+                with torch.no_grad():
+                    return probe.score(model(ids), ids)
+            return probe.score(model(ids), ids)
+
+        probe.step(step, spoil.get("optimizer", optimizer), rescore)
+    probe.finish()
+    warned = [record.getMessage() for record in caplog.records if message in record.getMessage()]
+    assert len(warned) == 1
+    assert {one.labels["entropy/prediction_basis"] for one in reports(transport)} == {"loss_gradient"}
+
+
+def test_a_coupling_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISENTROPE_COUPLING", "everything")
+    with pytest.raises(ConfigurationError, match="last_block, model"):
+        isentrope.Probe(mode="disabled")
