@@ -281,7 +281,7 @@ class TrainingConfig:
     sampler_lag: int = 0
     """How many updates old the weights are that rollouts are sampled with."""
     unseen: int = option(
-        8,
+        16,
         "Of the rollouts of an update one in so many more are drawn that no update learns from: they measure it. 0: none.",
     )
     coupling: Literal["model", "last_block"] | None = option(
