@@ -53,7 +53,7 @@ class ProbeConfig:
     auto: the first of these that is known; so a loop without a first pass uses the step before, and micro_batch in its
     first step."""
     coupling: Coupling | None = None
-    """What a coupled prediction is made by, see `isentrope.coupling`. None: there is none."""
+    """What a coupled prediction is made by, see `isentrope.statistics.coupling`. None: there is none."""
     coupling_every: int = 1
     trackers: tuple[Tracker, ...] = ()
     """Trackers that get the scalars of rank 0's reports, too. In mode disabled nothing is sent anywhere."""

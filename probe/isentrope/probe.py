@@ -32,7 +32,6 @@ from torch import Tensor
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
-from isentrope.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
 from isentrope.distributed import OneRank, RankExchange, ranks_of
 from isentrope.errors import ConfigurationError, InputError
 from isentrope.global_step import rank_vector
@@ -66,6 +65,7 @@ from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.contributions import REWARD
+from isentrope.statistics.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached

@@ -14,6 +14,7 @@ import torch
 
 from tests.benchmarks import (
     collapse_and_cure,
+    coupled_update,
     delivery,
     numerics,
     observed_step,
@@ -22,7 +23,7 @@ from tests.benchmarks import (
     what_if,
 )
 
-_OF_COST = (token_scores, observed_step, trl_step, numerics, delivery)
+_OF_COST = (token_scores, observed_step, coupled_update, trl_step, numerics, delivery)
 _OF_QUALITY = (collapse_and_cure, what_if)
 BENCHMARKS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in (*_OF_COST, *_OF_QUALITY)}
 

@@ -32,6 +32,10 @@ CANDIDATES: dict[str, Callable[[Any], object]] = {
     "replace": lambda trainer: attach(trainer, rescore_tokens=0, transport=InMemoryTransport()),
     "observe": lambda trainer: attach(trainer, head="observe", rescore_tokens=0, transport=InMemoryTransport()),
     "replace and re-score": lambda trainer: attach(trainer, transport=InMemoryTransport()),
+    "the same, coupled by the last block": lambda trainer: attach(
+        trainer, coupling="last_block", transport=InMemoryTransport()
+    ),
+    "the same, coupled by the model": lambda trainer: attach(trainer, coupling="model", transport=InMemoryTransport()),
 }
 
 

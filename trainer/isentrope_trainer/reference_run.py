@@ -31,7 +31,7 @@ from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import make_task
 from isentrope_trainer.training_state import Checkpoints, TrainingState
 from isentrope_wire import environment
-from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
+from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, measured_change
 
 if TYPE_CHECKING:
     from isentrope.transport import Transport
@@ -188,11 +188,10 @@ def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:
     if probe.latest is None:
         return text
     scalars = probe.latest.scalars
-    shown = {"entropy": ENTROPY_MEAN, "predicted": ENTROPY_PREDICTED_CHANGE, "observed": ENTROPY_OBSERVED_CHANGE}
-    for label, name in shown.items():
-        if name in scalars:
-            text += f", {label} {scalars[name]:{'.3f' if label == 'entropy' else '+.4f'}}"
-    return text
+    shown = {"predicted": scalars.get(ENTROPY_PREDICTED_CHANGE), "observed": measured_change(scalars)}
+    if ENTROPY_MEAN in scalars:
+        text += f", entropy {scalars[ENTROPY_MEAN]:.3f}"
+    return text + "".join(f", {label} {value:+.4f}" for label, value in shown.items() if value is not None)
 
 
 @dataclass(slots=True)

@@ -123,6 +123,8 @@ class Line:
     width: float = 1.6
     smooth: bool = True
     """Whether the reader's smoothing applies."""
+    unless: str = ""
+    """Not drawn where this metric was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +230,11 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     if why:
         return why
     chart = begin(panel, shown, most=7 if panel.keys else 6)
-    found = [(line, shown.columns(line.metric)) for line in panel.lines if shown.columns(line.metric).step]
+    found = [
+        (line, shown.columns(line.metric))
+        for line in panel.lines
+        if shown.columns(line.metric).step and not shown.columns(line.unless).step
+    ]
     series = [positive(columns) if panel.log else columns for _, columns in found]
     written = percent if panel.share else panel.written
     ahead = [(line, value) for line in shown.forecasts if (value := _ahead(panel, line)) is not None]

@@ -47,7 +47,15 @@ OVERVIEW: Sequence[Panel] = (
         needs="A calibrated prediction needs several steps",
         height=SHORT,
         lines=[
-            Line(metrics.ENTROPY_OBSERVED_CHANGE, "observed", "observed", width=1.2, smooth=False),
+            Line(metrics.ENTROPY_UNSEEN_CHANGE, "on unseen tokens", "observed", width=1.2, smooth=False),
+            Line(
+                metrics.ENTROPY_OBSERVED_CHANGE,
+                "observed",
+                "observed",
+                width=1.2,
+                smooth=False,
+                unless=metrics.ENTROPY_UNSEEN_CHANGE,
+            ),
             Line(metrics.ENTROPY_PREDICTED_CHANGE, "predicted", "iris", width=2, smooth=False),
         ],
         band=(metrics.ENTROPY_PREDICTED_CHANGE_LOW, metrics.ENTROPY_PREDICTED_CHANGE_HIGH),

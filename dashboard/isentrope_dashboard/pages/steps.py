@@ -20,7 +20,13 @@ from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages.charts import marks
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RunDetail, Status, StepReport
-from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE, TOKEN_COUNT
+from isentrope_wire.metrics import (
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_UNSEEN_CHANGE,
+    TOKEN_COUNT,
+)
 
 PARAM = "step"
 """In the address; without it the newest step is shown."""
@@ -133,7 +139,12 @@ def _words(report: StepReport | None) -> list[Any]:
     if report is None:
         return [text("No report of this step.", "dim")]
     words: list[Any] = []
-    for name, what in ((ENTROPY_PREDICTED_CHANGE, "predicted"), (ENTROPY_OBSERVED_CHANGE, "observed")):
+    changes = (
+        (ENTROPY_PREDICTED_CHANGE, "predicted"),
+        (ENTROPY_UNSEEN_CHANGE, "on unseen tokens"),
+        (ENTROPY_OBSERVED_CHANGE, "on its own"),
+    )
+    for name, what in changes:
         if name in report.scalars:
             words += [", " if words else "ΔH ", html.B(change(report.scalars[name])), f" {what}"]
     if TOKEN_COUNT in report.scalars:

@@ -37,16 +37,19 @@ from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
     ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_UNSEEN_CHANGE,
     HOLD_TARGET,
     REWARD_MEAN,
+    measured_change,
 )
 from isentrope_wire.numbers import MINUS, percent, printable
 
 Series = Mapping[str, Mapping[int, float]]
 """Metric -> step -> value."""
 
-_CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE)
-_LATEST = frozenset({ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, REWARD_MEAN, CLIP_FRACTION})
+_OBSERVED = (ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE)
+_CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
+_LATEST = frozenset({ENTROPY_PREDICTED_CHANGE, *_OBSERVED, REWARD_MEAN, CLIP_FRACTION})
 _POINTS = 300
 """Of each series, at first; a terminal has no more columns to show. Three times as many are read again, reduced."""
 _REFRESH_SECONDS = 1.0
@@ -105,7 +108,7 @@ def frame(look: Look, series: Series, *, width: int, height: int | None, note: s
         if diagnosis.early_level is not None:
             entropy["early level"] = dict.fromkeys(series[ENTROPY_MEAN], diagnosis.early_level)
         changes = {
-            "observed": series.get(ENTROPY_OBSERVED_CHANGE, {}),
+            "observed": series.get(ENTROPY_UNSEEN_CHANGE) or series.get(ENTROPY_OBSERVED_CHANGE, {}),
             "predicted": series.get(ENTROPY_PREDICTED_CHANGE, {}),
         }
         charts.append(_chart("Entropy, nats", entropy, *size))
@@ -148,7 +151,7 @@ def _facts(look: Look) -> Table:
             "predicted",
             _number(latest.get(ENTROPY_PREDICTED_CHANGE)),
             "observed",
-            _number(latest.get(ENTROPY_OBSERVED_CHANGE)),
+            _number(measured_change(latest)),
         ),
         ("reward", _number(latest.get(REWARD_MEAN)), "clipped", _percent(latest.get(CLIP_FRACTION))),
         ("control", control_in_words(control), f"version {control.version}", f"{control.state}{running}"),

@@ -121,7 +121,7 @@ UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {ENTROPY_UNSE
 """Of H over the update, on tokens that it was not fitted to."""
 
 COUPLED_PREDICTION = mean_of(lambda tokens: tokens.coupled)
-"""<h, theta> after the update minus <h, theta> before it, in nats; see `isentrope.coupling`."""
+"""<h, theta> after the update minus <h, theta> before it, in nats; see `isentrope.statistics.coupling`."""
 
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
