@@ -193,7 +193,8 @@ class Probe:
         self._ledger, self._counts = TokenLedger(), counts
         self._basis = SelectionBasis(self.config.threshold_source)
         self._ranks = RankExchange(ranks or OneRank(), self._basis)
-        self._coupling = EntropyGradient.of(self.config)
+        about = self.config
+        self._coupling = None if about.coupling is None else EntropyGradient(about.coupling, about.coupling_every)
         self._unseen = UnseenTokens()
         self._logged: dict[str, float | Tensor] = {}
         self._known_names: set[str] = set()

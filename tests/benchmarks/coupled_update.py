@@ -15,8 +15,7 @@ import torch
 
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
-from isentrope_trainer.evaluation import Panel
-from isentrope_trainer.experience import collect
+from isentrope_trainer.experience import Panel, collect
 from isentrope_trainer.loop import update
 from isentrope_trainer.models.warm_start import WARM_STARTS, warm_started_policy
 from isentrope_trainer.ranks import Ranks

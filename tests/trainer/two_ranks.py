@@ -17,8 +17,7 @@ import torch
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts
-from isentrope_trainer.evaluation import Panel
-from isentrope_trainer.experience import Batch
+from isentrope_trainer.experience import Batch, Panel
 from isentrope_trainer.loop import update
 from isentrope_trainer.models.family import untrained_policy
 from isentrope_trainer.models.warm_start import WarmStartConfig

@@ -1,5 +1,4 @@
-"""What is measured beside training: on held-out problems Avg@K, the unbiased Pass@K and how the problems' pass rates are
-distributed; and what an update does to the entropy of completions that no update learns from (`Panel`).
+"""Evaluation on held-out problems: Avg@K, the unbiased Pass@K, and how the problems' pass rates are distributed.
 
 `evaluate` samples and judges answers with a generator of its own, so that evaluating a run does not change it. All three are
 read from one table, which of a problem's sampled answers are right: bool [problems, samples].
@@ -15,17 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-import isentrope
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.rollout import Rollouts
-from isentrope_trainer.settings import EvaluationConfig, TrainingConfig
+from isentrope_trainer.settings import EvaluationConfig
 from isentrope_trainer.tasks.base import SOLVED, Problem, Task
-from isentrope_trainer.training_state import TrainingState
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import EVAL_AVG_AT_K, EVAL_PASS_AT_K
 
@@ -114,48 +109,3 @@ def pass_rate_shares(right: Tensor) -> dict[str, float]:
     bins = quarters.masked_fill(passed == 0, 0).masked_fill(passed == samples, len(PASS_RATE_BINS) - 1)
     shares = bins.bincount(minlength=len(PASS_RATE_BINS)).double() / len(right)
     return dict(zip(PASS_RATE_BINS, shares.tolist(), strict=True))
-
-
-PANEL_STEPS = 10
-"""Updates until others are drawn, for the policy soon answers otherwise."""
-_FIRST_PROBLEM = 1 << 30
-"""Far from those that are trained on."""
-
-
-@dataclass(slots=True)
-class Panel:
-    """Completions that no update learns from, one for each of some prompts: they show what an update does to the entropy, and
-    not to its own tokens."""
-
-    newest: Rollouts | None = None
-    replaced: Rollouts | None = None
-    """Scored once more in the step that the newest ones were drawn for, so that no step is without a change."""
-
-    def renew(self, state: TrainingState, task: Task, config: TrainingConfig) -> None:
-        """Draw others where it is time, with a generator of their own: the run's own makes the same draws without them."""
-        self.replaced = None
-        if not config.unseen or (self.newest is not None and state.step % PANEL_STEPS):
-            return
-        rollouts = config.prompts * config.group_size // config.updates_per_batch
-        number = max(1, rollouts // (config.unseen * state.ranks.size))
-        first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
-        drawn = state.policy.sample(
-            [task.problem(first + index).prompt for index in range(number)],
-            1,
-            torch.Generator(state.generator.device).manual_seed(first + config.seed),
-            temperature=config.temperature,
-            max_tokens=task.max_tokens,
-        )
-        self.newest, self.replaced = drawn, self.newest
-
-    def scores(
-        self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig
-    ) -> list[isentrope.TokenScores]:
-        """As `unseen` of `Probe.step` takes them."""
-        parts = [part for part in (self.replaced, self.newest) if part is not None]
-        return [
-            probe.score(
-                state.policy.read(part).logits[part.mask], part.completions[part.mask], temperature=config.temperature
-            )
-            for part in parts
-        ]

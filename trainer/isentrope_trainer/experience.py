@@ -1,4 +1,5 @@
-"""What an update learns from: rollouts sampled and judged with the weights as they are, their advantages and old log-probs."""
+"""What an update learns from: rollouts sampled and judged with the weights as they are, their advantages and old log-probs.
+And what it does not learn from, which measures it: a panel."""
 
 from __future__ import annotations
 
@@ -140,3 +141,48 @@ def score(
         entropy_gradient=config.has_entropy_bonus(),
     )
     return scores, None if state.value_head is None or reading.hidden is None else state.value_head(reading.hidden)
+
+
+PANEL_STEPS = 10
+"""Updates until others are drawn, for the policy soon answers otherwise."""
+_FIRST_PROBLEM = 1 << 30
+"""Far from those that are trained on."""
+
+
+@dataclass(slots=True)
+class Panel:
+    """Completions that no update learns from, one for each of some prompts: they show what an update does to the entropy, and
+    not to its own tokens."""
+
+    newest: Rollouts | None = None
+    replaced: Rollouts | None = None
+    """Scored once more in the step that the newest ones were drawn for, so that no step is without a change."""
+
+    def renew(self, state: TrainingState, task: Task, config: TrainingConfig) -> None:
+        """Draw others where it is time, with a generator of their own: the run's own makes the same draws without them."""
+        self.replaced = None
+        if not config.unseen or (self.newest is not None and state.step % PANEL_STEPS):
+            return
+        rollouts = config.prompts * config.group_size // config.updates_per_batch
+        number = max(1, rollouts // (config.unseen * state.ranks.size))
+        first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
+        drawn = state.policy.sample(
+            [task.problem(first + index).prompt for index in range(number)],
+            1,
+            torch.Generator(state.generator.device).manual_seed(first + config.seed),
+            temperature=config.temperature,
+            max_tokens=task.max_tokens,
+        )
+        self.newest, self.replaced = drawn, self.newest
+
+    def scores(
+        self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig
+    ) -> list[isentrope.TokenScores]:
+        """As `unseen` of `Probe.step` takes them."""
+        parts = [part for part in (self.replaced, self.newest) if part is not None]
+        return [
+            probe.score(
+                state.policy.read(part).logits[part.mask], part.completions[part.mask], temperature=config.temperature
+            )
+            for part in parts
+        ]

@@ -17,8 +17,8 @@ from torch.nn.utils import clip_grad_norm_
 import isentrope
 from isentrope_trainer.algorithms.advantages import zero_advantage_groups
 from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
-from isentrope_trainer.evaluation import Panel, evaluate
-from isentrope_trainer.experience import Batch, collect, score
+from isentrope_trainer.evaluation import evaluate
+from isentrope_trainer.experience import Batch, Panel, collect, score
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.ranks import Ranks
 from isentrope_trainer.settings import TrainingConfig

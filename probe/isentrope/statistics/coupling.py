@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.config import Coupling, ProbeConfig
 from isentrope.errors import ConfigurationError
 from isentrope.scores.token_scores import TokenScores, with_entropy_gradient
 
@@ -37,10 +36,10 @@ class EntropyGradient:
     With coupling a run makes the same steps: no `.grad` that the loop reads is changed, and the weights never.
     """
 
-    def __init__(self, coupling: Coupling, every: int = 1) -> None:
+    def __init__(self, coupling: str, every: int = 1) -> None:
         """
         Args:
-            coupling: whose weights h is of.
+            coupling: whose weights h is of, "last_block" or "model".
             every: steps from one gradient to the next.
         """
         self._coupling, self._every = coupling, every
@@ -69,11 +68,6 @@ class EntropyGradient:
         before, self._product = self._product, self._along()
         share = 1 / torch.distributed.get_world_size() if any(map(_is_sharded, self._weights)) else 1.0
         return torch.stack([self._product - before, torch.full_like(before, share)])
-
-    @classmethod
-    def of(cls, config: ProbeConfig) -> EntropyGradient | None:
-        """As a probe's settings have it."""
-        return None if config.coupling is None else cls(config.coupling, config.coupling_every)
 
     @property
     def is_due(self) -> bool:

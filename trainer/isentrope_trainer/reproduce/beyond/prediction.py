@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isentrope.statistics.calibration import Calibration, Momentum
-from isentrope_trainer.reproduce.drawing import Picture, look, panels
+from isentrope_trainer.reproduce.drawing import Picture, averaged, look, panels
 from isentrope_trainer.reproduce.evidence import at_least, at_most, higher, pearson
 from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
@@ -36,12 +35,11 @@ class Quality(NamedTuple):
     coupled: float
     """Correlation of the coupled prediction with the change of unseen tokens."""
     theory: float
-    """The same of the theory's, with the gain that was fitted to earlier steps."""
+    """The same of the theory's."""
     coupled_own: float
     """Correlation of the coupled prediction with the change of the step's own tokens."""
     coupled_r2: float
-    theory_r2: float
-    """Share of the squared changes of unseen tokens about their mean."""
+    """Share of the squared changes of unseen tokens about their mean that it explains, without a fitted factor."""
     ratio: float
     """Sum of the unseen changes by that of the coupled predictions."""
     course: float
@@ -64,14 +62,8 @@ def of_judged(values: np.ndarray) -> np.ndarray:
 
 
 def theory(run: Run) -> np.ndarray:
-    """What the theory predicts of each step's unseen change, with the gain fitted to the steps before."""
-    calibration, momentum = Calibration(), Momentum(run.settings.training.betas[0])
-    columns = (ENTROPY_UNIT_PREDICTED_CHANGE, ENTROPY_UNSEEN_CHANGE, ENTROPY_MEAN)
-    found = [
-        calibration.step(unit, None if np.isnan(change) else change, momentum, entropy).predicted_change
-        for unit, change, entropy in zip(*(run.series(name) for name in columns), strict=True)
-    ]
-    return of_judged(np.array([np.nan if one is None else one for one in found]))
+    """What the theory says of each step's change, but for a gain: the unit prediction as the optimiser adds it up, times H."""
+    return of_judged(averaged(run.series(ENTROPY_UNIT_PREDICTED_CHANGE)) * run.series(ENTROPY_MEAN))
 
 
 def r2(predicted: np.ndarray, came: np.ndarray) -> float:
@@ -87,16 +79,15 @@ def quality(run: Run) -> Quality:
     )
     low, high = judged(run, ENTROPY_PREDICTED_CHANGE_LOW), judged(run, ENTROPY_PREDICTED_CHANGE_HIGH)
     measured, bounded = ~np.isnan(predicted * unseen), ~np.isnan(low * high * unseen)
-    by_theory, entropy = theory(run), judged(run, ENTROPY_MEAN)
+    entropy = judged(run, ENTROPY_MEAN)
     course = entropy[-COURSE_ENDS:].mean() - entropy[:COURSE_ENDS].mean()
     # Between the middles of the two ends.
     between = slice(COURSE_ENDS // 2, -(COURSE_ENDS // 2))
     return Quality(
         coupled=pearson(predicted, unseen),
-        theory=pearson(by_theory, unseen),
+        theory=pearson(theory(run), unseen),
         coupled_own=pearson(predicted, own),
         coupled_r2=r2(predicted, unseen),
-        theory_r2=r2(by_theory, unseen),
         ratio=float(np.sum(unseen[measured]) / np.sum(predicted[measured])),
         course=float(course),
         unseen_sum=float(np.nansum(unseen[between])),
