@@ -800,9 +800,10 @@ class Probe:
         if self._coupling is not None:
             try:
                 return work(self._coupling)
-            except ConfigurationError as error:
+            # A lack of memory, too: what is observed must not be lost with it.
+            except (ConfigurationError, RuntimeError) as error:
                 self._coupling = None
-                self._warn_once("coupling", str(error))
+                self._warn_once("coupling", f"No coupled prediction from here on, the theory's goes on: {error}")
         return None
 
     @contextmanager

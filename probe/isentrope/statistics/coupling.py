@@ -115,8 +115,8 @@ class EntropyGradient:
             return
         if not entropy.requires_grad:
             raise ConfigurationError(
-                "The scores that rescore returned carry no gradient to the weights, so there is no coupled prediction. Score them "
-                "with probe.score outside torch.no_grad() and inference_mode; with gradient checkpointing, let it be non-reentrant."
+                "the scores that rescore returned carry no gradient to the weights. Score them with probe.score outside "
+                "torch.no_grad() and inference_mode; with gradient checkpointing, let it be non-reentrant."
             )
         found = self._by_backward(entropy) if self._coupling == "model" else self._of_block(entropy)
         if not self._gradient:
@@ -192,9 +192,7 @@ def _weights_of(optimizer: Optimizer | None) -> list[Tensor]:
         ConfigurationError: no gradient beside the loss's can be taken of it.
     """
     if optimizer is None:
-        raise ConfigurationError(
-            "The coupled prediction needs the optimiser: pass it to probe.step(step, optimizer, rescore)."
-        )
+        raise ConfigurationError("it needs the optimiser. Pass it to probe.step(step, optimizer, rescore).")
     weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
     reasons = {
         "DeepSpeed shards and flattens the weights": type(optimizer).__module__.startswith("deepspeed")
@@ -202,13 +200,11 @@ def _weights_of(optimizer: Optimizer | None) -> list[Tensor]:
         "the weights are updated while backward runs (post-accumulate hooks)": any(
             getattr(weight, "_post_accumulate_grad_hooks", None) for weight in weights
         ),
-        "it has no weights that require gradient": not weights,
+        "no weights require gradient": not weights,
     }
     for reason, applies in reasons.items():
         if applies:
-            raise ConfigurationError(
-                f"No coupled prediction with this optimiser: {reason}. The theory's prediction goes on."
-            )
+            raise ConfigurationError(f"with this optimiser {reason}.")
     return weights
 
 
