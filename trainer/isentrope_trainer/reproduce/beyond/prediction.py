@@ -80,9 +80,10 @@ def quality(run: Run) -> Quality:
     low, high = judged(run, ENTROPY_PREDICTED_CHANGE_LOW), judged(run, ENTROPY_PREDICTED_CHANGE_HIGH)
     measured, bounded = ~np.isnan(predicted * unseen), ~np.isnan(low * high * unseen)
     entropy = judged(run, ENTROPY_MEAN)
-    course = entropy[-COURSE_ENDS:].mean() - entropy[:COURSE_ENDS].mean()
+    ends = min(COURSE_ENDS, len(entropy) // 3)
+    course = entropy[-ends:].mean() - entropy[:ends].mean()
     # Between the middles of the two ends.
-    between = slice(COURSE_ENDS // 2, -(COURSE_ENDS // 2))
+    between = slice(ends // 2, len(entropy) - ends // 2)
     return Quality(
         coupled=pearson(predicted, unseen),
         theory=pearson(theory(run), unseen),
@@ -98,7 +99,7 @@ def quality(run: Run) -> Quality:
 
 
 COURSE_ENDS = 10
-"""Steps whose mean entropy is an end of the course."""
+"""Steps whose mean entropy is an end of the course, at most."""
 
 
 class Prediction(Figure):
