@@ -392,6 +392,16 @@ class CreatedToken(AccessToken):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Destination(Answer):
+    """Where alerts are sent."""
+
+    service: str
+    """The beginning of its address, such as `slack` or `mailto`; the rest may hold a password."""
+    delivered: bool | None
+    """Whether it took the test; null where none was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Me(Answer):
     """Who makes a request."""
 

@@ -185,12 +185,25 @@ class AlertCause(Answer):
     """The same in a sentence."""
 
 
+ALERT_KINDS = {
+    "collapse": "Collapse",
+    "explosion": "Explosion",
+    "self_check": "Tokens were not drawn as scored",
+    "prediction": "Prediction is of no use",
+    "dead_knob": "A parameter can't act",
+    "zero_advantage": "Most groups teach nothing",
+    "not_finite": "NaN or infinite values",
+    "left_out": "Something was left out",
+}
+"""In words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """Something a person should know, reported at the step where it was found."""
 
     kind: str
-    """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob`, `zero_advantage`, `not_finite` or `left_out`."""
+    """One of ALERT_KINDS."""
     level: AlertLevel
     message: str
     """What was found, in a sentence."""

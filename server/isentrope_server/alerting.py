@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +24,8 @@ from isentrope_server.settings import Settings
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.attachments import DueNotice
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.reports import AlertLevel
+from isentrope_wire.answers import Destination
+from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ _AT_ONCE = 20
 """Notices a destination gets in one round."""
 _SEND_SECONDS = 60.0
 """Longest wait for a destination."""
+_TEST_SECONDS = 10.0
+"""The same while a person waits for the answer."""
 _OLDEST_SECONDS = 6 * 3_600.0
 """An alert of a step recorded earlier is not sent: it may be of a spool that was uploaded much later."""
 
@@ -84,26 +88,48 @@ def _note_sent(notice: DueNotice, destination: str, transaction: Transaction) ->
 
 async def _send(settings: Settings, url: str, notice: DueNotice) -> bool:
     """Whether the destination took it."""
+    kind = "failure" if notice.alert.level is AlertLevel.ACT else "warning"
+    return await _sent(url, title_of(notice), body_of(notice, settings.public_url or settings.http_url), kind)
+
+
+async def send_tests(settings: Settings) -> list[Destination]:
+    """Send a word to every destination, and say which took it."""
+    title, body = "Isentrope: a test", f"Alerts of {settings.public_url or settings.http_url} are sent here."
+    taken = await asyncio.gather(*(_sent(url, title, body, "info", seconds=_TEST_SECONDS) for url in settings.notify))
+    return [replace(one, delivered=took) for one, took in zip(destinations(settings), taken, strict=True)]
+
+
+def destinations(settings: Settings) -> list[Destination]:
+    """Where alerts are sent, without the addresses, which may hold a password."""
+    return [Destination(service=_service(url), delivered=None) for url in settings.notify]
+
+
+def _service(url: str) -> str:
+    return url.split("://")[0]
+
+
+async def _sent(url: str, title: str, body: str, kind: str, *, seconds: float = _SEND_SECONDS) -> bool:
+    """Whether the destination took it."""
     from apprise import Apprise, NotifyType  # noqa: PLC0415  (an extra; the settings check that it is installed)
 
     sender = Apprise()
     sender.add(url)
-    title, body = title_of(notice), body_of(notice, settings.public_url or settings.http_url)
-    kind = NotifyType.FAILURE if notice.alert.level is AlertLevel.ACT else NotifyType.WARNING
     try:
-        async with asyncio.timeout(_SEND_SECONDS):
-            sent = bool(await sender.async_notify(title=title, body=body, notify_type=kind))
+        async with asyncio.timeout(seconds):
+            sent = bool(await sender.async_notify(title=title, body=body, notify_type=NotifyType(kind)))
     except TimeoutError:
         sent = False
     if not sent:
-        # Without the address, which may hold a password.
-        _log.warning("The alert %r was not taken by %s://...", title, url.split("://")[0])
+        _log.warning("The message %r was not taken by %s://...", title, _service(url))
     return sent
 
 
 def title_of(notice: DueNotice) -> str:
     """The alert in a line."""
-    return f"{notice.alert.level.capitalize()}: {notice.alert.kind} in {notice.run_name}, step {notice.alert.step}"
+    alert = notice.alert
+    return (
+        f"{alert.level.capitalize()}: {ALERT_KINDS.get(alert.kind, alert.kind)} in {notice.run_name}, step {alert.step}"
+    )
 
 
 def body_of(notice: DueNotice, address: str) -> str:

@@ -23,7 +23,7 @@ from isentrope_wire.control_answers import Compared, ControlVersion, Outcome, St
 from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
-from isentrope_wire.reports import AlertLevel
+from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 from tests.dashboard.conftest import Site
 
 
@@ -214,12 +214,12 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
 def test_alerts_of_all_kinds_are_on_the_page() -> None:
     known: dict[str, Any] = {"recorded_at": 1.0, "cause": None, "evidence": {}, "suggestion": None}
     alerts = [
-        Alert(step=9, kind=kind, level=AlertLevel.WATCH, message=f"What {kind} found.", **known) for kind in card.KINDS
+        Alert(step=9, kind=kind, level=AlertLevel.WATCH, message=f"What {kind} found.", **known) for kind in ALERT_KINDS
     ]
     shown = texts(card.alert_rows(alerts))
     for alert in alerts:
         assert alert.message in shown
-        assert card.KINDS[alert.kind] in shown
+        assert ALERT_KINDS[alert.kind] in shown
     assert texts(card.alert_rows([])) == "No alert was raised."
 
 

@@ -95,11 +95,11 @@ def test_each_alert_is_sent_once(receiver: type[Receiver], tmp_path: Path) -> No
         titles = wait_for(receiver, 5)
         name = server.http.get(rank.path).json()["name"]
     assert titles == [
-        f"Act: collapse in {name}, step 3",
-        f"Act: collapse in {name}, step 90",
-        f"Act: not_finite in {name}, step 2",
-        f"Watch: collapse in {name}, step 1",
-        f"Watch: collapse in {name}, step 2",
+        f"Act: Collapse in {name}, step 3",
+        f"Act: Collapse in {name}, step 90",
+        f"Act: NaN or infinite values in {name}, step 2",
+        f"Watch: Collapse in {name}, step 1",
+        f"Watch: Collapse in {name}, step 2",
     ]
     first = next(message for message in receiver.taken if message["title"].endswith("step 1"))
     assert first["type"] == "warning"
@@ -138,7 +138,16 @@ def test_a_refused_notice_is_tried_again_and_given_up_in_the_end(
         assert receiver.requests == attachments.MOST_ATTEMPTS
         # The next one is refused once, and then taken.
         send(rank, 2, alert("explosion"))
-        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["explosion"]
+        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["Explosion"]
+
+
+def test_a_test_is_sent_and_answered_without_the_address(receiver: type[Receiver], tmp_path: Path) -> None:
+    with server_for(receiver, tmp_path) as server:
+        assert server.http.get("/api/v1/notify").json()["items"] == [{"service": "json", "delivered": None}]
+        assert server.http.post("/api/v1/notify/test").json()["items"] == [{"service": "json", "delivered": True}]
+        assert [message["title"] for message in receiver.taken] == ["Isentrope: a test"]
+        receiver.refusals = 99
+        assert server.http.post("/api/v1/notify/test").json()["items"][0]["delivered"] is False
 
 
 def test_old_alerts_and_those_of_deleted_runs_are_not_sent(receiver: type[Receiver], tmp_path: Path) -> None:
@@ -150,7 +159,7 @@ def test_old_alerts_and_those_of_deleted_runs_are_not_sent(receiver: type[Receiv
         assert server.http.delete(deleted.path).is_success
         send(new, 1, alert("self_check", ACT))
     with server_for(receiver, tmp_path):
-        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["self_check"]
+        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["Tokens"]
 
 
 def test_reports_are_stored_while_a_destination_does_not_answer(

@@ -49,6 +49,8 @@ METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("GET", f"{_RUN_PATH}/export"): lambda client: client.export(RUN, io.BytesIO(), format="csv"),
     ("GET", f"{API_PREFIX}/me"): lambda client: client.me(),
     ("GET", f"{API_PREFIX}/access-tokens"): lambda client: client.access_tokens(),
+    ("GET", f"{API_PREFIX}/notify"): lambda client: client.destinations(),
+    ("POST", f"{API_PREFIX}/notify/test"): lambda client: client.test_destinations(),
     ("POST", f"{API_PREFIX}/access-tokens"): lambda client: client.create_access_token("ingest"),
     ("DELETE", f"{API_PREFIX}/access-tokens/{{token_id}}"): lambda client: client.revoke_access_token("nothing"),
     ("GET", f"{API_PREFIX}/audit"): lambda client: client.audit(),

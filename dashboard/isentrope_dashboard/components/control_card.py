@@ -17,7 +17,7 @@ from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
 from isentrope_wire.control import Control, HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
-from isentrope_wire.reports import AlertLevel
+from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
 METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
@@ -47,17 +47,6 @@ CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
 )  # fmt: skip
 
 ALERTS, ALERTS_SHOWN = "control-alerts", 4
-KINDS = {
-    "collapse": "Collapse",
-    "explosion": "Explosion",
-    "self_check": "Tokens were not drawn as scored",
-    "prediction": "Prediction is of no use",
-    "dead_knob": "A parameter can't act",
-    "zero_advantage": "Most groups teach nothing",
-    "not_finite": "NaN or infinite values",
-    "left_out": "Something was left out",
-}
-"""Of alerts, in words."""
 FIRST_MU = 1.0
 """Of both sides, when a method with thresholds is chosen."""
 WHAT_IF_HEIGHT = 153
@@ -329,7 +318,7 @@ def alert_rows(alerts: Sequence[Alert]) -> list[Component]:
     rows = []
     for alert in alerts:
         tone = "act" if alert.level == AlertLevel.ACT else "watch"
-        head = row(chip(alert.level.capitalize(), tone), text(KINDS.get(alert.kind, alert.kind), "strong"), spacer(),
+        head = row(chip(alert.level.capitalize(), tone), text(ALERT_KINDS.get(alert.kind, alert.kind), "strong"), spacer(),
                    text(f"step {count(alert.step)}", "dim small num"))  # fmt: skip
         rows.append(html.Div([head, html.Div(alert.message, className="dim small")], className="alert-row"))
     return rows or [html.P("No alert was raised.", className="dim small none")]

@@ -19,7 +19,7 @@ from isentrope_dashboard.formatting import MISSING
 from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages.start import code
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import AccessToken, CreatedToken, Me, TokenScope
+from isentrope_wire.answers import AccessToken, CreatedToken, Destination, Me, TokenScope
 
 SCOPES = {
     TokenScope.READ: "reads everything",
@@ -38,6 +38,7 @@ async def access_page(client: AsyncClient, _view: View) -> tuple[Component, str]
         body += [
             _form(),
             html.Section(html.Div(token_table(tokens, me), id="tokens"), className="card token-list"),
+            _notify((await client.ask(calls.destinations())).items),
             _revoke(),
         ]
     return header.page("", *body, here="/access"), "Access · Isentrope"
@@ -62,6 +63,29 @@ def _form() -> Component:
         name="wrap token-form",
     )  # fmt: skip
     return card(fields, html.Div(id="token-made", role="status"), title="A new token", name="guide")
+
+
+def _notify(found: Sequence[Destination]) -> Component:
+    words: list[Any] = [
+        "Alerts are sent to nobody. Start the server with ", code("isentrope up --notify ADDRESS"), ", an address of Apprise.",
+    ]  # fmt: skip
+    if found:
+        words = ["Alerts are sent by ", *_listed(found), "."]
+    button = dmc.Button("Send a test", id="notify-test", size="xs", variant="default", disabled=not found)
+    return card(html.P(words), button, html.Div(id="notify-answer", role="status"), title="Alerts", name="guide")
+
+
+def _listed(found: Sequence[Destination]) -> list[Any]:
+    return [part for one in found for part in (", ", html.B(one.service))][1:]
+
+
+def tested(found: Sequence[Destination]) -> Component:
+    """What became of a test, by destination."""
+    words = (
+        f"{one.service}: {'delivered' if one.delivered else 'not taken, the log of the server says more'}"
+        for one in found
+    )
+    return html.Ul([html.Li(one) for one in words])
 
 
 def _revoke() -> Component:
@@ -113,6 +137,14 @@ def made_token(made: CreatedToken, origin: str) -> Component:
 
 
 def register(app: Dash, api: Api) -> None:
+    @app.callback(Output("notify-answer", "children"), Input("notify-test", "n_clicks"), prevent_initial_call=True)
+    async def test(_clicks: int) -> Any:
+        try:
+            async with api.open() as client:
+                return tested((await client.ask(calls.test_destinations())).items)
+        except ApiError as error:
+            return refusal(error)
+
     @app.callback(
         Output("token-made", "children"),
         Output("tokens", "children"),

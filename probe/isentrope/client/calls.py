@@ -18,6 +18,7 @@ from isentrope_wire.answers import (
     Alert,
     AuditEntry,
     CreatedToken,
+    Destination,
     Gap,
     HistogramColumns,
     LatestMetric,
@@ -158,6 +159,14 @@ def create_access_token(scope: str, name: str | None) -> Call[CreatedToken]:
 
 def revoke_access_token(token_id: str) -> Call[None]:
     return Call(verb="DELETE", path=f"access-tokens/{quote(token_id, safe='')}", answer=NoneType)
+
+
+def destinations() -> Call[Page[Destination]]:
+    return Call(path="notify", answer=Page[Destination])
+
+
+def test_destinations() -> Call[Page[Destination]]:
+    return Call(verb="POST", path="notify/test", answer=Page[Destination])
 
 
 def audit(run_id: str | None = None) -> Call[Page[AuditEntry]]:

@@ -23,6 +23,7 @@ from isentrope_wire.answers import (
     Alert,
     AuditEntry,
     CreatedToken,
+    Destination,
     Gap,
     HistogramColumns,
     LatestMetric,
@@ -468,6 +469,14 @@ class Client(Connection):
             name: Author of the changes made with it; None: the scope.
         """
         return self.ask(calls.create_access_token(scope, name))
+
+    def destinations(self) -> list[Destination]:
+        """Where alerts are sent, without the addresses."""
+        return self.ask(calls.destinations()).items
+
+    def test_destinations(self) -> list[Destination]:
+        """Send a word to each of them, and say which took it."""
+        return self.ask(calls.test_destinations()).items
 
     def revoke_access_token(self, token_id: str) -> None:
         """Revoke a token: requests with it are refused from now on."""

@@ -8,12 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from isentrope_server.alerting import destinations, send_tests
 from isentrope_server.api.dependencies import BackendDep, Body, Limit, PrincipalDep, page_after, page_of
 from isentrope_server.errors import NotFound
 from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import issue_token, revoke_token
 from isentrope_server.store import access
-from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, Me, Page, TokenScope
+from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, Destination, Me, Page, TokenScope
 
 router = APIRouter(tags=["administration"])
 
@@ -62,6 +63,18 @@ async def delete_token(token_id: str, backend: BackendDep, principal: PrincipalD
         raise NotFound(f"There is no active token {token_id[:64]!r}.", token_id=token_id[:64])
     await backend.reload_tokens()
     return Response(status_code=204)
+
+
+@router.get("/notify")
+async def list_destinations(backend: BackendDep) -> Page[Destination]:
+    """Where alerts are sent, without the addresses."""
+    return Page(items=destinations(backend.settings), next_cursor=None)
+
+
+@router.post("/notify/test")
+async def test_destinations(backend: BackendDep) -> Page[Destination]:
+    """Send a word to every destination. Waits for each at most ten seconds."""
+    return Page(items=await send_tests(backend.settings), next_cursor=None)
 
 
 @router.get("/audit")

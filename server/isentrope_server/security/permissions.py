@@ -44,6 +44,8 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}/export"): TokenScope.READ,
     ("GET", "/api/v1/me"): TokenScope.READ,
     ("GET", "/api/v1/access-tokens"): TokenScope.ADMIN,
+    ("GET", "/api/v1/notify"): TokenScope.ADMIN,
+    ("POST", "/api/v1/notify/test"): TokenScope.ADMIN,
     ("POST", "/api/v1/access-tokens"): TokenScope.ADMIN,
     ("DELETE", "/api/v1/access-tokens/{token_id}"): TokenScope.ADMIN,
     ("GET", "/api/v1/audit"): TokenScope.ADMIN,
