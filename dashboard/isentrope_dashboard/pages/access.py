@@ -72,7 +72,7 @@ def _notify(found: Sequence[Destination]) -> Component:
     if found:
         words = ["Alerts are sent by ", *_listed(found), "."]
     button = dmc.Button("Send a test", id="notify-test", size="xs", variant="default", disabled=not found)
-    return card(html.P(words), button, html.Div(id="notify-answer", role="status"), title="Alerts", name="guide")
+    return card(html.P(words), row(button), html.Div(id="notify-answer", role="status"), title="Alerts", name="guide")
 
 
 def _listed(found: Sequence[Destination]) -> list[Any]:
