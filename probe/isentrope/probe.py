@@ -21,7 +21,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -769,31 +769,32 @@ class Probe:
         self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch], *, takes_gradient: bool
     ) -> Sequence[Tensor] | None:
         """Entropies after the update; of them the gradient for the next prediction, where no unseen tokens give it."""
+        coupling = self._due() if takes_gradient else None
         with self._scoring_again("re-scoring a step"):
-            recorded = self._recorded() if takes_gradient else nullcontext
-            after = entropies_after_update(rescore, batches, recorded)
-            if takes_gradient:
+            after = entropies_after_update(rescore, batches, nullcontext if coupling is None else coupling.recorded)
+            if coupling is not None:
                 # A rank without tokens takes part in the backward pass of a model that the ranks share.
                 masks = [batch.mask for batch in batches] or [one.isfinite() for one in after]
                 mean = mean_entropy(after, masks)
-                self._coupled(lambda coupling: coupling.learn(mean, OWN_WEIGHT))
+                self._coupled(lambda due: due.learn(mean, OWN_WEIGHT))
             return [one.detach() for one in after]
         return None
 
     def _unseen_change(self, unseen: Callable[[], RescoredTokens]) -> Tensor | None:
         """See `UnseenTokens.change`; the gradient for the next prediction is of the newest ones."""
+        coupling = self._due()
         with self._scoring_again("scoring unseen tokens"):
-            with observing(), self._recorded()():
+            with observing(), nullcontext() if coupling is None else coupling.recorded():
                 scored = scores_in(unseen())
-            if scored:
+            if scored and coupling is not None:
                 mean = mean_entropy([scored[-1].entropies], [torch.ones_like(scored[-1].logprobs, dtype=torch.bool)])
-                self._coupled(lambda coupling: coupling.learn(mean, 1.0))
+                self._coupled(lambda due: due.learn(mean, 1.0))
             return self._unseen.change(scored)
         return None
 
-    def _recorded(self) -> Callable[[], AbstractContextManager[None]]:
-        """Makes the context in which scores carry gradient, in a step that takes one; else one that does nothing."""
-        return nullcontext if self._coupling is None or not self._coupling.is_due else self._coupling.recorded
+    def _due(self) -> EntropyGradient | None:
+        """What takes a gradient in this step, if anything does."""
+        return self._coupling if self._coupling is not None and self._coupling.is_due else None
 
     def _coupled(self, work: Callable[[EntropyGradient], T]) -> T | None:
         """Do a part of the coupled prediction; what can't be done ends it, and the theory's prediction goes on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,18 +58,21 @@ def train(
     generator = torch.Generator().manual_seed(5)
     panel = torch.randint(0, VOCABULARY, (300,), generator=generator)
 
+    def scored(ids: Tensor, targets: Tensor) -> isentrope.TokenScores:
+        return probe.score(model(ids), targets)
+
     for step in range(steps):
         ids, targets = torch.randint(0, VOCABULARY, (2, 8, 10), generator=generator)
         advantages = torch.randn(8, generator=generator)
-        logprobs = probe.gate(probe.score(model(ids), targets), advantages)
+        logprobs = probe.gate(scored(ids, targets), advantages)
         optimizer.zero_grad()
         (-(advantages[:, None] * logprobs).mean()).backward()
         optimizer.step()
         probe.step(
             step,
             optimizer,
-            rescore=lambda ids=ids, targets=targets: probe.score(model(ids), targets),  # type: ignore[misc]
-            unseen=(lambda: probe.score(model(panel), panel)) if with_unseen else None,
+            rescore=partial(scored, ids, targets),
+            unseen=partial(scored, panel, panel) if with_unseen else None,
         )
         seen += [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
     probe.finish()
@@ -138,12 +142,14 @@ def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
         logs = logits[step].log_softmax(-1)
         return float(-(logs.exp() * logs).sum(-1).mean())
 
+    def scored(step: int, panel: list[Tensor]) -> list[isentrope.TokenScores]:
+        return [probe.score(logits[step % 4], one) for one in panel]
+
     others = ids + 1
     panels = [[ids], [ids], [ids, others], [others], [ids]]
     for step, panel in enumerate(panels):
-        now = logits[step % 4]
-        probe.gate(probe.score(now, ids), torch.ones(4))
-        probe.step(step, unseen=lambda n=now, p=panel: [probe.score(n, one) for one in p])  # type: ignore[misc]
+        probe.gate(probe.score(logits[step % 4], ids), torch.ones(4))
+        probe.step(step, unseen=partial(scored, step, panel))
     probe.finish()
     changes = [report.scalars.get("entropy/unseen_change") for report in reports(transport)]
     assert changes[0] is None

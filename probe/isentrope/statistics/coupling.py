@@ -11,6 +11,7 @@ tokens most; of unseen tokens it is taken as it is, for it is of the very tokens
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,8 @@ class EntropyGradient:
         """<h, theta> after the last step."""
 
     def change(self, optimizer: Optimizer | None) -> Tensor | None:
-        """The prediction of the step whose update was just made, [2] float64 on the device: its part on this rank in nats, and
-        what that counts as, so that the sums over ranks give the whole. None before there is a gradient.
+        """The prediction of the step whose update was just made in nats, and 1: [2] float64 on the device. The mean over ranks is
+        the prediction, of shards and of whole weights. None before there is a gradient.
 
         Raises:
             ConfigurationError: there is no gradient to be had of this optimiser's weights.
@@ -66,8 +67,7 @@ class EntropyGradient:
         if self._product is None:
             return None
         before, self._product = self._product, self._along()
-        share = 1 / torch.distributed.get_world_size() if any(map(_is_sharded, self._weights)) else 1.0
-        return torch.stack([self._product - before, torch.full_like(before, share)])
+        return torch.stack([self._product - before, torch.ones_like(before)])
 
     @property
     def is_due(self) -> bool:
@@ -105,8 +105,6 @@ class EntropyGradient:
         Raises:
             ConfigurationError: it carries no gradient, or the model has no last block.
         """
-        if not self.is_due:
-            return
         if self._called is not None:
             self._blocks, self._called = self._called.blocks(), None
             self._weights = _among(self._weights, self._blocks[1])
@@ -115,10 +113,14 @@ class EntropyGradient:
             return
         if not entropy.requires_grad:
             raise ConfigurationError(
-                "the scores that rescore returned carry no gradient to the weights. Score them with probe.score outside "
+                "the scores of rescore, or unseen, carry no gradient to the weights. Score them with probe.score outside "
                 "torch.no_grad() and inference_mode; with gradient checkpointing, let it be non-reentrant."
             )
-        found = self._by_backward(entropy) if self._coupling == "model" else self._of_block(entropy)
+        gradients = self._by_backward(entropy) if self._coupling == "model" else self._of_block(entropy)
+        if all(gradient is None for gradient in gradients):
+            raise ConfigurationError("backward reached none of the weights that the optimiser has.")
+        pairs = zip(self._weights, gradients, strict=True)
+        found = [torch.zeros_like(_local(weight)) if gradient is None else gradient for weight, gradient in pairs]
         if not self._gradient:
             self._gradient = found
         else:
@@ -126,7 +128,7 @@ class EntropyGradient:
                 mean.lerp_(new, weight)
         self._product = self._along()
 
-    def _by_backward(self, entropy: Tensor) -> list[Tensor]:
+    def _by_backward(self, entropy: Tensor) -> list[Tensor | None]:
         """By the loop's own way, so that DDP and FSDP average it as they do the loss's; what the loop has in `.grad` is put
         back."""
         kept = [weight.grad for weight in self._weights]
@@ -135,24 +137,23 @@ class EntropyGradient:
                 weight.grad = None
             # The leaves that FSDP computes with are not the shards that the optimiser has.
             entropy.backward(inputs=None if any(map(_is_sharded, self._weights)) else self._weights)
-            return [_local(torch.zeros_like(w) if w.grad is None else w.grad).detach().clone() for w in self._weights]
+            return [None if w.grad is None else _local(w.grad).detach().clone() for w in self._weights]
         finally:
             for weight, gradient in zip(self._weights, kept, strict=True):
                 weight.grad = gradient
 
-    def _of_block(self, entropy: Tensor) -> list[Tensor]:
+    def _of_block(self, entropy: Tensor) -> list[Tensor | None]:
         """Of this rank's tokens alone: the means over ranks are those of the products."""
-        found = torch.autograd.grad(entropy, self._weights, allow_unused=True)
-        return [torch.zeros_like(w) if g is None else g for w, g in zip(self._weights, found, strict=True)]
+        return list(torch.autograd.grad(entropy, self._weights, allow_unused=True))
 
     def _along(self) -> Tensor:
-        """<h, theta>, float64."""
+        """<h, theta>, float64; this rank's shard counts as often as there are shards, so that the mean over ranks is the whole."""
         total = torch.zeros((), dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for weight, gradient in zip(self._weights, self._gradient, strict=True):
                 pieces = (values.reshape(-1).split(_PIECE) for values in (_local(weight), gradient))
                 for left, right in zip(*pieces, strict=True):
-                    total += torch.dot(left.double(), right.double()).to(total.device)
+                    total += _shards(weight) * torch.dot(left.double(), right.double()).to(total.device)
         return total
 
 
@@ -228,10 +229,18 @@ def _is_sharded(weight: Tensor) -> bool:
     return hasattr(weight, "to_local")
 
 
-def _local(values: Tensor) -> Tensor:
+def _local(values: Any) -> Tensor:
     """This rank's part of a sharded tensor, or all of another."""
-    found: Tensor = values.to_local() if _is_sharded(values) else values  # type: ignore[attr-defined]
+    found: Tensor = values.to_local() if _is_sharded(values) else values
     return found
+
+
+def _shards(weight: Any) -> int:
+    """In how many parts it lies on the ranks; replicas do not count."""
+    if not _is_sharded(weight):
+        return 1
+    mesh, placements = weight.device_mesh, weight.placements
+    return math.prod(mesh.size(dim) for dim, placement in enumerate(placements) if placement.is_shard())
 
 
 def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor | None:
