@@ -95,6 +95,12 @@ def read(kind: type[_T], document: object) -> _T:
     return msgspec.convert(document, kind, strict=False, dec_hook=_from_document)
 
 
+def part_of(kind: type[_T], value: object, **others: object) -> _T:
+    """The dataclass `kind` with the fields of `value`, and `others` in their place where given."""
+    names = (field.name for field in fields(kind) if field.name not in others)  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: getattr(value, name) for name in names}, **others)
+
+
 def read_exactly(kind: type[_T], document: object) -> _T:
     """As `read`, of a document that has every field and no other.
 

@@ -21,17 +21,15 @@ from isentrope_server.backend import Backend
 from isentrope_server.background import RetryPauses, attempt
 from isentrope_server.control.diagnosis import Basis, first_step, measured
 from isentrope_server.control.versions import active_control, finite
-from isentrope_server.store import run_list
+from isentrope_server.store import runs
 from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange
-from isentrope_server.store.run_list import StoredDigest
-from isentrope_server.store.runs import Run
+from isentrope_server.store.runs import Run, StoredDigest
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import DigestControl, RunDigest, Status
 from isentrope_wire.control import Control, Hold
 from isentrope_wire.diagnosis.health import diagnose
 from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, REWARD_MEAN
-from isentrope_wire.numbers import read
 from isentrope_wire.reports import error_in_a_line
 
 LINE_PARTS = 36
@@ -82,7 +80,7 @@ async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, 
     pauses = pauses or RetryPauses()
     silent_after = backend.settings.silent_after_seconds
     due = await backend.read(
-        lambda connection: run_list.due(connection, limit=_RUNS_IN_A_ROUND, silent_after_seconds=silent_after)
+        lambda connection: runs.due_digests(connection, limit=_RUNS_IN_A_ROUND, silent_after_seconds=silent_after)
     )
     pauses.keep_only({run.key for run in due})
     due = [run for run in due if not pauses.is_paused(run.key)]
@@ -94,14 +92,14 @@ async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, 
             for run in due[start : start + _RUNS_AT_ONCE]
         ]
         digests = [digest for digest in found if digest is not None]
-        await backend.write(partial(_store, digests), rows=len(digests), run_id=run_list.WRITTEN_AS)
+        await backend.write(partial(_store, digests), rows=len(digests), run_id=runs.DIGESTS)
         renewed += len(digests)
         await asyncio.sleep(rest * (time.monotonic() - started))
     return renewed
 
 
 def _store(digests: list[StoredDigest], transaction: Transaction) -> None:
-    run_list.store(transaction.connection, digests, time.time())
+    runs.store_digests(transaction.connection, digests, time.time())
 
 
 def _read(run: Run, connection: Connection) -> StoredDigest:
@@ -130,7 +128,7 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
     Returns:
         The digest, and what the next one needs; None before the run's first step.
     """
-    old = None if run.digest is None else read(RunDigest, run.digest)
+    old = run.digest
     basis = Basis.of(run)
     if old is not None and basis is not None and _serves(basis, run):
         found = series.read(connection, run.key, _NAMES, StepRange(first=(run.step or 0) - _NEWEST_STEPS))

@@ -152,7 +152,7 @@ def million(steps: int = MILLION) -> Iterator[str]:
         def reduced(first: int | None, name: str = "metric/1") -> None:
             with store.database.reading() as connection:
                 found = series.read(connection, store.run_key, [name], StepRange(first=first))[name]
-            assert series.reduce(found, POINTS) is not None
+            assert series.columns(found, POINTS).reduced
 
         def tick() -> None:
             with store.database.reading() as connection:

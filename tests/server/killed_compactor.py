@@ -103,10 +103,7 @@ def everything(connection: Connection, run_key: int) -> list[object]:
         for name, one in series.read(connection, run_key, names, StepRange()).items()
     ]
     for name in ("entropy/token", "score/discriminator"):
-        found += [
-            (h.step, h.low, h.high, h.counts.tolist(), h.not_finite)
-            for h in histograms.read(connection, run_key, name, StepRange(), points=None)
-        ]
+        found.append(histograms.read(connection, run_key, name, StepRange(), points=None))
     reports: Callable[..., list[object]] = steps.after  # type: ignore[assignment]
     return found + reports(connection, run_key, 0, 1000) + [steps.find(connection, run_key, 57)]
 

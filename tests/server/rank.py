@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
+from isentrope_server.store.writer import StepStored
+from isentrope_wire.answers import LiveStep
 from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
 from isentrope_wire.reports import (
     PROTOCOL_VERSION,
@@ -141,6 +143,12 @@ def step_report(
         histograms=tuple(histograms),
         labels=labels or {},
     )
+
+
+def stored_step(run_id: str, step: int, scalars: Mapping[str, float] | None = None, *, position: int = 0) -> StepStored:
+    """The event of a report, as a transaction announces it."""
+    report = LiveStep(step=step, recorded_at=0.0, control_version=0, rank=0, scalars=dict(scalars or {}))
+    return StepStored(run_id=run_id, position=position, report=report)
 
 
 def wire_record(seq: int, message: Payload, *, claimed_hash: bytes | None = None) -> pb.Record:

@@ -19,14 +19,14 @@ from isentrope_server.store import runs
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.tables import controls
 from isentrope_server.store.tables import runs as runs_table
-from isentrope_server.store.writer import StepStored, Transaction
+from isentrope_server.store.writer import Transaction
 from isentrope_wire import codec
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, step_report
+from tests.server.rank import Rank, step_report, stored_step
 
 CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 2.0, "scope": "negative", "reason": "entropy falls"}
 
@@ -389,11 +389,7 @@ def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInT
         request_control(transaction, run, request, time.time())
         # More than a listener's queue holds, announced with the same COMMIT.
         for step in range(QUEUE_LENGTH):
-            transaction.announce(
-                StepStored(
-                    run_id=rank.run_id, position=0, step=step, recorded_at=0.0, control_version=0, rank=0, scalars={}
-                )
-            )
+            transaction.announce(stored_step(rank.run_id, step))
 
     server.backend.writer.submit(push).result(timeout=10)
     assert watching.next_control().version == 1

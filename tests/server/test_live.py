@@ -15,11 +15,11 @@ from isentrope_server.api.dependencies import ReportCursor
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.live.hub import QUEUE_LENGTH, Listener
 from isentrope_server.store import runs
-from isentrope_server.store.writer import RunChanged, StepStored, Transaction
+from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.reports import RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank
+from tests.server.rank import Rank, stored_step
 
 
 class Stream:
@@ -137,11 +137,7 @@ def test_listener_that_lost_events_gets_the_current_state(server: ServerInThread
         runs.edit(transaction.connection, run_key, name=None, tags=["seen"], notes=None)
         transaction.announce(RunChanged(run_id=rank.run_id))
         for step in range(QUEUE_LENGTH):
-            transaction.announce(
-                StepStored(
-                    run_id=rank.run_id, position=0, step=step, recorded_at=0.0, control_version=0, rank=0, scalars={}
-                )
-            )
+            transaction.announce(stored_step(rank.run_id, step))
 
     server.backend.writer.submit(edit_amid_many_steps).result(timeout=10)
     kind, data, _ = stream.next()

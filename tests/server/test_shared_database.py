@@ -16,11 +16,11 @@ from sqlalchemy import select, text
 
 from isentrope_server.live import notifications
 from isentrope_server.store.tables import records, runs
-from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
+from isentrope_server.store.writer import ControlChanged, Event, RunChanged, TokensChanged
 from isentrope_wire.backoff import Backoff
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
-from tests.server.rank import Rank
+from tests.server.rank import Rank, stored_step
 
 pytestmark = pytest.mark.slow
 
@@ -209,12 +209,7 @@ def test_exactly_one_server_is_on_duty_and_the_other_takes_over(postgresql: Post
 def test_a_notification_is_small_whatever_was_written() -> None:
     run_id = "r" * 128
     events: list[Event] = [
-        *(
-            StepStored(
-                run_id=run_id, position=p, step=p, recorded_at=0.0, control_version=0, rank=0, scalars={"x" * 99: 1.0}
-            )
-            for p in range(2**62, 2**62 + 1_000)
-        ),
+        *(stored_step(run_id, p, {"x" * 99: 1.0}, position=p) for p in range(2**62, 2**62 + 1_000)),
         *(ControlChanged(run_id=run_id, version=2**62 + version) for version in range(500)),
         RunChanged(run_id=run_id),
         TokensChanged(),

@@ -15,6 +15,7 @@ from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import issue_token, revoke_token
 from isentrope_server.store import access
 from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, Destination, Me, Page, TokenScope
+from isentrope_wire.numbers import part_of
 
 router = APIRouter(tags=["administration"])
 
@@ -31,13 +32,7 @@ class TokenRequest(Body):
 @router.get("/me")
 async def get_me(request: Request, principal: PrincipalDep) -> Me:
     """The token that this request was made with, or the one that the browser logged in with."""
-    return Me(
-        token_id=principal.token_id,
-        name=principal.name,
-        scope=principal.scope,
-        is_owner=principal.is_owner,
-        is_session=request.state.is_session,
-    )
+    return part_of(Me, principal, is_session=request.state.is_session)
 
 
 @router.get("/access-tokens")

@@ -24,7 +24,6 @@ from isentrope_server.store.database import in_a_line
 from isentrope_server.store.reports import steps
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, RunChanged, StepStored
-from isentrope_wire.answers import LiveStep
 from isentrope_wire.numbers import Answer
 
 router = APIRouter(tags=["live"])
@@ -129,7 +128,7 @@ class _LiveStream:
         # The timeline stays that of the stream's beginning: a client that reads series with a later cursor reads all of
         # them again if an incarnation began meanwhile.
         self._place = ReportCursor(position=stored.position, timeline=self._place.timeline)
-        return ServerSentEvent(event="step", id=str(self._place), data=json_text(_live_step(stored)))
+        return ServerSentEvent(event="step", id=str(self._place), data=json_text(stored.report))
 
     async def _current(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
         """The changed control or run as it is now; None when the run was deleted."""
@@ -145,13 +144,3 @@ class _LiveStream:
 
     def _event(self, name: str, data: Answer) -> ServerSentEvent:
         return ServerSentEvent(event=name, id=str(self._place), data=json_text(data))
-
-
-def _live_step(stored: StepStored) -> LiveStep:
-    return LiveStep(
-        step=stored.step,
-        recorded_at=stored.recorded_at,
-        control_version=stored.control_version,
-        rank=stored.rank,
-        scalars=dict(stored.scalars),
-    )

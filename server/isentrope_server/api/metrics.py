@@ -20,19 +20,10 @@ from isentrope_server.api.responses import json_answer
 from isentrope_server.errors import NotFound, UnknownHistogram, UnknownMetric
 from isentrope_server.store import runs
 from isentrope_server.store.reports import histograms, series, steps
-from isentrope_server.store.reports.histograms import StoredHistogram
-from isentrope_server.store.reports.series import Series, StepRange
+from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire.answers import (
-    HistogramColumns,
-    LatestMetric,
-    Page,
-    SeriesAnswer,
-    SeriesColumns,
-    StepReport,
-)
+from isentrope_wire.answers import HistogramColumns, LatestMetric, Page, SeriesAnswer, StepReport
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
-from isentrope_wire.reports import ScoreHistogram
 
 router = APIRouter(tags=["metrics"])
 
@@ -40,8 +31,7 @@ router = APIRouter(tags=["metrics"])
 @router.get("/runs/{run_id}/metrics")
 async def list_metrics(run: RunDep, backend: BackendDep) -> Page[LatestMetric]:
     """Every metric the run has reported, with its newest value."""
-    latest = await read_of(backend, run, lambda connection: series.latest(connection, run.key))
-    items = [LatestMetric(name=value.name, step=value.step, value=value.value) for value in latest]
+    items = await read_of(backend, run, lambda connection: series.latest(connection, run.key))
     return Page(items=items, next_cursor=None)
 
 
@@ -82,7 +72,7 @@ def _answer(
     after = 0 if since is None or reset else since.position
     found = series.read(connection, run.key, list(dict.fromkeys(names)), wanted, after_position=after)
     return SeriesAnswer(
-        series={name: _columns(one, points) for name, one in found.items()}, cursor=str(now), reset=reset
+        series={name: series.columns(one, points) for name, one in found.items()}, cursor=str(now), reset=reset
     )
 
 
@@ -109,18 +99,6 @@ def current_cursor(connection: Connection, run: Run) -> ReportCursor:
     )
 
 
-def _columns(one: Series, points: int | None) -> SeriesColumns:
-    reduced = None if points is None else series.reduce(one, points)
-    if reduced is None:
-        return SeriesColumns(step=one.steps.tolist(), value=one.values.tolist(), min=None, max=None)
-    return SeriesColumns(
-        step=reduced.steps.tolist(),
-        value=reduced.values.tolist(),
-        min=reduced.minima.tolist(),
-        max=reduced.maxima.tolist(),
-    )
-
-
 @router.get("/runs/{run_id}/histograms/{name:path}", response_model=HistogramColumns)
 async def get_histograms(
     run: RunDep,
@@ -133,27 +111,14 @@ async def get_histograms(
 
     404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe promises it.
     """
-    return await read_of(
-        backend, run, lambda c: json_answer(_histogram_columns(name, _read_histograms(c, run, name, wanted, points)))
-    )
-
-
-def _histogram_columns(name: str, found: list[StoredHistogram]) -> HistogramColumns:
-    return HistogramColumns(
-        name=name,
-        step=[histogram.step for histogram in found],
-        low=[histogram.low for histogram in found],
-        high=[histogram.high for histogram in found],
-        counts=[histogram.counts.tolist() for histogram in found],
-        not_finite=[histogram.not_finite for histogram in found],
-    )
+    return await read_of(backend, run, lambda c: json_answer(_read_histograms(c, run, name, wanted, points)))
 
 
 def _read_histograms(
     connection: Connection, run: Run, name: str, wanted: StepRange, points: int | None
-) -> list[StoredHistogram]:
+) -> HistogramColumns:
     found = histograms.read(connection, run.key, name, wanted, points=points)
-    if found or run.step is None or name in HISTOGRAMS:
+    if found.step or run.step is None or name in HISTOGRAMS:
         return found
     if not histograms.is_known(connection, run.key, name):
         raise UnknownHistogram(
@@ -170,24 +135,4 @@ async def get_step(run: RunDep, step: Annotated[int, Path(ge=0, le=2**63 - 1)], 
     stored = await read_of(backend, run, lambda connection: steps.find(connection, run.key, step))
     if stored is None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
-    return StepReport(
-        step=stored.step,
-        recorded_at=stored.recorded_at,
-        received_at=stored.received_at,
-        control_version=stored.control_version,
-        incarnation=stored.incarnation,
-        rank=stored.rank,
-        scalars=dict(stored.scalars),
-        histograms=[_histogram(histogram) for histogram in stored.histograms],
-        labels=dict(stored.labels),
-    )
-
-
-def _histogram(histogram: StoredHistogram) -> ScoreHistogram:
-    return ScoreHistogram(
-        name=histogram.name,
-        low=histogram.low,
-        high=histogram.high,
-        counts=tuple(histogram.counts.tolist()),
-        not_finite=histogram.not_finite,
-    )
+    return stored

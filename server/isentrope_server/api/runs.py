@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
@@ -25,11 +25,10 @@ from isentrope_server.backend import Backend
 from isentrope_server.control.diagnosis import measured
 from isentrope_server.control.versions import run_control
 from isentrope_server.errors import Conflict
-from isentrope_server.store import access, removal, run_list, runs, streams
+from isentrope_server.store import access, removal, runs, streams
 from isentrope_server.store.access import Principal
 from isentrope_server.store.reports import attachments
-from isentrope_server.store.run_list import RunFilter
-from isentrope_server.store.runs import Run
+from isentrope_server.store.runs import Run, RunFilter
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.answers import (
     Alert,
@@ -38,14 +37,12 @@ from isentrope_wire.answers import (
     Page,
     RunCounts,
     RunDetail,
-    RunDigest,
     RunOrder,
     RunSummary,
     Status,
 )
 from isentrope_wire.diagnosis.health import Diagnosis, diagnose
-from isentrope_wire.numbers import plain_json
-from isentrope_wire.numbers import read as read_answer
+from isentrope_wire.numbers import part_of, plain_json
 from isentrope_wire.reports import NAME_CHARACTERS
 
 router = APIRouter(tags=["runs"])
@@ -95,7 +92,7 @@ async def list_runs(
     after = page_after(cursor, 2 if by_attention else 1)
 
     def read(connection: Connection) -> Response:
-        found = run_list.page(
+        found = runs.page(
             connection,
             wanted,
             after=after,
@@ -104,7 +101,7 @@ async def list_runs(
             silent_after_seconds=backend.settings.silent_after_seconds,
         )
         places = [(run.attention, run.key) if by_attention else (run.key,) for run in found]
-        items = [RunSummary(**_summary(run), config=dict(run.config)) for run in found]
+        items = [part_of(RunSummary, run) for run in found]
         # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(page_of(list(zip(places, items, strict=True)), limit))
 
@@ -118,7 +115,7 @@ async def count_runs(backend: BackendDep, wanted: RunFilterDep) -> RunCounts:
     It takes the same filters; the counts by a field ignore the filter on this field.
     """
     silent_after = backend.settings.silent_after_seconds
-    return await backend.read(lambda c: run_list.count(c, wanted, silent_after_seconds=silent_after))
+    return await backend.read(lambda c: runs.counts(c, wanted, silent_after_seconds=silent_after))
 
 
 @router.get("/runs/{run_id}")
@@ -159,34 +156,7 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
         NotFound: The run was deleted meanwhile.
     """
     control = await read_of(backend, run, lambda connection: run_control(connection, run))
-    return RunDetail(
-        **_summary(run),
-        config=cast(dict[str, Any], plain_json(run.config)),
-        notes=run.notes,
-        finished_at=run.finished_at,
-        error=run.error,
-        world_size=run.world_size,
-        probe_version=run.probe_version,
-        capabilities=list(run.capabilities),
-        incarnations=run.incarnations,
-        control=control,
-    )
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    """The fields of a `RunSummary` without its configuration, which `json_answer` writes as it is."""
-    return {
-        "id": run.id,
-        "name": run.name,
-        "project": run.project,
-        "status": run.status,
-        "step": run.step,
-        "planned_steps": run.planned_steps,
-        "created_at": run.created_at,
-        "last_report_at": run.last_report_at,
-        "tags": list(run.tags),
-        "digest": None if run.digest is None else read_answer(RunDigest, run.digest),
-    }
+    return part_of(RunDetail, run, config=plain_json(run.config), control=control)
 
 
 def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principal) -> None:
@@ -200,7 +170,7 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
         action="run.edited",
         subject=f"runs/{run.id}",
         change={
-            "old": {"name": run.name, "tags": list(run.tags), "notes": run.notes},
+            "old": {"name": run.name, "tags": run.tags, "notes": run.notes},
             "new": edit.model_dump(exclude_none=True),
         },
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from statistics import fmean, stdev
 from typing import Annotated
 
@@ -16,14 +15,13 @@ from sqlalchemy import Connection
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
 from isentrope_server.errors import NotFound, WhatIfMissing
 from isentrope_server.store.reports import attachments, steps
-from isentrope_server.store.reports.attachments import StoredWhatIf
-from isentrope_server.store.reports.steps import StoredStep
 from isentrope_server.store.runs import Run
+from isentrope_wire.answers import StepReport
 from isentrope_wire.control import Scope
 from isentrope_wire.control_answers import CurveColumns, WhatIfAnswer, WhatIfCurves
 from isentrope_wire.methods import METHODS, SUGGESTED, threshold_methods
 from isentrope_wire.metrics import ENTROPY_GAIN
-from isentrope_wire.what_if import EDGES, WhatIfCurve
+from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
 router = APIRouter(tags=["control"])
 
@@ -34,8 +32,6 @@ Mu = Annotated[
 Steps = Annotated[
     int, Query(ge=1, le=50, description="The mean over so many steps that can answer, the last of them the step.")
 ]
-_PASSED_OVER = 3
-"""Of so many times the wanted steps: not every step need have sums."""
 
 
 def _with_thresholds(method: str | None) -> str | None:
@@ -75,13 +71,13 @@ async def get_what_if(
     wanted = (mu_low is None and mu_high is None) if curve is None else curve
     found, stored = await read_of(backend, run, lambda connection: _read(connection, run, step, steps))
     chosen = method or _own_method(stored)
-    curves = [WhatIfCurve(one.sums, scope, METHODS[chosen]) for one in found]
+    curves = [WhatIfCurve(sums, scope, METHODS[chosen]) for _, sums in found]
     gain = _gain(stored)
-    tokens = [one.sums.tokens for one in found]
+    tokens = [sums.tokens for _, sums in found]
     asked = _Asked(curves, tokens, gain)
     point = asked.at(mu_low, mu_high)
     return WhatIfAnswer(
-        step=found[0].step,
+        step=stored.step,
         steps=len(found),
         method=chosen,
         scope=scope,
@@ -145,30 +141,31 @@ def _std(values: Sequence[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
 
 
-def _read(connection: Connection, run: Run, step: int | None, count: int) -> tuple[list[StoredWhatIf], StoredStep]:
-    """The sums of up to `count` steps, newest first, and what else the newest of them reported."""
-    found = attachments.find_what_if_sums(connection, run.key, step)
-    if found is None and step is not None and steps.find(connection, run.key, step) is None:
+def _read(
+    connection: Connection, run: Run, step: int | None, count: int
+) -> tuple[list[tuple[int, WhatIfSums]], StepReport]:
+    """Up to `count` steps with their sums, the newest last, and what else the newest reported."""
+    found = attachments.read_what_if(connection, run.key, last=step, steps=count)
+    if found and step in (None, found[-1][0]):
+        newest = steps.find(connection, run.key, found[-1][0])
+        assert newest is not None, "sums are stored with their report"
+        return found, newest
+    if step is not None and steps.find(connection, run.key, step) is None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
-    stored = None if found is None else steps.find(connection, run.key, found.step)
-    if found is None or stored is None:
-        which = f"Run {run.id} has no step" if step is None else f"Step {step} of run {run.id} was reported"
-        raise WhatIfMissing(
-            f"{which} {'with' if step is None else 'without'} what-if sums: no token of it counted, or its probe does "
-            "not measure them.",
-            step=step,
-        )
-    before = range(found.step - 1, max(-1, found.step - _PASSED_OVER * count), -1)
-    earlier = (attachments.find_what_if_sums(connection, run.key, number) for number in before)
-    return [found, *islice((one for one in earlier if one is not None), count - 1)], stored
+    which = f"Run {run.id} has no step" if step is None else f"Step {step} of run {run.id} was reported"
+    raise WhatIfMissing(
+        f"{which} {'with' if step is None else 'without'} what-if sums: no token of it counted, or its probe does "
+        "not measure them.",
+        step=step,
+    )
 
 
-def _own_method(stored: StoredStep) -> str:
+def _own_method(stored: StepReport) -> str:
     own = METHODS.get(stored.labels.get("control/method", ""))
     return str(own if own is not None and own.thresholds else SUGGESTED)
 
 
-def _gain(stored: StoredStep) -> float | None:
+def _gain(stored: StepReport) -> float | None:
     gain = stored.scalars.get(ENTROPY_GAIN)
     return gain if gain is not None and math.isfinite(gain) else None
 

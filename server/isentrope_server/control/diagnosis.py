@@ -100,7 +100,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         active=control.active,
         parts=parts,
         last=LastSteps(
-            sums=[stored.sums for stored in attachments.newest_what_if_sums(connection, run.key, EFFECT_STEPS)],
+            sums=[sums for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)],
             intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts]) if parts else 0.0,
             gain=newest(last[ENTROPY_GAIN]),
             of_unseen=bool(unseen),

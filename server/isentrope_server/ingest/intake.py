@@ -23,6 +23,7 @@ from isentrope_server.store.rows import Layout
 from isentrope_server.store.streams import PushState, Stream
 from isentrope_server.store.tables import LARGEST_INTEGER, names_as_stored
 from isentrope_server.store.writer import RunChanged, StepStored, Transaction
+from isentrope_wire.answers import LiveStep
 from isentrope_wire.codec import decode_payload, payload_hash
 from isentrope_wire.errors import CodecError
 from isentrope_wire.reports import (
@@ -327,7 +328,14 @@ def _store(
         message = arrival.message
         if isinstance(message, StepReport):
             stream = record_outcomes(transaction, sender.run_id, stream, message, now)
-            transaction.announce(_step_event(sender, position, message))
+            report = LiveStep(
+                step=message.step,
+                recorded_at=message.recorded_at,
+                control_version=message.control_version,
+                rank=sender.rank,
+                scalars=dict(message.scalars),
+            )
+            transaction.announce(StepStored(run_id=sender.run_id, position=position, report=report))
             newest = (message.step, message.control_version) if state.is_current else None
         elif isinstance(message, RunFinished):
             stream = record_outcomes(transaction, sender.run_id, stream, message, now)
@@ -337,15 +345,3 @@ def _store(
                 transaction.announce(RunChanged(run_id=sender.run_id))
     last_position = state.last_position + len(fresh)
     return stream, runs.advanced(stream.run_key, last_position=last_position, now=now, newest=newest)
-
-
-def _step_event(sender: Sender, position: int, report: StepReport) -> StepStored:
-    return StepStored(
-        run_id=sender.run_id,
-        position=position,
-        step=report.step,
-        recorded_at=report.recorded_at,
-        control_version=report.control_version,
-        rank=sender.rank,
-        scalars=report.scalars,
-    )

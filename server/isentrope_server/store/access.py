@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, or_, select, update
 
+from isentrope_server.store.database import as_answer
 from isentrope_server.store.tables import audit, session_key, tokens
 from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, TokenScope
 
@@ -75,16 +76,8 @@ def add_token(
 
 def all_tokens(connection: Connection) -> list[AccessToken]:
     """Every token, revoked ones too, oldest first."""
-    columns = (
-        tokens.c.id,
-        tokens.c.name,
-        tokens.c.scope,
-        tokens.c.created_at,
-        tokens.c.revoked_at,
-        tokens.c.last_used_at,
-    )
-    rows = connection.execute(select(*columns).order_by(tokens.c.created_at, tokens.c.id))
-    return [AccessToken(**{**row._mapping, "scope": TokenScope(row.scope)}) for row in rows]
+    rows = connection.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
+    return [as_answer(AccessToken, row) for row in rows]
 
 
 def active_principals(connection: Connection) -> dict[bytes, Principal]:
@@ -167,21 +160,10 @@ def audit_page(
         before: number of the last entry on the previous page.
         limit: the most to return.
     """
-    query = select(audit).order_by(audit.c.key.desc()).limit(limit)
+    query = select(audit, audit.c.key.label("number")).order_by(audit.c.key.desc()).limit(limit)
     if run_id is not None:
         subject = f"runs/{run_id}"
         query = query.where(or_(audit.c.subject == subject, audit.c.subject.startswith(f"{subject}/", autoescape=True)))
     if before is not None:
         query = query.where(audit.c.key < before[0])
-    return [
-        AuditEntry(
-            number=row.key,
-            at=row.at,
-            actor=row.actor,
-            token_id=row.token_id,
-            action=row.action,
-            subject=row.subject,
-            change=row.change,
-        )
-        for row in connection.execute(query)
-    ]
+    return [as_answer(AuditEntry, row) for row in connection.execute(query)]

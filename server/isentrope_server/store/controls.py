@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
+from isentrope_server.store.database import as_answer
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
 from isentrope_wire.control_answers import RankOutcome, State
-from isentrope_wire.numbers import read
 from isentrope_wire.reports import ControlOutcome, OutcomeState
 
 _LONGEST_MESSAGE = 10_000
@@ -215,7 +215,7 @@ def outcomes(connection: Connection, run_key: int, version: int) -> list[StoredO
         .where(control_outcomes.c.run_key == run_key, control_outcomes.c.version == version)
         .order_by(control_outcomes.c.received_at, streams.c.rank)
     )
-    return [read(StoredOutcome, {str(name): value for name, value in row._mapping.items()}) for row in rows]
+    return [as_answer(StoredOutcome, row) for row in rows]
 
 
 def count_open(connection: Connection) -> int:

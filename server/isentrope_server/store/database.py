@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -39,6 +39,7 @@ from sqlalchemy import (
     ExceptionContext,
     Integer,
     LargeBinary,
+    Row,
     Select,
     Update,
     create_engine,
@@ -52,7 +53,9 @@ from sqlalchemy.pool import NullPool
 
 from isentrope_server.store.tables import String, json_text
 from isentrope_wire.errors import IsentropeError
-from isentrope_wire.numbers import printable
+from isentrope_wire.numbers import printable, read
+
+_T = TypeVar("_T")
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
@@ -167,6 +170,11 @@ def with_driver(url: URL) -> URL:
 def in_a_line(error: Exception) -> str:
     """The database's message in one line, without the statement."""
     return printable(str(getattr(error, "orig", None) or error).strip().partition("\n")[0])
+
+
+def as_answer(kind: type[_T], row: Row[*tuple[Any, ...]]) -> _T:
+    """The answer that a row is; columns that the answer does not have are left out."""
+    return read(kind, {str(name): value for name, value in row._mapping.items()})
 
 
 def _file_of(url: URL) -> Path | None:

@@ -1,10 +1,13 @@
-"""Runs: description, status, name, tags and notes."""
+"""Runs: description, status, name, tags and notes; lists of runs with filters, order and counts; the digest of each run.
+
+Digests are computed in the background (`isentrope_server.digests`), so that a page of a list is one query.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -15,45 +18,41 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    desc,
+    exists,
     func,
     insert,
     literal,
+    or_,
     select,
+    true,
     update,
 )
 
-from isentrope_server.store.database import Change
+from isentrope_server.store.database import SQLITE, Change
 from isentrope_server.store.removal import DELETING
 from isentrope_server.store.tables import deleted_runs, names_as_stored, run_digests, runs, shown_name, streams
-from isentrope_wire.answers import HealthLevel, Status
+from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, RunDigest, RunSummary, Status
+from isentrope_wire.numbers import read
 from isentrope_wire.reports import RunFinished, RunStarted
 
 _ENDS = {status for status in Status if status.is_over}
-_AMONG_THE_RUNNING = 2
-"""The place of a new run in a list of those that need a person first, until its digest is computed."""
+_FIRST = {HealthLevel.ACT: 0, HealthLevel.WATCH: 1}
+_OTHER_LEVELS, _SILENT, _ENDED = 2, 3, 4
+"""Places in a list of those that need a person first; a new run has that of other levels until its digest is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(RunSummary):
+    """A run in a list, and what else is stored of it. Its name is what people renamed it to, else what its training reports."""
+
     key: int
-    id: str
-    name: str
-    """As it is shown: what people renamed it to, else what its training reports."""
-    reported_name: str
-    project: str
-    status: Status
-    step: int | None
-    planned_steps: int | None
-    created_at: float
-    last_report_at: float | None
     last_heard_at: float
     finished_at: float | None
     error: str
     world_size: int
     probe_version: str
-    capabilities: tuple[str, ...]
-    config: Mapping[str, object]
-    tags: tuple[str, ...]
+    capabilities: list[str]
     notes: str
     control_version: int
     """The active version according to the newest report; 0 is what the run started with."""
@@ -62,8 +61,6 @@ class Run:
     incarnations: int
     attention: int
     """Its place in a list of those that need a person first; 0 comes first."""
-    digest: Mapping[str, Any] | None
-    """The fields of a `RunDigest`; None: not computed yet."""
     basis: Mapping[str, Any] | None
     """What the digest was computed from, so that the next one takes less."""
 
@@ -74,8 +71,8 @@ class Run:
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
     """Return the run with this id; None without one."""
-    row = connection.execute(described().where(runs.c.id == run_id)).one_or_none()
-    return None if row is None else run_of(row, silent_before(silent_after_seconds))
+    row = connection.execute(_described().where(runs.c.id == run_id)).one_or_none()
+    return None if row is None else _run_of(row, _silent_before(silent_after_seconds))
 
 
 def newest_named(connection: Connection, name: str) -> str | None:
@@ -85,7 +82,7 @@ def newest_named(connection: Connection, name: str) -> str | None:
 
 
 def count_by_status(connection: Connection, *, silent_after_seconds: float) -> dict[Status, int]:
-    status = status_at(silent_before(silent_after_seconds))
+    status = _status_at(_silent_before(silent_after_seconds))
     # By its label: to PostgreSQL two expressions with parameters differ.
     query = (
         select(status.label("status"), func.count().label("number")).where(runs.c.state != DELETING).group_by("status")
@@ -143,7 +140,7 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
     connection.execute(
         insert(run_digests).values(
             run_key=run_key,
-            attention=_AMONG_THE_RUNNING,
+            attention=_OTHER_LEVELS,
             level=HealthLevel.NO_DATA,
             status="",
             position=0,
@@ -240,8 +237,8 @@ def _described_by(started: RunStarted, now: float) -> dict[str, object]:
     }
 
 
-def described() -> Select[*tuple[Any, ...]]:
-    """Every column that `run_of` needs, of all runs that are not deleted."""
+def _described() -> Select[*tuple[Any, ...]]:
+    """Every column that `_run_of` needs, of all runs that are not deleted."""
     incarnations = (
         select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
     )
@@ -254,24 +251,190 @@ def described() -> Select[*tuple[Any, ...]]:
     )
 
 
-def silent_before(silent_after_seconds: float) -> float:
+def _silent_before(silent_after_seconds: float) -> float:
     """A running run that was last heard before this time is silent; in seconds since the epoch."""
     return time.time() - silent_after_seconds
 
 
-def status_at(silent_before: float) -> ColumnElement[str]:
+def _status_at(silent_before: float) -> ColumnElement[str]:
     """A run's status, in SQL."""
     is_silent = and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at < silent_before)
     return case((is_silent, literal(str(Status.SILENT))), else_=runs.c.state)
 
 
-def run_of(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
+def _run_of(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
     values = dict(row._mapping)
     state = Status(values.pop("state"))
     silent = state is Status.RUNNING and values["last_heard_at"] < silent_before
     values["status"] = Status.SILENT if silent else state
-    values["reported_name"], given = values["name"], values.pop("given_name")
+    given = values.pop("given_name")
     values["name"] = values["name"] if given is None else given
-    for name in ("capabilities", "tags"):
-        values[name] = tuple(values[name])
+    values["digest"] = None if values["digest"] is None else read(RunDigest, values["digest"])
     return Run(**values)
+
+
+DIGESTS = ":digests"
+"""In the place of a run's id for the writer: digests are written by one server at a time, which need not wait for reports.
+No id of a run may contain a colon."""
+_NAMES_COUNTED = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs a list shows: those that have one of the values of each field. Empty: any."""
+
+    projects: Sequence[str] = ()
+    statuses: Sequence[Status] = ()
+    tags: Sequence[str] = ()
+    levels: Sequence[HealthLevel] = ()
+    """Of running ones; others have none of them."""
+    text: str | None = None
+    """Part of id, name, project, a tag or the error, ignoring case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDigest:
+    """A digest, and what it was computed from."""
+
+    run_key: int
+    status: Status
+    position: int
+    """Of the newest record."""
+    level: HealthLevel
+    digest: dict[str, Any]
+    """The fields of a `RunDigest`."""
+    basis: dict[str, Any] | None
+
+
+def page(
+    connection: Connection,
+    wanted: RunFilter,
+    *,
+    after: Sequence[int] | None,
+    by_attention: bool,
+    limit: int,
+    silent_after_seconds: float,
+) -> list[Run]:
+    """Runs, newest first, or those that need a person first.
+
+    Args:
+        after: key of the last run on the previous page, by attention (attention, key).
+    """
+    before = _silent_before(silent_after_seconds)
+    query = _matching(connection, _described(), wanted, before).limit(limit)
+    attention, key = run_digests.c.attention, run_digests.c.run_key
+    if by_attention:
+        query = query.order_by(attention, key.desc())
+        if after is not None:
+            query = query.where(or_(attention > after[0], and_(attention == after[0], key < after[1])))
+    else:
+        query = query.order_by(runs.c.key.desc())
+        if after is not None:
+            query = query.where(runs.c.key < after[0])
+    return [_run_of(row, before) for row in connection.execute(query)]
+
+
+def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: float) -> RunCounts:
+    """Count the runs that pass a filter, by status, level, project and tag; each field's own filter is ignored."""
+    before = _silent_before(silent_after_seconds)
+    status = _status_at(before)
+    listed = select().select_from(runs).join(run_digests, run_digests.c.run_key == runs.c.key)
+    listed = listed.where(runs.c.state != DELETING)
+    tag, tags_of = _tags(connection)
+
+    def counted(query: Select[Any], by: ColumnElement[str], wanted: RunFilter) -> dict[str, int]:
+        """Runs by a field, the most frequent first."""
+        # By its label: to PostgreSQL two expressions with parameters differ.
+        query = query.add_columns(by.label("counted"), func.count().label("number")).group_by("counted")
+        query = query.order_by(desc("number"), "counted").limit(_NAMES_COUNTED)
+        rows = connection.execute(_matching(connection, query, wanted, before))
+        return {row.counted: row.number for row in rows}
+
+    statuses = counted(listed, status, replace(wanted, statuses=()))
+    levels = counted(listed.where(status == Status.RUNNING), run_digests.c.level, replace(wanted, levels=()))
+    projects = counted(listed, runs.c.project, replace(wanted, projects=()))
+    tags = counted(listed.join(tags_of, true()), tag, replace(wanted, tags=()))
+    return RunCounts(
+        total=connection.execute(_matching(connection, listed.add_columns(func.count()), wanted, before)).scalar_one(),
+        statuses={one: statuses.get(one, 0) for one in Status},
+        levels={one: levels.get(one, 0) for one in HealthLevel},
+        projects=[NameCount(name=name, runs=number) for name, number in projects.items()],
+        tags=[NameCount(name=name, runs=number) for name, number in tags.items()],
+    )
+
+
+def due_digests(connection: Connection, *, limit: int, silent_after_seconds: float) -> list[Run]:
+    """Runs that changed since their digest was computed, the oldest digest first."""
+    before = _silent_before(silent_after_seconds)
+    is_old = or_(run_digests.c.position != runs.c.last_position, run_digests.c.status != _status_at(before))
+    query = _described().where(is_old).order_by(run_digests.c.computed_at).limit(limit)
+    return [_run_of(row, before) for row in connection.execute(query)]
+
+
+def store_digests(connection: Connection, digests: Sequence[StoredDigest], now: float) -> None:
+    rows = [
+        {
+            "of_run": one.run_key,
+            "new_attention": _attention(one.status, one.level),
+            "new_level": one.level,
+            "new_status": one.status,
+            "new_position": one.position,
+            "now": now,
+            "new_digest": one.digest,
+            "new_basis": one.basis,
+        }
+        for one in digests
+    ]
+    if rows:
+        connection.execute(_REPLACED, rows)
+
+
+_REPLACED = (
+    update(run_digests)
+    .where(run_digests.c.run_key == bindparam("of_run"))
+    .values(
+        attention=bindparam("new_attention"),
+        level=bindparam("new_level"),
+        status=bindparam("new_status"),
+        position=bindparam("new_position"),
+        computed_at=bindparam("now"),
+        digest=bindparam("new_digest"),
+        basis=bindparam("new_basis"),
+    )
+)
+
+
+def _attention(status: Status, level: HealthLevel) -> int:
+    if status.is_over:
+        return _ENDED
+    return _SILENT if status is Status.SILENT else _FIRST.get(level, _OTHER_LEVELS)
+
+
+def _matching(
+    connection: Connection, query: Select[*tuple[Any, ...]], wanted: RunFilter, silent_before: float
+) -> Select[*tuple[Any, ...]]:
+    """The query with a filter's conditions; it is over runs and their digests."""
+    status = _status_at(silent_before)
+    if wanted.projects:
+        query = query.where(runs.c.project.in_(wanted.projects))
+    if wanted.statuses:
+        query = query.where(status.in_(wanted.statuses))
+    if wanted.levels:
+        query = query.where(status == Status.RUNNING, run_digests.c.level.in_(wanted.levels))
+    if wanted.tags:
+        tag, tags_of = _tags(connection)
+        query = query.where(exists(select(1).select_from(tags_of).where(tag.in_(wanted.tags))))
+    if wanted.text:
+        text = wanted.text
+        tag, tags_of = _tags(connection)
+        parts = [c.icontains(text, autoescape=True) for c in (runs.c.id, shown_name, runs.c.project, runs.c.error)]
+        parts.append(exists(select(1).select_from(tags_of).where(tag.icontains(text, autoescape=True))))
+        query = query.where(or_(*parts))
+    return query
+
+
+def _tags(connection: Connection) -> tuple[ColumnElement[str], Any]:
+    """A run's tags as a table: its one column, and the table."""
+    function = func.json_each if connection.dialect.name == SQLITE else func.json_array_elements_text
+    table = function(runs.c.tags).table_valued("value")
+    return table.c.value, table

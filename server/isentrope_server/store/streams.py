@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, bindparam, func, insert, select, union_all, update
 
 from isentrope_server.store.controls import ControlItem, begun_with
-from isentrope_server.store.database import Change
+from isentrope_server.store.database import Change, as_answer
 from isentrope_server.store.rows import payload_hashes
 from isentrope_server.store.tables import gaps, quarantine, records, report_layouts, runs, streams
 from isentrope_wire.answers import Gap
@@ -426,9 +426,7 @@ def newest_gaps(
         limit: the most to return.
     """
     wanted = (
-        select(
-            gaps.c.stream_key, streams.c.incarnation, streams.c.rank, gaps.c.first_seq, gaps.c.last_seq, gaps.c.reason
-        )
+        select(gaps, streams.c.incarnation, streams.c.rank)
         .join(streams, streams.c.key == gaps.c.stream_key)
         .where(streams.c.run_key == run_key)
         .order_by(gaps.c.stream_key.desc(), gaps.c.first_seq.desc())
@@ -440,16 +438,4 @@ def newest_gaps(
             (gaps.c.stream_key == stream_key) & (gaps.c.first_seq < first_seq)
         )
         wanted = wanted.where(earlier)
-    return [
-        (
-            (row.stream_key, row.first_seq),
-            Gap(
-                incarnation=row.incarnation,
-                rank=row.rank,
-                first_seq=row.first_seq,
-                last_seq=row.last_seq,
-                reason=row.reason,
-            ),
-        )
-        for row in connection.execute(wanted)
-    ]
+    return [((row.stream_key, row.first_seq), as_answer(Gap, row)) for row in connection.execute(wanted)]

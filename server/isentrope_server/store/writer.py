@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, NestedTransaction, RootTransaction
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from isentrope_server.store.database import hold_for_writing
+from isentrope_wire.answers import LiveStep
 from isentrope_wire.errors import IsentropeError
 
 
@@ -28,11 +29,7 @@ class StepStored:
 
     run_id: str
     position: int
-    step: int
-    recorded_at: float
-    control_version: int
-    rank: int
-    scalars: Mapping[str, float]
+    report: LiveStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, insert, or_, select, update
 
 from isentrope_server.store import removal, streams
+from isentrope_server.store.database import as_answer
+from isentrope_server.store.reports import series
+from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.streams import Timeline
 from isentrope_server.store.tables import alerts, driving_tokens, notified, rollouts, runs, shown_name, what_if_sums
-from isentrope_wire.answers import Alert
+from isentrope_wire.answers import Alert, Rollouts, TopTokens
 from isentrope_wire.codec import (
     decode_rollouts,
     decode_tokens,
@@ -21,7 +24,8 @@ from isentrope_wire.codec import (
     encode_tokens,
     encode_what_if,
 )
-from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, AlertLevel, DrivingToken, Rollout, StepReport
+from isentrope_wire.metrics import SCORE_VOCAB_CENTERED_STD
+from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, StepReport
 from isentrope_wire.what_if import WhatIfSums
 
 _LONGEST_MESSAGE = 2000
@@ -101,7 +105,7 @@ def newest_alerts(
     found: list[tuple[tuple[int, int], Alert]] = []
     while shown and len(found) < limit:
         rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
-        found += [((row.position, row.number), _alert(row)) for row in rows if row.position in shown]
+        found += [((row.position, row.number), as_answer(Alert, row)) for row in rows if row.position in shown]
         if len(rows) < limit:
             break
         before = (rows[-1].position, rows[-1].number)
@@ -119,19 +123,6 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
     columns = (np.array([row[index] for row in rows], dtype=np.int64) for index in range(3))
     chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
     return {rows[int(index)].position for index in chosen}
-
-
-def _alert(row: Row[*tuple[Any, ...]]) -> Alert:
-    return Alert(
-        step=row.step,
-        recorded_at=row.recorded_at,
-        kind=row.kind,
-        level=AlertLevel(row.level),
-        message=row.message,
-        cause=None if row.cause is None else AlertCause(**row.cause),
-        evidence=row.evidence,
-        suggestion=row.suggestion,
-    )
 
 
 def _alerts_page(
@@ -189,7 +180,7 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
         .order_by(alert.recorded_at, alert.number)
     )
     return [
-        DueNotice(run_key=row.run_key, run_id=row.run_id, run_name=row.run_name, alert=_alert(row))
+        DueNotice(run_key=row.run_key, run_id=row.run_id, run_name=row.run_name, alert=as_answer(Alert, row))
         for row in connection.execute(query.limit(limit))
     ]
 
@@ -234,34 +225,6 @@ _NEWEST_LOOKED_AT = 256
 """Rows read to find the newest steps: more than the ranks and attempts that report one step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredTokens:
-    """Tokens of the report shown for a step, largest first."""
-
-    step: int
-    tokens: tuple[DrivingToken, ...]
-    pulls: tuple[float, float] | None
-    """`WhatIfSums.pulls` of the same report; None: it has no such sums."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRollouts:
-    """Rollouts of the report shown for a step, largest first."""
-
-    step: int
-    rollouts: tuple[Rollout, ...]
-    pulls: tuple[float, float] | None
-    """As of `StoredTokens`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWhatIf:
-    """The what-if sums of the report shown for a step."""
-
-    step: int
-    sums: WhatIfSums
-
-
 def append(connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]) -> None:
     """Store what-if sums, top contributing tokens, rollouts and alerts of the reports that have any.
 
@@ -290,78 +253,78 @@ def append(connection: Connection, run_key: int, stream_key: int, reports: Seque
     append_alerts(connection, run_key, stream_key, reports)
 
 
-def find_top_tokens(connection: Connection, run_key: int, step: int | None = None) -> StoredTokens | None:
-    """The tokens of a step, or of the newest step that has any where `step` is None. None without any."""
-    wanted = [] if step is None else [driving_tokens.c.step == step]
-    found = _read_tokens(connection, run_key, _shown_rows(connection, driving_tokens, run_key, *wanted)[-1:])
-    return found[0] if found else None
-
-
-def recent_top_tokens(connection: Connection, run_key: int, *, steps: int, last: int | None) -> list[StoredTokens]:
-    """The tokens of the newest steps that have any, by rising step.
+def top_tokens(
+    connection: Connection, run_key: int, *, step: int | None = None, last: int | None = None, steps: int = 1
+) -> list[TopTokens]:
+    """The top contributing tokens of the newest steps that have any, by rising step.
 
     Args:
+        step: of this step alone.
+        last: of no later step.
         steps: of how many.
-        last: no later step than this one; None: whatever step.
     """
-    wanted = [] if last is None else [driving_tokens.c.step <= last]
-    return _read_tokens(connection, run_key, _shown_rows(connection, driving_tokens, run_key, *wanted)[-steps:])
-
-
-def find_rollouts(connection: Connection, run_key: int, step: int | None = None) -> StoredRollouts | None:
-    """The rollouts of a step, or of the newest step that has any where `step` is None. None without any."""
-    wanted = [] if step is None else [rollouts.c.step == step]
-    shown = _shown_rows(connection, rollouts, run_key, *wanted)[-1:]
-    packed = _packed(connection, rollouts, run_key, shown)
-    pulls = _pulls(connection, run_key, shown)
-    for found_step, position in shown:
-        return StoredRollouts(step=found_step, rollouts=decode_rollouts(packed[position]), pulls=pulls.get(position))
-    return None
-
-
-def find_what_if_sums(connection: Connection, run_key: int, step: int | None = None) -> StoredWhatIf | None:
-    """The sums of a step, or of the newest step that has any where `step` is None. None without any."""
-    wanted = [] if step is None else [what_if_sums.c.step == step]
-    shown = _shown_rows(connection, what_if_sums, run_key, *wanted)[-1:]
-    packed = _packed(connection, what_if_sums, run_key, shown)
-    for found_step, position in shown:
-        sums = decode_what_if(packed[position])
-        return StoredWhatIf(step=found_step, sums=sums) if sums.tokens > 0 else None
-    return None
-
-
-def newest_what_if_sums(connection: Connection, run_key: int, count: int) -> list[StoredWhatIf]:
-    """The sums of the newest steps that have any, at most `count`, by rising step."""
-    shown = _shown_rows(connection, what_if_sums, run_key)[-count:]
-    packed = _packed(connection, what_if_sums, run_key, shown)
-    found = [StoredWhatIf(step=step, sums=decode_what_if(packed[position])) for step, position in shown]
-    return [one for one in found if one.sums.tokens > 0]
-
-
-def _read_tokens(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> list[StoredTokens]:
-    packed = _packed(connection, driving_tokens, run_key, shown)
-    pulls = _pulls(connection, run_key, shown)
+    shown = _shown_rows(connection, driving_tokens, run_key, step=step, last=last)[-steps:]
+    packed, around = _packed(connection, driving_tokens, run_key, shown), _around(connection, run_key, shown)
     return [
-        StoredTokens(step=step, tokens=decode_tokens(packed[position]), pulls=pulls.get(position))
-        for step, position in shown
+        TopTokens(step=at, items=list(decode_tokens(packed[position])), **around[position]) for at, position in shown
     ]
 
 
-def _pulls(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, tuple[float, float]]:
+def rollouts_of(connection: Connection, run_key: int, step: int | None) -> Rollouts | None:
+    """The rollouts of a step, or of the newest step that has any where `step` is None. None without any."""
+    shown = _shown_rows(connection, rollouts, run_key, step=step)[-1:]
+    packed, around = _packed(connection, rollouts, run_key, shown), _around(connection, run_key, shown)
+    for at, position in shown:
+        return Rollouts(step=at, items=list(decode_rollouts(packed[position])), **around[position])
+    return None
+
+
+def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, dict[str, Any]]:
+    """What answers about tokens say of their whole step, by position: `score_std`, `lowering` and `raising`."""
+    if not shown:
+        return {}
+    between = StepRange(first=shown[0][0], last=shown[-1][0])
+    stds = series.read(connection, run_key, [SCORE_VOCAB_CENTERED_STD], between)[SCORE_VOCAB_CENTERED_STD]
+    of_step = {at: std for at, std in zip(stds.steps.tolist(), stds.values.tolist(), strict=True) if 0 < std < np.inf}
+    pulls = {
+        position: decode_what_if(content).pulls
+        for position, content in _packed(connection, what_if_sums, run_key, shown).items()
+    }
+    unknown = (None, None)
+    return {
+        position: {
+            "score_std": of_step.get(at),
+            "lowering": pulls.get(position, unknown)[0],
+            "raising": pulls.get(position, unknown)[1],
+        }
+        for at, position in shown
+    }
+
+
+def read_what_if(
+    connection: Connection, run_key: int, *, last: int | None = None, steps: int
+) -> list[tuple[int, WhatIfSums]]:
+    """The newest steps that have what-if sums, with these, by rising step.
+
+    Args:
+        last: no later step.
+        steps: how many.
+    """
+    shown = _shown_rows(connection, what_if_sums, run_key, last=last)[-steps:]
     packed = _packed(connection, what_if_sums, run_key, shown)
-    return {position: decode_what_if(content).pulls for position, content in packed.items()}
+    return [(step, decode_what_if(packed[position])) for step, position in shown]
 
 
 def _shown_rows(
-    connection: Connection, table: Table, run_key: int, *wanted: ColumnElement[bool]
+    connection: Connection, table: Table, run_key: int, *, step: int | None = None, last: int | None = None
 ) -> list[tuple[int, int]]:
-    """Step and position of the reports that are shown, one for each step, by rising step; of the newest rows only.
-
-    Args:
-        wanted: conditions on the table's rows.
-    """
+    """Step and position of the reports that are shown, one for each step, by rising step; of the newest rows only."""
     columns = table.c
-    query = select(columns.step, columns.stream_key, columns.position).where(columns.run_key == run_key, *wanted)
+    query = select(columns.step, columns.stream_key, columns.position).where(columns.run_key == run_key)
+    if step is not None:
+        query = query.where(columns.step == step)
+    if last is not None:
+        query = query.where(columns.step <= last)
     rows = connection.execute(query.order_by(columns.position.desc()).limit(_NEWEST_LOOKED_AT)).all()
     if not rows:
         return []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,13 @@ from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.rows import WORD, Histograms, Reports
 from isentrope_server.store.streams import Timeline
 from isentrope_server.store.tables import records
+from isentrope_wire.answers import HistogramColumns
+from isentrope_wire.reports import ScoreHistogram
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredHistogram:
+class _Counts(NamedTuple):
     """Counts over equal bins of [low, high] at one step."""
 
-    name: str
     step: int
     low: float
     high: float
@@ -28,31 +29,45 @@ class StoredHistogram:
     not_finite: int
 
 
-def of_report(reports: Reports, row: int) -> list[StoredHistogram]:
+def of_report(reports: Reports, row: int) -> list[ScoreHistogram]:
     """The histograms of one report, by name."""
-    return [
-        _histogram(place.name, int(reports.steps[row]), some, row)
+    found = [
+        (place.name, _counts(reports.steps, some, row))
         for place, some in zip(reports.layout.histograms, reports.histograms, strict=True)
         if some.held[row]
     ]
+    return [
+        ScoreHistogram(
+            name=name, low=one.low, high=one.high, counts=tuple(one.counts.tolist()), not_finite=one.not_finite
+        )
+        for name, one in found
+    ]
 
 
-def _histogram(name: str, step: int, histograms: Histograms, row: int) -> StoredHistogram:
+def _counts(steps: NDArray[np.int64], histograms: Histograms, row: int) -> _Counts:
     low, high = histograms.edges[:2, row].copy().view(np.float64).tolist()
     counts = histograms.counts[row].astype(np.uint64)
-    not_finite = int(histograms.edges[2, row])
-    return StoredHistogram(name=name, step=step, low=low, high=high, counts=counts, not_finite=not_finite)
+    return _Counts(int(steps[row]), low, high, counts, int(histograms.edges[2, row]))
 
 
-def read(
-    connection: Connection, run_key: int, name: str, wanted: StepRange, *, points: int | None
-) -> list[StoredHistogram]:
+def read(connection: Connection, run_key: int, name: str, wanted: StepRange, *, points: int | None) -> HistogramColumns:
     """Read one histogram per step, by rising step.
 
     Args:
         points: at most this many; neighbours with equal edges are added, of others the last is kept. None: all.
     """
-    parts = list(_parts(connection, run_key, name, wanted))
+    found = _shown(connection, run_key, list(_parts(connection, run_key, name, wanted)), points)
+    return HistogramColumns(
+        name=name,
+        step=[one.step for one in found],
+        low=[one.low for one in found],
+        high=[one.high for one in found],
+        counts=[one.counts.tolist() for one in found],
+        not_finite=[one.not_finite for one in found],
+    )
+
+
+def _shown(connection: Connection, run_key: int, parts: Sequence[_Part], points: int | None) -> list[_Counts]:
     if not parts:
         return []
     steps, stream_keys, positions = (
@@ -63,7 +78,7 @@ def read(
     starts = np.cumsum([0, *(len(part.steps) for part in parts)])
     row_of = chosen - starts[part_of]
     if points is None or len(chosen) <= points:
-        return [parts[index].histogram(int(row)) for index, row in zip(part_of.tolist(), row_of, strict=True)]
+        return [parts[index].at(int(row)) for index, row in zip(part_of.tolist(), row_of, strict=True)]
     return _reduced(parts, part_of, row_of, points)
 
 
@@ -77,14 +92,13 @@ def is_known(connection: Connection, run_key: int, name: str) -> bool:
 class _Part:
     """Histograms of one name and number of bins, as columns of one length."""
 
-    name: str
     stream_keys: NDArray[np.int64]
     positions: NDArray[np.int64]
     steps: NDArray[np.int64]
     histograms: Histograms
 
-    def histogram(self, row: int) -> StoredHistogram:
-        return _histogram(self.name, int(self.steps[row]), self.histograms, row)
+    def at(self, row: int) -> _Counts:
+        return _counts(self.steps, self.histograms, row)
 
 
 def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
@@ -105,7 +119,6 @@ def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -
                 found = rows.read_histograms(row.histograms, layout, row.reports, place)
                 held = found.held & wanted.holds(steps)
                 yield _Part(
-                    name=name,
                     stream_keys=np.full(int(held.sum()), row.stream_key, dtype=np.int64),
                     positions=positions[held],
                     steps=steps[held],
@@ -113,13 +126,11 @@ def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -
                 )
 
 
-def _reduced(
-    parts: Sequence[_Part], part_of: NDArray[np.intp], row_of: NDArray[np.intp], points: int
-) -> list[StoredHistogram]:
+def _reduced(parts: Sequence[_Part], part_of: NDArray[np.intp], row_of: NDArray[np.intp], points: int) -> list[_Counts]:
     """Buckets of neighbours, each with the edges of its last; histograms with these edges are added."""
     ends = np.linspace(0, len(row_of), points + 1).astype(np.intp)[1:]
     bucket_of = np.searchsorted(ends, np.arange(len(row_of)), side="right")
-    buckets = [parts[part_of[end - 1]].histogram(int(row_of[end - 1])) for end in ends]
+    buckets = [parts[part_of[end - 1]].at(int(row_of[end - 1])) for end in ends]
     low, high = (np.array([getattr(bucket, edge) for bucket in buckets]) for edge in ("low", "high"))
     bins = np.array([len(bucket.counts) for bucket in buckets])
     is_last = np.zeros(len(row_of), dtype=bool)
@@ -134,7 +145,7 @@ def _reduced(
     return buckets
 
 
-def _add(buckets: list[StoredHistogram], bucket_of: NDArray[np.intp], part: _Part, chosen: NDArray[np.intp]) -> None:
+def _add(buckets: list[_Counts], bucket_of: NDArray[np.intp], part: _Part, chosen: NDArray[np.intp]) -> None:
     """Add rows of a part to their buckets; neighbours share one."""
     if not len(chosen):
         return
@@ -143,4 +154,4 @@ def _add(buckets: list[StoredHistogram], bucket_of: NDArray[np.intp], part: _Par
     not_finite = np.add.reduceat(part.histograms.edges[2, chosen], firsts)
     for bucket, more, more_non_finite in zip(bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True):
         known = buckets[bucket]
-        buckets[bucket] = replace(known, counts=known.counts + more, not_finite=known.not_finite + more_non_finite)
+        buckets[bucket] = known._replace(counts=known.counts + more, not_finite=known.not_finite + more_non_finite)

@@ -16,6 +16,7 @@ from isentrope_server.store import rows, streams
 from isentrope_server.store.rows import MISSING, WORD, Layout
 from isentrope_server.store.streams import Timeline
 from isentrope_server.store.tables import records
+from isentrope_wire.answers import LatestMetric, SeriesColumns
 
 _PLACES_AT_ONCE = 1_000
 """Places of metrics in layouts that a statement names."""
@@ -51,28 +52,6 @@ class Series:
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
     """NaN and infinities are values; a step without a measurement is absent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
-    """A series in buckets of neighbouring steps, with minimum and maximum, so that no spike is lost."""
-
-    steps: NDArray[np.int64]
-    """The last step of each bucket."""
-    values: NDArray[np.float64]
-    """The value at that step."""
-    minima: NDArray[np.float64]
-    """NaN only where all values of a bucket are NaN."""
-    maxima: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatestValue:
-    """The newest value of one metric."""
-
-    name: str
-    step: int
-    value: float
 
 
 def read(
@@ -217,7 +196,7 @@ def names(connection: Connection, run_key: int) -> frozenset[str]:
     return frozenset(name for layout in rows.layouts_of(connection, run_key).values() for name in layout.names)
 
 
-def latest(connection: Connection, run_key: int) -> list[LatestValue]:
+def latest(connection: Connection, run_key: int) -> list[LatestMetric]:
     """Every metric of a run with its newest value, by name."""
     timeline = Timeline(streams.incarnations(connection, run_key))
     known = rows.layouts_of(connection, run_key)
@@ -229,7 +208,7 @@ def latest(connection: Connection, run_key: int) -> list[LatestValue]:
     by_stream: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for stream_key, layout_key, position in connection.execute(newest_first):
         by_stream[stream_key].append((layout_key, position))
-    values: dict[str, LatestValue] = {}
+    values: dict[str, LatestMetric] = {}
     for stream_key in sorted(by_stream, key=timeline.order_of, reverse=True):
         for layout_key, position in by_stream[stream_key]:
             # A few of many rows name all metrics.
@@ -239,25 +218,30 @@ def latest(connection: Connection, run_key: int) -> list[LatestValue]:
     return [values[name] for name in sorted(values)]
 
 
-def _add_latest(reports: rows.Reports, values: dict[str, LatestValue]) -> None:
+def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
     """Add the newest values of metrics that have none yet."""
     for name, column in zip(reports.layout.names, reports.scalars, strict=True):
         if name not in values:
             row = int(np.flatnonzero(column != MISSING)[-1])
             value = float(column[row : row + 1].view(np.float64)[0])
-            values[name] = LatestValue(name=name, step=int(reports.steps[row]), value=value)
+            values[name] = LatestMetric(name=name, step=int(reports.steps[row]), value=value)
 
 
-def reduce(series: Series, points: int) -> Reduced | None:
-    """Reduce a series to at most `points` buckets; None when it has no more points."""
-    if len(series.steps) <= points:
-        return None
+def columns(series: Series, points: int | None) -> SeriesColumns:
+    """The series as an answer.
+
+    Args:
+        points: a longer series is reduced to so many buckets, each with the value at its last step, its minimum and maximum,
+            so that no spike is lost. None: all points.
+    """
+    if points is None or len(series.steps) <= points:
+        return SeriesColumns(step=series.steps.tolist(), value=series.values.tolist(), min=None, max=None)
     edges = np.linspace(0, len(series.steps), points + 1).astype(np.intp)
     lasts = edges[1:] - 1
-    return Reduced(
-        steps=series.steps[lasts],
-        values=series.values[lasts],
+    return SeriesColumns(
+        step=series.steps[lasts].tolist(),
+        value=series.values[lasts].tolist(),
         # fmin and fmax ignore NaN while there is another value.
-        minima=np.fmin.reduceat(series.values, edges[:-1]),
-        maxima=np.fmax.reduceat(series.values, edges[:-1]),
+        min=np.fmin.reduceat(series.values, edges[:-1]).tolist(),
+        max=np.fmax.reduceat(series.values, edges[:-1]).tolist(),
     )

@@ -16,34 +16,19 @@ from sqlalchemy import Connection, select
 
 from isentrope_server.store import rows, streams
 from isentrope_server.store.reports import histograms
-from isentrope_server.store.reports.histograms import StoredHistogram
 from isentrope_server.store.rows import MISSING, Reports
 from isentrope_server.store.streams import Timeline
 from isentrope_server.store.tables import records
 from isentrope_server.store.tables import runs as runs_table
 from isentrope_server.store.tables import streams as streams_table
 from isentrope_server.store.writer import StepStored
+from isentrope_wire.answers import LiveStep, StepReport
 
 _NEWEST_TIMED = 32
 """Reports; of several ranks those of one are used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStep:
-    """The report shown for a step."""
-
-    step: int
-    recorded_at: float
-    received_at: float
-    control_version: int
-    incarnation: str
-    rank: int
-    scalars: Mapping[str, float]
-    labels: Mapping[str, str]
-    histograms: Sequence[StoredHistogram]
-
-
-def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
+def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
     """The report shown for a step; None where it was never reported."""
     around = (records.c.first_step <= step, records.c.last_step >= step)
     candidates = [
@@ -63,7 +48,7 @@ def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
         return None
     reports, row = candidates[int(chosen[0])]
     stream = next(s for i in incarnations for s in i.streams if s.key == reports.stream_key)
-    return StoredStep(
+    return StepReport(
         step=step,
         recorded_at=float(reports.recorded_at[row]),
         received_at=float(reports.received_at[row]),
@@ -71,7 +56,7 @@ def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
         incarnation=stream.incarnation,
         rank=stream.rank,
         scalars=reports.scalars_of(row),
-        labels=reports.labels_of(row),
+        labels=dict(reports.labels_of(row)),
         histograms=histograms.of_report(reports, row),
     )
 
@@ -113,15 +98,17 @@ def after(connection: Connection, run_key: int, position: int, limit: int) -> li
                 StepStored(
                     run_id=run_id or "",
                     position=int(reports.positions[row]),
-                    step=int(reports.steps[row]),
-                    recorded_at=float(reports.recorded_at[row]),
-                    control_version=int(reports.control_versions[row]),
-                    rank=ranks[reports.stream_key],
-                    scalars=reports.scalars_of(row),
+                    report=LiveStep(
+                        step=int(reports.steps[row]),
+                        recorded_at=float(reports.recorded_at[row]),
+                        control_version=int(reports.control_versions[row]),
+                        rank=ranks[reports.stream_key],
+                        scalars=reports.scalars_of(row),
+                    ),
                 )
                 for row in np.flatnonzero(reports.positions > position)[:limit].tolist()
             ]
-        found = sorted(found, key=lambda report: report.position)[:limit]
+        found = sorted(found, key=lambda stored: stored.position)[:limit]
     return found
 
 
