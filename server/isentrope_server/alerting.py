@@ -11,15 +11,13 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from isentrope_server.backend import Backend
-from isentrope_server.background import attempt
+from isentrope_server.backend import Backend, attempt
 from isentrope_server.settings import Settings
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.attachments import DueNotice
@@ -40,20 +38,8 @@ _OLDEST_SECONDS = 6 * 3_600.0
 """An alert of a step recorded earlier is not sent: it may be of a spool that was uploaded much later."""
 
 
-@asynccontextmanager
-async def notify_of_alerts(backend: Backend) -> AsyncIterator[None]:
-    """Send new alerts in the background, where the settings name destinations."""
-    sending = [asyncio.create_task(_keep_sending(backend, url)) for url in backend.settings.notify]
-    try:
-        yield
-    finally:
-        for task in sending:
-            task.cancel()
-        if sending:
-            await asyncio.wait(sending)
-
-
-async def _keep_sending(backend: Backend, url: str) -> None:
+async def keep_sending(backend: Backend, url: str) -> None:
+    """Send new alerts to a destination, again and again."""
     while True:
         await attempt(send_due(backend, url), what="Notifying")
         await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)

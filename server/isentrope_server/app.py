@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
-from isentrope_server.alerting import notify_of_alerts
+from isentrope_server.alerting import keep_sending
 from isentrope_server.api import (
     admin,
     control,
@@ -31,10 +31,10 @@ from isentrope_server.api import (
 )
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
-from isentrope_server.backend import Backend, open_backend
+from isentrope_server.backend import Backend, in_background, open_backend
 from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFigures
-from isentrope_server.digests import digests_kept_current
-from isentrope_server.housekeeping import run_housekeeping, tokens_kept_current
+from isentrope_server.digests import keep_digests_current
+from isentrope_server.housekeeping import end_expired_controls, keep_house, keep_tokens_current
 from isentrope_server.ingest.servicer import start_grpc
 from isentrope_server.security.gate import BodyLimit, Gate, GrpcGate
 from isentrope_server.security.sessions import BrowserSessions
@@ -155,11 +155,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.sessions = BrowserSessions(session_key)
         interceptors = [MeasuredCalls(app.state.figures), GrpcGate(backend.tokens)]
         grpc_server, app.state.grpc_port = await start_grpc(backend, interceptors)
-        async with (
-            tokens_kept_current(backend),
-            run_housekeeping(backend),
-            digests_kept_current(backend),
-            notify_of_alerts(backend),
+        async with in_background(
+            keep_house(backend),
+            keep_tokens_current(backend),
+            end_expired_controls(backend),
+            keep_digests_current(backend),
+            *(keep_sending(backend, url) for url in settings.notify),
         ):
             try:
                 if settings.dashboard:

@@ -1,4 +1,4 @@
-"""What all parts of a running server share: settings, database, writer, hub, tokens."""
+"""What all parts of a running server share: settings, database, writer, hub, tokens; and their work in the background."""
 
 from __future__ import annotations
 
@@ -6,30 +6,27 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.background import attempt
-from isentrope_server.control.outcomes import Grace, expire_overdue
 from isentrope_server.errors import StartupError
-from isentrope_server.home import locked_home, make_private_file, warn_of_readers
+from isentrope_server.home import locked_home, make_private_file
 from isentrope_server.live.hub import Hub
 from isentrope_server.live.notifications import Notifications
 from isentrope_server.security.tokens import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, TokenBook, ensure_owner_token
 from isentrope_server.settings import Settings
-from isentrope_server.store import controls
 from isentrope_server.store.database import (
     POSTGRESQL,
     Database,
     OtherTables,
     check_file_system,
-    make_pages_returnable,
+    in_a_line,
     upgrade,
 )
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
@@ -130,12 +127,10 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
                 owner_token=owner_token,
                 notifications=notifications,
             )
-            sweeping = asyncio.create_task(_sweep_until_cancelled(backend))
             try:
                 yield backend
             finally:
                 hub.close()
-                sweeping.cancel()
         finally:
             if writer.alive:
                 await asyncio.to_thread(writer.stop)
@@ -149,11 +144,8 @@ def _migrate(database: Database, settings: Settings) -> None:
         if database.file is not None:
             check_file_system(database.file)
             make_private_file(database.file)
-        make_pages_returnable(database.writing_engine)
         with database.writing_engine.begin() as connection:
             upgrade(connection)
-        if database.file is not None:
-            warn_of_readers(database.file)
     except OtherTables as error:
         raise StartupError(
             f"The database {settings.database_name} can't be used: {error}. Export its runs with the version that wrote "
@@ -190,17 +182,56 @@ def _reload(database: Database, tokens: TokenBook) -> None:
         tokens.reload(connection)
 
 
-async def _sweep_until_cancelled(backend: Backend) -> None:
-    settings = backend.settings
-    grace = Grace(
-        answer_seconds=settings.control_answer_grace_seconds, rank_seconds=settings.control_rank_grace_seconds
-    )
-    while True:
-        await asyncio.sleep(settings.sweep_interval_seconds)
-        await attempt(_sweep(backend, grace), what="Ending expired controls")
+@asynccontextmanager
+async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run endless work while the block runs; it is cancelled at the end, and what it does then is waited for."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
 
-async def _sweep(backend: Backend, grace: Grace) -> None:
-    # Reading needs no writer, and most of the time no version is open.
-    if backend.on_duty and await backend.read(controls.count_open) > 0:
-        await backend.write(lambda transaction: expire_overdue(transaction, grace, time.time()))
+async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
+    """Await work; log a failure, which would end a task and be reported nowhere. Cancelling the caller cancels the work.
+
+    Args:
+        what: beginning of the log line: "Packing" becomes "Packing failed ...".
+
+    Returns:
+        The work's result; None after a failure.
+    """
+    outcome: _T | BaseException = (await asyncio.gather(work, return_exceptions=True))[0]
+    if not isinstance(outcome, BaseException):
+        return outcome
+    if isinstance(outcome, SQLAlchemyError | WriterStopped):
+        _log.error("%s failed, next try in a moment: %s", what, in_a_line(outcome))
+    else:
+        # Unexpected: the traceback is needed.
+        _log.error("%s failed, next try in a moment: %r", what, outcome, exc_info=outcome)
+    return None
+
+
+RETRY_SECONDS = 60.0
+
+
+class RetryPauses:
+    """Keeps work that failed from being tried again for a minute: a stream whose reports can't be packed would
+    otherwise be read, and its traceback logged, every two seconds."""
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+
+    def is_paused(self, key: int) -> bool:
+        """Whether the work with this key failed less than a minute ago."""
+        return time.monotonic() < self._until.get(key, 0.0)
+
+    async def attempt(self, key: int, work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
+        """As `attempt`, of work that returns something."""
+        outcome = await attempt(work, what=what)
+        if outcome is None:
+            self._until[key] = time.monotonic() + RETRY_SECONDS
+        return outcome

@@ -62,12 +62,6 @@ def up(notify: tuple[str, ...], **given: Any) -> None:
 
 
 def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
-    from isentrope_server.store.database import old_library_note
-
-    # Before the address: it must be the last line.
-    note = old_library_note() if settings.uses_sqlite else None
-    if note is not None:
-        click.echo(f"Note: {note}", err=True)
     page = urlsplit(login_address)
     url, target = f"{page.scheme}://{page.netloc}", f"{page.hostname}:{grpc_port}"
     # From elsewhere it is reached by a name that is not known here.

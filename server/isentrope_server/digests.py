@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 from sqlalchemy import Connection
 
-from isentrope_server.backend import Backend
-from isentrope_server.background import RetryPauses, attempt
+from isentrope_server.backend import Backend, RetryPauses, attempt
 from isentrope_server.control.diagnosis import Basis, first_step, measured
 from isentrope_server.control.versions import active_control, finite
 from isentrope_server.store import runs
@@ -47,19 +45,9 @@ _NEWEST_STEPS = 60
 """Not every step need have measured everything."""
 
 
-@asynccontextmanager
-async def digests_kept_current(backend: Backend) -> AsyncIterator[None]:
-    """Renew digests in the background."""
-    keeping = asyncio.create_task(_keep(backend))
-    try:
-        yield
-    finally:
-        keeping.cancel()
-        await asyncio.wait([keeping])
-
-
-async def _keep(backend: Backend) -> None:
-    pauses = RetryPauses(backend.settings.housekeeping_interval_seconds)
+async def keep_digests_current(backend: Backend) -> None:
+    """Renew digests, again and again."""
+    pauses = RetryPauses()
     while True:
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
         renewed: int | None = _RUNS_IN_A_ROUND
@@ -82,7 +70,6 @@ async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, 
     due = await backend.read(
         lambda connection: runs.due_digests(connection, limit=_RUNS_IN_A_ROUND, silent_after_seconds=silent_after)
     )
-    pauses.keep_only({run.key for run in due})
     due = [run for run in due if not pauses.is_paused(run.key)]
     renewed = 0
     for start in range(0, len(due), _RUNS_AT_ONCE):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import IO
 from isentrope_server.errors import StartupError
 
 LOCK_NAME = "server.lock"
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -33,7 +30,7 @@ def locked_home(home: Path, url: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _in_use(home, lock) from None
+            raise _in_use(home, _read(lock)) from None
         _write_lock(lock, url)
         try:
             yield
@@ -47,44 +44,33 @@ def check_unlocked(home: Path) -> None:
     Raises:
         StartupError: the home belongs to a running server.
     """
-    try:
-        lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
-    except OSError:
-        return  # `locked_home` makes it, or reports why not
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _in_use(home, lock) from None
+    held = _held(home)
+    if held is not None:
+        raise _in_use(home, held)
 
 
 def running_server_url(home: Path) -> str | None:
     """The address of the running server of this home; None without one."""
+    return (_held(home) or {}).get("url")
+
+
+def _held(home: Path) -> dict[str, str] | None:
+    """What the lock of a running server says; None where there is none."""
     try:
         lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
     except OSError:
-        return None
+        return None  # `locked_home` makes it, or reports why not
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _read(lock).get("url")
+            return _read(lock)
         return None
 
 
 def make_private_file(path: Path) -> None:
     """Make a file that only its owner can read, unless it exists."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-
-
-def warn_of_readers(path: Path) -> None:
-    """Warn in the log when other users can read a file."""
-    if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
-        _log.warning(
-            "Other users of this machine can read %s, which holds configurations and texts of runs: chmod 600 %s",
-            path,
-            path,
-        )
 
 
 def write_private(path: Path, text: str) -> None:
@@ -125,13 +111,9 @@ def _read(lock: IO[str]) -> dict[str, str]:
     return held if isinstance(held, dict) else {}
 
 
-def _in_use(home: Path, lock: IO[str]) -> StartupError:
+def _in_use(home: Path, held: dict[str, str]) -> StartupError:
+    owner = f" (process {held['pid']}, {held['url']})" if {"pid", "url"} <= held.keys() else ""
     return StartupError(
-        f"Another Isentrope server{_owner_of(lock)} already uses the home {home}. To train against it: `isentrope train`. "
+        f"Another Isentrope server{owner} already uses the home {home}. To train against it: `isentrope train`. "
         "For a second server, set ISENTROPE_HOME to a home of its own and give it other ports."
     )
-
-
-def _owner_of(lock: IO[str]) -> str:
-    held = _read(lock)
-    return f" (process {held['pid']}, {held['url']})" if {"pid", "url"} <= held.keys() else ""

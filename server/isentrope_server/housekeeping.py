@@ -1,4 +1,4 @@
-"""Work in the background: packing reports, removing rows, returning space, and keeping tokens current.
+"""Work in the background: packing reports, removing rows, returning space, ending controls, and keeping tokens current.
 
 The writer gets one small piece at a time, and requests come first: after each piece there is a pause, longer while
 other work is queued. Of servers that share a database one does it at a time. Tokens are read again every second,
@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.backend import Backend
-from isentrope_server.background import RetryPauses, attempt
-from isentrope_server.store import access, database, removal
+from isentrope_server.backend import Backend, RetryPauses, attempt
+from isentrope_server.control.outcomes import Grace, expire_overdue
+from isentrope_server.store import access, controls, database, removal
 from isentrope_server.store.removal import OverdueRun, Retention
 from isentrope_server.store.reports import packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
@@ -33,36 +32,12 @@ _log = logging.getLogger(__name__)
 _REST_WHILE_OTHERS_WAIT = 4.0
 """Pause divided by work while other work is queued: at most a fifth of one processor."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
-_MOST_DRIFT_SECONDS = 60.0
 _DAY_SECONDS = 86_400.0
 
 
-@asynccontextmanager
-async def run_housekeeping(backend: Backend) -> AsyncIterator[None]:
-    """Run housekeeping in the background; its last piece of work ends before the store is closed."""
-    keeping = asyncio.create_task(_housekeep(backend))
-    try:
-        yield
-    finally:
-        keeping.cancel()
-        await asyncio.wait([keeping])
-
-
-class SteadyClock:
-    """Detects that the machine's clock was set or the machine slept: then runs had no time to report."""
-
-    def __init__(self) -> None:
-        self._wall_minus_monotonic = time.time() - time.monotonic()
-
-    def has_jumped(self) -> bool:
-        """Whether that happened since the last call."""
-        before, self._wall_minus_monotonic = self._wall_minus_monotonic, time.time() - time.monotonic()
-        return abs(self._wall_minus_monotonic - before) > _MOST_DRIFT_SECONDS
-
-
-async def _housekeep(backend: Backend) -> None:
-    pauses = RetryPauses(backend.settings.housekeeping_interval_seconds)
-    clock = SteadyClock()
+async def keep_house(backend: Backend) -> None:
+    """Pack, remove and return space, again and again."""
+    pauses = RetryPauses()
     # Not at once: after a day without this server, running runs must first reconnect.
     retained_at = time.monotonic()
     while True:
@@ -70,10 +45,7 @@ async def _housekeep(backend: Backend) -> None:
             await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
             continue
         if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
-            if clock.has_jumped():
-                _log.warning("The machine's clock was set, or it slept: no run is deleted in this round.")
-            else:
-                await attempt(delete_overdue(backend), what="Deleting runs by retention")
+            await attempt(delete_overdue(backend), what="Deleting runs by retention")
             retained_at = time.monotonic()
         await attempt(remove_deleted(backend), what="Removing deleted runs")
         await attempt(pack(backend, ROW_SIZES, pauses), what="Packing")
@@ -93,7 +65,6 @@ async def pack(backend: Backend, sizes: RowSizes = ROW_SIZES, pauses: RetryPause
     """
     pauses = pauses or RetryPauses()
     found = await backend.read(lambda connection: packing.full_streams(connection, time.time(), sizes))
-    pauses.keep_only({stream.stream_key for stream in found})
     made = 0
     for stream in found:
         if not pauses.is_paused(stream.stream_key):
@@ -223,17 +194,6 @@ NOTE_USES_SECONDS = 5.0
 """Accuracy of `last_used_at`; storing it is a COMMIT."""
 
 
-@asynccontextmanager
-async def tokens_kept_current(backend: Backend) -> AsyncIterator[None]:
-    """Keep the tokens current while the block runs, and store their last uses at its end."""
-    keeping = asyncio.create_task(_keep(backend))
-    try:
-        yield
-    finally:
-        keeping.cancel()
-        await note_uses(backend)
-
-
 async def note_uses(backend: Backend) -> None:
     """Store when tokens were used since the last call."""
     uses = backend.tokens.take_uses()
@@ -245,12 +205,32 @@ async def note_uses(backend: Backend) -> None:
         _log.warning("The last uses of tokens could not be stored: %s", error)
 
 
-async def _keep(backend: Backend) -> None:
-    elapsed_seconds = 0.0
+async def keep_tokens_current(backend: Backend) -> None:
+    """Read the tokens again and again, and store their last uses, also at the end."""
+    noted_at = time.monotonic()
+    try:
+        while True:
+            await asyncio.sleep(RELOAD_SECONDS)
+            await attempt(backend.reload_tokens(), what="Reading tokens")
+            if time.monotonic() - noted_at >= NOTE_USES_SECONDS:
+                noted_at = time.monotonic()
+                await attempt(note_uses(backend), what="Storing last uses of tokens")
+    finally:
+        await note_uses(backend)
+
+
+async def end_expired_controls(backend: Backend) -> None:
+    """End control versions that no rank answered in time, again and again."""
+    settings = backend.settings
+    grace = Grace(
+        answer_seconds=settings.control_answer_grace_seconds, rank_seconds=settings.control_rank_grace_seconds
+    )
     while True:
-        await asyncio.sleep(RELOAD_SECONDS)
-        elapsed_seconds += RELOAD_SECONDS
-        await attempt(backend.reload_tokens(), what="Reading tokens")
-        if elapsed_seconds >= NOTE_USES_SECONDS:
-            elapsed_seconds = 0.0
-            await attempt(note_uses(backend), what="Storing last uses of tokens")
+        await asyncio.sleep(settings.sweep_interval_seconds)
+        await attempt(_sweep(backend, grace), what="Ending expired controls")
+
+
+async def _sweep(backend: Backend, grace: Grace) -> None:
+    # Reading needs no writer, and most of the time no version is open.
+    if backend.on_duty and await backend.read(controls.count_open) > 0:
+        await backend.write(lambda transaction: expire_overdue(transaction, grace, time.time()))

@@ -81,9 +81,9 @@ class _Planter(importlib.abc.MetaPathFinder):
 
 
 def acknowledged_before_commit(run: Function) -> Function:
-    def wrong(job: Any, connection: Any, *, in_savepoint: bool) -> Any:
-        events = run(job, connection, in_savepoint=in_savepoint)
-        if not in_savepoint and job.error is None:
+    def wrong(job: Any, connection: Any) -> Any:
+        events = run(job, connection)
+        if job.error is None:
             job.settle()
         return events
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope_server.store.database import Database, make_pages_returnable, upgrade
+from isentrope_server.store.database import Database, upgrade
 from tests.server.compaction import NEVER
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
@@ -48,7 +48,6 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("migrated") / "isentrope.db"
     path.touch(mode=0o600)
     database = Database(f"sqlite:///{path}")
-    make_pages_returnable(database.writing_engine)
     with database.writing_engine.begin() as connection:
         upgrade(connection)
     database.close()

@@ -11,9 +11,9 @@ import pytest
 
 from isentrope_server import backend as backend_module
 from isentrope_server import housekeeping
-from isentrope_server.background import attempt
+from isentrope_server.backend import RetryPauses, attempt
 from isentrope_server.store.reports import packing
-from tests.server.compaction import NEVER, finished_run, pack_all, reports_of_rows
+from tests.server.compaction import EVERYTHING, NEVER, finished_run, pack_all, reports_of_rows
 from tests.server.conftest import MakeServer
 
 
@@ -35,7 +35,7 @@ def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
     [
         (housekeeping, "pack"),
         (housekeeping, "remove_deleted"),
-        (backend_module, "_sweep"),
+        (housekeeping, "_sweep"),
         (backend_module.Backend, "reload_tokens"),
         (housekeeping, "note_uses"),
     ],
@@ -56,7 +56,7 @@ def test_unexpected_failure_is_logged_and_work_continues(
     while not went_on and time.monotonic() < deadline:
         time.sleep(0.02)
     assert went_on
-    (record,) = [record for record in caplog.records if record.name == "isentrope_server.background"]
+    (record,) = [record for record in caplog.records if record.name == "isentrope_server.backend"]
     assert record.levelno == logging.ERROR
     assert "ZeroDivisionError('by nothing')" in record.getMessage()
     assert record.exc_info
@@ -78,6 +78,31 @@ def test_a_stream_that_cannot_be_packed_keeps_no_other_waiting(
     pack_all(server)
     assert [sum(reports_of_rows(server, rank, packed=True)) for rank in (broken, sound)] == [0, 20]
     assert f"of run {broken.run_id} failed" in caplog.text
+
+
+def test_a_stream_that_could_not_be_packed_is_left_alone_for_a_while_and_packed_once_it_can(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER)
+    rank = finished_run(server, 20)
+    pauses = RetryPauses()
+    join_next = packing.join_next
+
+    def fail(*_more: object, **_named: object) -> object:
+        raise ValueError("this blob is no multiple of 8 bytes")
+
+    def pack() -> int:
+        return asyncio.run(housekeeping.pack(server.backend, EVERYTHING, pauses))
+
+    monkeypatch.setattr(packing, "join_next", fail)
+    assert [pack() for _ in range(5)] == [0] * 5
+    assert caplog.text.count("Traceback") == 1
+    monkeypatch.setattr(packing, "join_next", join_next)
+    assert pack() == 0
+    now = time.monotonic()
+    monkeypatch.setattr("isentrope_server.backend.time.monotonic", lambda: now + backend_module.RETRY_SECONDS)
+    assert pack() == 1
+    assert reports_of_rows(server, rank, packed=False) == []
 
 
 def test_the_housekeeper_rests_for_what_it_did_and_not_for_what_it_waited(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event, update
 
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
-from isentrope_server.background import RetryPauses
+from isentrope_server.backend import RetryPauses
 from isentrope_server.digests import LINE_PARTS, renew_digests
 from isentrope_server.store.runs import Run
 from isentrope_server.store.tables import runs as runs_table

@@ -16,7 +16,6 @@ from isentrope_server.store.database import (
     NetworkFileSystem,
     check_file_system,
     file_system_of,
-    old_library_note,
     upgrade,
 )
 from isentrope_server.store.tables import deleted_runs
@@ -70,13 +69,6 @@ def test_unknown_file_system_is_not_refused(tmp_path: Path) -> None:
     check_file_system(tmp_path / "isentrope.db", tmp_path / "no such file")
 
 
-def test_a_library_that_can_corrupt_a_database_is_warned_of() -> None:
-    assert "3.40.1" in (old_library_note((3, 40, 1)) or "")
-    assert "3.51.2" in (old_library_note((3, 51, 2)) or "")
-    assert old_library_note((3, 51, 3)) is None
-    assert old_library_note((4, 0, 0)) is None
-
-
 def test_every_connection_is_durable_and_readers_cannot_write(database: Database) -> None:
     def pragma(connection: Connection, name: str) -> object:
         return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -125,14 +117,3 @@ def test_only_its_owner_can_read_a_new_database_wherever_it_lies(tmp_path: Path,
             assert {file.stat().st_mode & 0o777 for file in found} == {0o600}
     finally:
         os.umask(before)
-
-
-def test_of_a_database_that_others_can_read_the_log_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "shared.db"
-    file.touch(mode=0o644)
-    for mode in (0o644, 0o600):
-        file.chmod(mode)
-        caplog.clear()
-        with ServerInThread(tmp_path / "home", database_url=f"sqlite:///{file}"):
-            assert (f"chmod 600 {file}" in caplog.text) == (mode == 0o644)
-            assert file.stat().st_mode & 0o777 == mode

@@ -81,9 +81,7 @@ def install(app: FastAPI) -> None:
     plain = app.openapi
 
     def described() -> dict[str, Any]:
-        if app.openapi_schema is None or "x-described" not in app.openapi_schema:
-            app.openapi_schema = _completed(plain())
-        return app.openapi_schema
+        return app.openapi_schema or _completed(plain())
 
     app.openapi = described  # type: ignore[method-assign]
 
@@ -106,7 +104,6 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     document["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": _TOKEN_DESCRIPTION}
     }
-    document["x-described"] = True
     return document
 
 

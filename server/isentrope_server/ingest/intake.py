@@ -21,7 +21,7 @@ from isentrope_server.store.reports import records
 from isentrope_server.store.reports.records import Arrival, Refused
 from isentrope_server.store.rows import Layout
 from isentrope_server.store.streams import PushState, Stream
-from isentrope_server.store.tables import LARGEST_INTEGER, names_as_stored
+from isentrope_server.store.tables import LARGEST_INTEGER, without_nul
 from isentrope_server.store.writer import RunChanged, StepStored, Transaction
 from isentrope_wire.answers import LiveStep
 from isentrope_wire.codec import decode_payload, payload_hash
@@ -108,7 +108,7 @@ def _read(record: Record) -> Arrival:
             f"A gap goes from a seq to a later one, at most its own, got {message.first_seq}..{message.last_seq} "
             f"in seq {record.seq}.",
         )
-    if "\0" in "".join(names):
+    if isinstance(message, StepReport) and "\0" in "".join(names):
         message = _with_storable_names(message)
     if isinstance(message, RunFinished):
         message = replace(message, error=cut(message.error, ERROR_CHARACTERS))
@@ -126,19 +126,12 @@ def _with_outcomes(message: Payload | None) -> StepReport | RunFinished | None:
     return message if storable else None
 
 
-def _with_storable_names(message: Payload) -> Payload:
+def _with_storable_names(message: StepReport) -> StepReport:
     """Replace NUL in the names of metrics: no text column stores it."""
-    if not isinstance(message, StepReport):
-        return message
-    # Of histograms with one name the last one is used, before renaming.
-    last = {histogram.name: histogram for histogram in message.histograms}
     return replace(
         message,
-        scalars=dict(zip(names_as_stored(list(message.scalars)), message.scalars.values(), strict=True)),
-        histograms=tuple(
-            replace(histogram, name=name)
-            for name, histogram in zip(names_as_stored(list(last)), last.values(), strict=True)
-        ),
+        scalars={without_nul(name): value for name, value in message.scalars.items()},
+        histograms=tuple(replace(histogram, name=without_nul(histogram.name)) for histogram in message.histograms),
     )
 
 
@@ -165,10 +158,6 @@ def _times(message: Payload) -> list[float]:
     if isinstance(message, RunFinished):
         times.append(message.finished_at)
     return times
-
-
-_ONE_BY_ONE = 20
-"""Records in one piece of work: each costs as much as a push, and other runs wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,42 +220,20 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     )
 
 
-def take_in_one_by_one(
-    transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float
-) -> Receipt:
-    """As `take_in`, for a push with a record that the database refuses: only that record is quarantined.
-
-    Raises:
-        UnknownStream: no Hello of this stream is in the database.
-    """
+def one_by_one(sorted_out: Sorted) -> Iterator[Sorted]:
+    """Split a push with a record that the database refuses into single ones, in the same order; the refused ones first."""
     # Their outcomes may be what the database refuses.
-    without_outcomes = [replace(refused, outcomes_of=None) for refused in sorted_out.refused]
-    receipts = [take_in(transaction, sender, Sorted(refused=without_outcomes), series, now)]
+    yield Sorted(refused=[replace(refused, outcomes_of=None) for refused in sorted_out.refused])
     for arrival in sorted_out.arrivals:
-        announced = len(transaction.events)
-        try:
-            with transaction.connection.begin_nested():
-                receipts.append(take_in(transaction, sender, Sorted(arrivals=[arrival]), series, now))
-        except DataError as error:
-            del transaction.events[announced:]
-            refused = Refused(record=_record(arrival), code="unstorable", message=in_a_line(error))
-            receipts.append(take_in(transaction, sender, Sorted(refused=[refused]), series, now))
-    return joined(receipts)
+        yield Sorted(arrivals=[arrival])
 
 
-def in_pieces(sorted_out: Sorted) -> Iterator[Sorted]:
-    """Split a push into parts for `take_in_one_by_one`, in the same order; the first has all refused records."""
-    refused = sorted_out.refused
-    for start in range(0, max(1, len(sorted_out.arrivals)), _ONE_BY_ONE):
-        yield Sorted(arrivals=sorted_out.arrivals[start : start + _ONE_BY_ONE], refused=refused)
-        refused = []
-
-
-def joined(receipts: Sequence[Receipt]) -> Receipt:
-    """Join the receipts of a push's parts."""
-    return Receipt(
-        acked_through=receipts[-1].acked_through,
-        quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),
+def unstorable(alone: Sorted, error: DataError) -> Sorted:
+    """A single record that the database refuses, to be quarantined."""
+    return Sorted(
+        refused=[
+            Refused(record=_record(arrival), code="unstorable", message=in_a_line(error)) for arrival in alone.arrivals
+        ]
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -47,11 +47,6 @@ class Limit:
 
 def _longest(texts: Iterable[str]) -> int:
     return max(map(len, texts), default=0)
-
-
-def _numbers_of_alerts(report: StepReport) -> list[Mapping[str, float | None]]:
-    causes = [alert.cause.changes for alert in report.alerts if alert.cause is not None]
-    return [*causes, *(dict(alert.evidence) for alert in report.alerts)]
 
 
 MESSAGE = Limit(16 << 20, "bytes of a gRPC message", "a push of large reports has some; more would fill the memory")
@@ -94,13 +89,6 @@ _OF_A_REPORT = (
         lambda r: max([_longest(o.texts) for o in r.rollouts], default=0),
     ),
     Limit(500, "alerts", "the store keeps 16 of a report", lambda r: len(r.alerts)),
-    Limit(500, "numbers of an alert", "shown beside it", lambda r: max(map(len, _numbers_of_alerts(r)), default=0)),
-    Limit(
-        NAME_CHARACTERS,
-        "characters in the name of an alert's number",
-        "as a metric's name",
-        lambda r: _longest(name for numbers in _numbers_of_alerts(r) for name in numbers),
-    ),
 )
 
 
@@ -147,7 +135,6 @@ DROPPED_SERIES = "report/dropped_series"
 """Label of a report with too many metrics: how many names were dropped, and the first of them."""
 _ALERT_KIND = "left_out"
 _EVIDENCE = "series_per_run"
-_RUNS_REMEMBERED = 256
 _NAMES_REMEMBERED = 200_000
 """Of all runs but the current one: a name may have 500 characters. Forgotten names are read from the database."""
 _NAMES_SHOWN = 5
@@ -206,7 +193,7 @@ class SeriesLimit:
             for name in (*layout.names, *(place.name for place in layout.histograms))
         }
         self._names[run_id] = known
-        while len(self._names) > _RUNS_REMEMBERED or self._others_names(known) > _NAMES_REMEMBERED:
+        while self._others_names(known) > _NAMES_REMEMBERED:
             self._names.popitem(last=False)
         return known
 

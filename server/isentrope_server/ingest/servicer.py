@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -19,11 +20,10 @@ from isentrope_server.ingest.intake import (
     Receipt,
     Sender,
     Sorted,
-    in_pieces,
-    joined,
+    one_by_one,
     sort_out,
     take_in,
-    take_in_one_by_one,
+    unstorable,
 )
 from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
 from isentrope_server.ingest.opening import Welcome, open_stream
@@ -147,14 +147,22 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         except DataError as error:
             # Sent again it would be refused again and block all records after it.
             _log.warning("The database refuses a record of run %s: %s", printable(sender.run_id), in_a_line(error))
-            return joined([await self._take_in_slowly(context, sender, piece) for piece in in_pieces(sorted_out)])
+            receipts = [await self._take_in_alone(context, sender, alone) for alone in one_by_one(sorted_out)]
+            return Receipt(
+                acked_through=receipts[-1].acked_through,
+                quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),
+            )
 
-    async def _take_in_slowly(
-        self, context: grpc.aio.ServicerContext[Any, Any], sender: Sender, piece: Sorted
+    async def _take_in_alone(
+        self, context: grpc.aio.ServicerContext[Any, Any], sender: Sender, alone: Sorted
     ) -> Receipt:
-        return await self._write(
-            context, lambda t: take_in_one_by_one(t, sender, piece, self._series, time.time()), sender.run_id
-        )
+        def take(sorted_out: Sorted, transaction: Transaction) -> Receipt:
+            return take_in(transaction, sender, sorted_out, self._series, time.time())
+
+        try:
+            return await self._write(context, partial(take, alone), sender.run_id)
+        except DataError as error:
+            return await self._write(context, partial(take, unstorable(alone, error)), sender.run_id)
 
     async def _snapshot(
         self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int

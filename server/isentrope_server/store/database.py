@@ -15,7 +15,6 @@ newest version. Advisory locks, held until COMMIT, give the same result as one w
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -28,17 +27,10 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import (
-    JSON,
     URL,
-    BigInteger,
-    Boolean,
-    Column,
     Connection,
-    Double,
     Engine,
     ExceptionContext,
-    Integer,
-    LargeBinary,
     Row,
     Select,
     Update,
@@ -51,7 +43,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.pool import NullPool
 
-from isentrope_server.store.tables import String, json_text
+from isentrope_server.store.tables import json_text
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.numbers import printable, read
 
@@ -88,26 +80,6 @@ _READING_SESSION: Mapping[str, str] = {
     "default_transaction_read_only": "on",
     "idle_in_transaction_session_timeout": "60s",
 }
-
-
-COPIED_TYPES = "copied_types"
-"""Execution option of a COPY ... FROM STDIN (FORMAT BINARY): its rows are streamed to it, as values of these types.
-Half of what one INSERT for each row takes, on both sides."""
-
-
-def copied_type(column: Column[Any]) -> str:
-    """The name of a column's type in COPIED_TYPES."""
-    # JSON columns get text; as JSON the driver would encode it again.
-    kinds: dict[type[object], str] = {
-        BigInteger: "int8",
-        Integer: "int4",
-        Double: "float8",
-        LargeBinary: "bytea",
-        Boolean: "bool",
-        JSON: "text",
-        String: "text",
-    }
-    return next(name for kind, name in kinds.items() if isinstance(column.type, kind))
 
 
 class Database:
@@ -212,33 +184,12 @@ def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
                 cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.commit()
 
-    # The driver's COPY inside a statement of SQLAlchemy, so that errors are SQLAlchemy's.
-    @event.listens_for(engine, "do_execute")
-    def _on_execute(cursor: Any, statement: str, row: Any, context: Any) -> bool:
-        return _copy(cursor, statement, [row], context)
-
-    @event.listens_for(engine, "do_executemany")
-    def _on_executemany(cursor: Any, statement: str, rows: Any, context: Any) -> bool:
-        return _copy(cursor, statement, rows, context)
-
     @event.listens_for(engine, "handle_error")
     def _on_error(context: ExceptionContext) -> None:
         # After the first line PostgreSQL's message contains values of the statement.
         for error in (context.original_exception, context.sqlalchemy_exception):
             if error is not None and error.args:
                 error.args = (str(error.args[0]).partition("\n")[0], *error.args[1:])
-
-
-def _copy(cursor: Any, statement: str, rows: Any, context: Any) -> bool:
-    """Run a COPY; False for another statement."""
-    types = context.execution_options.get(COPIED_TYPES) if context is not None else None
-    if types is None:
-        return False
-    with cursor.copy(statement) as copying:
-        copying.set_types(types)
-        for row in rows:
-            copying.write_row(row)
-    return True
 
 
 _EVERYTHING = 0x15E7_0000
@@ -293,7 +244,6 @@ _NETWORK_FILE_SYSTEMS = frozenset(
         "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.ceph", "fuse.juicefs",
     }
 )  # fmt: skip
-_FIXED_IN = (3, 51, 3)
 _MOUNTS = Path("/proc/mounts")
 
 
@@ -335,23 +285,10 @@ def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
     return kind
 
 
-def old_library_note(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> str | None:
-    """Warning about an SQLite library with a known fault; None without one."""
-    if version >= _FIXED_IN:
-        return None
-    named, fixed = (".".join(map(str, numbers)) for numbers in (version, _FIXED_IN))
-    return (
-        f"let no other program write to this database while the server runs: SQLite {named} can damage one that two "
-        f"write to (fixed in {fixed}). Isentrope itself is safe, it writes with one connection."
-    )
-
-
 FREE_PAGES_KEPT = 1_000
 """The next reports use them."""
 PAGES_AT_ONCE = 1_000
 """Takes some milliseconds of the writer's time."""
-
-_INCREMENTAL = 2
 
 
 def free_pages(connection: Connection) -> int:
@@ -368,22 +305,6 @@ def give_back_pages(connection: Connection) -> None:
     # Each fetched row frees a page; the rows have no columns, so SQLAlchemy would not fetch them.
     cursor.fetchall()
     cursor.close()
-
-
-def make_pages_returnable(engine: Engine) -> None:
-    """Have SQLite keep track of free pages, so that `give_back_pages` can make the file smaller."""
-    if engine.dialect.name != "sqlite":
-        return
-    # VACUUM can't run inside a transaction.
-    raw = engine.raw_connection()
-    try:
-        cursor = raw.cursor()
-        (mode,) = cursor.execute("PRAGMA auto_vacuum").fetchone()
-        if mode != _INCREMENTAL:
-            cursor.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
-            cursor.execute("VACUUM")
-    finally:
-        raw.close()
 
 
 _MIGRATIONS = Path(__file__).parent / "migrations"

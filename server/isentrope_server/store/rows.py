@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Text, cast, func, insert, select
 
-from isentrope_server.store.database import COPIED_TYPES, POSTGRESQL, copied_type
+from isentrope_server.store.database import POSTGRESQL
 from isentrope_server.store.tables import json_text, records, report_layouts
 from isentrope_wire.reports import StepReport
 
@@ -350,19 +350,13 @@ def record_columns(stream_key: int, kind: str, facts: NDArray[np.int64]) -> dict
 def insert_rows(connection: Connection, found: Sequence[Mapping[str, object]]) -> None:
     """Insert rows by the driver: SQLAlchemy's processing of each value would take as long as SQLite's storing."""
     values = [tuple(row[name] for name in _COLUMNS) for row in found]
-    if not values:
-        return
-    if connection.dialect.name == POSTGRESQL:
-        connection.exec_driver_sql(_COPY, values, execution_options={COPIED_TYPES: _TYPES})
-    else:
-        connection.exec_driver_sql(_INSERT, values)
+    if values:
+        places = ", ".join(["%s" if connection.dialect.name == POSTGRESQL else "?"] * len(_COLUMNS))
+        connection.exec_driver_sql(f"INSERT INTO records ({_NAMED}) VALUES ({places})", values)
 
 
 _COLUMNS = tuple(column.name for column in records.columns)
 _NAMED = ", ".join(f'"{name}"' for name in _COLUMNS)
-_INSERT = f"INSERT INTO records ({_NAMED}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-_COPY = f"COPY records ({_NAMED}) FROM STDIN (FORMAT BINARY)"
-_TYPES = tuple(copied_type(column) for column in records.columns)
 
 
 def _piece(histograms: Histograms, *, deflated: bool) -> bytes:

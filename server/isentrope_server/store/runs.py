@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from isentrope_server.store.database import SQLITE, Change
 from isentrope_server.store.removal import DELETING
-from isentrope_server.store.tables import deleted_runs, names_as_stored, run_digests, runs, shown_name, streams
+from isentrope_server.store.tables import deleted_runs, run_digests, runs, shown_name, streams, without_nul
 from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, RunDigest, RunSummary, Status
 from isentrope_wire.numbers import read
 from isentrope_wire.reports import RunFinished, RunStarted
@@ -208,7 +208,7 @@ def edit(
 
 def _stored_tags(tags: Sequence[str]) -> list[str]:
     """Without repetitions, as text columns return them: PostgreSQL reads no NUL out of JSON."""
-    return list(dict.fromkeys(names_as_stored(tags)))
+    return list(dict.fromkeys(map(without_nul, tags)))
 
 
 _ADVANCED = (

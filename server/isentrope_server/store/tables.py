@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import sqlalchemy
 from sqlalchemy import (
@@ -47,7 +47,7 @@ class Text(TypeDecorator[str]):
     impl = sqlalchemy.Text
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return _without_nul(value)
+        return None if value is None else without_nul(value)
 
 
 class String(TypeDecorator[str]):
@@ -57,22 +57,7 @@ class String(TypeDecorator[str]):
     impl = sqlalchemy.String
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return _without_nul(value)
-
-
-def names_as_stored(names: Sequence[str]) -> tuple[str, ...]:
-    """Different names as a text column returns them, and still different: one that is taken gets one mark more."""
-    if not any("\0" in name for name in names):
-        return tuple(names)
-    taken = {name for name in names if "\0" not in name}
-    stored = []
-    for name in names:
-        text = str(_without_nul(name))
-        while "\0" in name and text in taken:
-            text += _STANDS_FOR_NUL
-        taken.add(text)
-        stored.append(text)
-    return tuple(stored)
+        return None if value is None else without_nul(value)
 
 
 _STRICT = json.JSONEncoder(allow_nan=False)
@@ -97,8 +82,9 @@ def _named(value: object) -> object:
     return value
 
 
-def _without_nul(value: str | None) -> str | None:
-    return None if value is None else value.replace("\0", _STANDS_FOR_NUL)
+def without_nul(text: str) -> str:
+    """The text as a text column returns it."""
+    return text.replace("\0", _STANDS_FOR_NUL)
 
 
 LARGEST_INTEGER = 2**63 - 1

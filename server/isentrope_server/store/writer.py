@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, NestedTransaction, RootTransaction
+from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from isentrope_server.store.database import hold_for_writing
@@ -87,12 +87,12 @@ class _Job(Generic[_T]):
     result: list[_T] = field(default_factory=list)
     error: BaseException | None = None
 
-    def run(self, connection: Connection, *, in_savepoint: bool) -> list[Event]:
-        """Do the work. In a savepoint, a failure undoes this work only. May be repeated after a failure."""
+    def run(self, connection: Connection) -> list[Event]:
+        """Do the work, and keep its result or failure. May be repeated after a failure."""
         transaction = Transaction(connection)
         self.result.clear()
         self.error = None
-        with _KeptFailure(self, connection.begin_nested() if in_savepoint else None):
+        with _KeptFailure(self):
             self.result.append(self.work(transaction))
         return [] if self.error else transaction.events
 
@@ -106,9 +106,8 @@ class _Job(Generic[_T]):
 class _KeptFailure:
     """Stores a failure in its job, so that it does not end the writer's thread."""
 
-    def __init__(self, job: _Job[_T], savepoint: NestedTransaction | None) -> None:
+    def __init__(self, job: _Job[_T]) -> None:
         self._job = job
-        self._savepoint = savepoint
 
     def __enter__(self) -> None:
         return None
@@ -116,12 +115,7 @@ class _KeptFailure:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if error is not None:
-            self._job.error = error
-        if self._savepoint is not None and error is None:
-            self._savepoint.commit()
-        elif self._savepoint is not None:
-            self._savepoint.rollback()
+        self._job.error = error
         return True
 
 
@@ -268,12 +262,14 @@ class Writer:
         return connection
 
     def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
-        # A savepoint is two more statements for each job, and jobs seldom fail.
         events = self._all_or_none(connection, jobs)
         if events is None:
-            connection.begin()
-            hold_for_writing(connection, {job.run_id for job in jobs})
-            events = self._each_for_itself(connection, jobs)
+            # Each in a transaction of its own, so that only the one that failed is undone.
+            for job in jobs:
+                connection.begin()
+                hold_for_writing(connection, {job.run_id})
+                self._commit(connection, [job])
+            return
         try:
             if events:
                 self._publish(events)
@@ -287,22 +283,12 @@ class Writer:
         events: list[Event] = []
         with _transaction_of(connection) as transaction:
             for job in jobs:
-                events.extend(job.run(connection, in_savepoint=False))
+                events.extend(job.run(connection))
                 if job.error is not None:
                     if isinstance(job.error, DBAPIError) and job.error.connection_invalidated:
                         raise job.error
                     transaction.rollback()
                     return [] if len(jobs) == 1 else None
-            if events and self._announce is not None:
-                self._announce(connection, events)
-        return events
-
-    def _each_for_itself(self, connection: Connection, jobs: Sequence[_Job[object]]) -> list[Event]:
-        """As `_all_or_none`, but a failed job does not keep the others from being committed."""
-        events: list[Event] = []
-        with _transaction_of(connection):
-            for job in jobs:
-                events.extend(job.run(connection, in_savepoint=True))
             if events and self._announce is not None:
                 self._announce(connection, events)
         return events
