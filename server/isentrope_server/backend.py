@@ -17,8 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.errors import StartupError
 from isentrope_server.home import locked_home, make_private_file
-from isentrope_server.live.hub import Hub
-from isentrope_server.live.notifications import Notifications
+from isentrope_server.live import Hub, Notifications
 from isentrope_server.security.tokens import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, TokenBook, ensure_owner_token
 from isentrope_server.settings import Settings
 from isentrope_server.store.database import (
@@ -33,8 +32,6 @@ from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-_READY_SECONDS = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,20 +51,6 @@ class Backend:
     def on_duty(self) -> bool:
         """Whether this server does the work of one server at a time: ending expired controls, packing, removing."""
         return self.notifications is None or self.notifications.on_duty
-
-    async def check_ready(self) -> None:
-        """Check that reports can be stored and read now.
-
-        Raises:
-            SQLAlchemyError: the database doesn't answer.
-            WriterStopped: nothing can be stored; the message says why.
-            TimeoutError: the database takes too long to answer.
-        """
-        if not self.writer.alive:
-            raise WriterStopped("The writer has stopped: reports can't be stored.")
-        async with asyncio.timeout(_READY_SECONDS):
-            if not await asyncio.to_thread(self.database.takes_writes):
-                raise WriterStopped("The database is a standby: reports can't be stored.")
 
     async def write(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> _T:
         """Do work on the writer's thread. Cancelling the caller does not cancel the work.

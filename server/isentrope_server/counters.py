@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -62,12 +62,6 @@ class ServerFigures:
             ["door", "reason"],
             registry=self.registry,
         )
-        self.watches = Gauge("isentrope_watch_streams", "Watch streams that are open.", registry=self.registry)
-        self.open_requests = Gauge(
-            "isentrope_open_streams",
-            "HTTP requests and live streams that are open.",
-            registry=self.registry,
-        )
         self.request_seconds = Histogram(
             "isentrope_http_request_seconds",
             "From a request's arrival to the end of its answer; live streams are not among them.",
@@ -86,14 +80,10 @@ class MeasuredRequests:
         self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] == "http":
+            await self._timed(scope, receive, send)
+        else:
             await self._app(scope, receive, send)
-            return
-        with self._figures.open_requests.track_inprogress():
-            if scope["type"] == "http":
-                await self._timed(scope, receive, send)
-            else:
-                await self._app(scope, receive, send)
 
     async def _timed(self, scope: Scope, receive: Receive, send: Send) -> None:
         status, is_stream = 500, False
@@ -123,7 +113,7 @@ class MeasuredRequests:
 
 
 class MeasuredCalls(grpc.aio.ServerInterceptor):
-    """gRPC interceptor: times pushes, counts calls and open streams."""
+    """gRPC interceptor: times pushes, counts calls."""
 
     def __init__(self, figures: ServerFigures) -> None:
         self._figures = figures
@@ -178,12 +168,11 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
 
     def _stream(self, method: str, behaviour: Any) -> Any:
         async def stream(request: object, context: _Context) -> Any:
-            with self._figures.watches.track_inprogress():
-                try:
-                    async for reply in behaviour(request, context):
-                        yield reply
-                finally:
-                    self._figures.calls.labels(method, _code(context)).inc()
+            try:
+                async for reply in behaviour(request, context):
+                    yield reply
+            finally:
+                self._figures.calls.labels(method, _code(context)).inc()
 
         return stream
 

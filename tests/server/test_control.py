@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select, update
 
 from isentrope_server.control.requests import ControlRequest, request_control
-from isentrope_server.live.hub import QUEUE_LENGTH
+from isentrope_server.live import QUEUE_LENGTH
 from isentrope_server.store import runs
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.tables import controls

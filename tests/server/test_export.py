@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from isentrope.cli.commands import export
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
-from isentrope_server.api.export import ExportFormat, StreamPiece, column_names, write
+from isentrope_server.api.export import ExportFormat, column_names, write
 from isentrope_server.store.reports import steps
 from isentrope_server.store.reports.steps import Metric, Piece
 from tests.server.compaction import eventful_run, pack_all
@@ -225,8 +225,7 @@ def test_the_more_columns_the_fewer_rows_has_a_group_of_a_parquet_file(metrics: 
     names = [f"m/{number}" for number in range(metrics)]
     positions = np.arange(1000)
     piece = piece_of(positions)
-    pieces = [StreamPiece(incarnation="first", rank=0, piece=piece)] * 20
-    file = io.BytesIO(b"".join(write(pieces, names, ExportFormat.PARQUET)))
+    file = io.BytesIO(b"".join(write([piece] * 20, names, ExportFormat.PARQUET)))
     read_again = pq.ParquetFile(file)
     assert read_again.metadata.num_rows == 20_000
     # 5 columns: 16 000 rows; 200 columns: 2 500 rows fill a group, which are three pieces; 1 000 columns: one piece does.
@@ -244,6 +243,8 @@ def test_memory_does_not_grow_with_the_run(file_format: ExportFormat) -> None:
 
 def piece_of(positions: Any, **metrics: Metric) -> Piece:
     return Piece(
+        incarnation="first",
+        rank=0,
         positions=positions,
         steps=positions,
         recorded_at=positions / 1.0,
@@ -258,7 +259,7 @@ def peak_bytes(file_format: ExportFormat, pieces: int) -> int:
         for index in range(pieces):
             positions = np.arange(index * 1000, index * 1000 + 1000)
             metric = Metric(values=np.random.default_rng(index).normal(size=1000), measured=np.ones(1000, dtype=bool))
-            yield StreamPiece(incarnation="first", rank=0, piece=piece_of(positions, a=metric, b=metric))
+            yield piece_of(positions, a=metric, b=metric)
 
     tracemalloc.start()
     total = sum(len(data) for data in write(made(), ["a", "b"], file_format, labelled=True))

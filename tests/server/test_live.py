@@ -13,7 +13,7 @@ from httpx_sse import ServerSentEvent, connect_sse
 
 from isentrope_server.api.dependencies import ReportCursor
 from isentrope_server.api.metrics import current_cursor
-from isentrope_server.live.hub import QUEUE_LENGTH, Listener
+from isentrope_server.live import QUEUE_LENGTH, Listener
 from isentrope_server.store import runs
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.reports import RunFinished

@@ -55,17 +55,8 @@ class ExportFormat(StrEnum):
         }[self]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPiece:
-    """Neighbouring reports of one rank of one incarnation."""
-
-    incarnation: str
-    rank: int
-    piece: Piece
-
-
 def write(
-    pieces: Iterable[StreamPiece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
+    pieces: Iterable[Piece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
 ) -> Iterator[bytes]:
     """Write a file with these metrics, in pieces of bytes."""
     match export_format:
@@ -95,7 +86,7 @@ def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
     return columns
 
 
-def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+def _parquet(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     of_labels = (pa.int64(), pa.string()) if labelled else ()
     kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
     schema = pa.schema(list(zip(column_names(names, labelled=labelled), kinds, strict=True)))
@@ -140,25 +131,25 @@ def _taken(sink: io.BytesIO) -> bytes:
     return data
 
 
-def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
-    rows = len(one.piece.steps)
+def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
+    rows = len(one.steps)
     columns = [
-        pa.array(one.piece.steps),
+        pa.array(one.steps),
         pa.array([one.incarnation] * rows, pa.string()),
         pa.array(np.full(rows, one.rank, dtype=np.int32)),
-        pa.array(one.piece.recorded_at),
+        pa.array(one.recorded_at),
     ]
     if labelled:
-        columns += [pa.array(one.piece.control_versions), pa.array(_as_text(one), pa.string())]
+        columns += [pa.array(one.control_versions), pa.array(_as_text(one), pa.string())]
     for name in names:
-        metric = one.piece.metrics.get(name)
+        metric = one.metrics.get(name)
         columns.append(
             pa.nulls(rows, pa.float64()) if metric is None else pa.array(metric.values, mask=~metric.measured)
         )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _csv(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
@@ -175,31 +166,31 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _json_lines(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     columns = column_names(names, labelled=labelled)
     for one in pieces:
-        rows = _rows(one, names, one.piece.labels if labelled else None, missing=None)
+        rows = _rows(one, names, one.labels if labelled else None, missing=None)
         yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
 
 
-def _as_text(one: StreamPiece) -> list[str]:
-    return [json.dumps(dict(labels), sort_keys=True) for labels in one.piece.labels]
+def _as_text(one: Piece) -> list[str]:
+    return [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
 
 
 def _rows(
-    one: StreamPiece, names: Sequence[str], labels: Sequence[object] | None, *, missing: str | None
+    one: Piece, names: Sequence[str], labels: Sequence[object] | None, *, missing: str | None
 ) -> Iterator[tuple[object, ...]]:
-    count = len(one.piece.steps)
+    count = len(one.steps)
     columns: list[list[object]] = [
-        one.piece.steps.tolist(),
+        one.steps.tolist(),
         [one.incarnation] * count,
         [one.rank] * count,
-        one.piece.recorded_at.tolist(),
+        one.recorded_at.tolist(),
     ]
     if labels is not None:
-        columns += [one.piece.control_versions.tolist(), list(labels)]
+        columns += [one.control_versions.tolist(), list(labels)]
     for name in names:
-        metric = one.piece.metrics.get(name)
+        metric = one.metrics.get(name)
         columns.append([missing] * count if metric is None else _spelled(metric, missing))
     return zip(*columns, strict=True)
 
@@ -261,19 +252,17 @@ def _contents(connection: Connection, run: Run) -> tuple[frozenset[str], _Conten
     return series.names(connection, run.key), contents
 
 
-def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Contents) -> Iterator[StreamPiece]:
+def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Contents) -> Iterator[Piece]:
     """Read pieces, each on its own connection: a slow client must not keep a transaction open."""
     for incarnation in contents.incarnations:
         for stream in incarnation.streams:
             position = 0
             while True:
                 with backend.database.reading() as connection:
-                    piece = steps.piece_after(
-                        connection, run.key, stream.key, names, after=position, through=contents.through
-                    )
+                    piece = steps.piece_after(connection, stream, names, after=position, through=contents.through)
                     if runs.key_of(connection, run.id) != run.key:
                         raise DeletedRun(f"Run {run.id} was deleted while it was exported.")
                 if piece is None:
                     break
                 position = int(piece.positions[-1])
-                yield StreamPiece(incarnation=incarnation.name, rank=stream.rank, piece=piece)
+                yield piece

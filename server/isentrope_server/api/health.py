@@ -18,7 +18,7 @@ from isentrope_server.api.dependencies import BackendDep
 from isentrope_server.backend import Backend
 from isentrope_server.counters import ServerFigures
 from isentrope_server.errors import error_body
-from isentrope_server.store.database import newest_version, version_of
+from isentrope_server.store.database import is_standby, newest_version, version_of
 from isentrope_server.store.reports.records import Totals, totals
 from isentrope_server.store.writer import Transaction, WriterStopped
 from isentrope_wire import __version__
@@ -26,6 +26,7 @@ from isentrope_wire.answers import Health
 
 router = APIRouter(tags=["health"])
 
+_READER_SECONDS = 3.0
 WRITER_SECONDS = 2.0
 """A writer that has not begun a piece of work by then is stuck, or its disk is."""
 _REMEMBERED_SECONDS = 0.5
@@ -75,9 +76,11 @@ async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
 
 
 async def _examine(backend: Backend) -> _Finding:
+    if not backend.writer.alive:
+        return _Finding("writer_stopped", "The writer has stopped: reports can't be stored.")
     try:
-        await backend.check_ready()
-        differs = await backend.read(_schema_differs)
+        async with asyncio.timeout(_READER_SECONDS):
+            found = await backend.read(_look_at)
         async with asyncio.timeout(WRITER_SECONDS):
             # Without a run, so that it waits for no other server.
             await backend.write(_nothing, run_id="")
@@ -88,12 +91,16 @@ async def _examine(backend: Backend) -> _Finding:
         return _Finding("database_unreachable", "The database doesn't answer.")
     except TimeoutError:
         return _Finding("writer_stuck", "The database doesn't take reports in time.")
-    return _Finding("schema_differs", differs) if differs else _Finding("", "")
+    return found
 
 
-def _schema_differs(connection: Connection) -> str:
+def _look_at(connection: Connection) -> _Finding:
+    """Whether the database takes writes, in tables of this server's version."""
+    if is_standby(connection):
+        return _Finding("writer_stopped", "The database is a standby: reports can't be stored.")
     has, wants = version_of(connection), newest_version(connection)
-    return "" if has == wants else f"The database's schema is version {has}, this server's {wants}."
+    differs = f"The database's schema is version {has}, this server's {wants}."
+    return _Finding("", "") if has == wants else _Finding("schema_differs", differs)
 
 
 def _nothing(transaction: Transaction) -> None:

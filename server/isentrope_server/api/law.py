@@ -26,6 +26,7 @@ from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire.control_answers import EntropyPerformance, Fit, FitCurve, FitPoints, Forecast, Refusal
 from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, REWARD_MEAN
+from isentrope_wire.numbers import part_of
 
 router = APIRouter(tags=["metrics"])
 
@@ -113,7 +114,9 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
         reward=measured.reward,
         reward_reason=measured.reason,
         confidence=CONFIDENCE,
-        fit=None if fit is None else _described(fit),
+        fit=None
+        if fit is None
+        else part_of(Fit, fit, checks=list(fit.checks), autocorrelation=fit.regression.autocorrelation),
         reason=reason,
         curve=None if fit is None else _curve(fit, float(measured.entropies.max())),
         forecast=predicted,
@@ -141,19 +144,6 @@ def _forecast(run: Run, measured: _Measured) -> tuple[Forecast, None] | tuple[No
         return forecast(measured.steps, measured.entropies, measured.rewards, horizon=horizon, run_over=run.ended), None
     except FitRefused as refused:
         return None, Refusal(code=refused.code, message=str(refused))
-
-
-def _described(fit: PerformanceFit) -> Fit:
-    return Fit(
-        a=fit.a,
-        b=fit.b,
-        ceiling=fit.ceiling,
-        conclusive=fit.conclusive,
-        checks=list(fit.checks),
-        r2=fit.r2,
-        autocorrelation=fit.regression.autocorrelation,
-        entropy_scatter=fit.entropy_scatter,
-    )
 
 
 def _curve(fit: PerformanceFit, largest_entropy: float) -> FitCurve:

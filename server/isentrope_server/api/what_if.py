@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Annotated
 
@@ -84,16 +84,10 @@ async def get_what_if(
         mu_low=mu_low,
         mu_high=mu_high,
         tokens=sum(tokens),
-        clip_fraction=point.clip_fraction,
-        clip_fraction_std=point.clip_fraction_std,
-        unit_predicted_change=point.unit_predicted_change,
-        predicted_change=point.predicted_change,
-        predicted_change_std=point.predicted_change_std,
         gain=gain,
-        clip_fraction_bound=point.clip_fraction_bound,
-        unit_predicted_change_bound=point.unit_predicted_change_bound,
         unclipped_unit_predicted_change=asked.at(None, None).unit_predicted_change,
         curve=_curves(asked, mu_low, mu_high) if wanted else None,
+        **asdict(point),
     )
 
 

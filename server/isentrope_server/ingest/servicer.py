@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -39,6 +39,10 @@ from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Record, Ru
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
+if TYPE_CHECKING:
+    # The stubs make it generic; at run time it is not.
+    _Context = grpc.aio.ServicerContext[Any, Any]
+
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -60,7 +64,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         # further one would delay requests that read.
         self._sorting = ThreadPoolExecutor(1, thread_name_prefix="sort-out")
 
-    async def Hello(self, request: pb.HelloRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.HelloReply:
+    async def Hello(self, request: pb.HelloRequest, context: _Context) -> pb.HelloReply:
         if request.protocol_version != PROTOCOL_VERSION:
             await _abort(
                 context,
@@ -90,7 +94,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             control=None if welcome.control is None else to_pb(welcome.control),
         )
 
-    async def Push(self, request: pb.PushRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PushReply:
+    async def Push(self, request: pb.PushRequest, context: _Context) -> pb.PushReply:
         # Before decoding, which takes time on the loop that all connections share.
         if len(request.records) > RECORDS.most:
             await _abort(
@@ -107,9 +111,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             quarantined=[pb.QuarantinedRecord(seq=q.seq, code=q.code, message=q.message) for q in receipt.quarantined],
         )
 
-    async def Watch(
-        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.WatchReply]:
+    async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchReply]:
         run_key = await self._run_key_of(context, request)
         if run_key is None:
             await _abort(
@@ -136,9 +138,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                         noted_at = time.monotonic()
                     yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
 
-    async def _take_in(
-        self, context: grpc.aio.ServicerContext[Any, Any], sender: Sender, sorted_out: Sorted
-    ) -> Receipt:
+    async def _take_in(self, context: _Context, sender: Sender, sorted_out: Sorted) -> Receipt:
         rows = len(sorted_out.arrivals) + len(sorted_out.refused)
         try:
             return await self._write(
@@ -153,9 +153,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),
             )
 
-    async def _take_in_alone(
-        self, context: grpc.aio.ServicerContext[Any, Any], sender: Sender, alone: Sorted
-    ) -> Receipt:
+    async def _take_in_alone(self, context: _Context, sender: Sender, alone: Sorted) -> Receipt:
         def take(sorted_out: Sorted, transaction: Transaction) -> Receipt:
             return take_in(transaction, sender, sorted_out, self._series, time.time())
 
@@ -164,17 +162,15 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         except DataError as error:
             return await self._write(context, partial(take, unstorable(alone, error)), sender.run_id)
 
-    async def _snapshot(
-        self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int
-    ) -> ControlSnapshot | None:
+    async def _snapshot(self, context: _Context, run_id: str, run_key: int) -> ControlSnapshot | None:
         return await self._write(context, lambda t: snapshot_to_send(t, run_id, run_key, time.time()), run_id)
 
-    async def _note_watch(self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int) -> None:
+    async def _note_watch(self, context: _Context, run_id: str, run_key: int) -> None:
         """Note for all servers that the run's shipper is connected. A silent run stays silent: this is not a report."""
         at = time.time() - self._backend.settings.silent_after_seconds
         await self._write(context, lambda t: runs.heard_at_least(t.connection, run_key, at), run_id)
 
-    async def _run_key_of(self, context: grpc.aio.ServicerContext[Any, Any], request: pb.WatchRequest) -> int | None:
+    async def _run_key_of(self, context: _Context, request: pb.WatchRequest) -> int | None:
         try:
             stream = await self._backend.read(
                 lambda connection: streams.find(connection, request.run_id, request.incarnation, request.rank)
@@ -185,7 +181,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     async def _write(
         self,
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: _Context,
         work: Callable[[Transaction], _T],
         run_id: str,
         *,
@@ -208,7 +204,7 @@ def _status_of(error: RequestError) -> grpc.StatusCode:
     return grpc.StatusCode.FAILED_PRECONDITION if isinstance(error, DeletedRun) else grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, message: str) -> NoReturn:
+async def _abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
     await context.abort(code, message)
     raise AssertionError("grpc.aio raises in abort")
 

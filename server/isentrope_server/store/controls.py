@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
 
 from isentrope_server.store.database import as_answer
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
@@ -86,10 +86,7 @@ def add(connection: Connection, item: ControlItem) -> None:
 
 
 def find(connection: Connection, run_key: int, version: int) -> ControlItem | None:
-    row = connection.execute(
-        select(controls).where(controls.c.run_key == run_key, controls.c.version == version)
-    ).one_or_none()
-    return None if row is None else _item(row)
+    return newest(connection, run_key, controls.c.version == version)
 
 
 def known_among(connection: Connection, run_key: int, versions: Sequence[int]) -> set[int]:
@@ -100,23 +97,16 @@ def known_among(connection: Connection, run_key: int, versions: Sequence[int]) -
     return set(connection.execute(query).scalars())
 
 
-def newest(connection: Connection, run_key: int) -> ControlItem | None:
-    """The highest version, in any state."""
-    row = connection.execute(
-        select(controls).where(controls.c.run_key == run_key).order_by(controls.c.version.desc()).limit(1)
-    ).one_or_none()
+def newest(connection: Connection, run_key: int, *where: ColumnElement[bool]) -> ControlItem | None:
+    """The highest version, in any state, that fulfils the conditions."""
+    query = select(controls).where(controls.c.run_key == run_key, *where).order_by(controls.c.version.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
     return None if row is None else _item(row)
 
 
 def desired(connection: Connection, run_key: int) -> ControlItem | None:
     """The newest requested version that has not ended unapplied; None without one."""
-    row = connection.execute(
-        select(controls)
-        .where(controls.c.run_key == run_key, controls.c.version >= 1, controls.c.state.in_(SENT_STATES))
-        .order_by(controls.c.version.desc())
-        .limit(1)
-    ).one_or_none()
-    return None if row is None else _item(row)
+    return newest(connection, run_key, controls.c.version >= 1, controls.c.state.in_(SENT_STATES))
 
 
 def page(connection: Connection, run_key: int, *, before_version: int | None, limit: int) -> list[ControlItem]:
@@ -135,20 +125,11 @@ def applied_steps(connection: Connection, run_key: int) -> list[tuple[int, int]]
 
 def newest_applied(connection: Connection, run_key: int) -> ControlItem | None:
     """The highest version that a step was made under; None without one."""
-    row = connection.execute(
-        select(controls)
-        .where(controls.c.run_key == run_key, controls.c.applied_step.is_not(None))
-        .order_by(controls.c.version.desc())
-        .limit(1)
-    ).one_or_none()
-    return None if row is None else _item(row)
+    return newest(connection, run_key, controls.c.applied_step.is_not(None))
 
 
 def by_idempotency_key(connection: Connection, run_key: int, key: str) -> ControlItem | None:
-    row = connection.execute(
-        select(controls).where(controls.c.run_key == run_key, controls.c.idempotency_key == key)
-    ).one_or_none()
-    return None if row is None else _item(row)
+    return newest(connection, run_key, controls.c.idempotency_key == key)
 
 
 def open_before(connection: Connection, run_key: int, version: int) -> list[ControlItem]:

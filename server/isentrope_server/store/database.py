@@ -9,7 +9,7 @@ newest version. Advisory locks, held until COMMIT, give the same result as one w
 - `hold_what_runs_share`: rows that belong to no run. Taken last.
 - `hold_for_migration`: two servers that start at once don't both create the tables.
 
-`DUTY_LOCK` is not one of these: `live.notifications` holds it as long as its connection is open.
+`DUTY_LOCK` is not one of these: `live.Notifications` holds it as long as its connection is open.
 """
 
 from __future__ import annotations
@@ -119,19 +119,14 @@ class Database:
         with self.reading_engine.connect() as connection:
             yield connection
 
-    def takes_writes(self) -> bool:
-        """Whether the database answers and is not a standby.
-
-        Raises:
-            SQLAlchemyError: the database doesn't answer.
-        """
-        question = "SELECT NOT pg_is_in_recovery()" if self.is_shared else "SELECT 1"
-        with self.reading() as connection:
-            return bool(connection.execute(text(question)).scalar_one())
-
     def close(self) -> None:
         self.reading_engine.dispose()
         self.writing_engine.dispose()
+
+
+def is_standby(connection: Connection) -> bool:
+    """Whether the database follows another one and takes no writes."""
+    return _is_shared(connection) and bool(connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one())
 
 
 def with_driver(url: URL) -> URL:

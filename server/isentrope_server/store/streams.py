@@ -334,18 +334,6 @@ def _age(incarnation: Incarnation) -> tuple[float, str]:
     return incarnation.started_at, incarnation.name
 
 
-_LAST_STEP = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The precedence of one stream."""
-
-    shown_through: int
-    age: int
-    rank: int
-
-
 class Timeline:
     """Picks the rows that are shown."""
 
@@ -354,66 +342,41 @@ class Timeline:
         Args:
             incarnations: of one run, oldest first.
         """
-        self._places: dict[int, _Place] = {}
-        last = int(_LAST_STEP)
+        last = int(np.iinfo(np.int64).max)
+        places: list[tuple[int, int, int, int]] = []
         for age, incarnation in enumerate(reversed(incarnations)):
-            for stream in incarnation.streams:
-                self._places[stream.key] = _Place(last, age, stream.rank)
+            places += [(stream.key, last, age, stream.rank) for stream in incarnation.streams]
             if incarnation.first_step is not None:
                 last = min(last, incarnation.first_step - 1)
+        self._keys, self._lasts, self._ages, self._ranks = np.array(sorted(places), dtype=np.int64).reshape(-1, 4).T
 
     def order_of(self, stream_key: int) -> tuple[int, int]:
         """Sort key of a stream; lowest precedence first."""
-        place = self._places[stream_key]
-        return -place.age, -place.rank
-
-    def shown_through(self, stream_key: int) -> int:
-        """The last step for which the stream may be shown."""
-        return self._places[stream_key].shown_through
+        place = int(np.searchsorted(self._keys, stream_key))
+        return -int(self._ages[place]), -int(self._ranks[place])
 
     def shown(
         self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.intp]:
         """Indices of the rows that are shown, one per step, by rising step.
 
+        Much faster where rows come by rising position and little is out of order.
+
         Args:
             steps: step of each row, shape (rows,).
             stream_keys: its stream, shape (rows,).
             positions: its position, shape (rows,).
         """
-        lasts, ages, ranks = self._lookup(stream_keys)
-        candidates = np.flatnonzero(steps <= lasts)
-        order = np.lexsort((positions[candidates], -ranks[candidates], -ages[candidates], steps[candidates]))
-        by_step = candidates[order]
-        is_last_of_step = np.ones(len(by_step), dtype=bool)
-        is_last_of_step[:-1] = steps[by_step[1:]] != steps[by_step[:-1]]
-        return by_step[is_last_of_step]
-
-    @staticmethod
-    def last_of_each_step(steps: NDArray[np.int64]) -> NDArray[np.intp] | None:
-        """Indices of the last row of each step, by rising step; None: all rows, in their order.
-
-        Much faster than `shown` where little is out of order.
-
-        Args:
-            steps: step of each row, lowest precedence first, shape (rows,).
-        """
-        if bool((steps[1:] > steps[:-1]).all()):
-            return None
-        order = np.argsort(steps, kind="stable")
-        in_order = steps[order]
-        is_last_of_step = np.ones(len(steps), dtype=bool)
+        places = np.searchsorted(self._keys, stream_keys)
+        candidates = np.flatnonzero(steps <= self._lasts[places])
+        found, places = steps[candidates], places[candidates]
+        if bool((found[1:] > found[:-1]).all()):
+            return candidates
+        order = np.lexsort((positions[candidates], -self._ranks[places], -self._ages[places], found))
+        in_order = found[order]
+        is_last_of_step = np.ones(len(order), dtype=bool)
         is_last_of_step[:-1] = in_order[1:] != in_order[:-1]
-        return order[is_last_of_step]
-
-    def _lookup(self, stream_keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        known, inverse = np.unique(stream_keys, return_inverse=True)
-        places = [self._places[int(key)] for key in known]
-        lasts, ages, ranks = (
-            np.array([getattr(place, name) for place in places], dtype=np.int64)[inverse]
-            for name in ("shown_through", "age", "rank")
-        )
-        return lasts, ages, ranks
+        return candidates[order[is_last_of_step]]
 
 
 def newest_gaps(

@@ -156,39 +156,25 @@ def _steps_reported_after(connection: Connection, run_key: int, position: int) -
 
 
 def _shown(parts: Sequence[_Part], timeline: Timeline, wanted: StepRange, after_position: int) -> Series:
-    whole = _joined(_lowest_precedence_first(parts, timeline))
-    chosen = Timeline.last_of_each_step(whole.steps)
-    if chosen is not None:
-        whole = _at(whole, chosen)
+    whole = _joined(parts)
+    chosen = timeline.shown(whole.steps, whole.stream_keys, whole.positions)
+    whole = _at(whole, chosen)
     is_asked_for = wanted.holds(whole.steps) & (whole.positions > after_position)
     return Series(steps=whole.steps[is_asked_for], values=whole.values[is_asked_for])
-
-
-def _lowest_precedence_first(parts: Sequence[_Part], timeline: Timeline) -> list[_Part]:
-    """Parts of one stream each, lowest precedence first, without values that are never shown."""
-    by_stream: dict[int, list[_Part]] = defaultdict(list)
-    for part in parts:
-        for key in np.unique(part.stream_keys).tolist():
-            of_stream = (part.stream_keys == key) & (part.steps <= timeline.shown_through(key))
-            by_stream[key].append(part if of_stream.all() else _at(part, of_stream))
-    found = []
-    for key in sorted(by_stream, key=timeline.order_of):
-        whole = _joined(by_stream[key])
-        # Rows of different layouts alternate.
-        found.append(whole if len(by_stream[key]) == 1 else _at(whole, np.argsort(whole.positions)))
-    return found
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:
     if len(parts) == 1:
         return parts[0]
     empty = np.empty(0, np.int64)
-    return _Part(
+    whole = _Part(
         np.concatenate([empty, *(part.stream_keys for part in parts)]),
         np.concatenate([empty, *(part.positions for part in parts)]),
         np.concatenate([empty, *(part.steps for part in parts)]),
         np.concatenate([empty.view(np.float64), *(part.values for part in parts)]),
     )
+    # Rows of different layouts alternate.
+    return _at(whole, np.argsort(whole.positions, kind="stable"))
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:

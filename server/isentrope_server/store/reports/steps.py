@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 from isentrope_server.store import rows, streams
 from isentrope_server.store.reports import histograms
 from isentrope_server.store.rows import MISSING, Reports
-from isentrope_server.store.streams import Timeline
+from isentrope_server.store.streams import Stream, Timeline
 from isentrope_server.store.tables import records
 from isentrope_server.store.tables import runs as runs_table
 from isentrope_server.store.tables import streams as streams_table
@@ -131,8 +131,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Neighbouring reports of one stream, by rising position."""
+    """Neighbouring reports of one rank of one incarnation, by rising position."""
 
+    incarnation: str
+    rank: int
     positions: NDArray[np.int64]
     steps: NDArray[np.int64]
     recorded_at: NDArray[np.float64]
@@ -143,12 +145,12 @@ class Piece:
 
 
 def piece_after(
-    connection: Connection, run_key: int, stream_key: int, names: Sequence[str], *, after: int, through: int
+    connection: Connection, stream: Stream, names: Sequence[str], *, after: int, through: int
 ) -> Piece | None:
     """The next piece of a stream's reports after position `after`, up to `through`; None without one."""
     of_stream = (
-        records.c.run_key == run_key,
-        records.c.stream_key == stream_key,
+        records.c.run_key == stream.run_key,
+        records.c.stream_key == stream.key,
         records.c.last_position > after,
         records.c.first_position <= through,
         records.c.layout_key.is_not(None),
@@ -162,12 +164,14 @@ def piece_after(
     totals = np.cumsum([row.reports for row in ahead])
     fitting = max(1, int(np.searchsorted(totals, REPORTS_AT_ONCE, side="right")))
     keys = [row.last_position for row in ahead[:fitting]]
-    found = list(rows.read(connection, run_key, records.c.last_position.in_(keys)))
+    found = list(rows.read(connection, stream.run_key, records.c.last_position.in_(keys)))
     wanted = [(one.positions > after) & (one.positions <= through) for one in found]
     if not any(rows_.any() for rows_ in wanted):
         return None
     metrics = {name: _metric(name, found, wanted) for name in names}
     return Piece(
+        incarnation=stream.incarnation,
+        rank=stream.rank,
         positions=_column([one.positions for one in found], wanted),
         steps=_column([one.steps for one in found], wanted),
         recorded_at=_column([one.recorded_at for one in found], wanted),

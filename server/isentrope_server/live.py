@@ -1,4 +1,7 @@
-"""Events between servers that share a PostgreSQL, by NOTIFY.
+"""Events of committed transactions for those who listen: live streams and Watch.
+
+`Hub` is one server's: one bounded queue per listener. A slow listener loses the oldest events; it never slows the writer
+down. `Notifications` are the events between servers that share a PostgreSQL, by NOTIFY:
 
 PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction commits. Each server
 sends its listeners what *arrives*, its own events included, so that a run's positions rise for every listener.
@@ -14,6 +17,7 @@ frozen server.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -21,19 +25,139 @@ import select
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.live.hub import Hub
 from isentrope_server.store import runs
 from isentrope_server.store.database import DUTY_LOCK, Database, in_a_line
 from isentrope_server.store.reports import steps
-from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
+from isentrope_server.store.writer import ControlChanged, Event, RunChanged, RunEvent, StepStored, TokensChanged
 from isentrope_wire.backoff import Backoff
+from isentrope_wire.numbers import document_of, read_exactly
+
+_log = logging.getLogger(__name__)
+
+QUEUE_LENGTH = 1_024
+
+
+class Listener:
+    """The events of one run, from subscription on."""
+
+    def __init__(self, kinds: tuple[type[RunEvent], ...] = ()) -> None:
+        """
+        Args:
+            kinds: of events to receive; empty: all.
+        """
+        self._kinds = kinds
+        self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
+        self.dropped = 0
+        """Events this listener lost because its queue was full; the store still has them."""
+
+    def follows(self, kind: type[RunEvent]) -> bool:
+        """Whether it receives events of this kind and no other."""
+        return self._kinds == (kind,)
+
+    def receives(self, kind: type[RunEvent]) -> bool:
+        """Whether events of this kind are queued."""
+        return not self._kinds or kind in self._kinds
+
+    def put(self, event: RunEvent) -> None:
+        """Queue an event of the kinds this listener receives."""
+        if self.receives(type(event)):
+            self.wake(event)
+
+    def wake(self, event: RunEvent | None) -> None:
+        """Queue an event of any kind; None only wakes the listener."""
+        if self._queue.full():
+            self._queue.get_nowait()
+            self.dropped += 1
+        self._queue.put_nowait(event)
+
+    async def get(self, timeout_seconds: float) -> RunEvent | None:
+        """Return the next event; None when none came in time or the server stops."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._queue.get()
+        except TimeoutError:
+            return None
+
+
+class Hub:
+    """The listeners of all runs, on one event loop; `publish` may be called from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._listeners: dict[str, set[Listener]] = defaultdict(set)
+        self.closing = asyncio.Event()
+        """Set when the server stops: endless responses end."""
+
+    @property
+    def listener_count(self) -> int:
+        return sum(len(listeners) for listeners in self._listeners.values())
+
+    def is_listened_to(self, run_id: str, kind: type[RunEvent] | None = None) -> bool:
+        """Whether a run has listeners; a listener that subscribes later reads the store first.
+
+        Args:
+            kind: of events that a listener must receive; None: any.
+        """
+        # Copied at once: the event loop may add a listener meanwhile.
+        of_run = tuple(self._listeners.get(run_id, ()))
+        return any(kind is None or listener.receives(kind) for listener in of_run)
+
+    def is_watched(self, run_id: str) -> bool:
+        """Whether a shipper of the run has a Watch stream open here."""
+        return any(listener.follows(ControlChanged) for listener in self._listeners.get(run_id, ()))
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Send committed events to the listeners of their runs."""
+        self._loop.call_soon_threadsafe(self._deliver, events)
+
+    def lost_touch(self) -> None:
+        """Make every listener read the store, because events may have been missed. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._deliver_loss)
+
+    @contextmanager
+    def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
+        """Subscribe to a run's events. Read the store after subscribing, so that nothing is missed in between.
+
+        Args:
+            kinds: of events to receive; empty: all.
+        """
+        listener = Listener(kinds)
+        self._listeners[run_id].add(listener)
+        try:
+            yield listener
+        finally:
+            self._listeners[run_id].discard(listener)
+            if not self._listeners[run_id]:
+                del self._listeners[run_id]
+
+    def close(self) -> None:
+        """Wake every listener because the server stops."""
+        self.closing.set()
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.wake(None)
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, TokensChanged):
+                continue  # Tokens belong to no run; `TokenBook` reads them itself.
+            for listener in self._listeners.get(event.run_id, ()):
+                listener.put(event)
+
+    def _deliver_loss(self) -> None:
+        for run_id, listeners in self._listeners.items():
+            for listener in listeners:
+                listener.dropped += 1
+                listener.wake(RunChanged(run_id=run_id))
+
 
 MOST_VERSIONS = 32
 """The newest control versions that one notification names; a payload must stay under 8 000 bytes."""
@@ -56,23 +180,8 @@ class News:
         return self.run_id == ""
 
     def payload(self) -> str:
-        """The notification's text; `read` parses it."""
-        return json.dumps([self.run_id, self.positions, self.versions, self.run_changed], separators=(",", ":"))
-
-
-def read(payload: str) -> News:
-    """Parse a notification's payload.
-
-    Raises:
-        ValueError: another program uses the channel.
-    """
-    run_id, positions, versions, run_changed = json.loads(payload)
-    return News(
-        run_id=run_id,
-        positions=None if positions is None else (positions[0], positions[1]),
-        versions=tuple(versions),
-        run_changed=run_changed,
-    )
+        """The notification's text; `numbers.read_exactly` parses it."""
+        return json.dumps(document_of(self))
 
 
 def by_run(events: Sequence[Event]) -> dict[str, list[Event]]:
@@ -94,8 +203,6 @@ def news_of(run_id: str, events: Sequence[Event]) -> News:
         run_changed=any(isinstance(event, RunChanged) for event in events),
     )
 
-
-_log = logging.getLogger(__name__)
 
 _CHANNEL = "isentrope"
 _HEARTBEAT_SECONDS = 2.0
@@ -188,8 +295,8 @@ class Notifications:
 
     def _take(self, payload: str) -> None:
         try:
-            news = read(payload)
-        except (ValueError, TypeError):
+            news = read_exactly(News, json.loads(payload))
+        except ValueError:
             _log.warning("Another program uses the database's channel %r, too.", _CHANNEL)
             return
         if news.of_tokens:
