@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,7 +38,6 @@ from isentrope_server.housekeeping import end_expired_controls, keep_house, keep
 from isentrope_server.ingest.servicer import start_grpc
 from isentrope_server.security.gate import BodyLimit, Gate, GrpcGate
 from isentrope_server.security.sessions import BrowserSessions
-from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
 from isentrope_server.store import access
 from isentrope_wire import __version__
@@ -103,10 +102,8 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.add_middleware(
         Gate,
-        tokens=lambda: _tokens(app),
-        sessions=lambda: _sessions(app),
+        state=app.state,
         allowed_hosts=(*settings.allowed_hosts, settings.host),
-        script_hashes=lambda: _script_hashes(app),
         metrics_open=settings.metrics_open,
     )
     app.add_middleware(MeasuredRequests, figures=app.state.figures)
@@ -175,18 +172,3 @@ async def _warm_up(app: FastAPI, backend: Backend) -> None:
     """Request a page: Dash builds its routes on the first request, which must not be a deep link."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         await client.get("/", headers={"Authorization": f"Bearer {backend.owner_token}"})
-
-
-def _tokens(app: FastAPI) -> TokenBook:
-    backend: Backend = app.state.backend
-    return backend.tokens
-
-
-def _sessions(app: FastAPI) -> BrowserSessions:
-    sessions: BrowserSessions = app.state.sessions
-    return sessions
-
-
-def _script_hashes(app: FastAPI) -> Sequence[str]:
-    hashes: Sequence[str] = app.state.script_hashes
-    return hashes

@@ -156,7 +156,7 @@ def _delete(run: OverdueRun, transaction: Transaction, now: float) -> None:
     access.record_audit(
         transaction.connection,
         at=now,
-        actor="server",
+        by="server",
         action="run.deleted",
         subject=f"runs/{run.id}",
         change={"old": {"name": run.name, "project": run.project}, "retention": run.rule},

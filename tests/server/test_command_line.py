@@ -215,7 +215,7 @@ def _as_an_older_server_stored(transaction: Transaction) -> None:
     access.record_audit(
         transaction.connection,
         at=1.0,
-        actor=HOSTILE,
+        by=HOSTILE,
         action="token.created",
         subject="tokens/1",
         change={"name": HOSTILE},

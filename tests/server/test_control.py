@@ -16,11 +16,13 @@ from sqlalchemy import select, update
 from isentrope_server.control.requests import ControlRequest, request_control
 from isentrope_server.live import QUEUE_LENGTH
 from isentrope_server.store import runs
+from isentrope_server.store.access import Principal
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.tables import controls
 from isentrope_server.store.tables import runs as runs_table
 from isentrope_server.store.writer import Transaction
 from isentrope_wire import codec
+from isentrope_wire.answers import TokenScope
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import ControlSnapshot, RunFinished
@@ -383,9 +385,8 @@ def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInT
         with server.backend.database.reading() as connection:
             run = runs.find(connection, rank.run_id, silent_after_seconds=60)
         assert run is not None
-        request = ControlRequest(
-            control=Control(), author="ada", expected_version=0, time_to_live_seconds=60, idempotency_key=None
-        )
+        ada = Principal(token_id="1", name="ada", scope=TokenScope.CONTROL)
+        request = ControlRequest(control=Control(), by=ada, expected_version=0, time_to_live_seconds=60)
         request_control(transaction, run, request, time.time())
         # More than a listener's queue holds, announced with the same COMMIT.
         for step in range(QUEUE_LENGTH):

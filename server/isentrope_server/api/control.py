@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
@@ -22,10 +23,11 @@ from isentrope_server.api.dependencies import (
     read_of,
 )
 from isentrope_server.control.diagnosis import measured
-from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
+from isentrope_server.control.requests import ControlRequest, control_from, request_control
 from isentrope_server.control.versions import control_version, judged, run_control
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
+from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import ErrorBody, Page
@@ -93,19 +95,20 @@ async def put_control(
     control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
     request = ControlRequest(
         control=control,
-        author=principal.name if isentrope_assistant is None else f"{principal.name} via {isentrope_assistant}",
-        token_id=principal.token_id,
+        by=principal
+        if isentrope_assistant is None
+        else replace(principal, name=f"{principal.name} via {isentrope_assistant}"),
         expected_version=_version_in(if_match),
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
         idempotency_key=idempotency_key,
         # Read before the transaction: the writer waits for nothing that is not its own.
         predicted=await read_of(backend, run, lambda connection: _predict(connection, run, control)),
     )
-    requested = await backend.write(lambda transaction: _request(transaction, run, request))
-    if not requested.is_new:
+    item, is_new = await backend.write(lambda transaction: _request(transaction, run, request))
+    if not is_new:
         response.status_code = 200
-    response.headers["ETag"] = _etag(requested.item.version)
-    return control_version(requested.item)
+    response.headers["ETag"] = _etag(item.version)
+    return control_version(item)
 
 
 @router.get("/runs/{run_id}/control/history")
@@ -143,7 +146,7 @@ def _history(connection: Connection, run: Run, before: Sequence[int] | None, lim
     return judged(connection, run, [control_version(item) for item in found])
 
 
-def _request(transaction: Transaction, run: Run, request: ControlRequest) -> Requested:
+def _request(transaction: Transaction, run: Run, request: ControlRequest) -> tuple[ControlItem, bool]:
     check_still_there(transaction.connection, run)
     return request_control(transaction, run, request, time.time())
 

@@ -25,7 +25,6 @@ from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.api.metrics import check_known
-from isentrope_server.api.responses import numbers
 from isentrope_server.backend import Backend
 from isentrope_server.errors import DeletedRun
 from isentrope_server.store import runs, streams
@@ -33,6 +32,7 @@ from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.steps import Metric, Piece
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import Incarnation
+from isentrope_wire.numbers import number
 
 _FIXED = ("step", "incarnation", "rank", "time")
 _LABELLED = (*_FIXED, "control_version", "labels")
@@ -197,7 +197,8 @@ def _rows(
 
 def _spelled(metric: Metric, missing: str | None) -> list[object]:
     """As the API spells numbers."""
-    values: list[object] = [*numbers(metric.values)]
+    is_finite = bool(np.isfinite(metric.values).all())
+    values: list[object] = metric.values.tolist() if is_finite else [number(one) for one in metric.values.tolist()]
     for index in np.flatnonzero(~metric.measured).tolist():
         values[index] = missing
     return values

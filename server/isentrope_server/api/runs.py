@@ -165,8 +165,7 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
     access.record_audit(
         transaction.connection,
         at=time.time(),
-        actor=principal.name,
-        token_id=principal.token_id,
+        by=principal,
         action="run.edited",
         subject=f"runs/{run.id}",
         change={
@@ -184,8 +183,7 @@ def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     access.record_audit(
         transaction.connection,
         at=now,
-        actor=principal.name,
-        token_id=principal.token_id,
+        by=principal,
         action="run.deleted",
         subject=f"runs/{run.id}",
         change={"old": {"name": run.name, "project": run.project, "step": run.step}},

@@ -115,7 +115,7 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
         item,
         state,
         now=now,
-        actor=", ".join(f"rank {outcome.rank}" for outcome in outcomes),
+        by=", ".join(f"rank {outcome.rank}" for outcome in outcomes),
         code=code,
         message=message,
         applied_step=min((outcome.step for outcome in applied if outcome.step is not None), default=None),
@@ -136,7 +136,7 @@ def close_open_controls(transaction: Transaction, run_id: str, run_key: int, now
                 item,
                 State.EXPIRED,
                 now=now,
-                actor="server",
+                by="server",
                 code=RUN_ENDED,
                 message="The run ended before a step began under this control.",
             )
@@ -197,7 +197,7 @@ def _supersede_passed_over(transaction: Transaction, run_id: str, newer: Control
                 older,
                 State.SUPERSEDED,
                 now=now,
-                actor="server",
+                by="server",
                 code="newer_reached_probe",
                 message=f"The probe applied version {newer.version} and not this one.",
             )
@@ -244,7 +244,7 @@ def _expire(transaction: Transaction, run_id: str, item: ControlItem, now: float
         item,
         State.EXPIRED,
         now=now,
-        actor="server",
+        by="server",
         code=UNANSWERED if delivered else "never_delivered",
         message=(
             "It was delivered, but the probe reported no outcome before it expired."

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from isentrope_server.control.versions import as_begun
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
 from isentrope_server.store import access, controls, runs, streams
+from isentrope_server.store.access import Principal
 from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, Transaction
@@ -29,9 +31,8 @@ class ControlRequest:
     """The requested control, its author, and the version it builds on."""
 
     control: Control
-    author: str
-    token_id: str | None = None
-    """Of the author's token."""
+    by: Principal
+    """Its name is the version's author."""
     expected_version: int
     """The newest version the author had seen."""
     time_to_live_seconds: float
@@ -39,15 +40,6 @@ class ControlRequest:
     idempotency_key: str | None = None
     predicted: PredictedEffect | None = None
     """What the control would have done to the last steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requested:
-    """The version that a request made."""
-
-    item: ControlItem
-    is_new: bool
-    """False: a repeated request; `item` is the version the first one made."""
 
 
 def control_from(document: Mapping[str, object]) -> Control:
@@ -62,7 +54,9 @@ def control_from(document: Mapping[str, object]) -> Control:
         raise Unprocessable(str(error), field="control") from error
 
 
-def request_control(transaction: Transaction, run: Run, request: ControlRequest, now: float) -> Requested:
+def request_control(
+    transaction: Transaction, run: Run, request: ControlRequest, now: float
+) -> tuple[ControlItem, bool]:
     """Record a new version, PENDING until a probe's Watch fetches it.
 
     An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open: only the probe knows
@@ -73,7 +67,7 @@ def request_control(transaction: Transaction, run: Run, request: ControlRequest,
         now: the server's time, seconds since the epoch.
 
     Returns:
-        The new version, or that of the same request made before.
+        The version, and whether it is new: false where the same request made it before.
 
     Raises:
         PreconditionFailed: the newest version is not `request.expected_version`.
@@ -83,13 +77,13 @@ def request_control(transaction: Transaction, run: Run, request: ControlRequest,
     """
     repeated = _repeated(transaction, run, request)
     if repeated is not None:
-        return Requested(item=repeated, is_new=False)
+        return repeated, False
     _check(transaction, run, request)
     item = ControlItem(
         run_key=run.key,
         version=_next_version(transaction, run, request),
         document=request.control.to_document(),
-        author=request.author,
+        author=request.by.name,
         requested_at=now,
         requested_step=run.step,
         expires_at=now + request.time_to_live_seconds,
@@ -104,15 +98,14 @@ def request_control(transaction: Transaction, run: Run, request: ControlRequest,
     access.record_audit(
         transaction.connection,
         at=now,
-        actor=request.author,
-        token_id=request.token_id,
+        by=request.by,
         action="control.requested",
         subject=f"runs/{run.id}/control/{item.version}",
         change={"old": previous.document if previous else None, "new": item.document},
     )
     transaction.announce(ControlChanged(run_id=run.id, version=item.version))
     _supersede_unfetched(transaction, run, item, request, now)
-    return Requested(item=item, is_new=True)
+    return item, True
 
 
 def _repeated(transaction: Transaction, run: Run, request: ControlRequest) -> ControlItem | None:
@@ -167,8 +160,7 @@ def _supersede_unfetched(
                 older,
                 State.SUPERSEDED,
                 now=now,
-                actor=request.author,
-                token_id=request.token_id,
+                by=request.by,
                 code="never_delivered",
                 message=f"Version {newer.version} was requested before any probe fetched this one.",
             )
@@ -187,7 +179,7 @@ def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: f
         if item.expires_at is not None and item.expires_at <= now:
             # Too late to fetch; the sweep ends it in a moment.
             return None
-        item = move_to(transaction, run_id, item, State.DELIVERED, now=now, actor="server")
+        item = move_to(transaction, run_id, item, State.DELIVERED, now=now, by="server")
     return None if item is None else _snapshot(item)
 
 
@@ -209,8 +201,7 @@ def move_to(
     state: State,
     *,
     now: float,
-    actor: str,
-    token_id: str | None = None,
+    by: Principal | str,
     code: str = "",
     message: str = "",
     applied_step: int | None = None,
@@ -220,7 +211,7 @@ def move_to(
 
     Args:
         now: the server's time, seconds since the epoch.
-        actor: who caused the change, for the audit trail.
+        by: who caused the change, for the audit trail.
         code: reason in one word, for programs.
         message: reason in a sentence, for people.
         applied_step: first step under the version, where a rank applied it.
@@ -229,33 +220,22 @@ def move_to(
         The version in its new state.
     """
     is_final = state not in controls.OPEN_STATES
-    moved = replace(
-        item,
-        state=state,
-        code=code,
-        message=message,
-        applied_step=applied_step,
-        applied_at=applied_at,
-        ended_at=now if is_final else None,
-    )
-    controls.change(
-        transaction.connection,
-        item,
-        state=state,
-        code=code,
-        message=message,
-        applied_step=applied_step,
-        applied_at=applied_at,
-        ended_at=moved.ended_at,
-    )
+    changed: dict[str, Any] = {
+        "state": state,
+        "code": code,
+        "message": message,
+        "applied_step": applied_step,
+        "applied_at": applied_at,
+        "ended_at": now if is_final else None,
+    }
+    controls.change(transaction.connection, item, **changed)
     access.record_audit(
         transaction.connection,
         at=now,
-        actor=actor,
-        token_id=token_id,
+        by=by,
         action=f"control.{state.lower()}",
         subject=f"runs/{run_id}/control/{item.version}",
         change={"old": item.state, "new": state, "code": code, "message": message, "step": applied_step},
     )
     transaction.announce(ControlChanged(run_id=run_id, version=item.version))
-    return moved
+    return replace(item, **changed)

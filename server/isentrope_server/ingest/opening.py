@@ -169,8 +169,7 @@ def _record_initial_control(
     access.record_audit(
         transaction.connection,
         at=now,
-        actor=by.name,
-        token_id=by.token_id,
+        by=by,
         action="control.initial",
         subject=f"runs/{started.run_id}/control/{item.version}",
         # Author and time are the run's claim, not a proof.

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, State
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -50,30 +50,27 @@ class Gate:
     """ASGI middleware: deny by default. Puts the principal into `scope["state"]["principal"]`, and into `["is_session"]`
     whether a browser's session named it."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        tokens: Callable[[], TokenBook],
-        sessions: Callable[[], BrowserSessions],
-        allowed_hosts: Iterable[str],
-        script_hashes: Callable[[], Sequence[str]],
-        metrics_open: bool = False,
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, state: State, allowed_hosts: Iterable[str], metrics_open: bool = False) -> None:
         """
         Args:
-            tokens: returns the active tokens; called at each request, as the other callables.
-            sessions: returns the sessions of browsers.
+            state: the application's, with `backend`, `sessions` and the CSP hashes of the pages' inline scripts.
             allowed_hosts: names in a Host header, besides localhost, the machine's name and IP addresses.
-            script_hashes: returns the CSP hashes of the pages' inline scripts.
             metrics_open: whether `/metrics` needs no token.
         """
         self._app = app
-        self._tokens = tokens
-        self._sessions = sessions
+        self._state = state
         self._metrics_open = metrics_open
         self._allowed_hosts = tuple(allowed_hosts)
-        self._script_hashes = script_hashes
+
+    @property
+    def _tokens(self) -> TokenBook:
+        tokens: TokenBook = self._state.backend.tokens
+        return tokens
+
+    @property
+    def _sessions(self) -> BrowserSessions:
+        sessions: BrowserSessions = self._state.sessions
+        return sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -84,7 +81,7 @@ class Gate:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
-        send = _with_headers(send, security_headers(self._script_hashes()))
+        send = _with_headers(send, security_headers(self._state.script_hashes))
         answer = await self._sign_in(scope, receive) if _is_sign_in(scope) else self._admit(scope)
         if answer is None:
             await self._app(scope, receive, send)
@@ -110,15 +107,15 @@ class Gate:
         return self._check_principal(scope, headers, method, path)
 
     def _check_principal(self, scope: Scope, headers: Headers, method: str, path: str) -> Response | None:
-        principal = self._tokens().of_authorization(headers.get("authorization", ""))
+        principal = self._tokens.of_authorization(headers.get("authorization", ""))
         is_session = "authorization" not in headers
         if is_session:
-            token_id = self._sessions().token_id(headers, secure=_is_secure(scope))
-            principal = None if token_id is None else self._tokens().of_id(token_id)
+            token_id = self._sessions.token_id(headers, secure=_is_secure(scope))
+            principal = None if token_id is None else self._tokens.of_id(token_id)
             if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
         if principal is None:
-            return _unauthenticated(headers, SESSION_ENDED if self._sessions().has_cookie(headers) else "")
+            return _unauthenticated(headers, SESSION_ENDED if self._sessions.has_cookie(headers) else "")
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
@@ -132,7 +129,7 @@ class Gate:
             return None
         if is_asked_for_by_another_site(headers):
             return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
-        principal = self._tokens().of_secret(secret)
+        principal = self._tokens.of_secret(secret)
         if principal is None:
             return None
         return self._begin(scope, principal)
@@ -145,7 +142,7 @@ class Gate:
         if not comes_from_own_page(headers, scope["scheme"]):
             return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
         form = dict(parse_qsl((await _read_form(receive)).decode("latin-1")))
-        principal = self._tokens().of_secret(form.get("token", "").strip())
+        principal = self._tokens.of_secret(form.get("token", "").strip())
         if principal is None or not principal.may(TokenScope.READ):
             return _unauthenticated(headers, WRONG_TOKEN if principal is None else NO_PAGES)
         return self._begin(scope, principal)
@@ -158,7 +155,7 @@ class Gate:
         if rest:
             address += f"?{rest}"
         answer = RedirectResponse(address, status_code=303)
-        answer.headers.append("set-cookie", self._sessions().begin(principal, secure=_is_secure(scope)))
+        answer.headers.append("set-cookie", self._sessions.begin(principal, secure=_is_secure(scope)))
         answer.headers["cache-control"] = "no-store"
         return answer
 

@@ -96,8 +96,7 @@ def issue_token(transaction: Transaction, name: str, scope: TokenScope, *, by: P
     access.record_audit(
         transaction.connection,
         at=made.created_at,
-        actor=by.name,
-        token_id=by.token_id,
+        by=by,
         action="token.created",
         subject=f"tokens/{made.id}",
         change={"name": name, "scope": str(scope)},
@@ -118,8 +117,7 @@ def revoke_token(transaction: Transaction, token_id: str, *, by: Principal, now:
         access.record_audit(
             transaction.connection,
             at=now,
-            actor=by.name,
-            token_id=by.token_id,
+            by=by,
             action="token.revoked",
             subject=f"tokens/{token_id}",
             change={},
@@ -168,7 +166,7 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
         access.record_audit(
             connection,
             at=owner.created_at,
-            actor="server",
+            by="server",
             action="token.created",
             subject=f"tokens/{owner.id}",
             change={"name": "owner", "scope": str(TokenScope.ADMIN), "revoked": replaced},

@@ -128,24 +128,17 @@ def ensure_session_key(connection: Connection) -> bytes:
 
 
 def record_audit(
-    connection: Connection,
-    *,
-    at: float,
-    actor: str,
-    action: str,
-    subject: str,
-    change: Mapping[str, object],
-    token_id: str | None = None,
+    connection: Connection, *, at: float, by: Principal | str, action: str, subject: str, change: Mapping[str, object]
 ) -> None:
     """Add an entry in the transaction that makes the change.
 
     Args:
-        actor: name of the token, `rank N` or `server`.
+        by: a token's holder, `rank N` or `server`.
         action: e.g. `control.requested`.
         subject: e.g. `runs/RUN/control/3`.
         change: what is different now, old and new where both exist.
-        token_id: of the token, where one acted.
     """
+    actor, token_id = (by, None) if isinstance(by, str) else (by.name, by.token_id)
     connection.execute(
         insert(audit).values(at=at, actor=actor, action=action, subject=subject, change=dict(change), token_id=token_id)
     )

@@ -33,6 +33,7 @@ from sqlalchemy import (
     ExceptionContext,
     Row,
     Select,
+    Table,
     Update,
     create_engine,
     event,
@@ -41,6 +42,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import NullPool
 
 from isentrope_server.store.tables import json_text
@@ -137,6 +139,12 @@ def with_driver(url: URL) -> URL:
 def in_a_line(error: Exception) -> str:
     """The database's message in one line, without the statement."""
     return printable(str(getattr(error, "orig", None) or error).strip().partition("\n")[0])
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """Insert the rows whose unique columns the table does not have yet."""
+    added = postgresql.insert(table) if _is_shared(connection) else sqlite.insert(table)
+    connection.execute(added.on_conflict_do_nothing(), rows)
 
 
 def as_answer(kind: type[_T], row: Row[*tuple[Any, ...]]) -> _T:

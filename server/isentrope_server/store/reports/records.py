@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from sqlalchemy import Connection, func, insert, select, update
 
 from isentrope_server.store import rows, runs
+from isentrope_server.store.database import insert_new
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.rows import Layout, PackedReport, Reports
 from isentrope_server.store.tables import LARGEST_INTEGER, controls, gaps, quarantine, records, tokens
@@ -178,28 +179,21 @@ def keep_refused(connection: Connection, stream_key: int, refused: Sequence[Refu
         stream_key: of the sender.
         now: the server's time, seconds since the epoch.
     """
-    by_identity: dict[_Identity, Refused] = {}
-    for item in refused:
-        by_identity.setdefault(_refused_identity(item), item)
-    if not by_identity:
-        return
-    known = _known(connection, stream_key, {seq for seq, _, _ in by_identity})
     kept = [
         {
             "stream_key": stream_key,
-            "seq": seq,
-            "content_hash": content_hash,
+            "seq": storable(item.record.seq),
+            "content_hash": payload_hash(item.record.payload),
             "claimed_hash": item.record.payload_hash,
             "payload": item.record.payload,
-            "code": code,
+            "code": item.code,
             "message": item.message,
             "received_at": now,
         }
-        for (seq, content_hash, code), item in by_identity.items()
-        if (seq, content_hash, code) not in known
+        for item in refused
     ]
     if kept:
-        connection.execute(insert(quarantine), kept)
+        insert_new(connection, quarantine, kept)
 
 
 def count_refused(connection: Connection) -> int:
@@ -209,23 +203,6 @@ def count_refused(connection: Connection) -> int:
 def storable(seq: int) -> int:
     """The seq, at most the largest integer a database stores."""
     return min(seq, LARGEST_INTEGER)
-
-
-_Identity = tuple[int, bytes, str]
-"""seq, hash of the payload, code: equal for a record that is sent again."""
-
-
-def _refused_identity(item: Refused) -> _Identity:
-    return storable(item.record.seq), payload_hash(item.record.payload), item.code
-
-
-def _known(connection: Connection, stream_key: int, seqs: Collection[int]) -> set[_Identity]:
-    found = connection.execute(
-        select(quarantine.c.seq, quarantine.c.content_hash, quarantine.c.code).where(
-            quarantine.c.stream_key == stream_key, quarantine.c.seq.in_(seqs)
-        )
-    )
-    return {(seq, bytes(content_hash), code) for seq, content_hash, code in found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
