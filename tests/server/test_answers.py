@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import threading
 import time
@@ -10,15 +12,20 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import Response
 from sqlalchemy import text
 
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
+from isentrope_server.api import metrics, runs
+from isentrope_server.api.responses import json_answer
 from isentrope_server.store.tables import runs as runs_table
-from isentrope_wire.reports import RunFinished
+from isentrope_wire.answers import SeriesAnswer, SeriesColumns
+from isentrope_wire.numbers import Answer
+from isentrope_wire.reports import RunFinished, ScoreHistogram
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank
+from tests.server.rank import Rank, step_report
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
@@ -212,16 +219,6 @@ def test_a_name_in_place_of_an_id_is_answered_with_the_id_of_its_newest_run(serv
     assert older.run_id not in answer.text
 
 
-def test_no_error_shows_an_address_that_is_not_filled_in(server: ServerInThread) -> None:
-    rank = Rank(server)
-    rank.report(3, x=1.0)
-    for path in ("metrics/series?name=y", "histograms/score/nothing"):
-        answer = server.http.get(f"{rank.path}/{path}")
-        assert answer.status_code == 404
-        assert "{" not in error_of(answer)["message"]
-        assert rank.run_id in error_of(answer)["message"]
-
-
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
@@ -239,3 +236,36 @@ def test_unknown_parameter_is_refused_with_the_nearest(server: ServerInThread, a
     assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid_request")
     message = error_of(answer)["message"]
     assert [name for name in named if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", message)] == named
+
+
+def test_numbers_that_are_not_finite_are_text() -> None:
+    columns = SeriesColumns(step=[0, 1], value=[1 / 7, math.nan], min=[math.inf, -math.inf], max=None)
+    made = json_answer(SeriesAnswer(series={'na"me': columns}, cursor="é\n", reset=True))
+    assert json.loads(bytes(made.body)) == {
+        "series": {'na"me': {"step": [0, 1], "value": [1 / 7, "NaN"], "min": ["Infinity", "-Infinity"], "max": None}},
+        "cursor": "é\n",
+        "reset": True,
+    }
+    assert made.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [(metrics, "{run}/metrics/series?name=x"), (metrics, "{run}/histograms/h"), (runs, "/api/v1/runs")],
+    ids=["series", "histograms", "runs"],
+)
+def test_answers_are_encoded_where_they_are_read(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch, module: object, path: str
+) -> None:
+    rank = Rank(server)
+    rank.send(step_report(3, {"x": 1.5}, histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2))]))
+    threads: list[threading.Thread] = []
+
+    def noted(document: Answer) -> Response:
+        threads.append(threading.current_thread())
+        return json_answer(document)
+
+    monkeypatch.setattr(module, "json_answer", noted)
+    assert server.http.get(path.format(run=rank.path)).status_code == 200
+    assert len(threads) == 1
+    assert threads[0] is not server._thread

@@ -288,14 +288,6 @@ def test_a_browser_whose_token_was_revoked_reads_that_its_session_ended(server: 
     assert (answer.status_code, SESSION_ENDED in answer.text) == (401, True)
 
 
-def test_browser_without_cookie_gets_login_instructions(server: ServerInThread) -> None:
-    answer = httpx.get(server.url, headers={"Accept": "text/html"}, trust_env=False)
-    assert answer.status_code == 401
-    assert answer.headers["content-type"].startswith("text/html")
-    assert "isentrope up" in answer.text
-    assert "isentrope token create" in answer.text
-
-
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

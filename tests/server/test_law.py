@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from isentrope.client.client import Client
 from isentrope_wire.reports import RunFinished
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -133,26 +132,3 @@ def test_only_steps_with_both_numbers_count(server: ServerInThread) -> None:
         step_report(66, {"entropy/mean": 1.0, "reward/mean": -1e308}),
     )
     assert server.http.get(f"{rank.path}/law").json()["steps"] == 60
-
-
-@pytest.mark.parametrize("drift", [0.0, 1e-16, 1e-12, 1e-9, 2e-8])
-def test_constant_entropy_gets_no_fit(server: ServerInThread, drift: float) -> None:
-    rank = Rank(server)
-    rank.send(
-        *(step_report(s, {"entropy/mean": drift * s, "reward/mean": 0.5 + 0.01 * math.sin(7 * s)}) for s in range(40))
-    )
-    answer = server.http.get(f"{rank.path}/law")
-    assert answer.status_code == 200
-    law = answer.json()
-    assert (law["steps"], law["fit"], law["curve"]) == (40, None, None)
-    assert law["reason"]["code"] == "entropy_not_moved"
-
-
-def test_client_reads_fit(server: ServerInThread) -> None:
-    rank = Rank(server)
-    train(rank, 60)
-    with Client(server.url, server.owner_token) as client:
-        law = client.law(rank.run_id, points=5)
-    assert law.fit is not None
-    assert law.fit.a.low < A < law.fit.a.high
-    assert len(law.points.step) == 5

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import struct
 
 import grpc
 import pytest
-from sqlalchemy import event
 
 from isentrope.transport.shipper import ShipperSettings
 from isentrope_server.ingest.limits import RECORDS
 from isentrope_server.store.reports import records
+from isentrope_server.store.rows import RowSizes
 from isentrope_wire.reports import Gap, RunFinished, ScoreHistogram
 from isentrope_wire.v1 import telemetry_pb2 as pb
+from tests.server.compaction import NEVER, pack_all, reports_of_rows
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
@@ -51,15 +51,6 @@ def test_a_record_twice_in_one_push_is_stored_once(server: ServerInThread) -> No
     assert values(server, rank, "entropy/mean") == {0: 1.0}
 
 
-def test_the_acknowledgement_stops_before_the_first_missing_record(server: ServerInThread) -> None:
-    rank = Rank(server)
-    assert rank.push([wire_record(1, rank.started), wire_record(3, step_report(1, {}))]).acked_through == 1
-    assert rank.push([wire_record(5, step_report(3, {}))]).acked_through == 1
-    assert rank.push([wire_record(2, step_report(0, {}))]).acked_through == 3
-    assert rank.hello().acked_through == 3
-    assert rank.push([wire_record(4, step_report(2, {}))]).acked_through == 5
-
-
 def test_a_gap_counts_for_the_records_that_never_come(server: ServerInThread) -> None:
     rank = Rank(server)
     rank.push([wire_record(1, rank.started)])
@@ -72,15 +63,6 @@ def test_a_gap_cannot_stand_for_records_behind_its_own(server: ServerInThread) -
     reply = rank.push([wire_record(1, rank.started), wire_record(2, Gap(first_seq=2, last_seq=9, reason=""))])
     assert [(item.seq, item.code) for item in reply.quarantined] == [(2, "bad_gap")]
     assert reply.acked_through == 2
-
-
-def test_another_payload_under_a_known_key_is_kept_aside_and_the_first_counts(server: ServerInThread) -> None:
-    rank = Rank(server)
-    rank.push([wire_record(1, step_report(0, {"entropy/mean": 1.0}))])
-    reply = rank.push([wire_record(1, step_report(0, {"entropy/mean": 2.0}))])
-    assert [(item.seq, item.code) for item in reply.quarantined] == [(1, "key_conflict")]
-    assert reply.acked_through == 1
-    assert values(server, rank, "entropy/mean") == {0: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -131,13 +113,6 @@ def test_not_a_number_and_infinities_survive(server: ServerInThread) -> None:
     assert values(server, rank, "a") == {0: "NaN"}
     latest = {item["name"]: item["value"] for item in server.http.get(f"{rank.path}/metrics").json()["items"]}
     assert latest == scalars
-
-
-def test_scalars_keep_every_bit(server: ServerInThread) -> None:
-    rank = Rank(server)
-    value = struct.unpack("<d", bytes.fromhex("9a9999999999b93f"))[0] + 2**-55
-    rank.report(0, entropy__mean=value)
-    assert values(server, rank, "entropy/mean") == {0: value}
 
 
 def test_a_push_of_sixteen_megabytes_is_the_limit(server: ServerInThread) -> None:
@@ -199,26 +174,28 @@ def test_a_shipper_sends_far_fewer_records_at_once_than_a_push_may_hold() -> Non
     assert ShipperSettings().batch_records * 2 <= RECORDS.most
 
 
-def test_a_push_of_refused_records_asks_the_database_no_more_often_than_one_record(make_server: MakeServer) -> None:
-    server = make_server()
+REPORTED = {"a\0b": 1.0, "alone\0": 3.0, "plain": 4.0}
+STORED = {"a\ufffdb": 1.0, "alone\ufffd": 3.0, "plain": 4.0}
+
+
+def test_numbers_under_odd_names_are_found_and_packed(make_server: MakeServer) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER)
     rank = Rank(server)
-
-    def statements(records: list[pb.Record]) -> int:
-        count = 0
-
-        def one_more(*_: object) -> None:
-            nonlocal count
-            count += 1
-
-        event.listen(server.backend.database.writing_engine, "before_cursor_execute", one_more)
-        assert len(rank.push(records).quarantined) == len(records)
-        event.remove(server.backend.database.writing_engine, "before_cursor_execute", one_more)
-        return count
-
-    one = statements([unreadable(1)])
-    # Room for what the server does by itself meanwhile.
-    assert statements([unreadable(seq) for seq in range(2, 900)]) < one + 5
-
-
-def unreadable(seq: int) -> pb.Record:
-    return pb.Record(seq=seq, payload=b"unreadable", payload_hash=b"x" * 16)
+    histograms = [
+        ScoreHistogram(name=name, low=0.0, high=1.0, counts=(int(value), 7)) for name, value in REPORTED.items()
+    ]
+    rank.send(*(step_report(step, REPORTED, histograms=histograms) for step in range(32)))
+    for packed in (False, True):
+        if packed:
+            rank.send(RunFinished(status="finished", finished_at=2.0))
+            pack_all(server, RowSizes(fewest=1))
+            assert reports_of_rows(server, rank, packed=True) == [32]
+        metrics = server.http.get(f"{rank.path}/metrics").json()["items"]
+        assert {metric["name"]: metric["value"] for metric in metrics} == STORED
+        found = server.http.get(f"{rank.path}/metrics/series", params={"name": list(STORED)}).json()["series"]
+        assert {name: columns["value"] for name, columns in found.items()} == {
+            name: [value] * 32 for name, value in STORED.items()
+        }
+        step = server.http.get(f"{rank.path}/steps/7").json()
+        assert step["scalars"] == STORED
+        assert {h["name"]: h["counts"] for h in step["histograms"]} == {n: [int(v), 7] for n, v in STORED.items()}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from sqlalchemy import event
 
 from isentrope_server.digests import renew_digests
+from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -63,3 +64,23 @@ def test_a_diagnosis_reads_no_more_of_a_long_run(make_server: MakeServer) -> Non
         sent.append(len(found))
     assert sent[0] == sent[1] <= PER_DIAGNOSIS, sent
     assert all(with_digest == without for with_digest, without in answers)
+
+
+def test_a_push_of_refused_records_asks_the_database_no_more_often_than_one_record(make_server: MakeServer) -> None:
+    server = make_server(sweep_interval_seconds=3_600, housekeeping_interval_seconds=3_600)
+    rank = Rank(server)
+    counts = []
+    for seqs in (range(1, 2), range(2, 900)):
+        unreadable = [pb.Record(seq=seq, payload=b"unreadable", payload_hash=b"x" * 16) for seq in seqs]
+        with statements(server) as sent:
+            assert len(rank.push(unreadable).quarantined) == len(seqs)
+        counts.append(len(sent))
+    assert counts[1] <= counts[0]
+
+
+def test_a_page_of_the_list_is_one_query(server: ServerInThread) -> None:
+    for _ in range(5):
+        Rank(server).report(0, entropy__mean=1.0)
+    with statements(server, reading=True) as sent:
+        server.http.get("/api/v1/runs", params={"order": "attention", "level": "act", "tag": "x", "q": "y"})
+    assert len([one for one in sent if one.startswith("SELECT") and "runs" in one]) == 1

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from sqlalchemy import Connection, event, update
+from sqlalchemy import Connection, update
 
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
@@ -287,22 +287,6 @@ def test_a_run_whose_digest_fails_does_not_keep_others_from_theirs(
     pauses = RetryPauses()
     assert [asyncio.run(renew_digests(server.backend, pauses, rest=0)) for _ in range(2)] == [1, 0]
     assert digest_of(server, good).level is HealthLevel.ACT
-
-
-def test_a_page_of_the_list_is_one_query(server: ServerInThread) -> None:
-    for _ in range(5):
-        falling(server, 0.4)
-    renew(server)
-    engine, sent = server.backend.database.reading_engine, list[str]()
-
-    def note(connection: object, cursor: object, statement: str, *more: object) -> None:
-        if statement.startswith("SELECT") and "runs" in statement:
-            sent.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    server.http.get("/api/v1/runs", params={"order": "attention", "level": "act", "tag": "x", "q": "y"})
-    event.remove(engine, "before_cursor_execute", note)
-    assert len(sent) == 1
 
 
 def test_digests_are_renewed_in_the_background(make_server: MakeServer) -> None:

@@ -114,19 +114,6 @@ def test_a_resumed_run_speaks_from_its_first_step_on(server: ServerInThread) -> 
     assert (run["step"], run["incarnations"], run["status"]) == (4, 2, "running")
 
 
-def test_a_late_spool_of_an_older_incarnation_does_not_speak_over_a_newer_one(server: ServerInThread) -> None:
-    newer = Rank(server, incarnation="second", started_at=2000.0, name="newer")
-    newer.send(*(step_report(step, {"x": 100.0 + step}) for step in (3, 4)))
-    older = Rank(server, run_id=newer.run_id, incarnation="first", started_at=1000.0, name="older")
-    older.send(*(step_report(step, {"x": float(step)}) for step in range(6)))
-    assert points(read(server, newer, "x")["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 2.0, 3: 103.0, 4: 104.0}
-    run = server.http.get(newer.path).json()
-    assert (run["name"], run["step"]) == ("newer", 4)
-    assert {item["name"]: item["value"] for item in server.http.get(f"{newer.path}/metrics").json()["items"]} == {
-        "x": 104.0
-    }
-
-
 def test_reader_is_reset_when_an_incarnation_begins_to_report(server: ServerInThread) -> None:
     first = Rank(server, started_at=1000.0)
     first.send(*(step_report(step, {"x": float(step)}) for step in range(6)))

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from sqlalchemy import Connection
 
@@ -18,7 +17,6 @@ from isentrope_server.store.database import Database, upgrade
 from isentrope_wire.answers import TokenScope
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank
 
 SOON_SECONDS = 8.0
 """However busy the machine is."""
@@ -66,17 +64,6 @@ def issue(server: ServerInThread, scope: str) -> dict[str, Any]:
     assert answer.status_code == 201, answer.text
     created: dict[str, Any] = answer.json()
     return created
-
-
-def test_the_next_report_with_a_revoked_token_is_refused(server: ServerInThread) -> None:
-    rank, token = Rank(server), issue(server, "ingest")
-    rank.metadata = (("authorization", f"Bearer {token['token']}"),)
-    assert rank.report(1, x=1.0).acked_through == 1
-    assert server.http.delete(f"/api/v1/access-tokens/{token['id']}").status_code == 204
-    with pytest.raises(grpc.RpcError) as refused:
-        rank.report(2, x=1.0)
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert server.http.get(f"{rank.path}/metrics").json()["items"][0]["step"] == 1
 
 
 def test_a_token_that_another_server_revoked_is_noticed(make_server: MakeServer) -> None:

@@ -130,18 +130,6 @@ def test_unanswerable_question_gets_its_reason(server: ServerInThread, query: st
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_a_resumed_run_speaks_from_its_first_step_on(server: ServerInThread) -> None:
-    first = Rank(server, started_at=1.0)
-    for step in range(5):
-        send(first, step, sums())
-    second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2.0)
-    send(second, 3, sums(change_sum=-8.0))
-    found = server.http.get(f"{first.path}/what-if").json()
-    assert (found["step"], found["unit_predicted_change"]) == (3, -0.8)
-    assert server.http.get(f"{first.path}/what-if?step=2").json()["unit_predicted_change"] == -0.4
-    assert server.http.get(f"{first.path}/what-if?step=4").status_code == 404
-
-
 def test_several_steps_are_answered_by_their_mean_and_spread(server: ServerInThread) -> None:
     rank = Rank(server)
     for step, tokens, change_sum in ((1, 10, -4.0), (2, 10, -9.0), (4, 30, -4.0)):
