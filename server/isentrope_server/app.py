@@ -44,8 +44,6 @@ from isentrope_wire import __version__
 from isentrope_wire.answers import ErrorBody
 
 API_PREFIX = "/api/v1"
-_PAGES = {"dash": "isentrope_dashboard.app:attach"}
-"""By the library that they need: what puts them in front of the API, as module:function."""
 _GRPC_GRACE_SECONDS = 1.0
 _COMPRESSED_FROM_BYTES = 1_000
 _COMPRESSION_LEVEL = 2
@@ -68,8 +66,8 @@ _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 def create_app(settings: Settings) -> FastAPI:
     """Make the server as one ASGI application; its lifespan opens the store and the gRPC port.
 
-    Pages whose library is installed are attached last, by `attach(app)`. A page that needs inline scripts
-    adds their CSP hashes to `app.state.script_hashes`.
+    The pages are attached last, where their library is installed; they add the CSP hashes of their inline scripts to
+    `app.state.script_hashes`.
     """
     app = FastAPI(
         title="Isentrope",
@@ -111,10 +109,8 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _attach_pages(app: FastAPI) -> None:
-    for library, target in _PAGES.items():
-        if find_spec(library) is not None:
-            module, function = target.split(":")
-            getattr(import_module(module), function)(app)
+    if find_spec("dash") is not None:
+        import_module("isentrope_dashboard.app").attach(app)
 
 
 def _add_routes(app: FastAPI) -> None:

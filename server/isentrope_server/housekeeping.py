@@ -17,9 +17,9 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.backend import Backend, RetryPauses, attempt
-from isentrope_server.control.outcomes import Grace, expire_overdue
+from isentrope_server.control.outcomes import expire_overdue
 from isentrope_server.store import access, controls, database, removal
-from isentrope_server.store.removal import OverdueRun, Retention
+from isentrope_server.store.removal import Retention
 from isentrope_server.store.reports import packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
 from isentrope_server.store.rows import ROW_SIZES, RowSizes
@@ -148,20 +148,16 @@ def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> 
     now = time.time()
     # Read again: the run may have resumed, or was deleted meanwhile.
     for run in removal.overdue_runs(transaction.connection, kept, now=now, run_key=run_key):
-        _delete(run, transaction, now)
-
-
-def _delete(run: OverdueRun, transaction: Transaction, now: float) -> None:
-    removal.hide_run(transaction.connection, run.key, run.id, by="server", now=now)
-    access.record_audit(
-        transaction.connection,
-        at=now,
-        by="server",
-        action="run.deleted",
-        subject=f"runs/{run.id}",
-        change={"old": {"name": run.name, "project": run.project}, "retention": run.rule},
-    )
-    transaction.announce(RunChanged(run_id=run.id))
+        removal.hide_run(transaction.connection, run.key, run.id, by="server", now=now)
+        access.record_audit(
+            transaction.connection,
+            at=now,
+            by="server",
+            action="run.deleted",
+            subject=f"runs/{run.id}",
+            change={"old": {"name": run.name, "project": run.project}, "retention": run.rule},
+        )
+        transaction.announce(RunChanged(run_id=run.id))
 
 
 class Effort:
@@ -221,16 +217,20 @@ async def keep_tokens_current(backend: Backend) -> None:
 
 async def end_expired_controls(backend: Backend) -> None:
     """End control versions that no rank answered in time, again and again."""
-    settings = backend.settings
-    grace = Grace(
-        answer_seconds=settings.control_answer_grace_seconds, rank_seconds=settings.control_rank_grace_seconds
-    )
     while True:
-        await asyncio.sleep(settings.sweep_interval_seconds)
-        await attempt(_sweep(backend, grace), what="Ending expired controls")
+        await asyncio.sleep(backend.settings.sweep_interval_seconds)
+        await attempt(_sweep(backend), what="Ending expired controls")
 
 
-async def _sweep(backend: Backend, grace: Grace) -> None:
+async def _sweep(backend: Backend) -> None:
+    settings = backend.settings
     # Reading needs no writer, and most of the time no version is open.
     if backend.on_duty and await backend.read(controls.count_open) > 0:
-        await backend.write(lambda transaction: expire_overdue(transaction, grace, time.time()))
+        await backend.write(
+            partial(
+                expire_overdue,
+                now=time.time(),
+                answer_seconds=settings.control_answer_grace_seconds,
+                rank_seconds=settings.control_rank_grace_seconds,
+            )
+        )

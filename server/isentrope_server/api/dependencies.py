@@ -83,7 +83,6 @@ def no_such_run(run_id: str, newest_of_that_name: str | None = None) -> NotFound
     """The error of an unknown run.
 
     Args:
-        run_id: from the path.
         newest_of_that_name: id of the newest run that has `run_id` as its name.
     """
     message = f"There is no run {run_id[:140]!r} on this server."
@@ -160,9 +159,6 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 
 def page_after(cursor: str | None, length: int) -> list[int] | None:
     """The place of the last item on the previous page; None for the first page.
-
-    Args:
-        length: expected number of numbers.
 
     Raises:
         BadCursor: the cursor is not from this server.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -20,7 +20,7 @@ from isentrope_server.counters import ServerFigures
 from isentrope_server.errors import error_body
 from isentrope_server.store.database import is_standby, newest_version, version_of
 from isentrope_server.store.reports.records import Totals, totals
-from isentrope_server.store.writer import Transaction, WriterStopped
+from isentrope_server.store.writer import WriterStopped
 from isentrope_wire import __version__
 from isentrope_wire.answers import Health
 
@@ -33,11 +33,10 @@ _REMEMBERED_SECONDS = 0.5
 """A result is reused for this long: the route needs no token, and many requests must cost little."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    code: str
+class _Finding(NamedTuple):
+    code: str = ""
     """Empty: ready."""
-    reason: str
+    reason: str = ""
 
 
 class Readiness:
@@ -82,8 +81,8 @@ async def _examine(backend: Backend) -> _Finding:
         async with asyncio.timeout(_READER_SECONDS):
             found = await backend.read(_look_at)
         async with asyncio.timeout(WRITER_SECONDS):
-            # Without a run, so that it waits for no other server.
-            await backend.write(_nothing, run_id="")
+            # Nothing, which costs no fsync but waits in the writer's queue; of no run, so that no other server is waited for.
+            await backend.write(lambda _: None, run_id="")
     except WriterStopped as error:
         return _Finding("writer_stopped", str(error))
     except SQLAlchemyError:
@@ -100,11 +99,7 @@ def _look_at(connection: Connection) -> _Finding:
         return _Finding("writer_stopped", "The database is a standby: reports can't be stored.")
     has, wants = version_of(connection), newest_version(connection)
     differs = f"The database's schema is version {has}, this server's {wants}."
-    return _Finding("", "") if has == wants else _Finding("schema_differs", differs)
-
-
-def _nothing(transaction: Transaction) -> None:
-    """An empty transaction: costs no fsync, and waits in the writer's queue."""
+    return _Finding() if has == wants else _Finding("schema_differs", differs)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -9,7 +9,6 @@ unchanged. Its own page is not used, because that has an inline script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import is_dataclass
 from http import HTTPStatus
 from importlib.resources import files
@@ -91,7 +90,8 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     for name in _GENERATED:
         components.pop(name, None)
     _describe_answers(components)
-    for verb, path, operation in _operations(document):
+    operations = [(verb, path, one) for path, verbs in document["paths"].items() for verb, one in verbs.items()]
+    for verb, path, operation in operations:
         # FastAPI's summary has a capital at each word.
         operation["summary"] = operation["summary"].capitalize()
         for parameter in operation.get("parameters", ()):
@@ -119,12 +119,6 @@ def _describe_answers(components: dict[str, Any]) -> None:
                 for field, described in base["properties"].items():
                     if "description" in described:
                         schema["properties"][field].setdefault("description", described["description"])
-
-
-def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, verbs in document["paths"].items():
-        for verb, operation in verbs.items():
-            yield verb, path, operation
 
 
 def _complete_answers(verb: str, path: str, operation: dict[str, Any]) -> None:

@@ -12,12 +12,11 @@ from statistics import fmean
 
 from sqlalchemy import Connection
 
-from isentrope_server.control.versions import control_version, finite, judged, newest, run_control
+from isentrope_server.control.versions import control_version, finite, judged, run_control
 from isentrope_server.store import controls, streams
 from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
 from isentrope_wire.diagnosis.health import Measured
@@ -65,9 +64,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     """
     basis = Basis.of(run)
     first = first_step(connection, run) if basis is None else basis.first_step
-    found = Measured(
-        status=run.status, error=run.error, step=run.step, first_step=first, verdict=newest_verdict(connection, run)
-    )
+    applied = controls.newest_applied(connection, run.key)
+    verdict = None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
+    found = Measured(status=run.status, error=run.error, step=run.step, first_step=first, verdict=verdict)
     if run.step is None or first is None:
         return replace(found, newest=run_control(connection, run)) if for_control else found
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
@@ -102,18 +101,12 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         last=LastSteps(
             sums=[sums for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)],
             intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts]) if parts else 0.0,
-            gain=newest(last[ENTROPY_GAIN]),
+            gain=next(reversed(finite(last[ENTROPY_GAIN]).values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,
         ),
         alert=next((one for _, one in attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
     )
-
-
-def newest_verdict(connection: Connection, run: Run) -> Verdict | None:
-    """On the newest applied control."""
-    applied = controls.newest_applied(connection, run.key)
-    return None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
 
 
 def first_step(connection: Connection, run: Run) -> int | None:

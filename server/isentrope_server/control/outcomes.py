@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from isentrope_server.control.requests import move_to
 from isentrope_server.store import controls, streams
@@ -37,11 +37,6 @@ def record_outcomes(
     transaction: Transaction, run_id: str, stream: Stream, message: StepReport | RunFinished, now: float
 ) -> Stream:
     """Record the outcomes that one rank reports, in the transaction of the message they came with.
-
-    Args:
-        stream: the rank's stream.
-        message: the rank's message.
-        now: the server's time, seconds since the epoch.
 
     Returns:
         The stream, with the highest version it has named.
@@ -67,12 +62,10 @@ def _record_reported(
     first_outcomes: dict[int, ControlOutcome] = {}
     for outcome in outcomes:
         first_outcomes.setdefault(outcome.version, outcome)
-    # Versions that this server never made can't be settled here.
-    for version in sorted(controls.known_among(transaction.connection, stream.run_key, list(first_outcomes))):
+    for version, outcome in sorted(first_outcomes.items()):
         item = controls.find(transaction.connection, stream.run_key, version)
-        if item is not None and controls.add_outcome(
-            transaction.connection, stream.run_key, stream.key, first_outcomes[version], now
-        ):
+        # Versions that this server never made can't be settled here.
+        if item is not None and controls.add_outcome(transaction.connection, stream.run_key, stream.key, outcome, now):
             _settle_if_complete(transaction, run_id, item, stream, now)
 
 
@@ -203,37 +196,21 @@ def _supersede_passed_over(transaction: Transaction, run_id: str, newer: Control
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grace:
-    """How long the server waits for outcomes."""
-
-    answer_seconds: float
-    """After the expiry of a delivered version."""
-    rank_seconds: float
-    """After the first of several ranks has answered."""
-
-
-def expire_overdue(transaction: Transaction, grace: Grace, now: float) -> None:
+def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float) -> None:
     """End every open version whose time is over.
 
     Args:
-        grace: how long outcomes are waited for.
-        now: the server's time, seconds since the epoch.
+        answer_seconds: how long outcomes are waited for after the expiry of a delivered version.
+        rank_seconds: the same after the first of several ranks has answered.
     """
     for run_id, item in controls.all_open(transaction.connection):
         outcomes = controls.outcomes(transaction.connection, item.run_key, item.version)
+        grace = answer_seconds if item.state is State.DELIVERED else 0.0
         if outcomes:
-            if outcomes[0].received_at + grace.rank_seconds <= now:
+            if outcomes[0].received_at + rank_seconds <= now:
                 settle(transaction, run_id, item, now)
-        elif _is_over(item, grace, now):
+        elif item.expires_at is not None and item.expires_at + grace <= now:
             _expire(transaction, run_id, item, now)
-
-
-def _is_over(item: ControlItem, grace: Grace, now: float) -> bool:
-    if item.expires_at is None:
-        return False
-    extra = grace.answer_seconds if item.state is State.DELIVERED else 0.0
-    return item.expires_at + extra <= now
 
 
 def _expire(transaction: Transaction, run_id: str, item: ControlItem, now: float) -> None:

@@ -62,10 +62,6 @@ def request_control(
     An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open: only the probe knows
     whether it was applied before the newer one.
 
-    Args:
-        request: what is requested, by whom.
-        now: the server's time, seconds since the epoch.
-
     Returns:
         The version, and whether it is new: false where the same request made it before.
 
@@ -210,7 +206,6 @@ def move_to(
     """Put a version into another state.
 
     Args:
-        now: the server's time, seconds since the epoch.
         by: who caused the change, for the audit trail.
         code: reason in one word, for programs.
         message: reason in a sentence, for people.

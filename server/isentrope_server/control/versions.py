@@ -70,11 +70,6 @@ def finite(one: Series) -> dict[int, float]:
     }
 
 
-def newest(one: Series) -> float | None:
-    """The newest finite value; None without one."""
-    return next(reversed(finite(one).values()), None)
-
-
 def run_control(connection: Connection, run: Run) -> RunControl:
     """The newest version and the active one."""
     newest = controls.newest(connection, run.key)

@@ -180,12 +180,6 @@ class Sender:
 def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float) -> Receipt:
     """Store new records, skip repeats, quarantine what can't be used.
 
-    Args:
-        sender: the stream the records belong to.
-        sorted_out: the push.
-        series: limits the number of metrics of a run.
-        now: the server's time, seconds since the epoch.
-
     Raises:
         UnknownStream: no Hello of this stream is in the database.
     """
@@ -254,16 +248,9 @@ def _compare_with_stored(
             known[arrival.seq] = arrival.payload_hash
             fresh.append(arrival)
         elif known[arrival.seq] != arrival.payload_hash:
-            refused.append(_contradiction(arrival))
+            message = f"seq {arrival.seq} is already stored with another payload; the first payload is kept."
+            refused.append(Refused(record=_record(arrival), code="key_conflict", message=message))
     return fresh, refused
-
-
-def _contradiction(arrival: Arrival) -> Refused:
-    return Refused(
-        record=_record(arrival),
-        code="key_conflict",
-        message=f"seq {arrival.seq} is already stored with another payload; the first payload is kept.",
-    )
 
 
 def _record(arrival: Arrival) -> Record:

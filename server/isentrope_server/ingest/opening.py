@@ -26,19 +26,12 @@ from isentrope_wire.control import Control
 from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
 
 
-def is_newest(known: Sequence[Incarnation], started: RunStarted) -> bool:
-    """Whether an incarnation with its place comes after all known ones; False for a known one."""
-    newest = known[-1]
-    return newest.name != started.incarnation and started.started_at >= newest.started_at
-
-
 def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float, now: float) -> RunStarted:
     """Move `started_at` behind that of the incarnation it follows: incarnations are sorted by it.
 
     Args:
         known: the run's incarnations, oldest first; the newest and, where it is known, this one are enough.
         sent_at: when the Hello was sent by the sender's clock; 0: unknown.
-        now: the server's time, seconds since the epoch.
     """
     if not known:
         return started
@@ -79,9 +72,6 @@ def open_stream(
     """Create the run and the stream, or find them; safe to repeat.
 
     Args:
-        started: the run as the rank describes it.
-        now: the server's time, seconds since the epoch.
-        by: owner of the Hello's token.
         sent_at: when the Hello was sent by the sender's clock; 0: unknown.
 
     Raises:
@@ -143,7 +133,7 @@ def _enter(
     if run_key is None:
         run_key = runs.create(connection, started, now)
         _record_initial_control(transaction, run_key, started, now, by)
-    elif is_newest(known, started):
+    elif known[-1].name != started.incarnation and started.started_at >= known[-1].started_at:
         runs.reopen(connection, run_key, started, now)
     else:
         # An old spool came late; the newer description stays.

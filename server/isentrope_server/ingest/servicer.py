@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -28,7 +28,7 @@ from isentrope_server.ingest.intake import (
 from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
 from isentrope_server.ingest.opening import Welcome, open_stream
 from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6
-from isentrope_server.security.gate import principal_of_call
+from isentrope_server.security.gate import abort, principal_of_call
 from isentrope_server.store import runs, streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.writer import ControlChanged, Transaction, WriterStopped
@@ -54,10 +54,6 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     """Hello, Push and Watch of one server."""
 
     def __init__(self, backend: Backend) -> None:
-        """
-        Args:
-            backend: the store and settings behind the methods.
-        """
         self._backend = backend
         self._series = SeriesLimit(backend.settings.series_per_run)
         # Hashing and decoding megabytes would block the event loop. One thread: Python runs one at a time, and every
@@ -66,7 +62,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     async def Hello(self, request: pb.HelloRequest, context: _Context) -> pb.HelloReply:
         if request.protocol_version != PROTOCOL_VERSION:
-            await _abort(
+            await abort(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"This server uses protocol version {PROTOCOL_VERSION}, the probe {request.protocol_version}. "
@@ -76,7 +72,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             cut_to_size(request.run)
             started = from_pb(RunStarted, request.run)
         except CodecError as error:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         principal = principal_of_call()
         try:
             welcome: Welcome = await self._write(
@@ -85,9 +81,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 started.run_id,
             )
         except DataError as error:
-            await _abort(
-                context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}"
-            )
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}")
         return pb.HelloReply(
             acked_through=welcome.acked_through,
             server_time=time.time(),
@@ -97,7 +91,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     async def Push(self, request: pb.PushRequest, context: _Context) -> pb.PushReply:
         # Before decoding, which takes time on the loop that all connections share.
         if len(request.records) > RECORDS.most:
-            await _abort(
+            await abort(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"A push holds at most {RECORDS.most} records, got {len(request.records)}. Send them in several.",
@@ -114,7 +108,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchReply]:
         run_key = await self._run_key_of(context, request)
         if run_key is None:
-            await _abort(
+            await abort(
                 context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; send Hello first."
             )
         # If the newest version ends unapplied, the older one is already at its probe.
@@ -168,7 +162,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     async def _note_watch(self, context: _Context, run_id: str, run_key: int) -> None:
         """Note for all servers that the run's shipper is connected. A silent run stays silent: this is not a report."""
         at = time.time() - self._backend.settings.silent_after_seconds
-        await self._write(context, lambda t: runs.heard_at_least(t.connection, run_key, at), run_id)
+        await self._write(context, lambda t: runs.heard(t.connection, run_key, at), run_id)
 
     async def _run_key_of(self, context: _Context, request: pb.WatchRequest) -> int | None:
         try:
@@ -176,7 +170,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 lambda connection: streams.find(connection, request.run_id, request.incarnation, request.rank)
             )
         except SQLAlchemyError as error:
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't be read now: {in_a_line(error)}")
+            await abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't be read now: {in_a_line(error)}")
         return None if stream is None else stream.run_key
 
     async def _write(
@@ -190,23 +184,18 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         try:
             return await self._backend.write(work, rows=rows, run_id=run_id)
         except RequestError as error:
-            await _abort(context, _status_of(error), error.message)
+            await abort(context, _status_of(error), error.message)
         except DataError:
             raise
         except (SQLAlchemyError, WriterStopped) as error:
             # Nothing was stored; the shipper keeps the records and tries again.
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {in_a_line(error)}")
+            await abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {in_a_line(error)}")
 
 
 def _status_of(error: RequestError) -> grpc.StatusCode:
     if isinstance(error, UnknownStream):
         return grpc.StatusCode.NOT_FOUND
     return grpc.StatusCode.FAILED_PRECONDITION if isinstance(error, DeletedRun) else grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def _abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
-    await context.abort(code, message)
-    raise AssertionError("grpc.aio raises in abort")
 
 
 IDLE_MILLISECONDS = 60_000
@@ -221,7 +210,6 @@ async def start_grpc(
     """Open the ingest port.
 
     Args:
-        backend: the store and settings behind the methods.
         interceptors: called before every method, in this order.
 
     Returns:

@@ -346,7 +346,7 @@ def _refusing(method: str, status: grpc.StatusCode, message: str) -> _Handler:
 
     async def refuse(_messages: object, context: _Context) -> NoReturn:
         _log.info("%r from %s is refused: %s", method[:200], context.peer(), status.name)
-        await _abort(context, status, message)
+        await abort(context, status, message)
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 
@@ -364,7 +364,7 @@ def _checking_messages(handler: Any) -> _Handler:
     async def check(request: ProtobufMessage | None, context: _Context) -> None:
         if request is None:
             message = "The request is not a message of this protocol version."
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, message)
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, message)
 
     async def answer(request: ProtobufMessage | None, context: _Context) -> object:
         await check(request, context)
@@ -380,6 +380,7 @@ def _checking_messages(handler: Any) -> _Handler:
     return grpc.unary_unary_rpc_method_handler(answer, read, handler.response_serializer)
 
 
-async def _abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
+async def abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
+    """End a call with a status."""
     await context.abort(code, message)
     raise AssertionError("grpc.aio raises in abort")

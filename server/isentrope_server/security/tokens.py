@@ -106,12 +106,7 @@ def issue_token(transaction: Transaction, name: str, scope: TokenScope, *, by: P
 
 
 def revoke_token(transaction: Transaction, token_id: str, *, by: Principal, now: float) -> bool:
-    """Revoke a token; return whether it was active until now.
-
-    Args:
-        by: who revokes it.
-        now: the server's time, seconds since the epoch.
-    """
+    """Revoke a token; return whether it was active until now."""
     revoked = access.revoke_token(transaction.connection, token_id, now)
     if revoked:
         access.record_audit(
@@ -141,7 +136,6 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
     own owner's token, or all have the same.
 
     Args:
-        file: the owner's token in the home.
         chosen: ISENTROPE_TOKEN.
         is_shared: whether several servers may use the database.
 

@@ -147,12 +147,7 @@ def record_audit(
 def audit_page(
     connection: Connection, *, before: Sequence[int] | None, limit: int, run_id: str | None = None
 ) -> list[AuditEntry]:
-    """Entries, newest first; with a run only those about it and its control.
-
-    Args:
-        before: number of the last entry on the previous page.
-        limit: the most to return.
-    """
+    """Entries, newest first; with a run only those about it and its control."""
     query = select(audit, audit.c.key.label("number")).order_by(audit.c.key.desc()).limit(limit)
     if run_id is not None:
         subject = f"runs/{run_id}"

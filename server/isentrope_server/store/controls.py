@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,14 +87,6 @@ def add(connection: Connection, item: ControlItem) -> None:
 
 def find(connection: Connection, run_key: int, version: int) -> ControlItem | None:
     return newest(connection, run_key, controls.c.version == version)
-
-
-def known_among(connection: Connection, run_key: int, versions: Sequence[int]) -> set[int]:
-    """The versions among these that the run has."""
-    if not versions:
-        return set()
-    query = select(controls.c.version).where(controls.c.run_key == run_key, controls.c.version.in_(versions))
-    return set(connection.execute(query).scalars())
 
 
 def newest(connection: Connection, run_key: int, *where: ColumnElement[bool]) -> ControlItem | None:

@@ -45,7 +45,6 @@ def hide_run(connection: Connection, run_key: int, run_id: str, *, by: str, now:
 
     Args:
         by: name of the token, or `server`.
-        now: the server's time, seconds since the epoch.
     """
     connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=hidden_id(run_key)))
     connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
@@ -127,8 +126,6 @@ def overdue_runs(
     """Runs to delete, oldest first.
 
     Args:
-        retention: the rules.
-        now: the server's time, seconds since the epoch.
         run_key: look at this run only.
     """
     if retention.keeps_all:

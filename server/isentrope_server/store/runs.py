@@ -157,11 +157,7 @@ def reopen(connection: Connection, run_key: int, started: RunStarted, now: float
     )
 
 
-def heard(connection: Connection, run_key: int, now: float) -> None:
-    connection.execute(update(runs).where(runs.c.key == run_key).values(last_heard_at=now))
-
-
-def heard_at_least(connection: Connection, run_key: int, at: float) -> None:
+def heard(connection: Connection, run_key: int, at: float) -> None:
     """Note that the run's shipper was connected at this time, unless a later time is known."""
     connection.execute(update(runs).where(runs.c.key == run_key, runs.c.last_heard_at < at).values(last_heard_at=at))
 

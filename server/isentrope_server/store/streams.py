@@ -196,7 +196,6 @@ def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: f
     Args:
         acked_through: highest seq up to which every record is stored, quarantined or in a gap.
         steps: of the push's reports.
-        now: the server's time, seconds since the epoch.
     """
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
     return Change(
@@ -382,12 +381,7 @@ class Timeline:
 def newest_gaps(
     connection: Connection, run_key: int, *, before: Sequence[int] | None, limit: int
 ) -> list[tuple[tuple[int, int], Gap]]:
-    """Gaps of a run with their places (stream key, first seq), those of the newest stream first.
-
-    Args:
-        before: place of the last gap on the previous page.
-        limit: the most to return.
-    """
+    """Gaps of a run with their places (stream key, first seq), those of the newest stream first."""
     wanted = (
         select(gaps, streams.c.incarnation, streams.c.rank)
         .join(streams, streams.c.key == gaps.c.stream_key)

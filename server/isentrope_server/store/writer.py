@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, RootTransaction
-from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from isentrope_server.store.database import hold_for_writing
 from isentrope_wire.answers import LiveStep
@@ -138,10 +138,9 @@ class _Batch:
         if not isinstance(error, SQLAlchemyError):
             _log.error("Unexpected error in the writer; it continues.", exc_info=error)
         # A COMMIT that failed (a full disk) fails every job of the batch.
-        cause = _cause(error, self._jobs)
         for job in self._jobs:
             if not job.future.done():
-                job.future.set_exception(job.error or cause)
+                job.future.set_exception(job.error or error)
         return True
 
 
@@ -298,11 +297,3 @@ def _transaction_of(connection: Connection) -> RootTransaction:
     transaction = connection.get_transaction()
     assert transaction is not None, "it was begun"
     return transaction
-
-
-def _cause(error: BaseException, jobs: Sequence[_Job[object]]) -> BaseException:
-    """For a lost connection the error of the job that noticed it, else the error itself."""
-    if not isinstance(error, PendingRollbackError):
-        return error
-    noticed = (job.error for job in jobs if isinstance(job.error, DBAPIError) and job.error.connection_invalidated)
-    return next(noticed, error)

@@ -36,14 +36,7 @@ _MOST_IN_A_REPORT = 16
 def append_alerts(
     connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
 ) -> None:
-    """Store the alerts of reports.
-
-    Args:
-        connection: in a transaction.
-        run_key: the run's key.
-        stream_key: the key of the reports' stream.
-        reports: with their positions.
-    """
+    """Store the alerts of reports, which come with their positions."""
     rows = [
         {
             "run_key": run_key,
@@ -97,9 +90,7 @@ def newest_alerts(
     """Alerts of reports that are shown with their places (position, number), newest first.
 
     Args:
-        before: place of the last alert on the previous page.
         kinds: only these; None: all.
-        limit: the most to return.
     """
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
@@ -162,7 +153,6 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
         destination: a hash of its address.
         since: alerts of steps that were recorded earlier are not sent, in seconds since the epoch.
         now: the time, for the pause after a failed attempt.
-        limit: the most to return.
     """
     alert, done = alerts.c, notified.c
     same = (
@@ -226,14 +216,7 @@ _NEWEST_LOOKED_AT = 256
 
 
 def append(connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]) -> None:
-    """Store what-if sums, top contributing tokens, rollouts and alerts of the reports that have any.
-
-    Args:
-        connection: in a transaction.
-        run_key: the run's key.
-        stream_key: the key of the reports' stream.
-        reports: with their positions.
-    """
+    """Store what-if sums, top contributing tokens, rollouts and alerts of reports, which come with their positions."""
     packed: dict[Table, list[tuple[int, int, bytes]]] = {driving_tokens: [], rollouts: [], what_if_sums: []}
     for position, report in reports:
         if report.tokens:

@@ -173,12 +173,7 @@ class Refused:
 
 
 def keep_refused(connection: Connection, stream_key: int, refused: Sequence[Refused], now: float) -> None:
-    """Quarantine refused records byte for byte; a repeated one is kept once.
-
-    Args:
-        stream_key: of the sender.
-        now: the server's time, seconds since the epoch.
-    """
+    """Quarantine refused records byte for byte; a repeated one is kept once."""
     kept = [
         {
             "stream_key": stream_key,

@@ -87,7 +87,8 @@ def after(connection: Connection, run_key: int, position: int, limit: int) -> li
         .order_by(records.c.first_position)
     ).all()
     run_id = connection.execute(select(runs_table.c.id).where(runs_table.c.key == run_key)).scalar_one_or_none()
-    ranks = _ranks(connection, run_key)
+    of_run = select(streams_table.c.key, streams_table.c.rank).where(streams_table.c.run_key == run_key)
+    ranks = {row.key: row.rank for row in connection.execute(of_run)}
     found: list[StepStored] = []
     for first, last in places:
         # Rows of several ranks overlap.
@@ -110,11 +111,6 @@ def after(connection: Connection, run_key: int, position: int, limit: int) -> li
             ]
         found = sorted(found, key=lambda stored: stored.position)[:limit]
     return found
-
-
-def _ranks(connection: Connection, run_key: int) -> dict[int, int]:
-    query = select(streams_table.c.key, streams_table.c.rank).where(streams_table.c.run_key == run_key)
-    return {row.key: row.rank for row in connection.execute(query)}
 
 
 REPORTS_AT_ONCE = 1_000
