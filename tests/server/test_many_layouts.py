@@ -100,11 +100,3 @@ def test_what_is_packed_leaves_no_layout_that_no_row_has(still: ServerInThread) 
 def layouts_in(server: ServerInThread) -> int:
     with server.backend.database.reading() as connection:
         return connection.execute(select(func.count()).select_from(report_layouts)).scalar_one()
-
-
-def test_the_same_run_reported_by_two_ranks_is_read_from_the_first(still: ServerInThread) -> None:
-    rank, reports = many_tasks(still, STEPS)
-    second = Rank(still, run_id=rank.run_id, rank=1, started_at=rank.started.started_at)
-    second.send(*(step_report(step, {"reward/mean": -1.0, f"own/{step % 9}": 1.0}) for step in range(STEPS + 5)))
-    values = get(still, f"{rank.path}/metrics/series", name=["reward/mean"])["series"]["reward/mean"]["value"]
-    assert values == [report.scalars["reward/mean"] for report in reports] + [-1.0] * 5

@@ -366,6 +366,8 @@ class Timeline:
             stream_keys: its stream, shape (rows,).
             positions: its position, shape (rows,).
         """
+        if len(self._keys) == 1 and bool((steps[1:] > steps[:-1]).all()):
+            return np.arange(len(steps))
         places = np.searchsorted(self._keys, stream_keys)
         candidates = np.flatnonzero(steps <= self._lasts[places])
         found, places = steps[candidates], places[candidates]

@@ -158,9 +158,9 @@ def _steps_reported_after(connection: Connection, run_key: int, position: int) -
 def _shown(parts: Sequence[_Part], timeline: Timeline, wanted: StepRange, after_position: int) -> Series:
     whole = _joined(parts)
     chosen = timeline.shown(whole.steps, whole.stream_keys, whole.positions)
-    whole = _at(whole, chosen)
-    is_asked_for = wanted.holds(whole.steps) & (whole.positions > after_position)
-    return Series(steps=whole.steps[is_asked_for], values=whole.values[is_asked_for])
+    steps = whole.steps[chosen]
+    is_asked_for = wanted.holds(steps) & (whole.positions[chosen] > after_position)
+    return Series(steps=steps[is_asked_for], values=whole.values[chosen][is_asked_for])
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:
