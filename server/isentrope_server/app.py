@@ -86,8 +86,8 @@ def create_app(settings: Settings) -> FastAPI:
     responses.install(app)
     _add_routes(app)
     openapi.install(app)
-    if settings.dashboard:
-        _attach_pages(app)
+    if settings.dashboard and find_spec("dash") is not None:
+        import_module("isentrope_dashboard.app").attach(app)
     # Middleware added last runs first: the gate is before every page, and refusals are timed, too.
     app.add_middleware(BodyLimit)
     # Events are not compressed, so that each is delivered when it is sent. Compression leaks nothing (BREACH): no
@@ -106,11 +106,6 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.add_middleware(MeasuredRequests, figures=app.state.figures)
     return app
-
-
-def _attach_pages(app: FastAPI) -> None:
-    if find_spec("dash") is not None:
-        import_module("isentrope_dashboard.app").attach(app)
 
 
 def _add_routes(app: FastAPI) -> None:
