@@ -43,7 +43,12 @@ from isentrope_wire.metrics import (
     COVARIANCE_ADVANTAGE_LOGPROB,
     COVARIANCE_ADVANTAGE_SCORE,
     COVARIANCE_GROUP,
+    COVARIANCE_GROUP_EASY,
+    COVARIANCE_GROUP_HARD,
+    COVARIANCE_GROUP_MIDDLE,
+    COVARIANCE_TOP,
     GROUP_COUNT,
+    Metric,
 )
 
 if TYPE_CHECKING:
@@ -62,17 +67,6 @@ ADVANTAGE_DISCRIMINATOR = covariance(
 )
 """Of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
 (arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
-
-TOP_SHARES = {
-    "covariance/top_0_02": 0.0002,
-    "covariance/top_0_2": 0.002,
-    "covariance/top_2": 0.02,
-    "covariance/top_20": 0.2,
-    "covariance/top_50": 0.5,
-    "covariance/top_100": 1.0,
-}
-"""Metric names, the share in per cent, and the share of the step's tokens."""
-
 
 BINS_PER_OCTAVE = 8
 BIN_RATIO = 2 ** (1 / BINS_PER_OCTAVE)
@@ -108,7 +102,7 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
 
 
 def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...]:
-    """Means of the largest c_t, by TOP_SHARES; empty without tokens.
+    """Means of the largest c_t, by COVARIANCE_TOP; empty without tokens.
 
     Args:
         sums: Those of `covariance_bins` of all ranks, added up.
@@ -133,7 +127,7 @@ def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[floa
     tokens = sum(count for count, _ in bins)
     if not tokens:
         return ()
-    return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in TOP_SHARES.values())
+    return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in COVARIANCE_TOP.values())
 
 
 def _top_mean(bins: Sequence[tuple[int, float]], wanted: int) -> float:
@@ -153,7 +147,7 @@ COVARIANCE_BINS = Sum[Sequence[float]](
     measure=covariance_bins,
     read=lambda numbers, _: numbers,
     merge=None,
-    metrics=lambda sums, step: dict(zip(TOP_SHARES, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
+    metrics=lambda sums, step: dict(zip(COVARIANCE_TOP, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
 )
 """Of all tokens by c_t."""
 
@@ -185,12 +179,15 @@ class Group(NamedTuple):
         return (self.product - self.logprob * self.advantage / self.sequences) / self.sequences
 
     @property
-    def difficulty(self) -> str | None:
+    def difficulty(self) -> Metric | None:
+        """The metric that its covariance counts in."""
         if not self.positive and not self.negative:
             return None
         share = self.positive / self.sequences
         # Ten of thirty are a third, whatever their quotient in floating point.
-        return "hard" if share <= HARD_UP_TO + 1e-9 else "easy" if share >= EASY_FROM - 1e-9 else "middle"
+        if share <= HARD_UP_TO + 1e-9:
+            return COVARIANCE_GROUP_HARD
+        return COVARIANCE_GROUP_EASY if share >= EASY_FROM - 1e-9 else COVARIANCE_GROUP_MIDDLE
 
 
 _FIELDS = 1 + len(Group._fields)
@@ -261,10 +258,10 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
     }
     if varied:
         scalars[COVARIANCE_GROUP] = sum(varied) / len(varied)
-    for difficulty in ("easy", "middle", "hard"):
+    for difficulty in (COVARIANCE_GROUP_EASY, COVARIANCE_GROUP_MIDDLE, COVARIANCE_GROUP_HARD):
         covariances = [group.covariance for group in several if group.difficulty == difficulty]
         if covariances:
-            scalars[f"covariance/group_{difficulty}"] = sum(covariances) / len(covariances)
+            scalars[difficulty] = sum(covariances) / len(covariances)
     return scalars
 
 

@@ -34,6 +34,10 @@ from isentrope_wire.metrics import (
     CHANGE_BY_INTERVENTION,
     CHANGE_BY_KL_PENALTY,
     CHANGE_BY_POLICY_LOSS,
+    CHANGE_NEGATIVE_HIGH,
+    CHANGE_NEGATIVE_LOW,
+    CHANGE_POSITIVE_HIGH,
+    CHANGE_POSITIVE_LOW,
     CLIP_CANDIDATE_FRACTION,
     CLIP_FRACTION,
     CLIP_FRACTION_NEGATIVE,
@@ -187,13 +191,16 @@ SOURCES = Sum[tuple[int, ...]](
 )
 """How many `gate` calls counted their thresholds from each of THRESHOLD_SOURCES; all 0 with no intervention."""
 
-QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
-"""Sign of A, and whether S_c > 0 (high) or S_c <= 0 (low)."""
-
 _NEGATIVE, _POSITIVE = (0, 1, 2), (6, 7, 8)
 _INCREASING, _DECREASING = (0, 3, 6), (2, 5, 8)
-_QUADRANT_CODES = ((8,), (6, 7), (0,), (1, 2))
-"""Of `StepTokens.codes`, those of each of QUADRANTS: the sign of S_c is that of A S_c times that of A."""
+_QUADRANTS: dict[str, tuple[int, ...]] = {
+    CHANGE_POSITIVE_HIGH: (8,),
+    CHANGE_POSITIVE_LOW: (6, 7),
+    CHANGE_NEGATIVE_HIGH: (0,),
+    CHANGE_NEGATIVE_LOW: (1, 2),
+}
+"""By the signs of A and S_c (high: S_c > 0), each with its `StepTokens.codes`: the sign of S_c is that of A S_c times that
+of A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +208,7 @@ class SignSums:
     """Tokens by the sign of their advantage, and how many of them an intervention clipped."""
 
     changes: tuple[float, ...]
-    """Sums of what the update does, by QUADRANTS, before they are scaled (`StepSums.change`)."""
+    """Sums of what the update does, by _QUADRANTS, before they are scaled (`StepSums.change`)."""
     positive: int = 0
     negative: int = 0
     clipped_positive: int = 0
@@ -224,7 +231,7 @@ class SignSums:
             return int(sum(counts[code] for code in codes))
 
         return cls(
-            changes=tuple(-sum(effects[code] for code in codes) for codes in _QUADRANT_CODES),
+            changes=tuple(-sum(effects[code] for code in codes) for codes in _QUADRANTS.values()),
             positive=of(tokens, _POSITIVE),
             negative=of(tokens, _NEGATIVE),
             clipped_positive=of(clipped, _POSITIVE),
@@ -272,7 +279,7 @@ def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
 
 
 def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float]:
-    quadrants = {f"change/{name}": step.change(total) for name, total in zip(QUADRANTS, changes, strict=True)}
+    quadrants = {name: step.change(total) for name, total in zip(_QUADRANTS, changes, strict=True)}
     unit = step.change(sum(changes))
     kl_known, bonus_known = step[PARTS_KNOWN]
     parts: dict[str, float] = {CHANGE_BY_INTERVENTION: step.change(step[INTERVENTION])}

@@ -11,10 +11,10 @@ import torch
 from isentrope.global_step import rank_vector, read_ranks
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.scores import TokenScores, token_scores
-from isentrope.statistics.covariance import TOP_SHARES
 from isentrope.statistics.step import NOT_FINITE, TOKEN_HISTOGRAMS, report_histograms, step_metrics
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.metrics import COVARIANCE_TOP
 from tests.probe.scores.exact_heads import FIELDS
 
 
@@ -156,6 +156,6 @@ def test_the_largest_share_of_all_is_the_covariance_and_a_rank_without_tokens_ch
     batch = batch_of(30, 40, 9)
     scalars = step_metrics(sums_of([batch]))
     assert scalars["covariance/top_100"] == pytest.approx(scalars["covariance/advantage_logprob"], rel=1e-9)
-    tops = [scalars[name] for name in TOP_SHARES]
+    tops = [scalars[name] for name in COVARIANCE_TOP]
     assert tops == sorted(tops, reverse=True)
     assert reported(sums_of([batch], [])) == reported(sums_of([], [batch])) == reported(sums_of([batch]))
