@@ -56,7 +56,7 @@ from isentrope.inputs import (
     valid_mask,
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of, transport_of
-from isentrope.methods.base import GatedTokens
+from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
 from isentrope.scores import TokenScores, each_field, linear_token_scores, sharded_token_scores, token_scores
@@ -470,7 +470,6 @@ class Probe:
                 kept,
                 advantages,
                 mask,
-                mask,
                 next((difference.exp() for difference in differences.values()), None),
                 differences=differences | of_reference,
                 completions=self._optional("completions", lambda: completions_of(completions, logprobs, (REWARD,)))
@@ -485,6 +484,9 @@ class Probe:
                 ),
                 rescore=rescore,
                 packing=packing,
+                step=self._control.next_step,
+                rank=self.config.rank,
+                first_position=self._ledger.tokens,
             )
             if self._hold.control.method == Method.NONE:
                 self._ledger.add(batch)
@@ -659,20 +661,12 @@ class Probe:
         Returns:
             The factors of its tokens' gradients, and those of a method that decides again in backward.
         """
-        tokens = GatedTokens(
-            batch.scores,
-            batch.advantages,
-            batch.mask,
-            batch.importance_ratios,
-            old_entropies=batch.old_entropies,
-            group_ids=batch.group_ids,
-            step=self._control.next_step,
-            rank=self.config.rank,
-            first_position=self._ledger.tokens,
-        )
-        source, selection = self._basis.select(self._hold.control, tokens)
-        batch = replace(batch, threshold_source=source)
-        self._ledger.add(batch.decided(selection.factors, selection.selected))
+        source, selection = self._basis.select(self._hold.control, batch)
+
+        def decided(one: Selection) -> TokenBatch:
+            return replace(batch, gradient_factors=one.factors, selected=one.selected, threshold_source=source)
+
+        self._ledger.add(decided(selection))
         packing = batch.packing
         factors = selection.factors if packing is None else packing.tokens(selection.factors)
         again = selection.in_backward
@@ -684,7 +678,7 @@ class Probe:
             with self._guard.protect("selecting by the loss's gradient", self._stopwatch):
                 decision = again(gradient if packing is None else packing.rows(gradient))
                 if place >= 0:
-                    batches[place] = batch.decided(decision.factors, decision.selected)
+                    batches[place] = decided(decision)
                 return decision.factors if packing is None else packing.tokens(decision.factors)
             return None
 

@@ -45,8 +45,9 @@ from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES, TokenBatch
 from isentrope_wire.control import Control, Method
-from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
+from isentrope_wire.dead_knobs import dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
+from isentrope_wire.methods import StepEvidence
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import DISCRIMINATOR_SCORES, VOCAB_CENTERED_SCORES
 from isentrope_wire.numbers import is_finite_number, shown
-
-if TYPE_CHECKING:
-    from isentrope_wire.control import Control
-    from isentrope_wire.dead_knobs import StepEvidence
 
 Value = float | int | str | None
 
@@ -97,11 +93,45 @@ class Bounds:
     why_high: str = ""
 
 
-Dead = Callable[["Control", "StepEvidence"], Iterator[str]]
-"""One sentence for each reason why the method does nothing in a step, or not what its numbers ask for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvidence:
+    """What a step was like; counts are of valid tokens."""
+
+    tokens: int
+    positive: int
+    """Tokens with A > 0."""
+    negative: int
+    candidates: int
+    """Tokens the method selected, see `Selection.selected`."""
+    spared: int
+    """Candidates whose gradient took part all the same."""
+    decreasing: int
+    """Tokens whose update lowers entropy: A S_c > 0."""
+    increasing: int
+    discriminator_mean: float
+    discriminator_std: float
+    vocab_centered_std: float
+    largest_entropy: float
+    """Of the step's tokens, nats."""
+    largest_expected_score: float
+    """The same of E[S]."""
+    ratio_spread: float | None
+    """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
+    groups: int = 0
+    """Groups of two sequences and more that the loop named."""
+    old_entropies_known: bool = False
+    """Whether the loop passed the entropies of the old policy."""
+    outside_low: float = 0.0
+    """Tokens that the method asked for on the lower side, where it has thresholds; from the step's what-if sums."""
+    outside_high: float = 0.0
 
 
-def _never(control: Control, step: StepEvidence) -> Iterator[str]:
+Dead = Callable[[Callable[[str], float], StepEvidence], Iterator[str]]
+"""One sentence for each reason why the method does nothing in a step, or not what its numbers ask for. Given a function
+of a parameter's name that gives the control's number, and what the step was like."""
+
+
+def _never(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     return iter(())
 
 
@@ -286,8 +316,8 @@ def _clip_v_bounds(step: StepEvidence) -> Bounds:
     )
 
 
-def _clip_cov_dead(control: Control, step: StepEvidence) -> Iterator[str]:
-    wanted = control.number("ratio") * step.tokens
+def _clip_cov_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
+    wanted = number("ratio") * step.tokens
     if not step.candidates:
         yield "No token's covariance lies between omega_low and omega_high: none is clipped."
     elif step.candidates < wanted:
@@ -297,12 +327,12 @@ def _clip_cov_dead(control: Control, step: StepEvidence) -> Iterator[str]:
         )
 
 
-def _rank_reward_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _rank_reward_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.groups:
         yield "rank_reward can't act: no group of sequences is known. Give gate the groups, each in one call."
 
 
-def _entropy_ratio_clip_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _entropy_ratio_clip_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.old_entropies_known:
         yield "entropy_ratio_clip can't act: the old policy's entropies are not known. Give gate old_entropies."
     elif not step.candidates:
@@ -312,14 +342,14 @@ def _entropy_ratio_clip_dead(control: Control, step: StepEvidence) -> Iterator[s
         )
 
 
-def _steer_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _steer_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.candidates:
         yield "No token's update is estimated to change the entropy: every token counts as before."
 
 
-def _unlikely_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _unlikely_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if step.positive and not step.candidates:
-        yield f"No token with A > 0 is less likely than {control.number('below'):g}: every token counts as before."
+        yield f"No token with A > 0 is less likely than {number('below'):g}: every token counts as before."
 
 
 Method.NONE = method("none", label="None (observe only)", does="changes nothing")
@@ -483,7 +513,7 @@ Method.UNLIKELY = method(
     label="Unlikely",
     does="weighs improbable tokens of positive samples up",
     positive_only=True,
-    implementation="positive.UNLIKELY",
+    implementation="weights.UNLIKELY",
     dead=_unlikely_dead,
     parameters=(
         Parameter(
@@ -509,7 +539,7 @@ Method.RANK_REWARD = method(
     label="Rank reward",
     does="lowers the reward of likely correct answers of a group",
     source="arXiv:2506.02355",
-    implementation="positive.RANK_REWARD",
+    implementation="weights.RANK_REWARD",
     dead=_rank_reward_dead,
     parameters=(
         Parameter(
@@ -535,7 +565,7 @@ Method.POSITIVE_ADVANTAGE = method(
     does="weighs all tokens with A > 0 down",
     source="arXiv:2511.05993",
     positive_only=True,
-    implementation="positive.POSITIVE_ADVANTAGE",
+    implementation="weights.POSITIVE_ADVANTAGE",
     parameters=(
         Parameter(
             name="weight",
@@ -553,7 +583,7 @@ Method.STEER = method(
     label="STEER",
     does="weighs tokens down by how much their update is estimated to change the entropy",
     source="arXiv:2510.10150",
-    implementation="steer.STEER",
+    implementation="weights.STEER",
     dead=_steer_dead,
     parameters=(
         Parameter(

@@ -200,7 +200,7 @@ COVARIANCE_ADVANTAGE_DISCRIMINATOR = metric(
 COVARIANCE_ADVANTAGE_LOGPROB = metric(
     "covariance/advantage_logprob", unit=NATS, meaning="Cov(A, log p) over the step's tokens"
 )
-COVARIANCE_TOP = {
+COVARIANCE_TOP: dict[str, float] = {
     metric(
         f"covariance/top_{percent.replace('.', '_')}",
         unit=NATS,

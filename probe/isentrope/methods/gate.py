@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
+from isentrope.methods.base import Centres, Intervention, Selection
 from isentrope.methods.masks import outside_ratios
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from isentrope_wire.methods import METHODS, Method
 
@@ -30,7 +31,7 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
 """What the rows name as their implementation."""
 
 
-def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+def select_tokens(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Apply the control's method, then its ratio clip where it has one, then its denominator.
 
     Args:
@@ -42,7 +43,7 @@ def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutof
     return _completed(INTERVENTIONS[control.method].select(control, tokens, centres, cutoff), control, tokens)
 
 
-def _completed(own: Selection, control: Control, tokens: GatedTokens) -> Selection:
+def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selection:
     factors = own.factors
     bounds = (control.value("epsilon_low"), control.value("epsilon_high"))
     if control.method != Method.RATIO_CLIP and bounds != (None, None):

@@ -23,7 +23,7 @@ def heavy_tailed(tokens: int, seed: int, drift: float = 0.0) -> TokenBatch:
     advantages = torch.randn(tokens // 50, generator=g).repeat_interleave(50) + drift
     zero = torch.zeros(tokens)
     valid = torch.rand(tokens, generator=g) < 0.9
-    return TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid, valid, None)
+    return TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid)
 
 
 def binned(parts: list[TokenBatch], centre: tuple[Tensor, Tensor] | None = None) -> dict[str, float]:

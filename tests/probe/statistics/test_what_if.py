@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isentrope.methods.threshold import distance_beyond
 from isentrope.methods.what_if import measure_what_if, read_what_if
-from isentrope.scores import TokenScores, entropy_contributions, token_scores
+from isentrope.scores import TokenScores, token_scores
 from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.control import Control, Method, Scope
@@ -38,17 +38,18 @@ class Tokens:
 
     def sums(self, statistics: ThresholdStatistics | None) -> Tensor:
         everything_dropped = torch.zeros_like(self.mask)
-        batch = TokenBatch(self.scores, self.advantages, self.mask, everything_dropped, self.ratios)
+        batch = TokenBatch(self.scores, self.advantages, self.mask, self.ratios, everything_dropped)
         return torch.hstack(measure_what_if(StepTokens([batch], thresholds=statistics)))
 
     def by_force(self, control: Control, statistics: ThresholdStatistics) -> tuple[float, float]:
         """Clip fraction and unit prediction of the gate itself under this control."""
         keep = keep_mask(control, self.scores, self.advantages, statistics) & self.mask
-        changes = entropy_contributions(
-            self.scores.vocab_centered_scores.double(), self.advantages.double(), self.ratios.double(), keep
-        )
-        count = int(self.mask.sum())
-        return 1 - int(keep.sum()) / count, float(changes.sum()) / count
+        return 1 - int(keep.sum()) / int(self.mask.sum()), self.unit_prediction(keep)
+
+    def unit_prediction(self, keep: Tensor) -> float:
+        """-mean(keep r A S_c)"""
+        changes = self.ratios.double() * self.advantages.double() * self.scores.vocab_centered_scores.double()
+        return -float(changes[keep].sum()) / int(self.mask.sum())
 
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
@@ -119,11 +120,7 @@ def furthest(tokens: Tokens, control: Control, statistics: ThresholdStatistics, 
     dropped = torch.zeros_like(outside)
     order = distances.argsort(descending=True)[: min(int(count * fraction + 1e-9), int(outside.sum()))]
     dropped[order] = True
-    keep = tokens.mask & ~dropped
-    changes = entropy_contributions(
-        tokens.scores.vocab_centered_scores.double(), tokens.advantages.double(), tokens.ratios.double(), keep
-    )
-    return int(dropped.sum()) / count, float(changes.sum()) / count
+    return int(dropped.sum()) / count, tokens.unit_prediction(tokens.mask & ~dropped)
 
 
 @pytest.mark.parametrize("method", METHODS)
