@@ -11,8 +11,7 @@ from which its sum of c_t about any other means follows:
 Sums of whole bins are exact. The bin in which a share ends contributes its own mean for the part that belongs to the
 share, and a bin's values differ by a factor of BIN_RATIO at most; so the mean of a share is off by less than
 BIN_RATIO - 1 = 9 %, and of shares of many tokens by less than 1 %. With several ranks that holds while the means move
-little from step to step: in the first step the bins lie about each rank's own. c_t whose size lies outside [SMALLEST,
-LARGEST] counts to the nearest bin.
+little from step to step: in the first step the bins lie about each rank's own.
 
 Within groups it is the covariance of whole sequences, by how hard the group was:
 
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from isentrope.statistics.histogram import LogBins
 from isentrope.statistics.moments import Covariance, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
@@ -68,16 +68,9 @@ ADVANTAGE_DISCRIMINATOR = covariance(
 """Of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
 (arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
 
-BINS_PER_OCTAVE = 8
-BIN_RATIO = 2 ** (1 / BINS_PER_OCTAVE)
-"""9 %: the largest by the smallest value of a bin."""
-
-_LOWEST_OCTAVE, _HIGHEST_OCTAVE = -14, 18
-SMALLEST, LARGEST = 2.0**_LOWEST_OCTAVE, 2.0**_HIGHEST_OCTAVE
-"""|c_t| in nats times the advantage's unit."""
-
-_SIDE = (_HIGHEST_OCTAVE - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
-_BINS = 2 * _SIDE + 1
+_BY_SIZE = LogBins(lowest_octave=-14, highest_octave=18)
+"""Of |c_t| in nats times the advantage's unit."""
+_BINS = _BY_SIZE.count
 _SUMS = 4
 """Of each bin: tokens, log p, A, A log p."""
 
@@ -91,10 +84,7 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
         for known, one in zip(tokens.centre or (None, None), own, strict=True)
     )
     products = (logprobs - mean_logprob) * (advantages - mean_advantage)
-    sizes = products.abs()
-    step = (sizes.clamp(min=SMALLEST).log2() - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
-    distance = torch.where(sizes < SMALLEST, 0, step.floor().long().clamp(0, _SIDE - 1) + 1)
-    bins = _SIDE + torch.where(products < 0, -distance, distance)
+    bins = _BY_SIZE.places(products)
     # A token that is not valid has 0 in every row.
     columns = torch.stack([tokens.ones, logprobs, advantages, logprobs * advantages])
     sums = columns.new_zeros(_SUMS, _BINS).scatter_add_(1, bins.expand_as(columns), columns)

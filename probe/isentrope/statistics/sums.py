@@ -183,6 +183,28 @@ def count(
     return Sum(size=1, measure=measure, read=lambda numbers, _: int(numbers[0]), merge=add, metrics=metrics)
 
 
+def totals(
+    kind: Callable[..., T_co],
+    size: int,
+    measure: Callable[[StepTokens], Tensor | Iterable[Tensor]],
+    metrics: Callable[[T_co, StepSums], Metrics] = no_metrics,
+) -> Sum[T_co]:
+    """So many numbers that add up over the ranks, as `kind` takes them."""
+    return Sum(size=size, measure=measure, read=lambda numbers, _: kind(*numbers), merge=None, metrics=metrics)
+
+
+def mean_of(
+    measure: Callable[[StepTokens], Tensor | None], metrics: Callable[[float], Metrics] = lambda mean: {}
+) -> Sum[float | None]:
+    """A mean over all ranks of what `measure` gives as sum and weight; None where no rank has it."""
+    return totals(
+        lambda total, weight: total / weight if weight else None,
+        2,
+        lambda tokens: [tokens.none, tokens.none] if (found := measure(tokens)) is None else found.unbind(),
+        lambda mean, step: {} if mean is None else metrics(mean),
+    )
+
+
 def largest(
     measure: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
 ) -> Sum[float]:

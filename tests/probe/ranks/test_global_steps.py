@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.statistics.covariance import BIN_RATIO
+from isentrope.statistics.histogram import BIN_RATIO
 from isentrope_wire.metrics import COVARIANCE_TOP
 from isentrope_wire.reports import StepReport
 from tests.probe.ranks.gang import one_after_another, run_ranks

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from isentrope.global_step import rank_vector, read_ranks
 from isentrope.scores import TokenScores
-from isentrope.statistics.covariance import ADVANTAGE_LOGPROB, BIN_RATIO, COVARIANCE_BINS, means_from_bins
+from isentrope.statistics.covariance import ADVANTAGE_LOGPROB, COVARIANCE_BINS, means_from_bins
+from isentrope.statistics.histogram import BIN_RATIO
 from isentrope.statistics.moments import Covariance
 from isentrope.statistics.step import step_metrics
 from isentrope.statistics.tokens import TokenBatch
