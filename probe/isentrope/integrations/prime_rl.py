@@ -96,12 +96,11 @@ class _Training:
         """
         self._is_open, self._tokens = True, labels.numel()
         softcap = getattr(head, "softcap", None)
-        self.attachment.hold(
+        scores = self.attachment.score(
             lambda: self.attachment.probe.score_hidden(
                 hidden.detach(), head.weight.detach(), labels, temperature=temperature, softcap=softcap
             )
         )
-        scores = self.attachment.take()
         self._scores = None if scores is None else each_field(scores, _shifted)
 
     def gated(self, inputs: Any) -> Tensor:
