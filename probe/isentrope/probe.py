@@ -32,7 +32,7 @@ from torch import Tensor
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
-from isentrope.distributed import OneRank, RankExchange, ranks_of
+from isentrope.distributed import RankExchange, Ranks, ranks_of
 from isentrope.errors import ConfigurationError, InputError
 from isentrope.global_step import rank_vector
 from isentrope.guard import Guard, Stopwatch
@@ -165,7 +165,7 @@ class Probe:
             )
 
         begun = begin_run(
-            ranks or OneRank(),
+            ranks or Ranks(),
             configure,
             run_id=run_id,
             control=control,
@@ -192,7 +192,7 @@ class Probe:
         self._closing = self._guard.protect("closing a step")
         self._ledger, self._counts = TokenLedger(), counts
         self._basis = SelectionBasis(self.config.threshold_source)
-        self._ranks = RankExchange(ranks or OneRank(), self._basis)
+        self._ranks = RankExchange(ranks or Ranks(), self._basis)
         about = self.config
         self._coupling = None if about.coupling is None else EntropyGradient(about.coupling, about.coupling_every)
         self._unseen = UnseenTokens()
