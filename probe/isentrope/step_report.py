@@ -6,20 +6,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, SupportsFloat
 
-import torch
 from torch import Tensor
 
 from isentrope.config import Coupling
-from isentrope.errors import InputError
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
-from isentrope.scores import TokenScores
 from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
@@ -43,7 +38,7 @@ from isentrope.statistics.step import (
 )
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
-from isentrope.statistics.tokens import THRESHOLD_SOURCES, TokenBatch
+from isentrope.statistics.tokens import THRESHOLD_SOURCES
 from isentrope_wire.control import Control, Method
 from isentrope_wire.dead_knobs import dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
@@ -346,61 +341,3 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         outside_low=outside_low,
         outside_high=outside_high,
     )
-
-
-@contextmanager
-def observing() -> Iterator[None]:
-    """Score inside without gradient; the state of the random generators is restored, so that observing does not change the run."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        yield
-
-
-def entropies_after_update(
-    rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None,
-    batches: Sequence[TokenBatch],
-    recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> list[Tensor]:
-    """Entropies of the step's tokens under the updated policy.
-
-    Args:
-        rescore: scores the same tokens again. None: each batch has its own, or is not measured.
-        batches: of the step.
-        recorded: makes the context of `rescore`, or of the first batch's own.
-
-    Returns:
-        One tensor per batch, of its tokens' shape, in nats; NaN where a batch was not scored again. Without batches, what was
-        scored.
-
-    Raises:
-        InputError: `rescore` returned something else.
-    """
-    # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
-    rescored: Any = []
-    with observing():
-        if rescore is not None:
-            with recorded():
-                rescored = rescore()
-        for batch in batches if rescore is None else ():
-            # One micro-batch: the others' activations are not kept beside its own.
-            with recorded() if batch.rescore and not any(rescored) else nullcontext():
-                rescored.append(batch.rescore and batch.rescore())
-    parts = [rescored] if isinstance(rescored, TokenScores) else rescored
-    if not batches:
-        return [part.entropies for part in parts or ()]
-    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores | None) for part in parts):
-        raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
-    expected = [list(batch.mask.shape) if batch.packing is None else [batch.packing.count] for batch in batches]
-    shapes = [known if part is None else list(part.entropies.shape) for part, known in zip_longest(parts, expected)]
-    if shapes != expected:
-        raise InputError(
-            f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
-        )
-    return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
-
-
-def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:
-    if scores is None:
-        return torch.full_like(batch.scores.entropies, torch.nan)
-    entropies = scores.entropies
-    return entropies if batch.packing is None else batch.packing.rows(entropies)
