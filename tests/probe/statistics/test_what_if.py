@@ -15,7 +15,7 @@ from isentrope.scores import TokenScores, token_scores
 from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.control import Control, Method, Scope
-from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
+from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 from tests.probe.methods.tokens import keep_mask
 
 METHODS = (Method.CLIP_B, Method.CLIP_V)
@@ -81,7 +81,7 @@ def test_at_the_edges_it_is_exactly_what_the_gate_would_have_done(method: Method
     for _ in range(60):
         mu_low, mu_high = draw.choice([*EDGES[:60], None]), draw.choice(EDGES[:60])
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
-        found = what_if(sums, mu_low, mu_high, scope, method)
+        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
         fraction, change = tokens.by_force(control, statistics)
         assert found.clip_fraction == pytest.approx(fraction, abs=1e-12)
         assert found.unit_predicted_change == pytest.approx(change, abs=1e-12)
@@ -98,7 +98,7 @@ def test_between_the_edges_it_lies_within_the_bounds_it_states(method: Method) -
     errors = []
     for _ in range(200):
         mu_low, mu_high, scope = draw.uniform(0, 4), draw.uniform(0, 9), draw.choice(list(Scope))
-        found = what_if(sums, mu_low, mu_high, scope, method)
+        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
         fraction, change = tokens.by_force(control, statistics)
         assert abs(found.clip_fraction - fraction) <= found.clip_fraction_bound + 1e-12
@@ -198,8 +198,8 @@ def test_thresholds_are_counted_from_the_tokens_themselves_where_none_are_given(
 def test_thresholds_counted_from_nothing_clip_nothing() -> None:
     tokens = Tokens(100, seed=8)
     sums = read(tokens.sums(statistics_like(statistics_of(tokens), torch.nan)))
-    assert what_if(sums, 0.0, 0.0, Scope.ALL, Method.CLIP_V).clip_fraction == 0
-    assert what_if(sums, 0.0, 0.0, Scope.ALL, Method.CLIP_B).clip_fraction == 0
+    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_V).at(0.0, 0.0).clip_fraction == 0
+    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_B).at(0.0, 0.0).clip_fraction == 0
 
 
 def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold() -> None:
@@ -208,5 +208,5 @@ def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold()
     control = Control(method="clip_v", mu_low=3.0, mu_high=3.0)
     fraction, _ = tokens.by_force(control, statistics)
     assert fraction > 0.5
-    found = what_if(read(tokens.sums(statistics)), 3.0, 3.0, Scope.ALL, Method.CLIP_V)
+    found = WhatIfCurve(read(tokens.sums(statistics)), Scope.ALL, Method.CLIP_V).at(3.0, 3.0)
     assert found.clip_fraction == pytest.approx(fraction)
