@@ -122,9 +122,6 @@ class Gathered:
     def arrives_within(self, seconds: float) -> bool:
         """Wait for the vectors at most so long: a rank may have died.
 
-        Args:
-            seconds: the longest wait.
-
         Returns:
             Whether they are there.
         """
@@ -359,11 +356,7 @@ class RankExchange:
         return StepStart(self._requested, now, action)
 
     def first_pass(self, sums: Tensor | None) -> None:
-        """Gather the sums of a first pass.
-
-        Args:
-            sums: this rank's; None: it has none.
-        """
+        """Gather the sums of a first pass; None: this rank has none."""
         if sums is None and self.alone:
             return
         gathered = self._ranks.gather(no_threshold_sums(self._ranks.device) if sums is None else sums)
@@ -415,11 +408,7 @@ class RankExchange:
         return messages
 
     def settle(self, seconds: float) -> None:
-        """Wait until the last step's sums have arrived.
-
-        Args:
-            seconds: the longest wait.
-        """
+        """Wait until the last step's sums have arrived."""
         if self._sums is not None:
             self._sums.arrives_within(seconds)
 

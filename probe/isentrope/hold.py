@@ -279,9 +279,6 @@ class HoldController:
     def restore(self, state: object) -> None:
         """Continue from what `state` gave, before the first step.
 
-        Args:
-            state: JSON values.
-
         Raises:
             ValueError: it is something else.
         """

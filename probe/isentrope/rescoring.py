@@ -66,14 +66,7 @@ class Rescoring:
         unseen: Rescore | None,
         optimizer: Optimizer | None,
     ) -> AfterUpdate:
-        """Score again what there is to score.
-
-        Args:
-            batches: of the step.
-            rescore: see `Probe.step`.
-            unseen: see `Probe.step`.
-            optimizer: that made the update.
-        """
+        """Score again what there is to score, as `Probe.step` was given it."""
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
         after = self._own_tokens(rescore, batches, takes_gradient=unseen is None) if has_rescore else None

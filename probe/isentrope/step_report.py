@@ -158,9 +158,6 @@ class ReportBuilder:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` gave; no step may have been closed before.
 
-        Args:
-            state: JSON values.
-
         Raises:
             KeyError, ValueError: it is something else.
         """
@@ -174,9 +171,6 @@ class ReportBuilder:
 
     def report_of(self, closed: ClosedStep) -> Callable[[], StepReport]:
         """Prepare the report of a step.
-
-        Args:
-            closed: the step.
 
         Returns:
             A function that builds the report; called once, later, in the order of the steps.

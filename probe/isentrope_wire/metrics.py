@@ -474,11 +474,7 @@ class EarlyLevel:
     """The first `steps` values."""
 
     def add(self, value: float) -> None:
-        """Pass the next step's value.
-
-        Args:
-            value: finite; an entropy in nats.
-        """
+        """Pass the next step's value, which is finite."""
         if len(self.values) < self.steps:
             self.values.append(value)
 

@@ -207,9 +207,6 @@ class Attachment:
     def score(self, score: Callable[[], TokenScores]) -> TokenScores | None:
         """Score a micro-batch where its logits are, without gradient.
 
-        Args:
-            score: scores it; called at once.
-
         Returns:
             The scores, detached; None where scoring failed.
         """
@@ -219,11 +216,7 @@ class Attachment:
         return None
 
     def hold(self, score: Callable[[], TokenScores]) -> None:
-        """Score a micro-batch where its logits are, and keep the scores for its loss.
-
-        Args:
-            score: as for `score`.
-        """
+        """Score a micro-batch where its logits are, and keep the scores for its loss."""
         if (scores := self.score(score)) is not None:
             self._held.append(scores)
 

@@ -104,9 +104,6 @@ def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> Tra
 def check_supported(args: Any) -> None:
     """Refuse set-ups that can't be observed faithfully.
 
-    Args:
-        args: OpenRLHF's settings.
-
     Raises:
         ConfigurationError: with the reason.
     """

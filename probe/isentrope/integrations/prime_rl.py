@@ -106,9 +106,6 @@ class _Training:
     def gated(self, inputs: Any) -> Tensor:
         """The log-probs of one sample, gated.
 
-        Args:
-            inputs: prime-rl's `LossInputs`.
-
         Returns:
             [tokens of the sample]
         """

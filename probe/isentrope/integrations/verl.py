@@ -107,9 +107,6 @@ def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Prob
 def check_supported(engine: Any) -> None:
     """Refuse set-ups that can't be observed faithfully.
 
-    Args:
-        engine: of verl.
-
     Raises:
         ConfigurationError: with the reason.
     """

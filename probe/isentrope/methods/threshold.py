@@ -61,12 +61,7 @@ def beyond_thresholds(
 
 
 def distance_beyond(control: Control, standardised: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
-    """How far beyond its threshold a score lies, in standard deviations; -inf with no threshold at all.
-
-    Args:
-        control: Has the thresholds.
-        standardised: The centred score, in standard deviations.
-    """
+    """How far beyond its threshold a standardised score lies, in standard deviations; -inf with no threshold at all."""
     none = torch.full_like(standardised, -torch.inf)
     below = none if control.mu_low is None else -control.mu_low - standardised
     above = none if control.mu_high is None else standardised - control.mu_high

@@ -167,13 +167,7 @@ class HeadTiles:
         return self.operands.hidden[rows].to(self.operand_dtype)
 
     def tile(self, rows: slice, columns: slice, weight: Tensor) -> Tensor:
-        """A tile as `rule` reads it, in the reused buffer.
-
-        Args:
-            rows: Slice of the tokens.
-            columns: Slice of the vocabulary.
-            weight: `self.weight(columns)`.
-        """
+        """A tile as `rule` reads it, in the reused buffer; `weight` is that of its columns."""
         operands = self.operands
         hidden = self.hidden(rows)
         shape = (len(hidden), len(weight))

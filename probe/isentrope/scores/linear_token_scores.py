@@ -184,13 +184,7 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
 
 
 def _score_tiles(tiles: HeadTiles, token_ids: Tensor, *, squared: bool) -> RowScores:
-    """Fold every tile into six numbers a token, seven where `squared`.
-
-    Args:
-        tiles: Of the head's logits.
-        token_ids: One per row.
-        squared: As for `Backend.row_moments`.
-    """
+    """Fold every tile into six numbers a token, seven where `squared`."""
     rows = list(tiles.rows())
     moments: list[list[Moments]] = [[] for _ in rows]
     for columns in tiles.columns():

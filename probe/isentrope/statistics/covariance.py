@@ -284,10 +284,6 @@ def _by_group(sequences: Float64[Tensor, "fields sequences"], most: int) -> Floa
     """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids.
 
     All shapes are known beforehand, the number of groups is not: it stays on the device.
-
-    Args:
-        sequences: Those of `_sequences`.
-        most: How many groups are described.
     """
     # A sequence that does not count comes last, whatever its group, and adds nothing.
     sequences = torch.where(sequences[1] > 0, sequences, torch.inf)

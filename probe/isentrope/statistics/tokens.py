@@ -377,11 +377,7 @@ class StepTokens:
         return self._values[self._row[first] : self._row[last] + 1]
 
     def of(self, chosen: Int[Tensor, " chosen"]) -> dict[str, Float64[Tensor, " chosen"]]:
-        """The rows of some tokens alone, by name.
-
-        Args:
-            chosen: Which columns.
-        """
+        """The rows of some tokens alone, by name."""
         rows = self._values.index_select(1, chosen).unbind()
         return {name: rows[row] for name, row in self._row.items()}
 
