@@ -308,11 +308,6 @@ class RankExchange:
     """
 
     def __init__(self, ranks: Ranks, basis: SelectionBasis) -> None:
-        """
-        Args:
-            ranks: of the run.
-            basis: takes the threshold sums and the means of all ranks.
-        """
         self._ranks = ranks
         self._basis = basis
         self.alone = ranks.size == 1

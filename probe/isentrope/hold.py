@@ -287,9 +287,6 @@ class HoldController:
     def decide(self, active: ControlSnapshot) -> Action | None:
         """Decide about the next step from the numbers that have arrived.
 
-        Args:
-            active: the control that is expected to be active in it.
-
         Returns:
             The decision; None when no entropy is to be held.
         """

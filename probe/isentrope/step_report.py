@@ -136,11 +136,7 @@ class ReportBuilder:
         """Number of the newest report that was built, by the writer thread."""
 
     def state(self, wait_seconds: float) -> dict[str, Any]:
-        """What was learnt from the reports so far, as JSON values: for a checkpoint.
-
-        Args:
-            wait_seconds: the longest wait for the report of the last step.
-        """
+        """What was learnt from the reports so far, as JSON values: for a checkpoint."""
         end = time.monotonic() + wait_seconds
         while self._built < self._closed and time.monotonic() < end:
             time.sleep(0.005)

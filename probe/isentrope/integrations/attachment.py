@@ -91,10 +91,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 def refuse(framework: str, reasons: Iterable[str]) -> None:
     """Refuse a set-up that can't be observed.
 
-    Args:
-        framework: what can't be attached to.
-        reasons: why not, in sentences; none where it can.
-
     Raises:
         ConfigurationError: with the first reason.
     """
@@ -141,10 +137,6 @@ def wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
 def switched_on(variable: str, *, by_default: bool = False) -> bool:
     """Whether an environment variable says yes.
 
-    Args:
-        variable: its name.
-        by_default: the answer where it is not set.
-
     Raises:
         ConfigurationError: it is set to something else than yes or no.
     """
@@ -172,12 +164,7 @@ def in_worker(
 
 
 def prompt_groups(prompts: Iterable[object], device: torch.device) -> Tensor:
-    """A number for the prompt of each sequence, [batch], the same on all ranks.
-
-    Args:
-        prompts: of each sequence, its text or another name.
-        device: where the numbers go.
-    """
+    """A number for the prompt of each sequence, [batch], the same on all ranks."""
     return torch.tensor([zlib.crc32(str(prompt).encode()) for prompt in prompts], device=device)
 
 

@@ -144,11 +144,7 @@ class _Training:
         wrap(saving, SAVE, self._save)
 
     def continue_from_checkpoint(self, rollout_id: int) -> None:
-        """Continue from the state in the checkpoint that Megatron has loaded; on all ranks.
-
-        Args:
-            rollout_id: of the rollout that comes after it.
-        """
+        """Continue from the state in the checkpoint that Megatron has loaded; on all ranks."""
         loaded = getattr(self._args, "load", None)
         # slime sets `finetune` where it takes weights alone, as for the first start.
         if loaded and not getattr(self._args, "finetune", False):

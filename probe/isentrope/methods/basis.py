@@ -144,11 +144,7 @@ class SelectionBasis:
         return "micro_batch" if own else "previous_step", centres, cutoff
 
     def known(self, first_call: bool) -> tuple[str, ThresholdStatistics | None]:
-        """The source that thresholds are counted from now; no statistics when it is each micro-batch itself.
-
-        Args:
-            first_call: Whether they are those of the step's first micro-batch.
-        """
+        """The source that thresholds are counted from now; no statistics when it is each micro-batch itself."""
         if self._wanted in ("auto", "first_pass"):
             statistics = self._first_pass.get()
             if statistics is not None:
@@ -189,12 +185,7 @@ class SelectionBasis:
         }
 
     def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Continue from a `state`; no step may have closed before.
-
-        Args:
-            shared: That of rank 0.
-            own: That of this rank, whose cutoff counts here.
-        """
+        """Continue from rank 0's `state`, with the cutoff of this rank's own; no step may have closed before."""
         for source, latest in (("first_pass", self._first_pass), ("previous_step", self._previous_step)):
             latest.value = None if shared[source] is None else ThresholdStatistics.of_plain(shared[source])
         self._one_call = bool(shared["one_call"])

@@ -136,14 +136,7 @@ _MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def token_draw(seed: int, step: int, rank: int, positions: Int[Tensor, "*tokens"]) -> Float64[Tensor, "*tokens"]:
-    """Uniform in [0, 1), one per position.
-
-    Args:
-        seed: Of the control.
-        step: The step's number.
-        rank: This rank.
-        positions: Of the tokens within the step on this rank.
-    """
+    """Uniform in [0, 1), one per position of a token within the step on this rank."""
     key = 0
     for number in (seed, step, rank):
         key = _mixed((key + number + 1) * _ODD % _WORD)

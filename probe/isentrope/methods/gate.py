@@ -32,14 +32,7 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
 
 
 def select_tokens(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
-    """Apply the control's method, then its ratio clip where it has one, then its denominator.
-
-    Args:
-        control: With a method in `INTERVENTIONS`.
-        tokens: Those of one `gate` call.
-        centres: What the method counts from.
-        cutoff: That of `INTERVENTIONS[control.method]`, over the tokens it counts from.
-    """
+    """Apply the control's method, then its ratio clip where it has one, then its denominator."""
     return _completed(INTERVENTIONS[control.method].select(control, tokens, centres, cutoff), control, tokens)
 
 

@@ -331,12 +331,7 @@ class Epochs:
 
 
 def likely_cause(step: StepSums, *, learnt: bool) -> str:
-    """What makes tokens and logits not belong together, in words; empty where nothing in the step suggests one.
-
-    Args:
-        step: One with tokens.
-        learnt: Whether the policy may have learnt from these tokens.
-    """
+    """What makes tokens and logits not belong together, in words; empty where nothing in the step suggests one."""
     evidence, sampler, tokens = step[EVIDENCE], step[SAMPLER], step.tokens
     if evidence.outside > 0.01 * tokens:
         return (

@@ -161,11 +161,7 @@ class Layout:
         return StepSums({one: value(one) for one in self.sums}, ranks)
 
     def columns(self, rows: Tensor, *sums: Sum[Any]) -> Tensor:
-        """The numbers of some sums on each rank, still on the device.
-
-        Args:
-            rows: The vectors of all ranks, one a row.
-        """
+        """The numbers of some sums on each rank, still on the device."""
         return torch.cat([rows[:, self.place[one]] for one in sums], dim=1)
 
 
