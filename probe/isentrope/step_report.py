@@ -240,6 +240,26 @@ class ReportBuilder:
         self._log_alerts(report)
         return report
 
+    def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
+        scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
+        if epoch := self._epochs.step(sums[TOKEN_HASH]):
+            scalars[TOKEN_EPOCH] = float(epoch)
+        unit = unit_prediction(sums)
+        if unit is not None:
+            rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
+            with self._lock:
+                prediction = self._calibration.step(
+                    unit,
+                    scalars.get(ENTROPY_UNSEEN_CHANGE if closed.has_unseen else ENTROPY_OBSERVED_CHANGE),
+                    closed.momentum or Momentum(),
+                    rate * sums[ENTROPIES].mean,
+                    1.0 if closed.clip_factor is None else float(closed.clip_factor),
+                    coupled=sums[COUPLED_PREDICTION],
+                    is_part=closed.coupling == "last_block",
+                )
+            scalars |= calibration_scalars(prediction)
+        return scalars
+
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
         """The step of all ranks; None when a rank is gone, for the sums of the others are not those of the step."""
         try:
@@ -266,26 +286,6 @@ class ReportBuilder:
         if not self._warned:
             self._warned = True
             logger.warning(message, detail)
-
-    def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
-        scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
-        if epoch := self._epochs.step(sums[TOKEN_HASH]):
-            scalars[TOKEN_EPOCH] = float(epoch)
-        unit = unit_prediction(sums)
-        if unit is not None:
-            rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
-            with self._lock:
-                prediction = self._calibration.step(
-                    unit,
-                    scalars.get(ENTROPY_UNSEEN_CHANGE if closed.has_unseen else ENTROPY_OBSERVED_CHANGE),
-                    closed.momentum or Momentum(),
-                    rate * sums[ENTROPIES].mean,
-                    1.0 if closed.clip_factor is None else float(closed.clip_factor),
-                    coupled=sums[COUPLED_PREDICTION],
-                    is_part=closed.coupling == "last_block",
-                )
-            scalars |= calibration_scalars(prediction)
-        return scalars
 
 
 def _health(together: GlobalStep) -> dict[str, float]:

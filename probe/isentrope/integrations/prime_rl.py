@@ -64,13 +64,9 @@ def _loss_of(name: str, settings: tuple[tuple[str, Any], ...]) -> Callable[[Any]
         function, config = LOSSES[name]
         known = getattr(importlib.import_module("prime_rl.configs.trainer"), config)(**dict(settings))
         own = getattr(importlib.import_module("prime_rl.trainer.rl.loss"), function)
-        return functools.partial(_called, own, known)
+        return lambda inputs: own(inputs, known)
     module, _, function = name.rpartition(".")
     return functools.partial(getattr(importlib.import_module(module), function), **dict(settings))
-
-
-def _called(function: Callable[[Any, Any], Any], config: object, inputs: Any) -> Any:
-    return function(inputs, config)
 
 
 class _Training:
