@@ -58,7 +58,6 @@ from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
 from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
-from isentrope.rescoring import Rescore, Rescoring
 from isentrope.scores import TokenScores, each_field, linear_token_scores, sharded_token_scores, token_scores
 from isentrope.scores.layouts import Packing, laid_out
 from isentrope.scores.linear_heads import AdaptedWeight
@@ -67,6 +66,7 @@ from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.contributions import REWARD
 from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
+from isentrope.statistics.rescoring import Rescore, Rescoring
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder
