@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from isentrope_wire.errors import ConfigurationError
@@ -394,11 +395,11 @@ class Control(ControlFields):
         self._check_parameters()
 
     def _check_parameters(self) -> None:
-        if self.method == Method.CLIP_COV and self.number("omega_low") >= self.number("omega_high"):
-            raise ConfigurationError(
-                f"parameters.omega_low must lie below omega_high, got {self.value('omega_low')} and "
-                f"{self.value('omega_high')}: no token's covariance lies between them."
-            )
+        for low, high in pairwise(self.method.rising):
+            if self.number(low) >= self.number(high):
+                raise ConfigurationError(
+                    f"parameters.{low} must lie below {high}, got {self.value(low)} and {self.value(high)}."
+                )
         if self.method.positive_only and self.scope == Scope.NEGATIVE:
             raise ConfigurationError(
                 f"{self.method} acts on positive samples, with scope negative it would do nothing. "

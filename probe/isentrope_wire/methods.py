@@ -139,23 +139,13 @@ class Method(str):
     """One row: the name of a method, and what is known of it. A probe's capabilities name those it can carry out."""
 
     __slots__ = (
-        "bounds", "dead", "does", "histogram", "implementation", "label", "parameters", "positive_only", "presets", "source",
-        "thresholds",
+        "bounds", "dead", "does", "histogram", "implementation", "label", "parameters", "positive_only", "presets", "rising",
+        "source", "thresholds",
     )  # fmt: skip
 
     NONE: ClassVar[Method]
     CLIP_B: ClassVar[Method]
     CLIP_V: ClassVar[Method]
-    CLIP_COV: ClassVar[Method]
-    KL_COV: ClassVar[Method]
-    SCORE_SIGN: ClassVar[Method]
-    TOP_ENTROPY: ClassVar[Method]
-    UNLIKELY: ClassVar[Method]
-    RANK_REWARD: ClassVar[Method]
-    POSITIVE_ADVANTAGE: ClassVar[Method]
-    STEER: ClassVar[Method]
-    RATIO_CLIP: ClassVar[Method]
-    ENTROPY_RATIO_CLIP: ClassVar[Method]
 
     label: str
     """For a person."""
@@ -171,6 +161,8 @@ class Method(str):
     """Whether it acts on tokens with A > 0 alone."""
     parameters: Mapping[str, Parameter]
     """What it can be given beside thresholds and scope, by name."""
+    rising: tuple[str, ...]
+    """Parameters each of which must lie below the next."""
     presets: Mapping[str, Mapping[str, object]]
     """By name: what a control that names the preset means where it says nothing itself."""
     histogram: str
@@ -200,6 +192,7 @@ def method(
     dead: Dead = _never,
     positive_only: bool = False,
     parameters: tuple[Parameter, ...] = (),
+    rising: tuple[str, ...] = (),
     presets: Mapping[str, Mapping[str, object]] | None = None,
     rows: dict[str, Method] = METHODS,
 ) -> Method:
@@ -215,7 +208,7 @@ def method(
     row.thresholds, row.histogram, row.bounds = thresholds, histogram, bounds
     row.dead, row.positive_only = dead, positive_only
     row.parameters = {parameter.name: parameter for parameter in parameters}
-    row.presets = presets or {}
+    row.rising, row.presets = rising, presets or {}
     return row
 
 
@@ -395,13 +388,14 @@ Method.CLIP_V = method(
         },
     },
 )
-Method.CLIP_COV = method(
+method(
     "clip_cov",
     label="Clip-Cov",
     does="drops a random share of the tokens whose covariance of log p and A lies within bounds",
     source="arXiv:2505.22617, eq. 11-12",
     implementation="covariance.CLIP_COV",
     dead=_clip_cov_dead,
+    rising=("omega_low", "omega_high"),
     parameters=(
         Parameter(
             name="ratio",
@@ -432,7 +426,7 @@ Method.CLIP_COV = method(
     # The defaults of verl's `clip_cov`, which are those of the authors' scripts.
     presets={"verl": {"parameters": {"ratio": 2e-4, "omega_low": 1.0, "omega_high": 5.0}}},
 )
-Method.KL_COV = method(
+method(
     "kl_cov",
     label="KL-Cov",
     does="adds a KL penalty on the share of tokens with the largest covariance",
@@ -468,7 +462,7 @@ Method.KL_COV = method(
     # The defaults of verl's `kl_cov`. The authors' scripts have beta 1, and k 2e-3 for 7B and 2e-4 for 32B.
     presets={"verl": {"parameters": {"k": 2e-4, "beta": 0.1, "estimator": "abs"}}},
 )
-Method.SCORE_SIGN = method(
+method(
     "score_sign",
     label="Score sign",
     does="keeps or drops the tokens with S* above or below 0",
@@ -490,7 +484,7 @@ Method.SCORE_SIGN = method(
         *_COMMON,
     ),
 )
-Method.TOP_ENTROPY = method(
+method(
     "top_entropy",
     label="Top entropy",
     does="keeps the share of tokens with the largest entropy",
@@ -508,7 +502,7 @@ Method.TOP_ENTROPY = method(
         *_COMMON,
     ),
 )
-Method.UNLIKELY = method(
+method(
     "unlikely",
     label="Unlikely",
     does="weighs improbable tokens of positive samples up",
@@ -534,7 +528,7 @@ Method.UNLIKELY = method(
         *_COMMON,
     ),
 )
-Method.RANK_REWARD = method(
+method(
     "rank_reward",
     label="Rank reward",
     does="lowers the reward of likely correct answers of a group",
@@ -559,7 +553,7 @@ Method.RANK_REWARD = method(
         *_COMMON,
     ),
 )
-Method.POSITIVE_ADVANTAGE = method(
+method(
     "positive_advantage",
     label="Positive-advantage weight",
     does="weighs all tokens with A > 0 down",
@@ -578,7 +572,7 @@ Method.POSITIVE_ADVANTAGE = method(
         *_COMMON,
     ),
 )
-Method.STEER = method(
+method(
     "steer",
     label="STEER",
     does="weighs tokens down by how much their update is estimated to change the entropy",
@@ -604,7 +598,7 @@ Method.STEER = method(
         *_COMMON,
     ),
 )
-Method.RATIO_CLIP = method(
+method(
     "ratio_clip",
     label="Ratio clip",
     does="PPO's clip with bounds of its own on either side",
@@ -630,7 +624,7 @@ Method.RATIO_CLIP = method(
         _DENOMINATOR,
     ),
 )
-Method.ENTROPY_RATIO_CLIP = method(
+method(
     "entropy_ratio_clip",
     label="Entropy-ratio clip (ERC)",
     does="keeps it while 1 − β_low < H / H_old < 1 + β_high",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from isentrope_wire import codec
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.errors import CodecError
+from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import (
@@ -158,7 +159,7 @@ def test_slider_positions_are_rising_edges() -> None:
 
 def test_step_without_answer_is_refused() -> None:
     with pytest.raises(WhatIfError, match="clip_cov"):
-        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_COV)
+        WhatIfCurve(SUMS, Scope.ALL, METHODS["clip_cov"])
     with pytest.raises(WhatIfError):
         WhatIfCurve(WhatIfSums(tokens=0, change_sum=0.0), Scope.ALL, Method.CLIP_V)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, Intervention, Selection
-from isentrope.methods.masks import outside_ratios
+from isentrope.methods.masks import RATIO_CLIP, outside_ratios
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from isentrope_wire.methods import METHODS, Method
@@ -39,7 +39,7 @@ def select_tokens(control: Control, tokens: TokenBatch, centres: Centres, cutoff
 def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selection:
     factors = own.factors
     bounds = (control.value("epsilon_low"), control.value("epsilon_high"))
-    if control.method != Method.RATIO_CLIP and bounds != (None, None):
+    if INTERVENTIONS[control.method] is not RATIO_CLIP and bounds != (None, None):
         factors = factors * ~outside_ratios(control, tokens)
     if control.value("denominator") == "shrink":
         factors = with_shrunken_denominator(factors, tokens.mask)
