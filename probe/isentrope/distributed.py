@@ -3,7 +3,7 @@
 torch.distributed is torch itself and not another trainer's library, so this file lies beside `probe.py` and not in
 `integrations/`. A process on its own never touches it.
 
-- `Ranks`, `OneRank`, `ManyRanks`: the collectives of a process group
+- `Ranks`, `ManyRanks`: the collectives of a process on its own, and of a process group
 - `RankExchange`: what the ranks exchange once a step
 
 Sums are gathered, not reduced: centred sums can't be added up, their exact merge needs every rank's own; gathering does
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -122,9 +122,6 @@ class Gathered:
     def arrives_within(self, seconds: float) -> bool:
         """Wait for the vectors at most so long: a rank may have died.
 
-        Args:
-            seconds: the longest wait.
-
         Returns:
             Whether they are there.
         """
@@ -139,45 +136,29 @@ class Gathered:
         return (self._work is None or self._work.is_completed()) and (self._copy is None or self._copy.arrived())
 
 
-class Ranks(Protocol):
-    """The ranks that make the steps of a run together. Every rank calls each method, in the same order."""
-
-    rank: int
-    size: int
-    device: torch.device | None
-    """Where vectors to be gathered must lie; None: anywhere."""
-
-    def gather(self, vector: Tensor) -> Gathered:
-        """Start an all-gather of one vector, of the same length on all ranks."""
-        ...
-
-    def gather_objects(self, mine: _T) -> list[_T]:
-        """Wait for every rank's object, in the ranks' order. For the start of a run."""
-        ...
-
-    def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
-        """Start a broadcast of rank 0's message of `size` bytes; the function returned waits for it."""
-        ...
-
-
-class OneRank:
-    """A process on its own."""
+class Ranks:
+    """The ranks that make the steps of a run together; here a process on its own. Every rank calls each method, in the same
+    order."""
 
     rank = 0
     size = 1
     device: torch.device | None = None
+    """Where vectors to be gathered must lie; None: anywhere."""
 
     def gather(self, vector: Tensor) -> Gathered:
+        """Start an all-gather of one vector, of the same length on all ranks."""
         return Gathered(vector.unsqueeze(0))
 
     def gather_objects(self, mine: _T) -> list[_T]:
+        """Wait for every rank's object, in the ranks' order. For the start of a run."""
         return [mine]
 
     def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
+        """Start a broadcast of rank 0's message of `size` bytes; the function returned waits for it."""
         return lambda: message
 
 
-class ManyRanks:
+class ManyRanks(Ranks):
     """The members of a torch.distributed group.
 
     Tensors on an accelerator travel over the training's own group: a second communicator would cost device memory, and
@@ -193,7 +174,7 @@ class ManyRanks:
         known = _known(group)
         self.rank = dist.get_rank(known)
         self.size = dist.get_world_size(known)
-        self.device: torch.device | None = _device_of(known)
+        self.device = _device_of(known)
         members = dist.get_process_group_ranks(known)
         self._first = members[0]
         self._group = group
@@ -238,7 +219,7 @@ def ranks_of(group: ProcessGroup | None) -> Ranks | None:
     """The ranks this process trains with: of `group`, else of the default one; None where there is no process group."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
-    return ManyRanks(group) if dist.get_world_size(_known(group)) > 1 else OneRank()
+    return ManyRanks(group) if dist.get_world_size(_known(group)) > 1 else Ranks()
 
 
 def _known(group: ProcessGroup | None) -> ProcessGroup | None:
@@ -327,11 +308,6 @@ class RankExchange:
     """
 
     def __init__(self, ranks: Ranks, basis: SelectionBasis) -> None:
-        """
-        Args:
-            ranks: of the run.
-            basis: takes the threshold sums and the means of all ranks.
-        """
         self._ranks = ranks
         self._basis = basis
         self.alone = ranks.size == 1
@@ -375,11 +351,7 @@ class RankExchange:
         return StepStart(self._requested, now, action)
 
     def first_pass(self, sums: Tensor | None) -> None:
-        """Gather the sums of a first pass.
-
-        Args:
-            sums: this rank's; None: it has none.
-        """
+        """Gather the sums of a first pass; None: this rank has none."""
         if sums is None and self.alone:
             return
         gathered = self._ranks.gather(no_threshold_sums(self._ranks.device) if sums is None else sums)
@@ -431,11 +403,7 @@ class RankExchange:
         return messages
 
     def settle(self, seconds: float) -> None:
-        """Wait until the last step's sums have arrived.
-
-        Args:
-            seconds: the longest wait.
-        """
+        """Wait until the last step's sums have arrived."""
         if self._sums is not None:
             self._sums.arrives_within(seconds)
 

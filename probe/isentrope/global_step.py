@@ -132,18 +132,10 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
 
 
 def threshold_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 6"]:
-    """What `ThresholdStatistics.of_sums` merges: the moments of S* and S_c on each rank, on the device.
-
-    Args:
-        rows: The vectors of all ranks.
-    """
+    """What `ThresholdStatistics.of_sums` merges: the moments of S* and S_c on each rank, on the device."""
     return LAYOUT.columns(rows, DISCRIMINATOR, VOCAB_CENTERED)
 
 
 def centre_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 4"]:
-    """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank, on the device.
-
-    Args:
-        rows: The vectors of all ranks.
-    """
+    """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank, on the device."""
     return LAYOUT.columns(rows, ADVANTAGE_LOGPROB)

@@ -66,12 +66,10 @@ class Effect:
     by least squares with weights that halve every HALF_LIFE steps. The calibration's gain (`statistics/calibration.py`)
     has no b and can't be used to steer: a held entropy is constant because g x makes up for b, a line through the origin
     reads that as a gain near 0, and a controller that trusts half the gain corrects twice as much, until the entropy
-    oscillates. In a held run of the reference trainer the line through the origin fell from 2.0 to 0.95 within 190
-    steps, while a free fit of ten steps' effects summed to 1.9 to 2.3 throughout.
+    oscillates.
 
     gamma is smaller than the optimiser's beta_1 because an update older than a few steps changes the entropy of today's
-    tokens less than momentum predicts: on three stretches of that run gamma = beta_1^2 explained 0.39, 0.34 and 0.47 of
-    the variance, beta_1 itself 0.26, 0.38 and 0.50, and on the run that oscillated 0.40 and 0.55 against 0.30 and 0.42.
+    tokens less than momentum predicts.
     """
 
     _average: float = 0.0
@@ -157,15 +155,13 @@ class EntropyEstimator:
     is under way already; and it makes up for b, without which the entropy would stay beside its target.
 
     The observed change is of the very tokens that the update learned from, and those lose more entropy than the next
-    step's do: in runs of the reference trainer held at a quarter of the start, 0.0005 to 0.001 nats more per step, with
-    which the entropy came to rest 5 % above its target. So what the observed changes miss is learnt from the steps' own
-    means, slowly and within bounds:
+    step's do. So what the observed changes miss is learnt from the steps' own means, slowly and within bounds:
 
         H_t = H_(t-1) + NEWEST_WEIGHT e_t + dH_t + c_t,   c_t = c_(t-1) + MISSED_WEIGHT e_t,   e_t: mean entropy - H_(t-1)
         |c_t| <= LARGEST_MISSED H_(t-1)
 
-    Without the bound c kept what a steep fall had missed, three times as much, and held the entropy 3 % too low for a
-    hundred steps after. Feed it one step at a time, in order.
+    Without the bound c would keep what a steep fall missed, and hold the entropy too low long after. Feed it one step at a
+    time, in order.
     """
 
     _expected: float | None = None
@@ -283,9 +279,6 @@ class HoldController:
     def restore(self, state: object) -> None:
         """Continue from what `state` gave, before the first step.
 
-        Args:
-            state: JSON values.
-
         Raises:
             ValueError: it is something else.
         """
@@ -293,9 +286,6 @@ class HoldController:
 
     def decide(self, active: ControlSnapshot) -> Action | None:
         """Decide about the next step from the numbers that have arrived.
-
-        Args:
-            active: the control that is expected to be active in it.
 
         Returns:
             The decision; None when no entropy is to be held.

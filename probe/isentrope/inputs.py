@@ -23,7 +23,7 @@ from torch import Tensor
 
 from isentrope.errors import InputError
 from isentrope.scores import TokenScores
-from isentrope.scores.token_scores import check_not_nested, check_temperature
+from isentrope.scores.token_scores import check_not_nested, check_temperatures
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -52,7 +52,8 @@ def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) ->
                 "with the mask."
             )
     if first:
-        check_temperature(scores.temperature, scores.logprobs, wait_for_device=True)
+        if isinstance(scores.temperature, Tensor) and scores.temperature.device.type != "cpu":
+            check_temperatures(scores.temperature)
         check_first_values(scores)
 
 

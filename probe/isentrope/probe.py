@@ -20,8 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -32,7 +31,7 @@ from torch import Tensor
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
-from isentrope.distributed import OneRank, RankExchange, ranks_of
+from isentrope.distributed import RankExchange, Ranks, ranks_of
 from isentrope.errors import ConfigurationError, InputError
 from isentrope.global_step import rank_vector
 from isentrope.guard import Guard, Stopwatch
@@ -56,7 +55,7 @@ from isentrope.inputs import (
     valid_mask,
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of, transport_of
-from isentrope.methods.base import GatedTokens
+from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
 from isentrope.scores import TokenScores, each_field, linear_token_scores, sharded_token_scores, token_scores
@@ -65,11 +64,12 @@ from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.contributions import REWARD
-from isentrope.statistics.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
+from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
+from isentrope.statistics.rescoring import Rescore, Rescoring
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
-from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update, observing
+from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RescoredTokens = TokenScores | Sequence[TokenScores]
 FLOAT = {float}
 T = TypeVar("T")
 MOST_KNOWN_NAMES = 10_000
@@ -165,7 +164,7 @@ class Probe:
             )
 
         begun = begin_run(
-            ranks or OneRank(),
+            ranks or Ranks(),
             configure,
             run_id=run_id,
             control=control,
@@ -192,10 +191,10 @@ class Probe:
         self._closing = self._guard.protect("closing a step")
         self._ledger, self._counts = TokenLedger(), counts
         self._basis = SelectionBasis(self.config.threshold_source)
-        self._ranks = RankExchange(ranks or OneRank(), self._basis)
+        self._ranks = RankExchange(ranks or Ranks(), self._basis)
         about = self.config
-        self._coupling = None if about.coupling is None else EntropyGradient(about.coupling, about.coupling_every)
-        self._unseen = UnseenTokens()
+        entropy_gradient = None if about.coupling is None else EntropyGradient(about.coupling, about.coupling_every)
+        self._rescoring = Rescoring(entropy_gradient, self._guard, self._stopwatch, self._warn_once)
         self._logged: dict[str, float | Tensor] = {}
         self._known_names: set[str] = set()
         self._process = os.getpid()
@@ -470,7 +469,6 @@ class Probe:
                 kept,
                 advantages,
                 mask,
-                mask,
                 next((difference.exp() for difference in differences.values()), None),
                 differences=differences | of_reference,
                 completions=self._optional("completions", lambda: completions_of(completions, logprobs, (REWARD,)))
@@ -485,6 +483,9 @@ class Probe:
                 ),
                 rescore=rescore,
                 packing=packing,
+                step=self._control.next_step,
+                rank=self.config.rank,
+                first_position=self._ledger.tokens,
             )
             if self._hold.control.method == Method.NONE:
                 self._ledger.add(batch)
@@ -518,9 +519,9 @@ class Probe:
         self,
         step: int,
         optimizer: Optimizer | None = None,
-        rescore: Callable[[], RescoredTokens] | None = None,
+        rescore: Rescore | None = None,
         *,
-        unseen: Callable[[], RescoredTokens] | None = None,
+        unseen: Rescore | None = None,
         learning_rates: LearningRates | None = None,
         loss_scale: float | Tensor = 1.0,
         clip_factor: float | Tensor | None = None,
@@ -659,20 +660,12 @@ class Probe:
         Returns:
             The factors of its tokens' gradients, and those of a method that decides again in backward.
         """
-        tokens = GatedTokens(
-            batch.scores,
-            batch.advantages,
-            batch.mask,
-            batch.importance_ratios,
-            old_entropies=batch.old_entropies,
-            group_ids=batch.group_ids,
-            step=self._control.next_step,
-            rank=self.config.rank,
-            first_position=self._ledger.tokens,
-        )
-        source, selection = self._basis.select(self._hold.control, tokens)
-        batch = replace(batch, threshold_source=source)
-        self._ledger.add(batch.decided(selection.factors, selection.selected))
+        source, selection = self._basis.select(self._hold.control, batch)
+
+        def decided(one: Selection) -> TokenBatch:
+            return replace(batch, gradient_factors=one.factors, selected=one.selected, threshold_source=source)
+
+        self._ledger.add(decided(selection))
         packing = batch.packing
         factors = selection.factors if packing is None else packing.tokens(selection.factors)
         again = selection.in_backward
@@ -684,7 +677,7 @@ class Probe:
             with self._guard.protect("selecting by the loss's gradient", self._stopwatch):
                 decision = again(gradient if packing is None else packing.rows(gradient))
                 if place >= 0:
-                    batches[place] = batch.decided(decision.factors, decision.selected)
+                    batches[place] = decided(decision)
                 return decision.factors if packing is None else packing.tokens(decision.factors)
             return None
 
@@ -739,84 +732,28 @@ class Probe:
         self,
         step: int,
         batches: Sequence[TokenBatch],
-        rescore: Callable[[], RescoredTokens] | None,
-        unseen: Callable[[], RescoredTokens] | None,
+        rescore: Rescore | None,
+        unseen: Rescore | None,
         optimizer: Optimizer | None,
         loss_scale: float | Tensor,
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
-        coupled = self._coupled(lambda coupling: coupling.change(optimizer))
-        has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
-        after = self._rescored(rescore, batches, takes_gradient=unseen is None) if has_rescore else None
-        unseen_change = None if unseen is None else self._unseen_change(unseen)
+        after = self._rescoring.measure(batches, rescore, unseen, optimizer)
         source, thresholds = self._basis.known(first_call=len(batches) == 1)
         sums = rank_vector(
             step,
             self._guard.failures,
             batches if self._counts else (),
-            after if self._counts else None,
+            after.entropies if self._counts else None,
             self._ranks.device,
             thresholds,
             centre=None if self._ranks.alone else self._basis.means(),
             loss_scale=loss_scale,
-            unseen=unseen_change,
-            coupled=coupled,
+            unseen=after.unseen,
+            coupled=after.coupled,
         )
         self._basis.step_closed(self._hold.control, batches, alone=self._ranks.alone)
         return source, sums
-
-    def _rescored(
-        self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch], *, takes_gradient: bool
-    ) -> Sequence[Tensor] | None:
-        """Entropies after the update; of them the gradient for the next prediction, where no unseen tokens give it."""
-        coupling = self._due() if takes_gradient else None
-        with self._scoring_again("re-scoring a step"):
-            after = entropies_after_update(rescore, batches, nullcontext if coupling is None else coupling.recorded)
-            if coupling is not None:
-                # A rank without tokens takes part in the backward pass of a model that the ranks share.
-                masks = [batch.mask for batch in batches] or [one.isfinite() for one in after]
-                mean = mean_entropy(after, masks)
-                self._coupled(lambda due: due.learn(mean, OWN_WEIGHT))
-            return [one.detach() for one in after]
-        return None
-
-    def _unseen_change(self, unseen: Callable[[], RescoredTokens]) -> Tensor | None:
-        """See `UnseenTokens.change`; the gradient for the next prediction is of the newest ones."""
-        coupling = self._due()
-        with self._scoring_again("scoring unseen tokens"):
-            with observing(), nullcontext() if coupling is None else coupling.recorded():
-                scored = scores_in(unseen())
-            if scored and coupling is not None:
-                mean = mean_entropy([scored[-1].entropies], [torch.ones_like(scored[-1].logprobs, dtype=torch.bool)])
-                self._coupled(lambda due: due.learn(mean, 1.0))
-            return self._unseen.change(scored)
-        return None
-
-    def _due(self) -> EntropyGradient | None:
-        """What takes a gradient in this step, if anything does."""
-        return self._coupling if self._coupling is not None and self._coupling.is_due else None
-
-    def _coupled(self, work: Callable[[EntropyGradient], T]) -> T | None:
-        """Do a part of the coupled prediction; what can't be done ends it, and the theory's prediction goes on."""
-        if self._coupling is not None:
-            try:
-                return work(self._coupling)
-            # A lack of memory, too: what is observed must not be lost with it.
-            except (ConfigurationError, RuntimeError) as error:
-                self._coupling = None
-                self._warn_once("coupling", f"No coupled prediction from here on, the theory's goes on: {error}")
-        return None
-
-    @contextmanager
-    def _scoring_again(self, what: str) -> Iterator[None]:
-        """Another forward pass of the model is not the probe's own time, also where this probe scored it; `step` counts it,
-        so it is taken off."""
-        started, seconds = time.perf_counter(), self._stopwatch.seconds
-        with self._guard.protect(what):
-            yield
-        took = time.perf_counter() - started
-        self._logged[PROBE_RESCORE_SECONDS] = took + float(self._logged.get(PROBE_RESCORE_SECONDS, 0.0))
-        self._stopwatch.seconds = seconds - took
 
     def _report(
         self,
@@ -834,6 +771,9 @@ class Probe:
         if self._guard.failures:
             self._logged[PROBE_FAILURES] = float(self._guard.failures)
         self._logged[PROBE_SECONDS] = self._stopwatch.seconds
+        if self._rescoring.seconds:
+            self._logged[PROBE_RESCORE_SECONDS] = self._rescoring.seconds
+            self._rescoring.seconds = 0.0
         self._logged |= self._trackers.scalars()
         build = self._reports.report_of(
             ClosedStep(

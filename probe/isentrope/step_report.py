@@ -6,20 +6,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, SupportsFloat
 
-import torch
 from torch import Tensor
 
 from isentrope.config import Coupling
-from isentrope.errors import InputError
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
-from isentrope.scores import TokenScores
 from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
@@ -43,10 +38,11 @@ from isentrope.statistics.step import (
 )
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
-from isentrope.statistics.tokens import THRESHOLD_SOURCES, TokenBatch
+from isentrope.statistics.tokens import THRESHOLD_SOURCES
 from isentrope_wire.control import Control, Method
-from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
+from isentrope_wire.dead_knobs import dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
+from isentrope_wire.methods import StepEvidence
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
@@ -140,11 +136,7 @@ class ReportBuilder:
         """Number of the newest report that was built, by the writer thread."""
 
     def state(self, wait_seconds: float) -> dict[str, Any]:
-        """What was learnt from the reports so far, as JSON values: for a checkpoint.
-
-        Args:
-            wait_seconds: the longest wait for the report of the last step.
-        """
+        """What was learnt from the reports so far, as JSON values: for a checkpoint."""
         end = time.monotonic() + wait_seconds
         while self._built < self._closed and time.monotonic() < end:
             time.sleep(0.005)
@@ -162,9 +154,6 @@ class ReportBuilder:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` gave; no step may have been closed before.
 
-        Args:
-            state: JSON values.
-
         Raises:
             KeyError, ValueError: it is something else.
         """
@@ -178,9 +167,6 @@ class ReportBuilder:
 
     def report_of(self, closed: ClosedStep) -> Callable[[], StepReport]:
         """Prepare the report of a step.
-
-        Args:
-            closed: the step.
 
         Returns:
             A function that builds the report; called once, later, in the order of the steps.
@@ -254,6 +240,26 @@ class ReportBuilder:
         self._log_alerts(report)
         return report
 
+    def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
+        scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
+        if epoch := self._epochs.step(sums[TOKEN_HASH]):
+            scalars[TOKEN_EPOCH] = float(epoch)
+        unit = unit_prediction(sums)
+        if unit is not None:
+            rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
+            with self._lock:
+                prediction = self._calibration.step(
+                    unit,
+                    scalars.get(ENTROPY_UNSEEN_CHANGE if closed.has_unseen else ENTROPY_OBSERVED_CHANGE),
+                    closed.momentum or Momentum(),
+                    rate * sums[ENTROPIES].mean,
+                    1.0 if closed.clip_factor is None else float(closed.clip_factor),
+                    coupled=sums[COUPLED_PREDICTION],
+                    is_part=closed.coupling == "last_block",
+                )
+            scalars |= calibration_scalars(prediction)
+        return scalars
+
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
         """The step of all ranks; None when a rank is gone, for the sums of the others are not those of the step."""
         try:
@@ -280,26 +286,6 @@ class ReportBuilder:
         if not self._warned:
             self._warned = True
             logger.warning(message, detail)
-
-    def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
-        scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
-        if epoch := self._epochs.step(sums[TOKEN_HASH]):
-            scalars[TOKEN_EPOCH] = float(epoch)
-        unit = unit_prediction(sums)
-        if unit is not None:
-            rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
-            with self._lock:
-                prediction = self._calibration.step(
-                    unit,
-                    scalars.get(ENTROPY_UNSEEN_CHANGE if closed.has_unseen else ENTROPY_OBSERVED_CHANGE),
-                    closed.momentum or Momentum(),
-                    rate * sums[ENTROPIES].mean,
-                    1.0 if closed.clip_factor is None else float(closed.clip_factor),
-                    coupled=sums[COUPLED_PREDICTION],
-                    is_part=closed.coupling == "last_block",
-                )
-            scalars |= calibration_scalars(prediction)
-        return scalars
 
 
 def _health(together: GlobalStep) -> dict[str, float]:
@@ -345,61 +331,3 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         outside_low=outside_low,
         outside_high=outside_high,
     )
-
-
-@contextmanager
-def observing() -> Iterator[None]:
-    """Score inside without gradient; the state of the random generators is restored, so that observing does not change the run."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        yield
-
-
-def entropies_after_update(
-    rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None,
-    batches: Sequence[TokenBatch],
-    recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> list[Tensor]:
-    """Entropies of the step's tokens under the updated policy.
-
-    Args:
-        rescore: scores the same tokens again. None: each batch has its own, or is not measured.
-        batches: of the step.
-        recorded: makes the context of `rescore`, or of the first batch's own.
-
-    Returns:
-        One tensor per batch, of its tokens' shape, in nats; NaN where a batch was not scored again. Without batches, what was
-        scored.
-
-    Raises:
-        InputError: `rescore` returned something else.
-    """
-    # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
-    rescored: Any = []
-    with observing():
-        if rescore is not None:
-            with recorded():
-                rescored = rescore()
-        for batch in batches if rescore is None else ():
-            # One micro-batch: the others' activations are not kept beside its own.
-            with recorded() if batch.rescore and not any(rescored) else nullcontext():
-                rescored.append(batch.rescore and batch.rescore())
-    parts = [rescored] if isinstance(rescored, TokenScores) else rescored
-    if not batches:
-        return [part.entropies for part in parts or ()]
-    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores | None) for part in parts):
-        raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
-    expected = [list(batch.mask.shape) if batch.packing is None else [batch.packing.count] for batch in batches]
-    shapes = [known if part is None else list(part.entropies.shape) for part, known in zip_longest(parts, expected)]
-    if shapes != expected:
-        raise InputError(
-            f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
-        )
-    return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
-
-
-def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:
-    if scores is None:
-        return torch.full_like(batch.scores.entropies, torch.nan)
-    entropies = scores.entropies
-    return entropies if batch.packing is None else batch.packing.rows(entropies)

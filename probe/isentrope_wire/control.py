@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import (
@@ -33,6 +34,9 @@ LARGEST_SHARE = 10.0
 """Of the early level, as a target: a larger number is a percentage without its sign."""
 LONGEST_CURVE = 100
 """Points of a target curve."""
+
+
+_Words = TypeVar("_Words", bound=StrEnum)
 
 
 class HoldSide(StrEnum):
@@ -81,14 +85,14 @@ class Hold:
                 f"hold needs one target: {' or '.join(TARGETS)}, such as target_entropy 0.46 (nats) or target_share 0.75 "
                 f"(of the early level); got {', '.join(given) or 'none'}."
             )
-        self._set("side", _side(self.side))
+        self._set("side", _one_of(HoldSide, "hold.side", self.side))
         self._set("target_share", None if self.target_share is None else _share("target_share", self.target_share))
         self._set("target_curve", None if self.target_curve is None else _curve(self.target_curve))
         for name in ("target_entropy", "max_change_per_step"):
             value = getattr(self, name)
             self._set(name, None if value is None else _above_zero(name, value))
         for name in ("mu_min", "mu_max"):
-            self._set(name, _hold_threshold(name, getattr(self, name)))
+            self._set(name, _threshold(f"hold.{name}", getattr(self, name)))
         if self.mu_min > self.mu_max:
             raise ConfigurationError(f"hold.mu_min must not lie above mu_max, got {self.mu_min:g} and {self.mu_max:g}.")
         if not isinstance(self.reward_guard, bool):
@@ -253,30 +257,24 @@ def _nats(level: Level, early_level: float | None) -> float | None:
     return None if early_level is None else _share("target_curve", level) * early_level
 
 
-def _side(value: object) -> HoldSide:
+def _one_of(kind: type[_Words], name: str, value: object) -> _Words:
     try:
-        return HoldSide(str(value))
+        return kind(str(value))
     except ValueError:
-        raise ConfigurationError(f"hold.side must be one of {', '.join(HoldSide)}; got {value!r}.") from None
+        raise ConfigurationError(f"{name} must be one of {', '.join(kind)}; got {value!r}.") from None
 
 
 def _above_zero(name: str, value: object) -> float:
-    number = _finite(name, "nats", value)
-    if number <= 0:
-        raise ConfigurationError(f"hold.{name} counts nats and must be above 0, got {value!r}.")
-    return number
+    if not is_finite_number(value) or value <= 0:
+        raise ConfigurationError(f"hold.{name} counts nats and must be finite and above 0, got {shown(value)}.")
+    return float(value)
 
 
-def _hold_threshold(name: str, value: object) -> float:
-    number = _finite(name, "standard deviations", value)
-    if number < 0:
-        raise ConfigurationError(f"hold.{name} counts standard deviations and must not be negative, got {value!r}.")
-    return number
-
-
-def _finite(name: str, unit: str, value: object) -> float:
-    if not is_finite_number(value):
-        raise ConfigurationError(f"hold.{name} counts {unit} and must be a finite number, got {shown(value)}.")
+def _threshold(name: str, value: object) -> float:
+    if not is_finite_number(value) or value < 0:
+        raise ConfigurationError(
+            f"{name} counts standard deviations and must be a number, finite and not negative, got {shown(value)}."
+        )
     return float(value)
 
 
@@ -362,9 +360,10 @@ class Control(ControlFields):
         method = method_named(method)
         named = _filled_in(method, mu_low, mu_high, scope, dict(parameters or {}))
         object.__setattr__(self, "method", method)
-        object.__setattr__(self, "scope", _scope(named["scope"]))
-        object.__setattr__(self, "mu_low", _threshold("mu_low", named["mu_low"]))
-        object.__setattr__(self, "mu_high", _threshold("mu_high", named["mu_high"]))
+        object.__setattr__(self, "scope", _one_of(Scope, "scope", named["scope"]))
+        for name in ("mu_low", "mu_high"):
+            value = named[name]
+            object.__setattr__(self, name, None if value is None else _threshold(name, value))
         object.__setattr__(self, "parameters", checked_parameters(method, named["parameters"]))
         object.__setattr__(self, "hold", None if hold is None else Hold.from_document(hold).to_document())
         object.__setattr__(self, "reason", reason)
@@ -396,11 +395,11 @@ class Control(ControlFields):
         self._check_parameters()
 
     def _check_parameters(self) -> None:
-        if self.method == Method.CLIP_COV and self.number("omega_low") >= self.number("omega_high"):
-            raise ConfigurationError(
-                f"parameters.omega_low must lie below omega_high, got {self.value('omega_low')} and "
-                f"{self.value('omega_high')}: no token's covariance lies between them."
-            )
+        for low, high in pairwise(self.method.rising):
+            if self.number(low) >= self.number(high):
+                raise ConfigurationError(
+                    f"parameters.{low} must lie below {high}, got {self.value(low)} and {self.value(high)}."
+                )
         if self.method.positive_only and self.scope == Scope.NEGATIVE:
             raise ConfigurationError(
                 f"{self.method} acts on positive samples, with scope negative it would do nothing. "
@@ -453,26 +452,6 @@ class Control(ControlFields):
 
 CAPABILITIES = (*(f"method:{name}" for name in METHODS), "hold")
 """Every `Control.capability` of this version: what a probe announces when its run starts."""
-
-
-def _scope(value: object) -> Scope:
-    try:
-        return Scope(str(value))
-    except ValueError:
-        raise ConfigurationError(f"scope must be one of {', '.join(Scope)}; got {value!r}.") from None
-
-
-def _threshold(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(f"{name} counts standard deviations and must be a number, got {value!r}.")
-    if not is_finite_number(value) or value < 0:
-        raise ConfigurationError(
-            f"{name} counts standard deviations and must be finite and not negative, got {shown(value)}. "
-            "To clip nothing on that side, leave it out."
-        )
-    return float(value)
 
 
 def _filled_in(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from isentrope_wire.control import Control, Method, Scope
-from isentrope_wire.methods import idle_parameters
+from isentrope_wire.methods import StepEvidence, idle_parameters
 
 THRESHOLD_TOLERANCE = 1e-9
 """Relative; a threshold at the very bound is beyond it."""
@@ -15,45 +14,12 @@ RATIO_TOLERANCE = 1e-6
 """Two forward passes of one policy differ by less; an update moves the ratio by more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEvidence:
-    """What a step was like; counts are of valid tokens."""
-
-    tokens: int
-    positive: int
-    """Tokens with A > 0."""
-    negative: int
-    candidates: int
-    """Tokens the method selected, see `Selection.selected`."""
-    spared: int
-    """Candidates whose gradient took part all the same."""
-    decreasing: int
-    """Tokens whose update lowers entropy: A S_c > 0."""
-    increasing: int
-    discriminator_mean: float
-    discriminator_std: float
-    vocab_centered_std: float
-    largest_entropy: float
-    """Of the step's tokens, nats."""
-    largest_expected_score: float
-    """The same of E[S]."""
-    ratio_spread: float | None
-    """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
-    groups: int = 0
-    """Groups of two sequences and more that the loop named."""
-    old_entropies_known: bool = False
-    """Whether the loop passed the entropies of the old policy."""
-    outside_low: float = 0.0
-    """Tokens that the method asked for on the lower side, where it has thresholds; from the step's what-if sums."""
-    outside_high: float = 0.0
-
-
 def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:
     """One sentence for each knob that does nothing, or not what its number asks for; empty where all knobs act."""
     if control.method == Method.NONE or not step.tokens:
         return ()
     idle = tuple(idle_parameters(control.method, control.parameters))
-    own = () if idle else control.method.dead(control, step)
+    own = () if idle else control.method.dead(control.number, step)
     return (
         *_nothing_to_act_on(control, step),
         *_ratio(control, step),

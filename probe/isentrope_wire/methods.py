@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import DISCRIMINATOR_SCORES, VOCAB_CENTERED_SCORES
 from isentrope_wire.numbers import is_finite_number, shown
-
-if TYPE_CHECKING:
-    from isentrope_wire.control import Control
-    from isentrope_wire.dead_knobs import StepEvidence
 
 Value = float | int | str | None
 
@@ -97,11 +93,45 @@ class Bounds:
     why_high: str = ""
 
 
-Dead = Callable[["Control", "StepEvidence"], Iterator[str]]
-"""One sentence for each reason why the method does nothing in a step, or not what its numbers ask for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvidence:
+    """What a step was like; counts are of valid tokens."""
+
+    tokens: int
+    positive: int
+    """Tokens with A > 0."""
+    negative: int
+    candidates: int
+    """Tokens the method selected, see `Selection.selected`."""
+    spared: int
+    """Candidates whose gradient took part all the same."""
+    decreasing: int
+    """Tokens whose update lowers entropy: A S_c > 0."""
+    increasing: int
+    discriminator_mean: float
+    discriminator_std: float
+    vocab_centered_std: float
+    largest_entropy: float
+    """Of the step's tokens, nats."""
+    largest_expected_score: float
+    """The same of E[S]."""
+    ratio_spread: float | None
+    """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
+    groups: int = 0
+    """Groups of two sequences and more that the loop named."""
+    old_entropies_known: bool = False
+    """Whether the loop passed the entropies of the old policy."""
+    outside_low: float = 0.0
+    """Tokens that the method asked for on the lower side, where it has thresholds; from the step's what-if sums."""
+    outside_high: float = 0.0
 
 
-def _never(control: Control, step: StepEvidence) -> Iterator[str]:
+Dead = Callable[[Callable[[str], float], StepEvidence], Iterator[str]]
+"""One sentence for each reason why the method does nothing in a step, or not what its numbers ask for. Given a function
+of a parameter's name that gives the control's number, and what the step was like."""
+
+
+def _never(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     return iter(())
 
 
@@ -109,23 +139,13 @@ class Method(str):
     """One row: the name of a method, and what is known of it. A probe's capabilities name those it can carry out."""
 
     __slots__ = (
-        "bounds", "dead", "does", "histogram", "implementation", "label", "parameters", "positive_only", "presets", "source",
-        "thresholds",
+        "bounds", "dead", "does", "histogram", "implementation", "label", "parameters", "positive_only", "presets", "rising",
+        "source", "thresholds",
     )  # fmt: skip
 
     NONE: ClassVar[Method]
     CLIP_B: ClassVar[Method]
     CLIP_V: ClassVar[Method]
-    CLIP_COV: ClassVar[Method]
-    KL_COV: ClassVar[Method]
-    SCORE_SIGN: ClassVar[Method]
-    TOP_ENTROPY: ClassVar[Method]
-    UNLIKELY: ClassVar[Method]
-    RANK_REWARD: ClassVar[Method]
-    POSITIVE_ADVANTAGE: ClassVar[Method]
-    STEER: ClassVar[Method]
-    RATIO_CLIP: ClassVar[Method]
-    ENTROPY_RATIO_CLIP: ClassVar[Method]
 
     label: str
     """For a person."""
@@ -141,6 +161,8 @@ class Method(str):
     """Whether it acts on tokens with A > 0 alone."""
     parameters: Mapping[str, Parameter]
     """What it can be given beside thresholds and scope, by name."""
+    rising: tuple[str, ...]
+    """Parameters each of which must lie below the next."""
     presets: Mapping[str, Mapping[str, object]]
     """By name: what a control that names the preset means where it says nothing itself."""
     histogram: str
@@ -170,6 +192,7 @@ def method(
     dead: Dead = _never,
     positive_only: bool = False,
     parameters: tuple[Parameter, ...] = (),
+    rising: tuple[str, ...] = (),
     presets: Mapping[str, Mapping[str, object]] | None = None,
     rows: dict[str, Method] = METHODS,
 ) -> Method:
@@ -185,7 +208,7 @@ def method(
     row.thresholds, row.histogram, row.bounds = thresholds, histogram, bounds
     row.dead, row.positive_only = dead, positive_only
     row.parameters = {parameter.name: parameter for parameter in parameters}
-    row.presets = presets or {}
+    row.rising, row.presets = rising, presets or {}
     return row
 
 
@@ -286,8 +309,8 @@ def _clip_v_bounds(step: StepEvidence) -> Bounds:
     )
 
 
-def _clip_cov_dead(control: Control, step: StepEvidence) -> Iterator[str]:
-    wanted = control.number("ratio") * step.tokens
+def _clip_cov_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
+    wanted = number("ratio") * step.tokens
     if not step.candidates:
         yield "No token's covariance lies between omega_low and omega_high: none is clipped."
     elif step.candidates < wanted:
@@ -297,12 +320,12 @@ def _clip_cov_dead(control: Control, step: StepEvidence) -> Iterator[str]:
         )
 
 
-def _rank_reward_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _rank_reward_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.groups:
         yield "rank_reward can't act: no group of sequences is known. Give gate the groups, each in one call."
 
 
-def _entropy_ratio_clip_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _entropy_ratio_clip_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.old_entropies_known:
         yield "entropy_ratio_clip can't act: the old policy's entropies are not known. Give gate old_entropies."
     elif not step.candidates:
@@ -312,14 +335,14 @@ def _entropy_ratio_clip_dead(control: Control, step: StepEvidence) -> Iterator[s
         )
 
 
-def _steer_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _steer_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.candidates:
         yield "No token's update is estimated to change the entropy: every token counts as before."
 
 
-def _unlikely_dead(control: Control, step: StepEvidence) -> Iterator[str]:
+def _unlikely_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if step.positive and not step.candidates:
-        yield f"No token with A > 0 is less likely than {control.number('below'):g}: every token counts as before."
+        yield f"No token with A > 0 is less likely than {number('below'):g}: every token counts as before."
 
 
 Method.NONE = method("none", label="None (observe only)", does="changes nothing")
@@ -365,13 +388,14 @@ Method.CLIP_V = method(
         },
     },
 )
-Method.CLIP_COV = method(
+method(
     "clip_cov",
     label="Clip-Cov",
     does="drops a random share of the tokens whose covariance of log p and A lies within bounds",
     source="arXiv:2505.22617, eq. 11-12",
     implementation="covariance.CLIP_COV",
     dead=_clip_cov_dead,
+    rising=("omega_low", "omega_high"),
     parameters=(
         Parameter(
             name="ratio",
@@ -402,7 +426,7 @@ Method.CLIP_COV = method(
     # The defaults of verl's `clip_cov`, which are those of the authors' scripts.
     presets={"verl": {"parameters": {"ratio": 2e-4, "omega_low": 1.0, "omega_high": 5.0}}},
 )
-Method.KL_COV = method(
+method(
     "kl_cov",
     label="KL-Cov",
     does="adds a KL penalty on the share of tokens with the largest covariance",
@@ -438,7 +462,7 @@ Method.KL_COV = method(
     # The defaults of verl's `kl_cov`. The authors' scripts have beta 1, and k 2e-3 for 7B and 2e-4 for 32B.
     presets={"verl": {"parameters": {"k": 2e-4, "beta": 0.1, "estimator": "abs"}}},
 )
-Method.SCORE_SIGN = method(
+method(
     "score_sign",
     label="Score sign",
     does="keeps or drops the tokens with S* above or below 0",
@@ -460,7 +484,7 @@ Method.SCORE_SIGN = method(
         *_COMMON,
     ),
 )
-Method.TOP_ENTROPY = method(
+method(
     "top_entropy",
     label="Top entropy",
     does="keeps the share of tokens with the largest entropy",
@@ -478,12 +502,12 @@ Method.TOP_ENTROPY = method(
         *_COMMON,
     ),
 )
-Method.UNLIKELY = method(
+method(
     "unlikely",
     label="Unlikely",
     does="weighs improbable tokens of positive samples up",
     positive_only=True,
-    implementation="positive.UNLIKELY",
+    implementation="weights.UNLIKELY",
     dead=_unlikely_dead,
     parameters=(
         Parameter(
@@ -504,12 +528,12 @@ Method.UNLIKELY = method(
         *_COMMON,
     ),
 )
-Method.RANK_REWARD = method(
+method(
     "rank_reward",
     label="Rank reward",
     does="lowers the reward of likely correct answers of a group",
     source="arXiv:2506.02355",
-    implementation="positive.RANK_REWARD",
+    implementation="weights.RANK_REWARD",
     dead=_rank_reward_dead,
     parameters=(
         Parameter(
@@ -529,13 +553,13 @@ Method.RANK_REWARD = method(
         *_COMMON,
     ),
 )
-Method.POSITIVE_ADVANTAGE = method(
+method(
     "positive_advantage",
     label="Positive-advantage weight",
     does="weighs all tokens with A > 0 down",
     source="arXiv:2511.05993",
     positive_only=True,
-    implementation="positive.POSITIVE_ADVANTAGE",
+    implementation="weights.POSITIVE_ADVANTAGE",
     parameters=(
         Parameter(
             name="weight",
@@ -548,12 +572,12 @@ Method.POSITIVE_ADVANTAGE = method(
         *_COMMON,
     ),
 )
-Method.STEER = method(
+method(
     "steer",
     label="STEER",
     does="weighs tokens down by how much their update is estimated to change the entropy",
     source="arXiv:2510.10150",
-    implementation="steer.STEER",
+    implementation="weights.STEER",
     dead=_steer_dead,
     parameters=(
         Parameter(
@@ -574,7 +598,7 @@ Method.STEER = method(
         *_COMMON,
     ),
 )
-Method.RATIO_CLIP = method(
+method(
     "ratio_clip",
     label="Ratio clip",
     does="PPO's clip with bounds of its own on either side",
@@ -600,7 +624,7 @@ Method.RATIO_CLIP = method(
         _DENOMINATOR,
     ),
 )
-Method.ENTROPY_RATIO_CLIP = method(
+method(
     "entropy_ratio_clip",
     label="Entropy-ratio clip (ERC)",
     does="keeps it while 1 − β_low < H / H_old < 1 + β_high",

@@ -107,12 +107,6 @@ def unit_of(name: str) -> str:
     return row.unit if row is not None else ""
 
 
-def name_with_unit(name: str) -> str:
-    """The raw name, and behind it the unit."""
-    unit = unit_of(name)
-    return f"{name}, {unit}" if unit else str(name)
-
-
 def promised_metrics() -> frozenset[str]:
     """Names of what every probe reports."""
     return frozenset(name for name, row in METRICS.items() if row.promised)
@@ -206,15 +200,15 @@ COVARIANCE_ADVANTAGE_DISCRIMINATOR = metric(
 COVARIANCE_ADVANTAGE_LOGPROB = metric(
     "covariance/advantage_logprob", unit=NATS, meaning="Cov(A, log p) over the step's tokens"
 )
-_SHARES = {"0_02": "0.02", "0_2": "0.2", "2": "2", "20": "20", "50": "50", "100": "100"}
-COVARIANCE_TOP = tuple(
+COVARIANCE_TOP: dict[str, float] = {
     metric(
-        f"covariance/top_{name}",
+        f"covariance/top_{percent.replace('.', '_')}",
         unit=NATS,
-        meaning=f"mean of the largest {share} % of the tokens' covariances of log p and A",
-    )
-    for name, share in _SHARES.items()
-)
+        meaning=f"mean of the largest {percent} % of the tokens' covariances of log p and A",
+    ): float(percent) / 100
+    for percent in ("0.02", "0.2", "2", "20", "50", "100")
+}
+"""Names, and the share of the tokens."""
 COVARIANCE_GROUP = metric(
     "covariance/group",
     unit=NATS,
@@ -480,11 +474,7 @@ class EarlyLevel:
     """The first `steps` values."""
 
     def add(self, value: float) -> None:
-        """Pass the next step's value.
-
-        Args:
-            value: finite; an entropy in nats.
-        """
+        """Pass the next step's value, which is finite."""
         if len(self.values) < self.steps:
             self.values.append(value)
 

@@ -260,15 +260,6 @@ class WhatIfCurve:
         return mean, max(abs(end - mean) for end in ends)
 
 
-def what_if(sums: WhatIfSums, mu_low: float | None, mu_high: float | None, scope: Scope, method: Method) -> WhatIf:
-    """What the step would have had under these thresholds; `WhatIfCurve` for more than one question to a step.
-
-    Raises:
-        WhatIfError: see `WhatIfCurve`.
-    """
-    return WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
-
-
 class _Side:
     """One side's bins, over the groups in scope, and their sums from the far end."""
 

@@ -17,7 +17,7 @@ from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_UNIT_PREDICTED_CHANGE
 from isentrope_wire.reports import ControlSnapshot, StepReport
-from isentrope_wire.what_if import what_if
+from isentrope_wire.what_if import WhatIfCurve
 
 STEPS, PUSHES = 60, 20
 LOWEST_MU, HIGHEST_MU = 0.25, 4.0
@@ -55,7 +55,7 @@ class PushingTransport(InMemoryTransport):
 def _answer(control: isentrope.Control, report: StepReport) -> tuple[float, float]:
     """Clip fraction and unit prediction that a step's curve says of thresholds."""
     assert report.what_if is not None
-    answer = what_if(report.what_if, control.mu_low, control.mu_high, control.scope, control.method)
+    answer = WhatIfCurve(report.what_if, control.scope, control.method).at(control.mu_low, control.mu_high)
     return answer.clip_fraction, answer.unit_predicted_change
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import isentrope
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.reports import OutcomeState, StepReport
-from isentrope_wire.what_if import what_if
+from isentrope_wire.what_if import WhatIfCurve
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps
 
@@ -103,7 +103,7 @@ def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
         assert report.scalars["control/mu_low"] == report.scalars["control/mu_high"] == mu
         # Thresholds come from the step before and the what-if's from the same: it knows the share that was clipped.
         assert report.what_if is not None
-        asked = what_if(report.what_if, mu, mu, Scope.DECREASING, Method.CLIP_V)
+        asked = WhatIfCurve(report.what_if, Scope.DECREASING, Method.CLIP_V).at(mu, mu)
         off = abs(asked.clip_fraction - report.scalars["clip/fraction"])
         assert off <= asked.clip_fraction_bound + 1e-9
     mus = [report.scalars["hold/mu"] for report in clipping]

@@ -62,7 +62,7 @@ ACTING = [
     control("ratio_clip"),
     control("entropy_ratio_clip"),
 ]
-WEIGHS = (Method.KL_COV, Method.UNLIKELY, Method.RANK_REWARD, Method.POSITIVE_ADVANTAGE, Method.STEER)
+WEIGHS = ("kl_cov", "unlikely", "rank_reward", "positive_advantage", "steer")
 
 
 def test_all_methods_are_tried_here() -> None:

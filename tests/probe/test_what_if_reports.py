@@ -10,7 +10,7 @@ from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.control import Scope
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import StepReport
-from isentrope_wire.what_if import what_if
+from isentrope_wire.what_if import WhatIfCurve
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 
@@ -54,7 +54,7 @@ def test_pushing_thresholds_brings_what_the_report_before_foretold(
     )
     assert (before.scalars["clip/fraction"], after.control_version) == (0, 1)
     assert before.what_if is not None
-    foretold = what_if(before.what_if, mu_low, mu_high, Scope(scope), METHODS[method])
+    foretold = WhatIfCurve(before.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
     assert foretold.clip_fraction == pytest.approx(after.scalars["clip/fraction"], abs=1e-12)
     assert foretold.clip_fraction > 0
     assert foretold.unit_predicted_change == pytest.approx(
@@ -62,9 +62,9 @@ def test_pushing_thresholds_brings_what_the_report_before_foretold(
     )
     # What is clipped now still counts: the same question has the same answer under the control in force.
     assert after.what_if is not None
-    again = what_if(after.what_if, mu_low, mu_high, Scope(scope), METHODS[method])
+    again = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
     assert again.clip_fraction == pytest.approx(foretold.clip_fraction, abs=1e-12)
-    unclipped = what_if(after.what_if, None, None, Scope(scope), METHODS[method])
+    unclipped = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(None, None)
     assert unclipped.unit_predicted_change == pytest.approx(before.scalars["entropy/unit_predicted_change"])
 
 

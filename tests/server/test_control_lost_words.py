@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from isentrope_wire.control import Control, Method
+from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import ControlOutcome, ControlSnapshot, OutcomeState, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -173,7 +174,7 @@ def test_resumed_attempt_is_shown_under_its_reported_control(
     def brought(method: Method) -> ControlSnapshot:
         return ControlSnapshot(version=0, control=Control(method=method), author="config", requested_at=5.0)
 
-    first = Rank(server, started_at=1000.0, initial_control=brought(Method.KL_COV))
+    first = Rank(server, started_at=1000.0, initial_control=brought(METHODS["kl_cov"]))
     second = Rank(
         server,
         run_id=first.run_id,

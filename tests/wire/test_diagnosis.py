@@ -15,7 +15,7 @@ from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Compared, ControlVersion, Outcome, State, Verdict
 from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
-from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums, what_if
+from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
 
 def run(course: Callable[[int], float], steps: int, **known: Any) -> Measured:
@@ -191,7 +191,7 @@ def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_no
     assert (control.method, control.mu_low, control.mu_high, control.scope) == ("clip_v", 1.0, 1.0, "decreasing")
     assert suggestion.stops
     assert suggestion.pace.value >= 0
-    assert suggestion.clip_fraction == what_if(sums(-4.0), 1.0, 1.0, control.scope, control.method).clip_fraction
+    assert suggestion.clip_fraction == WhatIfCurve(sums(-4.0), control.scope, control.method).at(1.0, 1.0).clip_fraction
     # A higher threshold of the list does not: five of the fifteen tokens lie beyond it.
     weaker = preview(measured, replace(control, mu_low=2.0, mu_high=2.0))
     assert weaker.pace is not None

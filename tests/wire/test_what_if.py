@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from isentrope_wire import codec
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.errors import CodecError
+from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import (
@@ -25,7 +26,6 @@ from isentrope_wire.what_if import (
     WhatIfCurve,
     WhatIfError,
     WhatIfSums,
-    what_if,
 )
 
 BELOW, ABOVE = 0, 1
@@ -73,14 +73,14 @@ SUMS = WhatIfSums(
 def test_thresholds_clip_within_their_scope(
     mu_low: float | None, mu_high: float | None, scope: Scope, clipped: int, change: float
 ) -> None:
-    found = what_if(SUMS, mu_low, mu_high, scope, Method.CLIP_V)
+    found = WhatIfCurve(SUMS, scope, Method.CLIP_V).at(mu_low, mu_high)
     assert found.clip_fraction == clipped / 20
     assert found.unit_predicted_change == pytest.approx(change / 20, abs=1e-12)
     assert (found.clip_fraction_bound, found.unit_predicted_change_bound) == (0, 0)
 
 
 def test_partial_bin_is_interpolated_with_bound() -> None:
-    found = what_if(SUMS, 1.04, None, Scope.ALL, Method.CLIP_V)
+    found = WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(1.04, None)
     assert found.clip_fraction == pytest.approx(0.2 * 2 / 20)
     assert found.unit_predicted_change == pytest.approx((-1.0 + 0.2 * 0.6) / 20)
     assert found.clip_fraction_bound == pytest.approx(0.8 * 2 / 20)
@@ -88,12 +88,12 @@ def test_partial_bin_is_interpolated_with_bound() -> None:
 
 
 def test_last_bin_gives_only_counts() -> None:
-    found = what_if(SUMS, None, 250.0, Scope.ALL, Method.CLIP_V)
+    found = WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(None, 250.0)
     assert (found.clip_fraction, found.clip_fraction_bound) == (3 / 20, 3 / 20)
 
 
 def test_empty_bins_clip_nothing() -> None:
-    assert what_if(SUMS, 0.0, 0.0, Scope.ALL, Method.CLIP_B) == WhatIf(
+    assert WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_B).at(0.0, 0.0) == WhatIf(
         clip_fraction=0, unit_predicted_change=-0.05, clip_fraction_bound=0, unit_predicted_change_bound=0
     )
 
@@ -111,9 +111,9 @@ def test_merging_adds_in_any_order() -> None:
     )
     merged = SUMS.merge(other)
     assert merged == other.merge(SUMS)
-    assert what_if(merged, 1.0, None, Scope.ALL, Method.CLIP_V).clip_fraction == 3 / 22
-    assert what_if(merged, 0.5, None, Scope.ALL, Method.CLIP_B).clip_fraction == 2 / 22
-    assert what_if(merged, 1.0, None, Scope.ALL, Method.CLIP_V).unit_predicted_change == pytest.approx(0.2 / 22)
+    assert WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(1.0, None).clip_fraction == 3 / 22
+    assert WhatIfCurve(merged, Scope.ALL, Method.CLIP_B).at(0.5, None).clip_fraction == 2 / 22
+    assert WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(1.0, None).unit_predicted_change == pytest.approx(0.2 / 22)
 
 
 def test_cap_moves_both_thresholds_outwards() -> None:
@@ -159,7 +159,7 @@ def test_slider_positions_are_rising_edges() -> None:
 
 def test_step_without_answer_is_refused() -> None:
     with pytest.raises(WhatIfError, match="clip_cov"):
-        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_COV)
+        WhatIfCurve(SUMS, Scope.ALL, METHODS["clip_cov"])
     with pytest.raises(WhatIfError):
         WhatIfCurve(WhatIfSums(tokens=0, change_sum=0.0), Scope.ALL, Method.CLIP_V)
 

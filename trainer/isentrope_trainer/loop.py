@@ -24,6 +24,13 @@ from isentrope_trainer.ranks import Ranks
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import Task
 from isentrope_trainer.training_state import TrainingState
+from isentrope_wire.metrics import (
+    ADVANTAGE_ZERO_GROUP_FRACTION,
+    COMPLETION_LENGTH_MEAN,
+    REWARD_MEAN,
+    TIME_STEP_SECONDS,
+    TRAIN_GRAD_NORM,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +151,12 @@ def update(
     result = StepResult(state.step, state.ranks.mean(batch.rewards.mean()).item(), time.perf_counter() - started)
     probe.log(
         {
-            "reward/mean": result.reward_mean,
-            "advantage/zero_group_fraction": state.ranks.mean(zero_advantage_groups(batch.rewards).float().mean()),
-            "completion/length_mean": state.ranks.mean(mask.sum(dim=1).float().mean()),
+            REWARD_MEAN: result.reward_mean,
+            ADVANTAGE_ZERO_GROUP_FRACTION: state.ranks.mean(zero_advantage_groups(batch.rewards).float().mean()),
+            COMPLETION_LENGTH_MEAN: state.ranks.mean(mask.sum(dim=1).float().mean()),
             "train/loss": state.ranks.mean(loss.detach()),
-            "train/grad_norm": gradient_norm,
-            "time/step_seconds": result.step_seconds,
+            TRAIN_GRAD_NORM: gradient_norm,
+            TIME_STEP_SECONDS: result.step_seconds,
         }
     )
     clip_factor = (config.max_gradient_norm / (gradient_norm + 1e-6)).clamp(max=1.0)

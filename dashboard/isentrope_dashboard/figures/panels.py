@@ -102,7 +102,6 @@ QUADRANTS = (
     Quadrant(metrics.CHANGE_POSITIVE_LOW, ">", "<", "unlikely tokens, rewarded", False),
     Quadrant(metrics.CHANGE_NEGATIVE_HIGH, "<", ">", "likely tokens, punished", False),
 )
-_TOP = ("0.02 %", "0.2 %", "2 %", "20 %", "50 %", "all")
 _DASHES = ("solid", "5px,3px")
 
 
@@ -172,8 +171,8 @@ DISTRIBUTIONS: Sequence[Panel] = (
         title="Covariance of log p and A",
         unit="mean of the largest, log scale; gaps where it is below 0",
         lines=[
-            Line(metric, f"top {share}" if share != "all" else share, str(number), theme.DASHES[number])
-            for number, (metric, share) in enumerate(zip(metrics.COVARIANCE_TOP, _TOP, strict=True))
+            Line(metric, f"top {100 * share:g} %" if share < 1 else "all", str(number), theme.DASHES[number])
+            for number, (metric, share) in enumerate(metrics.COVARIANCE_TOP.items())
         ],
         needs="Pass the advantages to gate().",
         says="Mean of the largest covariances of log-prob and advantage over steps, for several shares of the tokens",

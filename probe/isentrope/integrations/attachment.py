@@ -12,6 +12,7 @@ This file needs none of the frameworks' libraries.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import logging
@@ -90,10 +91,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 def refuse(framework: str, reasons: Iterable[str]) -> None:
     """Refuse a set-up that can't be observed.
 
-    Args:
-        framework: what can't be attached to.
-        reasons: why not, in sentences; none where it can.
-
     Raises:
         ConfigurationError: with the first reason.
     """
@@ -131,12 +128,14 @@ def check_parameters(owner: object, name: str, expected: Iterable[str], framewor
     )
 
 
+def wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
+    """Put `ours` in the place of a method of an object, or of a module's function. It gets theirs as its first argument."""
+    theirs = getattr(owner, name)
+    setattr(owner, name, functools.wraps(theirs)(functools.partial(ours, theirs)))
+
+
 def switched_on(variable: str, *, by_default: bool = False) -> bool:
     """Whether an environment variable says yes.
-
-    Args:
-        variable: its name.
-        by_default: the answer where it is not set.
 
     Raises:
         ConfigurationError: it is set to something else than yes or no.
@@ -165,12 +164,7 @@ def in_worker(
 
 
 def prompt_groups(prompts: Iterable[object], device: torch.device) -> Tensor:
-    """A number for the prompt of each sequence, [batch], the same on all ranks.
-
-    Args:
-        prompts: of each sequence, its text or another name.
-        device: where the numbers go.
-    """
+    """A number for the prompt of each sequence, [batch], the same on all ranks."""
     return torch.tensor([zlib.crc32(str(prompt).encode()) for prompt in prompts], device=device)
 
 
@@ -178,30 +172,40 @@ class Attachment:
     """One probe inside one training worker: scores wait between head and loss, the loss's log-probs pass the gate, and an
     update closes the step."""
 
-    def __init__(self, probe: Probe) -> None:
+    def __init__(self, probe: Probe, guard: Guard | None = None, *, rescore: bool | None = None) -> None:
         """
         Args:
             probe: of this worker, such as `in_worker` builds.
+            guard: counts what fails in the adapter's own code. Default: one of its own.
+            rescore: whether `rescore_of_first` gives something. Default: `ISENTROPE_RESCORE`, or true.
         """
         self.probe = probe
         self.updates = 0
         """Of the optimiser, since the run began."""
-        self.guard = Guard()
-        """Counts what fails in the adapter's own code."""
+        self.guard = guard or Guard()
+        self._rescores = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
+        self._is_first = True
+        """Whether the next micro-batch is the first of an update."""
         self._completions: Tensor | None = None
         """Of the step: sum of rewards, tokens, and how many there are, float64."""
         self._held: deque[TokenScores] = deque()
         self._shown_step: int | None = None
 
-    def hold(self, score: Callable[[], TokenScores]) -> None:
-        """Score a micro-batch where its logits are, without gradient, and keep the scores for its loss.
+    def score(self, score: Callable[[], TokenScores]) -> TokenScores | None:
+        """Score a micro-batch where its logits are, without gradient.
 
-        Args:
-            score: scores it; called at once.
+        Returns:
+            The scores, detached; None where scoring failed.
         """
         with self.guard.protect("scoring beside the head"), torch.no_grad():
             scores = score()
-            self._held.append(replace(detached(scores), token_ids=scores.token_ids))
+            return replace(detached(scores), token_ids=scores.token_ids)
+        return None
+
+    def hold(self, score: Callable[[], TokenScores]) -> None:
+        """Score a micro-batch where its logits are, and keep the scores for its loss."""
+        if (scores := self.score(score)) is not None:
+            self._held.append(scores)
 
     def take(self) -> TokenScores | None:
         """The oldest scores that are held, for micro-batches reach their losses in the order of their heads; None where scoring
@@ -211,7 +215,12 @@ class Attachment:
     def drop_held(self) -> None:
         """Forget scores that no loss has taken, before the first micro-batch of a step: a step may have been broken off."""
         self._held.clear()
-        self._completions = None
+        self._completions, self._is_first = None, True
+
+    def rescore_of_first(self, rescore: Callable[[], TokenScores | None]) -> Callable[[], TokenScores | None] | None:
+        """What scores a micro-batch again after the update, for the observed change; None but for the first of an update."""
+        is_first, self._is_first = self._is_first, False
+        return rescore if is_first and self._rescores else None
 
     def gate(
         self,
@@ -255,6 +264,7 @@ class Attachment:
         self,
         optimizer: Optimizer | None,
         *,
+        step: int | None = None,
         norm: float | Tensor | None = None,
         largest_norm: float | None = None,
         **about: Any,
@@ -263,13 +273,14 @@ class Attachment:
 
         Args:
             optimizer: what made the update.
+            step: number of the update. Default: one more than the last.
             norm: of the gradient before it was clipped; None: not known.
             largest_norm: that clipping allows; None or 0: nothing is clipped.
             **about: what else `Probe.step` takes.
         """
-        self._held.clear()
-        self.updates += 1
-        sums, self._completions = self._completions, None
+        self.updates = self.updates + 1 if step is None else step
+        sums = self._completions
+        self.drop_held()
         if sums is not None:
             if torch.distributed.is_initialized():
                 torch.distributed.all_reduce(sums)

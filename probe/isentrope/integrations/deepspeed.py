@@ -47,9 +47,6 @@ def step(engine: Any, probe: Probe, rescore: Callable[[], TokenScores | Sequence
 def before_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
     """Read what `engine.step()` will change.
 
-    Args:
-        engine: before its step.
-
     Returns:
         Called after that step, it gives what `Probe.step` is to know about the update; None where none was made.
     """
@@ -69,9 +66,6 @@ def before_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
 @functools.cache
 def check(kind: type) -> None:
     """Refuse what can't be followed, once for each class of engines.
-
-    Args:
-        kind: the engine's class.
 
     Raises:
         ConfigurationError: with the reason.

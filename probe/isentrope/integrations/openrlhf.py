@@ -33,7 +33,7 @@ from isentrope.integrations.attachment import (
     in_worker,
     prompt_groups,
     refuse,
-    switched_on,
+    wrap,
 )
 from isentrope.scores import TokenScores, each_field
 
@@ -98,15 +98,11 @@ def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> Tra
     deepspeed.check(trainer.actor.model.__class__)
     shown = {name: plain(getattr(args, name)) for name in SHOWN if hasattr(args, name)}
     settings = {"name": "openrlhf", "tokenizer": trainer.tokenizer} | settings
-    again = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
-    return TrainerAttachment(trainer, rescore=again, config={"framework": "openrlhf", **shown}, **settings)
+    return TrainerAttachment(trainer, rescore=rescore, config={"framework": "openrlhf", **shown}, **settings)
 
 
 def check_supported(args: Any) -> None:
     """Refuse set-ups that can't be observed faithfully.
-
-    Args:
-        args: OpenRLHF's settings.
 
     Raises:
         ConfigurationError: with the reason.
@@ -125,21 +121,17 @@ def _reasons_against(args: Any) -> Iterator[str]:
 class TrainerAttachment(Attachment):
     """The probe of one rank of the actor."""
 
-    def __init__(self, trainer: Any, *, rescore: bool, **settings: Any) -> None:
-        super().__init__(in_worker(**settings))
-        self.args = trainer.strategy.args
-        self._actor, self._rescore = trainer.actor, rescore
+    def __init__(self, trainer: Any, *, rescore: bool | None, **settings: Any) -> None:
+        super().__init__(in_worker(**settings), rescore=rescore)
+        self.args, self._actor = trainer.strategy.args, trainer.actor
         self._experience: Any = None
         """The micro-batch under way; None outside `training_step`."""
-        self._to_rescore = rescore
-        """Whether the next micro-batch is the first of an update."""
         folder = checkpoints(self.args)
         if self.args.ckpt.load_enable and (latest := folder / "latest").is_file():
             self.resume(folder / latest.read_text().strip())
         self.updates = self._actor.model.global_steps
         self._actor.register_forward_hook(self._forwarded, with_kwargs=True)
-        theirs = trainer.training_step
-        trainer.training_step = functools.wraps(theirs)(functools.partial(self._training_step, theirs))
+        wrap(trainer, "training_step", self._training_step)
 
     def _training_step(self, theirs: Callable[..., Any], experience: Any, *arguments: Any, **settings: Any) -> Any:
         engine = self._actor.model
@@ -151,7 +143,6 @@ class TrainerAttachment(Attachment):
             self._experience = None
         if (about := after()) is not None:
             self.close(engine.optimizer, **about)
-            self._to_rescore = self._rescore
         return result
 
     def _forwarded(
@@ -161,10 +152,8 @@ class TrainerAttachment(Attachment):
         if experience is None:
             return None
         own, output = result
-        again = functools.partial(self._scored_again, inputs, settings) if self._to_rescore else None
-        self._to_rescore = False
-        self.hold(lambda: self._scores(output["logits"], inputs, settings["attention_mask"]))
-        scores = self.take()
+        again = self.rescore_of_first(functools.partial(self._scored_again, inputs, settings))
+        scores = self.score(lambda: self._scores(output["logits"], inputs, settings["attention_mask"]))
         with self.guard.protect("reading a micro-batch of OpenRLHF's"):
             mask = experience.action_mask.bool()
             self.count_completions(experience.rewards, mask)

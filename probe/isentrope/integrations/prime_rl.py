@@ -64,13 +64,9 @@ def _loss_of(name: str, settings: tuple[tuple[str, Any], ...]) -> Callable[[Any]
         function, config = LOSSES[name]
         known = getattr(importlib.import_module("prime_rl.configs.trainer"), config)(**dict(settings))
         own = getattr(importlib.import_module("prime_rl.trainer.rl.loss"), function)
-        return functools.partial(_called, own, known)
+        return lambda inputs: own(inputs, known)
     module, _, function = name.rpartition(".")
     return functools.partial(getattr(importlib.import_module(module), function), **dict(settings))
-
-
-def _called(function: Callable[[Any, Any], Any], config: object, inputs: Any) -> Any:
-    return function(inputs, config)
 
 
 class _Training:
@@ -96,19 +92,15 @@ class _Training:
         """
         self._is_open, self._tokens = True, labels.numel()
         softcap = getattr(head, "softcap", None)
-        self.attachment.hold(
+        scores = self.attachment.score(
             lambda: self.attachment.probe.score_hidden(
                 hidden.detach(), head.weight.detach(), labels, temperature=temperature, softcap=softcap
             )
         )
-        scores = self.attachment.take()
         self._scores = None if scores is None else each_field(scores, _shifted)
 
     def gated(self, inputs: Any) -> Tensor:
         """The log-probs of one sample, gated.
-
-        Args:
-            inputs: prime-rl's `LossInputs`.
 
         Returns:
             [tokens of the sample]

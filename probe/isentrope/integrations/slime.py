@@ -16,7 +16,6 @@ are used are checked by their parameters.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import re
 from argparse import Namespace
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import ConfigurationError
-from isentrope.integrations.attachment import Attachment, check_parameters, in_worker, refuse
+from isentrope.integrations.attachment import Attachment, check_parameters, in_worker, refuse, wrap
 from isentrope.scores import TokenScores
 
 FRAMEWORK = "slime (read at commit 624b824)"
@@ -142,29 +141,21 @@ class _Training:
         self._is_open = False
         self._has_observed = False
         """Whether the loss has come by."""
-        setattr(saving, SAVE, self._saving(getattr(saving, SAVE)))
+        wrap(saving, SAVE, self._save)
 
     def continue_from_checkpoint(self, rollout_id: int) -> None:
-        """Continue from the state in the checkpoint that Megatron has loaded; on all ranks.
-
-        Args:
-            rollout_id: of the rollout that comes after it.
-        """
+        """Continue from the state in the checkpoint that Megatron has loaded; on all ranks."""
         loaded = getattr(self._args, "load", None)
         # slime sets `finetune` where it takes weights alone, as for the first start.
         if loaded and not getattr(self._args, "finetune", False):
             named = Path(loaded)
             self.attachment.resume(named if ITERATION.fullmatch(named.name) else _folder(named, rollout_id - 1))
 
-    def _saving(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def saved(iteration: int, *arguments: Any, **settings: Any) -> Any:
-            result = own(iteration, *arguments, **settings)
-            self._close_open_step()
-            self.attachment.save(_folder(Path(self._args.save), iteration))
-            return result
-
-        return saved
+    def _save(self, theirs: Callable[..., Any], iteration: int, *arguments: Any, **settings: Any) -> Any:
+        result = theirs(iteration, *arguments, **settings)
+        self._close_open_step()
+        self.attachment.save(_folder(Path(self._args.save), iteration))
+        return result
 
     def begin_step(self, optimizer: Any) -> None:
         if self._optimizer is not None and not self._has_observed:
@@ -177,26 +168,23 @@ class _Training:
             self._loss_scale = optimizer.get_loss_scale() * self._loss_scale
         if optimizer is not self._optimizer:
             self._optimizer = optimizer
-            update = optimizer.step
+            wrap(optimizer, "step", self._update)
 
-            @functools.wraps(update)
-            def updated(*arguments: Any, **settings: Any) -> Any:
-                result = update(*arguments, **settings)
-                if self._is_open:
-                    # (successful, norm of the gradient, its zeros)
-                    self._close(optimizer, norm=result[1])
-                return result
-
-            optimizer.step = updated
+    def _update(self, theirs: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+        result = theirs(*arguments, **settings)
+        if self._is_open:
+            _, norm, _ = result  # whether it was made, norm of the gradient, its zeros
+            self._close(norm=norm)
+        return result
 
     def _close_open_step(self) -> None:
         if self._is_open:  # slime made no update: a gradient was NaN or infinite
-            self._close(self._optimizer)
+            self._close()
 
-    def _close(self, optimizer: Any, norm: float | Tensor | None = None) -> None:
+    def _close(self, norm: float | Tensor | None = None) -> None:
         self._is_open = False
-        largest = getattr(getattr(optimizer, "config", None), "clip_grad", None)
-        self.attachment.close(optimizer, norm=norm, largest_norm=largest, loss_scale=self._loss_scale)
+        largest = getattr(getattr(self._optimizer, "config", None), "clip_grad", None)
+        self.attachment.close(self._optimizer, norm=norm, largest_norm=largest, loss_scale=self._loss_scale)
 
     def policy_loss(
         self,

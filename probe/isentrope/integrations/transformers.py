@@ -97,10 +97,6 @@ class StepReports(TrainerCallback):
 
         What failed may have been an evaluation or a save after an update. A single rank still sends that step's report;
         of several, the others may be in another step, and would not take part.
-
-        Args:
-            error: the reason.
-            alone: whether this is the only rank.
         """
         if alone:
             with contextlib.suppress(IsentropeError):

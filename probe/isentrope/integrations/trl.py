@@ -28,8 +28,8 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
-from isentrope.inputs import LearningRates, clip_factor_of, learning_rates_of
-from isentrope.integrations.attachment import Versions, check_parameters, refuse
+from isentrope.inputs import LearningRates, learning_rates_of
+from isentrope.integrations.attachment import Attachment, Versions, check_parameters, refuse, wrap
 from isentrope.integrations.transformers import IsentropeCallback, StepReports, resume_training
 from isentrope.integrations.trl_head import FusedHead, Head, self_check
 from isentrope.integrations.trl_loss import (
@@ -49,7 +49,6 @@ from isentrope_wire.control import Control, Hold
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     COMPLETION_LENGTH_MEAN,
-    PROBE_ATTACHMENT_FAILURES,
     REWARD_MEAN,
 )
 
@@ -144,7 +143,7 @@ def attach(
     except BaseException:
         fused_head.remove()
         raise
-    attachment = Attachment(trainer, probe, fused_head, guard, rescore_tokens)
+    attachment = TrainerAttachment(trainer, probe, fused_head, guard, rescore_tokens)
     attachment.install()
     trainer.__dict__[ATTRIBUTE] = attachment
     return probe
@@ -156,13 +155,13 @@ def detach(trainer: Any) -> None:
     Raises:
         ConfigurationError: nothing is attached to it.
     """
-    attachment: Attachment | None = trainer.__dict__.pop(ATTRIBUTE, None)
+    attachment: TrainerAttachment | None = trainer.__dict__.pop(ATTRIBUTE, None)
     if attachment is None:
         raise ConfigurationError("No probe is attached to this trainer.")
     attachment.remove()
 
 
-class Attachment(StepReports):
+class TrainerAttachment(StepReports):
     """The wrapped methods of one trainer, and the callback that closes its steps."""
 
     def __init__(self, trainer: Any, probe: Probe, head: FusedHead, guard: Guard, rescore_tokens: int | None) -> None:
@@ -170,9 +169,9 @@ class Attachment(StepReports):
         self._trainer, self._probe, self._head, self._guard = trainer, probe, head, guard
         self.probe = probe
         self._rescore_tokens = rescore_tokens
-        self._theirs: dict[str, Callable[..., Any]] = {}
+        self._steps = Attachment(probe, guard, rescore=False)
         self._own: dict[str, Any] = {}
-        """The trainer's own attributes of these names, where it had any."""
+        """What the trainer itself had of the names that are wrapped; None: nothing, the method is its class's."""
         self._inputs: Inputs | None = None
         """Inputs of the loss that is being computed."""
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
@@ -187,27 +186,32 @@ class Attachment(StepReports):
         """Whether the groups of the open step are known."""
         self._learning_rates: LearningRates | None = None
         """Learning rates of the update that is being made."""
-        self._clip_factor: float | Tensor | None = None
-        """What clipping multiplied its gradient by."""
+        self._norm: Tensor | None = None
+        """Norm of its gradient before it was clipped; None: not known."""
         self._finished = False
 
     def install(self) -> None:
         """Wrap the trainer's methods and add the callback."""
-        self._wrap("_get_per_token_logps_and_entropies", self._logprobs_for_trl)
-        self._wrap("_generate_and_score_completions", self._generate)
-        if hasattr(self._trainer, "_calculate_rewards"):
-            self._wrap("_calculate_rewards", self._calculate_rewards)
-        self._wrap("_compute_loss", self._compute_loss)
-        self._wrap("train", self._train)
-        if hasattr(self._trainer, "_clip_grad_norm"):  # transformers 5
-            self._wrap("_clip_grad_norm", self._clip_gradient)
+        wrapped: dict[str, Callable[..., Any]] = {
+            "_get_per_token_logps_and_entropies": self._logprobs_for_trl,
+            "_generate_and_score_completions": self._generate,
+            "_calculate_rewards": self._calculate_rewards,
+            "_compute_loss": self._compute_loss,
+            "train": self._train,
+            "_clip_grad_norm": self._clip_gradient,  # transformers 5
+        }
+        for name, ours in wrapped.items():
+            if hasattr(self._trainer, name):
+                self._own[name] = self._trainer.__dict__.get(name)
+                wrap(self._trainer, name, ours)
         self._trainer.add_callback(self)
 
     def remove(self) -> None:
         """Restore the methods and remove the callback."""
-        for name in self._theirs:
-            self._trainer.__dict__.pop(name, None)
-        self._trainer.__dict__.update(self._own)
+        for name, own in self._own.items():
+            del self._trainer.__dict__[name]
+            if own is not None:
+                self._trainer.__dict__[name] = own
         self._trainer.remove_callback(self)
         self.close_open_step()
         self.finish()
@@ -232,65 +236,56 @@ class Attachment(StepReports):
 
     def close_step(self, step: int) -> None:
         self._groups_known, self._room = False, None
-        if self._guard.failures:
-            self._probe.log({PROBE_ATTACHMENT_FAILURES: float(self._guard.failures)})
         rates, self._learning_rates = self._learning_rates, None
-        clip_factor, self._clip_factor = self._clip_factor, None
-        self._probe.step(step, self._trainer.optimizer, learning_rates=rates, clip_factor=clip_factor)
-        self._guard.settled = True
+        norm, self._norm = self._norm, None
+        self._steps.close(
+            self._trainer.optimizer,
+            step=step,
+            norm=norm,
+            largest_norm=self._trainer.args.max_grad_norm,
+            learning_rates=rates,
+        )
 
     def finish(self, status: str = "finished", error: str = "") -> None:
         self._finished = True
         self._head.remove()
         self._probe.finish(status, error)
 
-    def _wrap(self, name: str, ours: Callable[..., Any]) -> None:
-        self._theirs[name] = theirs = getattr(self._trainer, name)
-        if name in self._trainer.__dict__:
-            self._own[name] = self._trainer.__dict__[name]
-
-        @functools.wraps(theirs)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return ours(*args, **kwargs)
-
-        setattr(self._trainer, name, wrapped)
-
-    def _train(self, *args: Any, **kwargs: Any) -> Any:
+    def _train(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._finished:
             logger.warning("The attached run has ended: this training is not observed. Detach, then attach again.")
         given = args[0] if args else kwargs.get("resume_from_checkpoint")
         self._resumed_from = Path(given) if isinstance(given, str | PathLike) else None
         try:
-            return self._theirs["train"](*args, **kwargs)
+            return theirs(*args, **kwargs)
         except BaseException as error:
             self._rescore_tokens = 0
             self.fail(error_text(error), alone=self._trainer.accelerator.num_processes == 1)
             raise
 
-    def _clip_gradient(self, *args: Any, **kwargs: Any) -> Any:
-        """Keep by how much the gradient of the update was clipped; the norm stays on its device."""
-        norm = self._theirs["_clip_grad_norm"](*args, **kwargs)
-        with self._guard.protect("reading the norm of the gradient"):
-            if norm is not None and not hasattr(norm, "placements"):  # one spread over ranks would have to be gathered
-                self._clip_factor = clip_factor_of(norm, self._trainer.args.max_grad_norm)
+    def _clip_gradient(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Keep the norm of the update's gradient; it stays on its device."""
+        norm = theirs(*args, **kwargs)
+        if not hasattr(norm, "placements"):  # one spread over ranks would have to be gathered
+            self._norm = norm
         return norm
 
-    def _compute_loss(self, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
+    def _compute_loss(self, theirs: Callable[..., Any], model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
         """Keep the inputs of the loss while it is computed; evaluations are not observed."""
         self._inputs = None
         if self._observing():
             self._inputs = inputs = with_kl_part(self._trainer, inputs)
         try:
-            return self._theirs["_compute_loss"](model, inputs, *args, **kwargs)
+            return theirs(model, inputs, *args, **kwargs)
         finally:
             self._inputs = None
 
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+    def _generate(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Take the log-probs that TRL computes before the update, where it does, as the first pass of the next steps."""
         candidates: list[tuple[Tensor, TokenScores]] = []
         self._first_pass = candidates if self._observing() else None
         try:
-            output = self._theirs["_generate_and_score_completions"](*args, **kwargs)
+            output = theirs(*args, **kwargs)
         finally:
             self._first_pass = None
             rewards, self._rewards = self._rewards, None
@@ -301,9 +296,11 @@ class Attachment(StepReports):
                 self._take_first_pass(candidates, output)
         return output
 
-    def _calculate_rewards(self, inputs: Any, prompts: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def _calculate_rewards(
+        self, theirs: Callable[..., Any], inputs: Any, prompts: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> Any:
         """Keep what TRL makes advantages of: the weighted sum of this rank's rewards. TRL's output has only the advantages."""
-        of_functions = self._theirs["_calculate_rewards"](inputs, prompts, *args, **kwargs)
+        of_functions = theirs(inputs, prompts, *args, **kwargs)
         with self._guard.protect("keeping the rewards"):
             first = self._trainer.accelerator.process_index * len(prompts)
             own = of_functions[first : first + len(prompts)]
@@ -324,11 +321,11 @@ class Attachment(StepReports):
             # Every rank takes part, also one whose scores failed: the others wait for it.
             self._probe.first_pass(scores, masks)
 
-    def _logprobs_for_trl(self, *args: Any, **kwargs: Any) -> Any:
+    def _logprobs_for_trl(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._inputs is None and self._first_pass is None:
-            return self._theirs["_get_per_token_logps_and_entropies"](*args, **kwargs)
+            return theirs(*args, **kwargs)
         with self._head.recording() as records:
-            logprobs, entropies, *rest = self._theirs["_get_per_token_logps_and_entropies"](*args, **kwargs)
+            logprobs, entropies, *rest = theirs(*args, **kwargs)
         with self._guard.protect("gating TRL's log-probs"):
             if records and self._first_pass is not None:
                 self._first_pass.append((logprobs, completion_scores(records, logprobs, entropies)))

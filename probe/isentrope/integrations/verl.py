@@ -40,7 +40,7 @@ from isentrope.integrations.attachment import (
     in_worker,
     prompt_groups,
     refuse,
-    switched_on,
+    wrap,
 )
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
@@ -100,16 +100,12 @@ def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Prob
         tokenizer=getattr(model, "tokenizer", None),
         **settings,
     )
-    again = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
-    EngineAttachment(engine, probe, rescore=again).install()
+    EngineAttachment(engine, probe, rescore=rescore).install()
     return probe
 
 
 def check_supported(engine: Any) -> None:
     """Refuse set-ups that can't be observed faithfully.
-
-    Args:
-        engine: of verl.
 
     Raises:
         ConfigurationError: with the reason.
@@ -141,15 +137,13 @@ def _reasons_against(engine: Any) -> Iterator[str]:
 class EngineAttachment(Attachment):
     """The wrapped methods of one engine."""
 
-    def __init__(self, engine: Any, probe: Probe, *, rescore: bool) -> None:
-        super().__init__(probe)
-        self._engine, self._rescore = engine, rescore
+    def __init__(self, engine: Any, probe: Probe, *, rescore: bool | None) -> None:
+        super().__init__(probe, rescore=rescore)
+        self._engine = engine
         self._scoring = False
         """Whether the forward pass under way is one that the optimiser learns from, or the one that scores again."""
         self._inputs: tuple[Inputs, Inputs] = {}, {}
         """The micro-batch of that pass, and what verl keeps of it for its outputs."""
-        self._to_rescore = False
-        """Whether the next micro-batch is the one that is scored again."""
 
     def install(self) -> None:
         setattr(self._engine, ATTRIBUTE, self)
@@ -163,8 +157,7 @@ class EngineAttachment(Attachment):
             "load_checkpoint": self._load_checkpoint,
         }
         for name, ours in wrapped.items():
-            theirs = getattr(self._engine, name)
-            setattr(self._engine, name, functools.wraps(theirs)(functools.partial(ours, theirs)))
+            wrap(self._engine, name, ours)
         if getattr(self._engine.engine_config, "use_fused_kernels", False):
             # As verl's fused forward finds them, whatever wraps the model.
             model = next(one for one in self._engine.module.modules() if {"model", "lm_head"} <= one._modules.keys())
@@ -172,7 +165,6 @@ class EngineAttachment(Attachment):
 
     def _train_batch(self, theirs: Callable[..., Any], data: Inputs, *args: Any, **kwargs: Any) -> Any:
         self.drop_held()
-        self._to_rescore = self._rescore
         self._count_completions(data)
         outputs = theirs(data, *args, **kwargs)
         with self.guard.protect("adding to verl's metrics"):
@@ -273,7 +265,6 @@ class EngineAttachment(Attachment):
 
         known = {name: laid_out(values) for name, values in responses.items()}
         rewards = _rewards(data)
-        first, self._to_rescore = self._to_rescore, False
         return {
             "advantages": known["advantages"],
             "mask": known["response_mask"] != 0,
@@ -283,7 +274,7 @@ class EngineAttachment(Attachment):
             "groups": _groups(data, packed.device),
             "completions": {} if rewards is None else {"reward": rewards},
             "cu_seqlens": offsets,
-            "rescore": functools.partial(self._scored_again, data) if first else None,
+            "rescore": self.rescore_of_first(functools.partial(self._scored_again, data)),
         }
 
     def _scored_again(self, micro_batch: Inputs) -> TokenScores | None:

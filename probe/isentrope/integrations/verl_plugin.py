@@ -15,7 +15,7 @@ from typing import Any
 
 from verl.utils.tracking import Tracking
 
-from isentrope.integrations.attachment import switched_on
+from isentrope.integrations.attachment import switched_on, wrap
 from isentrope.probe import Probe
 from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, REWARD_MEAN
 
@@ -59,16 +59,14 @@ def _attach_new_engines() -> None:
         if model_type != "language_model" or getattr(engine.engine_config, "forward_only", False):
             return engine
         adapter.check_supported(engine)  # before the model is loaded
-        initialize = engine.initialize
 
-        @functools.wraps(initialize)
-        def initialize_and_attach() -> Any:
+        def initialize_and_attach(initialize: Callable[[], Any]) -> Any:
             result = initialize()
             if not hasattr(engine, adapter.ATTRIBUTE):  # a worker may initialise its engine again
                 adapter.attach(engine)
             return result
 
-        engine.initialize = initialize_and_attach
+        wrap(engine, "initialize", initialize_and_attach)
         return engine
 
     registry.new = new

@@ -8,7 +8,6 @@ home can't be written, each process compiles for itself in a temporary folder.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import logging
@@ -19,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from isentrope.errors import IsentropeError
@@ -66,22 +64,23 @@ def load() -> ctypes.CDLL:
         BuildError: no compiler, or one that fails, hangs or makes something that can't be loaded.
     """
     compiler = find_compiler()
-    key = _key(compiler)
-    kept = _kept_library(environment.kernel_cache(), key)
-    if kept is not None:
-        try:
+    folder = environment.kernel_cache()
+    kept = folder / f"{_key(compiler)}.so"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _only_ours(folder):
+            raise PermissionError(f"{folder} can be written by other users")
+        if kept.exists() and _only_ours(kept):
             return ctypes.CDLL(str(kept))
-        except OSError as error:
-            logger.warning("Isentrope compiles its kernels again: %s can't be loaded (%s).", kept, error)
-    with _scratch_folder() as scratch:
-        built = _compile(compiler, scratch)
-        try:
-            library = ctypes.CDLL(str(built))
-        except OSError as error:
-            raise BuildError(f"what {shlex.join(compiler)} made can't be loaded: {error}") from error
-        if scratch.parent == environment.kernel_cache():
-            _keep(built, key)
-        return library
+        with tempfile.TemporaryDirectory(prefix="building-", dir=folder, ignore_cleanup_errors=True) as scratch:
+            built, library = _compiled(compiler, Path(scratch))
+            built.chmod(0o755)
+            built.replace(kept)
+            return library
+    except OSError as error:
+        logger.warning("Isentrope compiles its kernels in every process, because %s can't keep them: %s", folder, error)
+    with tempfile.TemporaryDirectory(prefix="isentrope-kernels-", ignore_cleanup_errors=True) as scratch:
+        return _compiled(compiler, Path(scratch))[1]
 
 
 def find_compiler() -> list[str]:
@@ -115,34 +114,18 @@ def _processor() -> list[str]:
     return [platform.system(), platform.machine(), platform.processor(), *sorted(kinds)]
 
 
-def _kept_library(folder: Path, key: str) -> Path | None:
-    """The library kept under `key`, if nobody else could have put it there."""
-    library = folder / f"{key}.so"
-    try:
-        return library if _only_ours(folder) and _only_ours(library) else None
-    except OSError:
-        return None
-
-
 def _only_ours(path: Path) -> bool:
     status = path.stat()
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
 
 
-@contextlib.contextmanager
-def _scratch_folder() -> Iterator[Path]:
-    """A folder to compile in: in the home, where libraries may be loaded from and kept, or else a temporary one."""
+def _compiled(compiler: list[str], folder: Path) -> tuple[Path, ctypes.CDLL]:
+    """Compile into a folder, and load what came out."""
+    built = _compile(compiler, folder)
     try:
-        folder = environment.kernel_cache()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _only_ours(folder):
-            raise PermissionError(f"{folder} can be written by other users")
-        scratch = tempfile.TemporaryDirectory(prefix="building-", dir=folder, ignore_cleanup_errors=True)
+        return built, ctypes.CDLL(str(built))
     except OSError as error:
-        logger.warning("Isentrope compiles its kernels in every process, because the home can't keep them: %s", error)
-        scratch = tempfile.TemporaryDirectory(prefix="isentrope-kernels-", ignore_cleanup_errors=True)
-    with scratch as name:
-        yield Path(name)
+        raise BuildError(f"what {shlex.join(compiler)} made can't be loaded: {error}") from error
 
 
 def _compile(compiler: list[str], folder: Path) -> Path:
@@ -150,16 +133,6 @@ def _compile(compiler: list[str], folder: Path) -> Path:
     # The compiler's own temporary files go where they vanish with ours, should it be killed.
     _output_of([*compiler, *_flags(), "-o", str(built), str(SOURCE)], COMPILE_TIMEOUT_SECONDS, TMPDIR=str(folder))
     return built
-
-
-def _keep(built: Path, key: str) -> None:
-    """Move a library to where `_kept_library` finds it; without success it is only compiled again next time."""
-    folder = environment.kernel_cache()
-    try:
-        built.chmod(0o755)
-        built.replace(folder / f"{key}.so")
-    except OSError as error:
-        logger.warning("Isentrope could not keep its compiled kernels in %s: %s", folder, error)
 
 
 def _output_of(command: list[str], timeout_seconds: float, **variables: str) -> str:

@@ -1,4 +1,4 @@
-"""What a method is given, what it returns, and how it finds the top share of the tokens."""
+"""What a method is given beside a `TokenBatch`, what it returns, and how it finds the top share of the tokens."""
 
 from __future__ import annotations
 
@@ -11,47 +11,11 @@ from torch import Tensor
 
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics
-from isentrope_wire.control import Control, Scope
+from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.control import Control
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float64, Shaped
-
-
-@dataclass(frozen=True, slots=True)
-class GatedTokens:
-    """The tokens of one `gate` call; every tensor has the token ids' shape and is detached."""
-
-    scores: TokenScores
-    advantages: Float[Tensor, "*tokens"]
-    mask: Bool[Tensor, "*tokens"]
-    """True where the token counts."""
-    importance_ratios: Float[Tensor, "*tokens"] | None = None
-    """r = p / p_old. None: the loop did not pass the log-probs the tokens were sampled with."""
-    old_entropies: Float[Tensor, "*tokens"] | None = None
-    """H under the old policy at the same positions, nats. None: the loop did not pass them."""
-    group_ids: Float64[Tensor, " sequences"] | None = None
-    """The same number for the rollouts of one prompt. None: not known."""
-    step: int = 0
-    rank: int = 0
-    first_position: int = 0
-    """How many tokens of this step, padding included, this rank gated before."""
-
-    def in_scope(self, scope: Scope) -> Bool[Tensor, "*tokens"]:
-        """True where a method of this scope acts.
-
-        The update of a token lowers the entropy where A S_c > 0 and raises it where A S_c < 0.
-        """
-        match scope:
-            case Scope.ALL:
-                return torch.ones_like(self.advantages, dtype=torch.bool)
-            case Scope.NEGATIVE:
-                return self.advantages < 0
-            case Scope.POSITIVE:
-                return self.advantages > 0
-            case Scope.DECREASING:
-                return self.advantages * self.scores.vocab_centered_scores > 0
-            case Scope.INCREASING:
-                return self.advantages * self.scores.vocab_centered_scores < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +50,9 @@ statistics were not necessarily counted from."""
 class Intervention:
     """One method: how it selects tokens and, where it ranks them, how the cutoff of its rank is counted."""
 
-    select: Callable[[Control, GatedTokens, Centres, Tensor | None], Selection]
+    select: Callable[[Control, TokenBatch, Centres, Tensor | None], Selection]
     """Its decision about tokens. The last argument is the cutoff, None where the control ranks no tokens."""
-    count_cutoff: Callable[[Control, GatedTokens, Centres], Tensor] | None = None
+    count_cutoff: Callable[[Control, TokenBatch, Centres], Tensor] | None = None
     """The value above which the share of tokens lies that the control names, counted over these tokens: a scalar on the
     device. It serves for other tokens than it was counted from: those of the next step. None: the method never ranks."""
     ranks_with: str = ""
@@ -102,7 +66,7 @@ class Intervention:
         """Whether it ranks tokens, as the control asks for it."""
         return self.count_cutoff is not None and (not self.ranks_with or control.value(self.ranks_with) is not None)
 
-    def cutoff(self, control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
+    def cutoff(self, control: Control, tokens: TokenBatch, centres: Centres) -> Tensor | None:
         """The cutoff over these tokens; None where no tokens are ranked."""
         if self.count_cutoff is None or not self.ranks(control):
             return None

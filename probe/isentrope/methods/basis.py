@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Selection
+from isentrope.methods.base import Centres, Selection
 from isentrope.methods.gate import INTERVENTIONS, select_tokens
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
@@ -82,7 +82,7 @@ class SelectionBasis:
         """Of A and log p, over all ranks."""
         self._one_call = False
         """Whether the step before was one `gate` call, and there is no other rank."""
-        self._ranked: GatedTokens | None = None
+        self._ranked: TokenBatch | None = None
         """The tokens of the step before, until a cutoff is counted from them."""
         self._cutoff: tuple[Control, Tensor] | None = None
         self._warned = False
@@ -114,12 +114,12 @@ class SelectionBasis:
             if _ranks_tokens(control):
                 self._ranked, self._cutoff = _joined(batches), None
 
-    def select(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Selection]:
+    def select(self, control: Control, tokens: TokenBatch) -> tuple[str | None, Selection]:
         """The source that the control's decision about a micro-batch was counted from, see `choose`; and the decision."""
         source, centres, cutoff = self.choose(control, tokens)
         return source, select_tokens(control, tokens, centres, cutoff)
 
-    def choose(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Centres, Tensor | None]:
+    def choose(self, control: Control, tokens: TokenBatch) -> tuple[str | None, Centres, Tensor | None]:
         """The source that the method counts from (None: it needs none), its centres, and the cutoff."""
         method = INTERVENTIONS[control.method]
         first_call = tokens.first_position == 0
@@ -144,11 +144,7 @@ class SelectionBasis:
         return "micro_batch" if own else "previous_step", centres, cutoff
 
     def known(self, first_call: bool) -> tuple[str, ThresholdStatistics | None]:
-        """The source that thresholds are counted from now; no statistics when it is each micro-batch itself.
-
-        Args:
-            first_call: Whether they are those of the step's first micro-batch.
-        """
+        """The source that thresholds are counted from now; no statistics when it is each micro-batch itself."""
         if self._wanted in ("auto", "first_pass"):
             statistics = self._first_pass.get()
             if statistics is not None:
@@ -189,12 +185,7 @@ class SelectionBasis:
         }
 
     def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Continue from a `state`; no step may have closed before.
-
-        Args:
-            shared: That of rank 0.
-            own: That of this rank, whose cutoff counts here.
-        """
+        """Continue from rank 0's `state`, with the cutoff of this rank's own; no step may have closed before."""
         for source, latest in (("first_pass", self._first_pass), ("previous_step", self._previous_step)):
             latest.value = None if shared[source] is None else ThresholdStatistics.of_plain(shared[source])
         self._one_call = bool(shared["one_call"])
@@ -208,7 +199,7 @@ class SelectionBasis:
         """Whether a micro-batch counts from itself though there is a step before."""
         return self._wanted == "micro_batch" or (self._wanted == "auto" and self._one_call and first_call)
 
-    def _cutoff_of(self, control: Control, tokens: GatedTokens, centres: Centres) -> tuple[Tensor | None, bool]:
+    def _cutoff_of(self, control: Control, tokens: TokenBatch, centres: Centres) -> tuple[Tensor | None, bool]:
         """The cutoff, and whether it is the micro-batch's own."""
         method = INTERVENTIONS[control.method]
         if not method.ranks(control):
@@ -252,7 +243,7 @@ def _merged_means(parts: Float[Tensor, "ranks columns"], before: Float[Tensor, "
     return means if before is None else torch.where(count > 0, means, before.to(parts.device))
 
 
-def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:
+def _own_means(tokens: TokenBatch) -> tuple[Tensor, Tensor]:
     logprobs, advantages = tokens.scores.logprobs.double(), tokens.advantages.double()
     valid = tokens.mask & (logprobs + advantages).isfinite()
     count = valid.sum()
@@ -262,11 +253,11 @@ def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:
     )
 
 
-def _joined(batches: Sequence[TokenBatch]) -> GatedTokens:
+def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:
     """The micro-batches of a step as one vector of tokens, with the scores that methods read."""
     scores = [batch.scores for batch in batches]
     ratios = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
-    return GatedTokens(
+    return TokenBatch(
         scores=TokenScores(
             logprobs=flat([part.logprobs for part in scores]),
             entropies=flat([part.entropies for part in scores]),

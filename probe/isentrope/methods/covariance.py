@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
+from isentrope.methods.base import Centres, Intervention, Selection, top_share_cutoff
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from isentrope_wire.dead_knobs import RATIO_TOLERANCE
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int
 
 
-def covariance_scores(tokens: GatedTokens, centres: Centres) -> Float64[Tensor, "*tokens"]:
+def covariance_scores(tokens: TokenBatch, centres: Centres) -> Float64[Tensor, "*tokens"]:
     """c_t = (log p_t - mean_B(log p)) (A_t - mean_B(A))                        arXiv:2505.22617, eq. 10
 
     The means are those of the whole batch: over one micro-batch of one sequence with one advantage c_t would be 0
@@ -35,7 +36,7 @@ def covariance_scores(tokens: GatedTokens, centres: Centres) -> Float64[Tensor, 
     return (logprobs - centres.mean_logprob) * (advantages - centres.mean_advantage)
 
 
-def select_clip_cov(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+def select_clip_cov(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Detach the tokens of
 
         I_clip ~ Uniform({t : omega_low < c_t < omega_high}),  |I_clip| = r N      arXiv:2505.22617, eq. 11, 12
@@ -89,12 +90,12 @@ LARGEST_LOG_RATIO = 20.0
 """Larger |log r| are taken as this: 1/r would overflow."""
 
 
-def kl_cov_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
+def kl_cov_cutoff(control: Control, tokens: TokenBatch, centres: Centres) -> Tensor:
     """The c_t above which the top k share of the tokens lies: rounded down, but at least one token, as the authors do."""
     return top_share_cutoff(covariance_scores(tokens, centres), tokens.mask, control.number("k"), at_most=True)
 
 
-def select_kl_cov(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+def select_kl_cov(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
     """On the tokens of the top share the loss becomes
 
         -A r + beta d(r),   I_KL = {t : Rank(c_t) <= k N}                 arXiv:2505.22617, eq. 13, 14, listing 1
@@ -135,14 +136,7 @@ _MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def token_draw(seed: int, step: int, rank: int, positions: Int[Tensor, "*tokens"]) -> Float64[Tensor, "*tokens"]:
-    """Uniform in [0, 1), one per position.
-
-    Args:
-        seed: Of the control.
-        step: The step's number.
-        rank: This rank.
-        positions: Of the tokens within the step on this rank.
-    """
+    """Uniform in [0, 1), one per position of a token within the step on this rank."""
     key = 0
     for number in (seed, step, rank):
         key = _mixed((key + number + 1) * _ODD % _WORD)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
-from isentrope.methods.masks import outside_ratios
+from isentrope.methods.base import Centres, Intervention, Selection
+from isentrope.methods.masks import RATIO_CLIP, outside_ratios
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from isentrope_wire.methods import METHODS, Method
 
@@ -30,22 +31,15 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
 """What the rows name as their implementation."""
 
 
-def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
-    """Apply the control's method, then its ratio clip where it has one, then its denominator.
-
-    Args:
-        control: With a method in `INTERVENTIONS`.
-        tokens: Those of one `gate` call.
-        centres: What the method counts from.
-        cutoff: That of `INTERVENTIONS[control.method]`, over the tokens it counts from.
-    """
+def select_tokens(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
+    """Apply the control's method, then its ratio clip where it has one, then its denominator."""
     return _completed(INTERVENTIONS[control.method].select(control, tokens, centres, cutoff), control, tokens)
 
 
-def _completed(own: Selection, control: Control, tokens: GatedTokens) -> Selection:
+def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selection:
     factors = own.factors
     bounds = (control.value("epsilon_low"), control.value("epsilon_high"))
-    if control.method != Method.RATIO_CLIP and bounds != (None, None):
+    if INTERVENTIONS[control.method] is not RATIO_CLIP and bounds != (None, None):
         factors = factors * ~outside_ratios(control, tokens)
     if control.value("denominator") == "shrink":
         factors = with_shrunken_denominator(factors, tokens.mask)

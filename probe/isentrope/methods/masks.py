@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
+from isentrope.methods.base import Centres, Intervention, Selection, top_share_cutoff
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
-def select_score_sign(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+def select_score_sign(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Clip (`mask`), or alone keep (`keep`), the tokens of one sign of
 
         S* = p (H + log p)                                                        arXiv:2602.03392, Figure 1
@@ -37,7 +38,7 @@ def select_score_sign(control: Control, tokens: GatedTokens, centres: Centres, c
 SCORE_SIGN = Intervention(select=select_score_sign)
 
 
-def select_top_entropy(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+def select_top_entropy(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Keep the token if
 
         H_t >= tau,   tau the (1 - rho) quantile of H over the batch                         arXiv:2506.01939
@@ -51,7 +52,7 @@ def select_top_entropy(control: Control, tokens: GatedTokens, centres: Centres, 
     return Selection(~clipped, clipped)
 
 
-def entropy_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
+def entropy_cutoff(control: Control, tokens: TokenBatch, centres: Centres) -> Tensor:
     """tau: the entropy above which the wanted share of the tokens lies, in nats."""
     return top_share_cutoff(tokens.scores.entropies, tokens.mask, control.number("fraction"))
 
@@ -63,7 +64,7 @@ SMALL_ENTROPY = 1e-8
 
 
 def select_entropy_ratio_clip(
-    control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None
+    control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None
 ) -> Selection:
     """Keep the token if
 
@@ -86,7 +87,7 @@ def select_entropy_ratio_clip(
 ENTROPY_RATIO_CLIP = Intervention(select=select_entropy_ratio_clip)
 
 
-def select_ratio_clip(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+def select_ratio_clip(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Clip the tokens to which
 
         min(r A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A)              arXiv:2503.14476, Clip-Higher
@@ -99,7 +100,7 @@ def select_ratio_clip(control: Control, tokens: GatedTokens, centres: Centres, c
     return Selection(~clipped, clipped)
 
 
-def outside_ratios(control: Control, tokens: GatedTokens) -> Bool[Tensor, "*tokens"]:
+def outside_ratios(control: Control, tokens: TokenBatch) -> Bool[Tensor, "*tokens"]:
     """True where the clip removes the gradient, in any scope; a bound that is None does not clip."""
     outside = torch.zeros_like(tokens.mask)
     ratios, low, high = tokens.importance_ratios, control.value("epsilon_low"), control.value("epsilon_high")

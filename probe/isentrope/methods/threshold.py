@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, ThresholdScore, top_share_cutoff
-from isentrope.scores import TokenScores, batch_centered_scores
+from isentrope.methods.base import Centres, Intervention, Selection, ThresholdScore, top_share_cutoff
+from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 def clip_b_score(scores: TokenScores, over: ThresholdStatistics) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ...]]:
     """S* - mean_B(S*) and sigma, nats."""
-    return batch_centered_scores(scores.discriminator_scores.double(), over.discriminator_mean), over.discriminator_std
+    return scores.discriminator_scores.double() - over.discriminator_mean, over.discriminator_std
 
 
 def clip_v_score(scores: TokenScores, over: ThresholdStatistics) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ...]]:
@@ -60,12 +61,7 @@ def beyond_thresholds(
 
 
 def distance_beyond(control: Control, standardised: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
-    """How far beyond its threshold a score lies, in standard deviations; -inf with no threshold at all.
-
-    Args:
-        control: Has the thresholds.
-        standardised: The centred score, in standard deviations.
-    """
+    """How far beyond its threshold a standardised score lies, in standard deviations; -inf with no threshold at all."""
     none = torch.full_like(standardised, -torch.inf)
     below = none if control.mu_low is None else -control.mu_low - standardised
     above = none if control.mu_high is None else standardised - control.mu_high
@@ -75,11 +71,11 @@ def distance_beyond(control: Control, standardised: Float[Tensor, "*tokens"]) ->
 def by_threshold(score: ThresholdScore) -> Intervention:
     """The intervention that clips what lies beyond the thresholds of a score."""
 
-    def ranked(control: Control, tokens: GatedTokens, beyond: Tensor) -> Tensor:
+    def ranked(control: Control, tokens: TokenBatch, beyond: Tensor) -> Tensor:
         in_scope = tokens.in_scope(control.scope)
         return beyond & (in_scope & (tokens.advantages != 0) if _clips_zeros(control) else in_scope)
 
-    def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+    def select(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
         scores, sigma = score(tokens.scores, centres.thresholds)
         beyond = beyond_thresholds(scores, sigma, control)
         asked = clipped = ranked(control, tokens, beyond)
@@ -90,7 +86,7 @@ def by_threshold(score: ThresholdScore) -> Intervention:
             asked, clipped = asked | zeros, clipped | zeros
         return Selection(~clipped, asked)
 
-    def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
+    def count_cutoff(control: Control, tokens: TokenBatch, centres: Centres) -> Tensor:
         """Where the `max_fraction` furthest beyond begin, in standard deviations beyond the threshold."""
         scores, sigma = score(tokens.scores, centres.thresholds)
         among = ranked(control, tokens, beyond_thresholds(scores, sigma, control))

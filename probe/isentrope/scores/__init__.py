@@ -7,20 +7,11 @@
 - `each_field`: one change for all tensors of scores, such as a gather over ranks; packed sequences as rows (layouts.py)
 - `LossGradient`: what the loss makes of the scored tokens, read in backward (loss_gradient.py)
 - `shard_moments`, `merge`, `sharded_token_scores`: vocabularies split over ranks (vocabulary_shards.py)
-- `entropy_discriminator`, `vocab_centered_scores`, `batch_centered_scores`, `entropy_contributions`, `importance_ratios`
-  (prediction.py)
 """
 
 from isentrope.scores.layouts import each_field
 from isentrope.scores.linear_heads import AdaptedWeight, LowRankAdapter, linear_head_parts
 from isentrope.scores.linear_token_scores import linear_token_scores
-from isentrope.scores.prediction import (
-    batch_centered_scores,
-    entropy_contributions,
-    entropy_discriminator,
-    importance_ratios,
-    vocab_centered_scores,
-)
 from isentrope.scores.token_scores import TokenScores, token_scores
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
 
@@ -28,16 +19,11 @@ __all__ = [
     "AdaptedWeight",
     "LowRankAdapter",
     "TokenScores",
-    "batch_centered_scores",
     "each_field",
-    "entropy_contributions",
-    "entropy_discriminator",
-    "importance_ratios",
     "linear_head_parts",
     "linear_token_scores",
     "merge",
     "shard_moments",
     "sharded_token_scores",
     "token_scores",
-    "vocab_centered_scores",
 ]

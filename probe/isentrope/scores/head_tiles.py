@@ -11,10 +11,10 @@ float32 or wider.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from isentrope.kernels.moments import Temperature
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+_Gradient = TypeVar("_Gradient")
 
 FORWARD_BYTES = {"cpu": 5 << 20}
 """What a tile may take, with the copies it needs."""
@@ -165,13 +167,7 @@ class HeadTiles:
         return self.operands.hidden[rows].to(self.operand_dtype)
 
     def tile(self, rows: slice, columns: slice, weight: Tensor) -> Tensor:
-        """A tile as `rule` reads it, in the reused buffer.
-
-        Args:
-            rows: Slice of the tokens.
-            columns: Slice of the vocabulary.
-            weight: `self.weight(columns)`.
-        """
+        """A tile as `rule` reads it, in the reused buffer; `weight` is that of its columns."""
         operands = self.operands
         hidden = self.hidden(rows)
         shape = (len(hidden), len(weight))
@@ -238,16 +234,11 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
     type, before the next slice begins. So a bfloat16 weight needs no float32 gradient of its size.
     """
     operands = tiles.operands
-    rows_of, columns_of = _TokenGradient.where, _VocabularyGradient.where
-    hidden, adapter_inputs = rows_of(operands.hidden, needed[0]), rows_of(operands.adapter_inputs, needed[3])
-    weight, bias, adapter_up = (
-        columns_of(operand, need)
-        for operand, need in (
-            (operands.weight, needed[1]),
-            (operands.bias, needed[2]),
-            (operands.adapter_up, needed[4]),
-        )
-    )
+    hidden = _wanted(_TokenGradient, operands.hidden, needed[0])
+    weight = _wanted(_VocabularyGradient, operands.weight, needed[1])
+    bias = _wanted(_VocabularyGradient, operands.bias, needed[2])
+    adapter_inputs = _wanted(_TokenGradient, operands.adapter_inputs, needed[3])
+    adapter_up = _wanted(_VocabularyGradient, operands.adapter_up, needed[4])
     for columns in tiles.columns():
         factor = tiles.weight(columns)
         summed_factor = _factor(factor)
@@ -272,16 +263,16 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
     )
 
 
+def _wanted(kind: Callable[[Tensor], _Gradient], operand: Tensor | None, needed: bool) -> _Gradient | None:
+    return kind(operand) if needed and operand is not None else None
+
+
 class _TokenGradient:
     """Gradient of a [tokens, ...] tensor: the sum over all slices of the vocabulary, kept wide until the end."""
 
     def __init__(self, operand: Tensor) -> None:
         self._dtype = operand.dtype
         self._total = torch.zeros(operand.shape, dtype=_sum_dtype(operand), device=operand.device)
-
-    @classmethod
-    def where(cls, operand: Tensor | None, needed: bool) -> Self | None:
-        return cls(operand) if needed and operand is not None else None
 
     def total(self, rows: slice) -> Tensor:
         return self._total[rows]
@@ -297,10 +288,6 @@ class _VocabularyGradient:
         self._gradient = torch.zeros(operand.shape, dtype=operand.dtype, device=operand.device)
         self._columns: slice | None = None
         self._total = self._gradient
-
-    @classmethod
-    def where(cls, operand: Tensor | None, needed: bool) -> Self | None:
-        return cls(operand) if needed and operand is not None else None
 
     def total(self, columns: slice) -> Tensor:
         if columns != self._columns:

@@ -23,8 +23,8 @@ from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
 from isentrope.scores.token_scores import (
     TokenScores,
     as_token_scores,
-    check_not_nested,
     check_temperature,
+    check_tensors,
     differentiable_once,
     marked_outputs,
     savable_ids,
@@ -102,18 +102,7 @@ def linear_token_scores(
 def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: Tensor | None) -> None:
     """Everything about the tensors that can be checked without looking at values."""
     tensors = {"hidden": hidden, "weight": weight, "token_ids": token_ids} | ({} if bias is None else {"bias": bias})
-    for name, value in tensors.items():
-        if not isinstance(value, Tensor):
-            raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
-        check_not_nested(name, value)
-        if value.device != hidden.device:
-            raise InputError(f"hidden is on {hidden.device}, {name} on {value.device}. Move one to the other.")
-        if name != "token_ids" and not value.is_floating_point():
-            raise InputError(
-                f"{name} must be floating point, got {value.dtype}. A quantised head has to be dequantised first."
-            )
-    if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
-        raise InputError(f"token_ids must be integers, got {token_ids.dtype}. Pass the sampled tokens' ids.")
+    check_tensors(tensors, "A quantised head has to be dequantised first.")
     if weight.dim() != 2 or weight.shape[0] == 0:
         raise InputError(f"weight must have shape [vocabulary, width], got {list(weight.shape)}.")
     if hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
@@ -195,13 +184,7 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
 
 
 def _score_tiles(tiles: HeadTiles, token_ids: Tensor, *, squared: bool) -> RowScores:
-    """Fold every tile into six numbers a token, seven where `squared`.
-
-    Args:
-        tiles: Of the head's logits.
-        token_ids: One per row.
-        squared: As for `Backend.row_moments`.
-    """
+    """Fold every tile into six numbers a token, seven where `squared`."""
     rows = list(tiles.rows())
     moments: list[list[Moments]] = [[] for _ in rows]
     for columns in tiles.columns():

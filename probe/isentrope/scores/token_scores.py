@@ -6,7 +6,7 @@ The scores are differentiable once: a second derivative is refused.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -129,14 +129,7 @@ def token_scores(
 
 def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | Tensor) -> None:
     """Everything about the arguments that can be checked without waiting for a device."""
-    for name, value in (("logits", logits), ("token_ids", token_ids)):
-        if not isinstance(value, Tensor):
-            raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
-        check_not_nested(name, value)
-    if not logits.is_floating_point():
-        raise InputError(f"logits must be floating point, got {logits.dtype}. Pass the model's raw logits.")
-    if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
-        raise InputError(f"token_ids must be integers, got {token_ids.dtype}. Pass the sampled tokens' ids.")
+    check_tensors({"logits": logits, "token_ids": token_ids}, "Pass the model's raw logits.")
     if logits.dim() == 0 or logits.shape[-1] == 0:
         raise InputError(f"logits must have shape [..., vocabulary], got {list(logits.shape)}.")
     if logits.shape[:-1] != token_ids.shape:
@@ -144,9 +137,29 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | T
             f"logits [..., vocabulary] need one row per token: got logits {list(logits.shape)} and token_ids "
             f"{list(token_ids.shape)}.{_alignment_hint(logits, token_ids)}"
         )
-    if logits.device != token_ids.device:
-        raise InputError(f"logits are on {logits.device}, token_ids on {token_ids.device}. Move one to the other.")
     check_temperature(temperature, token_ids)
+
+
+def check_tensors(tensors: Mapping[str, Tensor], not_floating: str) -> None:
+    """That arguments are plain tensors on one device, token ids integers and all others floating point.
+
+    Args:
+        tensors: By their names.
+        not_floating: What to do where one is not floating point, in a sentence.
+    """
+    first, *_ = tensors
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
+        check_not_nested(name, value)
+        if name == "token_ids":
+            if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+                raise InputError(f"token_ids must be integers, got {value.dtype}. Pass the sampled tokens' ids.")
+        elif not value.is_floating_point():
+            raise InputError(f"{name} must be floating point, got {value.dtype}. {not_floating}")
+        device = tensors[first].device
+        if value.device != device:
+            raise InputError(f"{first} is on {device}, {name} on {value.device}. Move one to the other.")
 
 
 def check_not_nested(name: str, tensor: Tensor) -> None:
@@ -158,12 +171,9 @@ def check_not_nested(name: str, tensor: Tensor) -> None:
         )
 
 
-def check_temperature(temperature: float | Tensor, token_ids: Tensor, *, wait_for_device: bool = False) -> None:
-    """That T is a positive number, or a tensor of them that broadcasts to the tokens' shape.
-
-    Args:
-        wait_for_device: look at the values of a tensor on an accelerator, too.
-    """
+def check_temperature(temperature: float | Tensor, token_ids: Tensor) -> None:
+    """That T is a positive number, or a tensor of them that broadcasts to the tokens' shape; on an accelerator its values are
+    not looked at."""
     if isinstance(temperature, Tensor):
         check_not_nested("temperature", temperature)
         if temperature.is_complex() or temperature.dtype == torch.bool:
@@ -177,15 +187,19 @@ def check_temperature(temperature: float | Tensor, token_ids: Tensor, *, wait_fo
             raise InputError(
                 f"temperature is on {temperature.device}, token_ids on {token_ids.device}. Move one to the other."
             )
-        if temperature.device.type != "cpu" and not wait_for_device:
-            return
-        wrong = temperature[~((temperature > 0) & temperature.isfinite())]
-        if wrong.numel():
-            raise InputError(f"temperature must be positive and finite, got {wrong[0].item():g}.")
+        if temperature.device.type == "cpu":
+            check_temperatures(temperature)
     elif isinstance(temperature, bool) or not isinstance(temperature, int | float):
         raise InputError(f"temperature must be a number or a tensor, got {temperature!r}.")
     elif not 0 < temperature < float("inf"):
         raise InputError(f"temperature must be positive and finite, got {temperature}.")
+
+
+def check_temperatures(temperatures: Tensor) -> None:
+    """That each is positive and finite. Waits for the device."""
+    wrong = temperatures[~((temperatures > 0) & temperatures.isfinite())]
+    if wrong.numel():
+        raise InputError(f"temperature must be positive and finite, got {wrong[0].item():g}.")
 
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:

@@ -5,4 +5,5 @@
 - `step.py`, `covariance.py`, `mismatch.py`, `contributions.py`: the declarations. A new one goes into `STEP_SUMS` at the end of
   `step.py`; a median or another quantile is read from its `TOKEN_HISTOGRAMS`
 - `calibration.py`: from the unit prediction to nats; `alerts.py`: which steps need a person's attention
+- `rescoring.py`, `coupling.py`: what an update did to the entropy, and what its own gradient predicts of the next
 """

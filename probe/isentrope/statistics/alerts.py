@@ -91,11 +91,7 @@ def _window() -> deque[float]:
 
 
 def has_learnt(scalars: Mapping[str, float]) -> bool:
-    """Whether the policy may have learnt from a step's tokens before: it was trained on them, or has left its old self.
-
-    Args:
-        scalars: of the step.
-    """
+    """Whether the policy may have learnt from a step's tokens before: it was trained on them, or has left its old self."""
     return scalars.get(TOKEN_EPOCH, 1.0) > 1 or scalars.get(KL_OLD, 0.0) > MOVED
 
 
@@ -130,13 +126,6 @@ class AlertWatch:
         control_version: int = 0,
     ) -> tuple[Alert, ...]:
         """Find the alerts of the next step.
-
-        Args:
-            step: its number.
-            scalars: of its report.
-            labels: of its report.
-            what_if: of its report.
-            control_version: of its report.
 
         Returns:
             The new ones; usually none.

@@ -172,11 +172,6 @@ class _Rows:
     the device."""
 
     def __init__(self, batches: Sequence[TokenBatch], device: torch.device) -> None:
-        """
-        Args:
-            batches: Of the step.
-            device: Of its tokens.
-        """
         self._batches, self._device = [batch for batch in batches if batch.mask.numel()], device
         self._blocks: list[_Block] = []
         sequences = 0

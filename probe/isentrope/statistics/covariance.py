@@ -11,8 +11,7 @@ from which its sum of c_t about any other means follows:
 Sums of whole bins are exact. The bin in which a share ends contributes its own mean for the part that belongs to the
 share, and a bin's values differ by a factor of BIN_RATIO at most; so the mean of a share is off by less than
 BIN_RATIO - 1 = 9 %, and of shares of many tokens by less than 1 %. With several ranks that holds while the means move
-little from step to step: in the first step the bins lie about each rank's own. c_t whose size lies outside [SMALLEST,
-LARGEST] counts to the nearest bin.
+little from step to step: in the first step the bins lie about each rank's own.
 
 Within groups it is the covariance of whole sequences, by how hard the group was:
 
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from isentrope.statistics.histogram import LogBins
 from isentrope.statistics.moments import Covariance, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
@@ -43,7 +43,12 @@ from isentrope_wire.metrics import (
     COVARIANCE_ADVANTAGE_LOGPROB,
     COVARIANCE_ADVANTAGE_SCORE,
     COVARIANCE_GROUP,
+    COVARIANCE_GROUP_EASY,
+    COVARIANCE_GROUP_HARD,
+    COVARIANCE_GROUP_MIDDLE,
+    COVARIANCE_TOP,
     GROUP_COUNT,
+    Metric,
 )
 
 if TYPE_CHECKING:
@@ -63,27 +68,9 @@ ADVANTAGE_DISCRIMINATOR = covariance(
 """Of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
 (arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
 
-TOP_SHARES = {
-    "covariance/top_0_02": 0.0002,
-    "covariance/top_0_2": 0.002,
-    "covariance/top_2": 0.02,
-    "covariance/top_20": 0.2,
-    "covariance/top_50": 0.5,
-    "covariance/top_100": 1.0,
-}
-"""Metric names, the share in per cent, and the share of the step's tokens."""
-
-
-BINS_PER_OCTAVE = 8
-BIN_RATIO = 2 ** (1 / BINS_PER_OCTAVE)
-"""9 %: the largest by the smallest value of a bin."""
-
-_LOWEST_OCTAVE, _HIGHEST_OCTAVE = -14, 18
-SMALLEST, LARGEST = 2.0**_LOWEST_OCTAVE, 2.0**_HIGHEST_OCTAVE
-"""|c_t| in nats times the advantage's unit."""
-
-_SIDE = (_HIGHEST_OCTAVE - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
-_BINS = 2 * _SIDE + 1
+_BY_SIZE = LogBins(lowest_octave=-14, highest_octave=18)
+"""Of |c_t| in nats times the advantage's unit."""
+_BINS = _BY_SIZE.count
 _SUMS = 4
 """Of each bin: tokens, log p, A, A log p."""
 
@@ -97,10 +84,7 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
         for known, one in zip(tokens.centre or (None, None), own, strict=True)
     )
     products = (logprobs - mean_logprob) * (advantages - mean_advantage)
-    sizes = products.abs()
-    step = (sizes.clamp(min=SMALLEST).log2() - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
-    distance = torch.where(sizes < SMALLEST, 0, step.floor().long().clamp(0, _SIDE - 1) + 1)
-    bins = _SIDE + torch.where(products < 0, -distance, distance)
+    bins = _BY_SIZE.places(products)
     # A token that is not valid has 0 in every row.
     columns = torch.stack([tokens.ones, logprobs, advantages, logprobs * advantages])
     sums = columns.new_zeros(_SUMS, _BINS).scatter_add_(1, bins.expand_as(columns), columns)
@@ -108,7 +92,7 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
 
 
 def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...]:
-    """Means of the largest c_t, by TOP_SHARES; empty without tokens.
+    """Means of the largest c_t, by COVARIANCE_TOP; empty without tokens.
 
     Args:
         sums: Those of `covariance_bins` of all ranks, added up.
@@ -133,7 +117,7 @@ def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[floa
     tokens = sum(count for count, _ in bins)
     if not tokens:
         return ()
-    return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in TOP_SHARES.values())
+    return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in COVARIANCE_TOP.values())
 
 
 def _top_mean(bins: Sequence[tuple[int, float]], wanted: int) -> float:
@@ -153,7 +137,7 @@ COVARIANCE_BINS = Sum[Sequence[float]](
     measure=covariance_bins,
     read=lambda numbers, _: numbers,
     merge=None,
-    metrics=lambda sums, step: dict(zip(TOP_SHARES, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
+    metrics=lambda sums, step: dict(zip(COVARIANCE_TOP, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
 )
 """Of all tokens by c_t."""
 
@@ -185,12 +169,15 @@ class Group(NamedTuple):
         return (self.product - self.logprob * self.advantage / self.sequences) / self.sequences
 
     @property
-    def difficulty(self) -> str | None:
+    def difficulty(self) -> Metric | None:
+        """The metric that its covariance counts in."""
         if not self.positive and not self.negative:
             return None
         share = self.positive / self.sequences
         # Ten of thirty are a third, whatever their quotient in floating point.
-        return "hard" if share <= HARD_UP_TO + 1e-9 else "easy" if share >= EASY_FROM - 1e-9 else "middle"
+        if share <= HARD_UP_TO + 1e-9:
+            return COVARIANCE_GROUP_HARD
+        return COVARIANCE_GROUP_EASY if share >= EASY_FROM - 1e-9 else COVARIANCE_GROUP_MIDDLE
 
 
 _FIELDS = 1 + len(Group._fields)
@@ -261,10 +248,10 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
     }
     if varied:
         scalars[COVARIANCE_GROUP] = sum(varied) / len(varied)
-    for difficulty in ("easy", "middle", "hard"):
+    for difficulty in (COVARIANCE_GROUP_EASY, COVARIANCE_GROUP_MIDDLE, COVARIANCE_GROUP_HARD):
         covariances = [group.covariance for group in several if group.difficulty == difficulty]
         if covariances:
-            scalars[f"covariance/group_{difficulty}"] = sum(covariances) / len(covariances)
+            scalars[difficulty] = sum(covariances) / len(covariances)
     return scalars
 
 
@@ -272,11 +259,7 @@ GROUPS = groups(MOST_GROUPS)
 
 
 def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: Tensor) -> Tensor:
-    """One column for each sequence of a micro-batch: its group, then what it adds to the fields of `Group`.
-
-    Args:
-        place: The micro-batch's tokens among those of the step.
-    """
+    """One column for each sequence of a micro-batch: its group, then what it adds to the fields of `Group`."""
     shape = batch.mask.shape
     length, *sums = (tokens[name][place].reshape(shape).sum(1) for name in ("valid", "log p", "A"))
     logprob, advantage = torch.stack(sums) / length.clamp(min=1)
@@ -297,10 +280,6 @@ def _by_group(sequences: Float64[Tensor, "fields sequences"], most: int) -> Floa
     """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids.
 
     All shapes are known beforehand, the number of groups is not: it stays on the device.
-
-    Args:
-        sequences: Those of `_sequences`.
-        most: How many groups are described.
     """
     # A sequence that does not count comes last, whatever its group, and adds nothing.
     sequences = torch.where(sequences[1] > 0, sequences, torch.inf)

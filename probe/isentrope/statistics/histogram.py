@@ -1,4 +1,5 @@
-"""Histograms of 64 equal bins whose range is a power of two, so that any two of a kind merge exactly."""
+"""Histograms that merge exactly: 64 equal bins whose range is a power of two; and bins by the logarithm of a value's size,
+whose counts and sums add up."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from isentrope.statistics.moments import device_constant
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
+    from jaxtyping import Float64, Int64
 
 BINS = 64
 SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20
@@ -81,3 +82,33 @@ def _ranges(symmetric: tuple[bool, ...], device: torch.device) -> tuple[Tensor, 
     """How many bins lie between 0 and the largest value, and how many below 0."""
     from_zero = [BINS // 2 if one else BINS for one in symmetric]
     return device_constant(from_zero, device), device_constant([BINS - bins for bins in from_zero], device)
+
+
+BINS_PER_OCTAVE = 8
+BIN_RATIO = 2 ** (1 / BINS_PER_OCTAVE)
+"""9 %: the largest by the smallest value of a bin of `LogBins`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBins:
+    """Bins by the size of a value, on either side of one for 0, from the largest negative to the largest positive values."""
+
+    lowest_octave: int
+    """A smaller size than 2 to this power counts to the bin of this size."""
+    highest_octave: int
+    """A larger one likewise."""
+
+    @property
+    def side(self) -> int:
+        """How many bins lie on one side of 0."""
+        return (self.highest_octave - self.lowest_octave) * BINS_PER_OCTAVE
+
+    @property
+    def count(self) -> int:
+        return 2 * self.side + 1
+
+    def places(self, values: Float64[Tensor, " tokens"]) -> Int64[Tensor, " tokens"]:
+        """The bin of each value."""
+        place = values.abs().clamp_(2.0**self.lowest_octave, 2.0**self.highest_octave * (1 - 1e-12)).log2_()
+        place = place.sub_(self.lowest_octave).mul_(BINS_PER_OCTAVE).long()
+        return place.add_(1).mul_(values.sign().long()).add_(self.side)

@@ -15,15 +15,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
-from operator import add
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from isentrope.statistics.alerts import TOP_K
+from isentrope.statistics.histogram import LogBins
 from isentrope.statistics.moments import flat, zeros
-from isentrope.statistics.sums import Metrics, StepSums, Sum, largest, moments
+from isentrope.statistics.sums import Metrics, StepSums, Sum, largest, mean_of, moments, totals
 from isentrope.statistics.tokens import LOSS_GRADIENT, StepTokens
 from isentrope_wire.metrics import (
     KL_OLD,
@@ -61,16 +62,16 @@ ROUND_OFF = 0.01
 class Ratios:
     """Sums over tokens, then over whole sequences, of what a policy's log-probs d are apart from another's."""
 
-    count: float = 0.0
-    differences: float = 0.0
+    count: float
+    differences: float
     """Sum of d."""
-    ratios: float = 0.0
-    squares: float = 0.0
+    ratios: float
+    squares: float
     """Sum of r^2."""
-    sequences: float = 0.0
-    sequence_ratios: float = 0.0
-    sequence_squares: float = 0.0
-    to_old: float = 0.0
+    sequences: float
+    sequence_ratios: float
+    sequence_squares: float
+    to_old: float
     """Tokens, where the other policy is the loop's old one."""
 
     @property
@@ -100,13 +101,7 @@ def _ratio_sums(name: str, metrics: Callable[[Ratios, StepSums], Metrics]) -> Su
         to_old = name == "ratio" and all("old" in batch.differences for batch in tokens.batches)
         return [of_tokens, *_sequence_sums(tokens, differences), tokens.count if to_old else tokens.none]
 
-    return Sum(
-        size=8,
-        measure=measure,
-        read=lambda numbers, _: Ratios(*numbers),
-        merge=lambda left, right: Ratios(*map(add, astuple(left), astuple(right))),
-        metrics=lambda value, step: metrics(value, step) if value.count else {},
-    )
+    return totals(Ratios, 8, measure, lambda value, step: metrics(value, step) if value.count else {})
 
 
 def _sequence_sums(tokens: StepTokens, differences: Tensor) -> list[Tensor]:
@@ -147,23 +142,17 @@ SAMPLER = _ratio_sums("sampler", _sampler_metrics)
 RATIO = _ratio_sums("ratio", _ratio_metrics)
 
 
-def _reference_kl(tokens: StepTokens) -> list[Tensor]:
-    """Tokens, and the sum of the estimator of KL(p || p_ref) that is never negative, k3 with the ratio p_ref / p."""
+def _reference_kl(tokens: StepTokens) -> Tensor | None:
+    """Sum of the estimator of KL(p || p_ref) that is never negative, k3 with the ratio p_ref / p; and the tokens."""
     found = tokens.differences("reference")
     if found is None:
-        return [tokens.none, tokens.none]
+        return None
     differences, counts = found
     differences = -differences.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    return [counts.sum(), ((differences.exp() - 1 - differences) * counts).sum()]
+    return torch.stack([((differences.exp() - 1 - differences) * counts).sum(), counts.sum()])
 
 
-REFERENCE = Sum[tuple[float, ...]](
-    size=2,
-    measure=_reference_kl,
-    read=lambda numbers, _: tuple(numbers),
-    merge=lambda left, right: tuple(map(add, left, right)),
-    metrics=lambda value, step: {KL_REFERENCE: value[1] / value[0]} if value[0] else {},
-)
+REFERENCE = mean_of(_reference_kl, lambda kl: {KL_REFERENCE: kl})
 
 
 def _largest_difference(tokens: StepTokens) -> Tensor:
@@ -181,12 +170,9 @@ LARGEST_RATIO = largest(
 )
 
 
-BINS_PER_OCTAVE = 8
-"""Of the bins by |d| that quantiles are read from: they merge over ranks by addition. A quantile is the mean of the bin it
-lies in, so d is off by less than 9 %."""
-_LOWEST_OCTAVE, _HIGHEST_OCTAVE = -14, 5
-_SIDE = (_HIGHEST_OCTAVE - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
-_BINS = 2 * _SIDE + 1
+_BY_SIZE = LogBins(lowest_octave=-14, highest_octave=5)
+"""Of |d|. A quantile is the mean of the bin it lies in, so d is off by less than 9 %."""
+_BINS = _BY_SIZE.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +195,12 @@ class Bins:
 
 
 def _ratio_bins(tokens: StepTokens) -> Tensor:
-    """Tokens and sum of d in each bin: `_SIDE` bins for d < 0, one for 0, as many for d > 0."""
+    """Tokens and sum of d in each bin."""
     found = tokens.differences("ratio")
     if found is None:
         return zeros(2 * _BINS, tokens.ones.device)
     value, counts = found
-    place = value.abs().clamp(2.0**_LOWEST_OCTAVE, 2.0**_HIGHEST_OCTAVE * (1 - 1e-12)).log2()
-    place = place.sub_(_LOWEST_OCTAVE).mul_(BINS_PER_OCTAVE).long()
-    place = place.add_(1).mul_(value.sign().long()).add_(_SIDE)
+    place = _BY_SIZE.places(value)
     table = value.new_zeros(2, _BINS)
     table[0].scatter_add_(0, place, counts)
     table[1].scatter_add_(0, place, value)
@@ -248,15 +232,11 @@ def _clipped(tokens: StepTokens) -> list[Tensor]:
     return [tokens.count, *((silent & one).sum(dtype=torch.float64) for one in chosen)]
 
 
-CLIPPED = Sum[tuple[float, ...]](
-    size=3,
-    measure=_clipped,
-    read=lambda numbers, _: tuple(numbers),
-    merge=lambda left, right: tuple(map(add, left, right)),
-    metrics=lambda value, step: (
-        {RATIO_CLIPPED_LOW: value[1] / value[0], RATIO_CLIPPED_HIGH: value[2] / value[0]} if value[0] else {}
-    ),
-)
+def _clip_fractions(tokens: float, low: float, high: float) -> Metrics:
+    return {RATIO_CLIPPED_LOW: low / tokens, RATIO_CLIPPED_HIGH: high / tokens} if tokens else {}
+
+
+CLIPPED = totals(_clip_fractions, 3, _clipped, lambda fractions, step: fractions)
 """By the side and the sign: what the loop's own clip silences."""
 
 
@@ -277,18 +257,17 @@ SELF_CHECK = moments(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Sums that tell causes of a mismatch apart."""
 
-    surprise_squares: float = 0.0
+    surprise_squares: float
     """Of log p + H."""
-    pulled: float = 0.0
+    pulled: float
     """Sum of -d (log p + H)."""
-    difference_squares: float = 0.0
-    not_above: float = 0.0
+    difference_squares: float
+    not_above: float
     """Tokens with d up to ROUND_OFF."""
-    outside: float = 0.0
+    outside: float
     """Tokens that the mask leaves out and the loss gives a gradient."""
 
 
@@ -309,12 +288,8 @@ def _evidence(tokens: StepTokens) -> list[Tensor]:
     ]
 
 
-EVIDENCE = Sum[Evidence](
-    size=5,
-    measure=_evidence,
-    read=lambda numbers, _: Evidence(*numbers),
-    merge=lambda left, right: Evidence(*map(add, astuple(left), astuple(right))),
-    metrics=lambda value, step: {TOKEN_GRADIENT_OUTSIDE_MASK: value.outside} if value.outside else {},
+EVIDENCE = totals(
+    Evidence, 5, _evidence, lambda value, step: {TOKEN_GRADIENT_OUTSIDE_MASK: value.outside} if value.outside else {}
 )
 
 
@@ -356,12 +331,7 @@ class Epochs:
 
 
 def likely_cause(step: StepSums, *, learnt: bool) -> str:
-    """What makes tokens and logits not belong together, in words; empty where nothing in the step suggests one.
-
-    Args:
-        step: One with tokens.
-        learnt: Whether the policy may have learnt from these tokens.
-    """
+    """What makes tokens and logits not belong together, in words; empty where nothing in the step suggests one."""
     evidence, sampler, tokens = step[EVIDENCE], step[SAMPLER], step.tokens
     if evidence.outside > 0.01 * tokens:
         return (

@@ -18,8 +18,8 @@ in nats per unit gain. With a temperature every term is over T^2. A metric whose
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
-from operator import add, or_
+from dataclasses import dataclass
+from operator import add
 
 import torch
 from torch import Tensor
@@ -27,13 +27,17 @@ from torch import Tensor
 from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
 from isentrope.statistics.moments import device_moments, flat
-from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, moments, no_metrics
+from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, mean_of, moments, no_metrics, totals
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
 from isentrope_wire.metrics import (
     CHANGE_BY_ENTROPY_BONUS,
     CHANGE_BY_INTERVENTION,
     CHANGE_BY_KL_PENALTY,
     CHANGE_BY_POLICY_LOSS,
+    CHANGE_NEGATIVE_HIGH,
+    CHANGE_NEGATIVE_LOW,
+    CHANGE_POSITIVE_HIGH,
+    CHANGE_POSITIVE_LOW,
     CLIP_CANDIDATE_FRACTION,
     CLIP_FRACTION,
     CLIP_FRACTION_NEGATIVE,
@@ -104,19 +108,6 @@ OBSERVED_CHANGE = moments(
 """Of H after the update minus H before it on the same tokens; empty when they were not scored again."""
 
 
-def mean_of(
-    measure: Callable[[StepTokens], Tensor | None], metrics: Callable[[float], Metrics] = lambda mean: {}
-) -> Sum[float | None]:
-    """A mean over all ranks of what `measure` gives as sum and weight; None where no rank has it."""
-    return Sum(
-        size=2,
-        measure=lambda tokens: [tokens.none, tokens.none] if (found := measure(tokens)) is None else found.unbind(),
-        read=lambda numbers, _: numbers[0] / numbers[1] if numbers[1] else None,
-        merge=None,
-        metrics=lambda mean, step: {} if mean is None else metrics(mean),
-    )
-
-
 UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {ENTROPY_UNSEEN_CHANGE: mean})
 """Of H over the update, on tokens that it was not fitted to."""
 
@@ -151,11 +142,10 @@ def change(
     return Sum(size=1, measure=effect, read=lambda numbers, _: -numbers[0], merge=add, metrics=metrics)
 
 
-PARTS_KNOWN = Sum[tuple[bool, ...]](
-    size=2,
-    measure=lambda tokens: [tokens.one if part else tokens.none for part in tokens.parts],
-    read=lambda numbers, _: tuple(number > 0 for number in numbers),
-    merge=lambda left, right: tuple(map(or_, left, right)),
+PARTS_KNOWN = totals(
+    lambda *ranks: tuple(number > 0 for number in ranks),
+    2,
+    lambda tokens: [tokens.one if part else tokens.none for part in tokens.parts],
 )
 """Whether the gradient of the KL term was read on its own, and that of an entropy bonus."""
 
@@ -179,21 +169,19 @@ def _calls_by_source(tokens: StepTokens) -> list[Tensor]:
     ]
 
 
-SOURCES = Sum[tuple[int, ...]](
-    size=len(THRESHOLD_SOURCES),
-    measure=_calls_by_source,
-    read=lambda numbers, _: tuple(map(int, numbers)),
-    merge=lambda left, right: tuple(map(add, left, right)),
-)
+SOURCES = totals(lambda *calls: tuple(map(int, calls)), len(THRESHOLD_SOURCES), _calls_by_source)
 """How many `gate` calls counted their thresholds from each of THRESHOLD_SOURCES; all 0 with no intervention."""
-
-QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
-"""Sign of A, and whether S_c > 0 (high) or S_c <= 0 (low)."""
 
 _NEGATIVE, _POSITIVE = (0, 1, 2), (6, 7, 8)
 _INCREASING, _DECREASING = (0, 3, 6), (2, 5, 8)
-_QUADRANT_CODES = ((8,), (6, 7), (0,), (1, 2))
-"""Of `StepTokens.codes`, those of each of QUADRANTS: the sign of S_c is that of A S_c times that of A."""
+_QUADRANTS: dict[str, tuple[int, ...]] = {
+    CHANGE_POSITIVE_HIGH: (8,),
+    CHANGE_POSITIVE_LOW: (6, 7),
+    CHANGE_NEGATIVE_HIGH: (0,),
+    CHANGE_NEGATIVE_LOW: (1, 2),
+}
+"""By the signs of A and S_c (high: S_c > 0), each with its `StepTokens.codes`: the sign of S_c is that of A S_c times that
+of A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,19 +189,19 @@ class SignSums:
     """Tokens by the sign of their advantage, and how many of them an intervention clipped."""
 
     changes: tuple[float, ...]
-    """Sums of what the update does, by QUADRANTS, before they are scaled (`StepSums.change`)."""
-    positive: int = 0
-    negative: int = 0
-    clipped_positive: int = 0
-    clipped_negative: int = 0
-    clipped: int = 0
-    selected: int = 0
+    """Sums of what the update does, by _QUADRANTS, before they are scaled (`StepSums.change`)."""
+    positive: int
+    negative: int
+    clipped_positive: int
+    clipped_negative: int
+    clipped: int
+    selected: int
     """Tokens the intervention selected."""
-    kept: int = 0
+    kept: int
     """Selected tokens whose gradient took part all the same: weighted, or kept by a cap or a draw."""
-    decreasing: int = 0
+    decreasing: int
     """Tokens whose update lowers entropy: A S_c > 0."""
-    increasing: int = 0
+    increasing: int
 
     @classmethod
     def read(cls, numbers: Sequence[float], rank: int = 0) -> SignSums:
@@ -224,7 +212,7 @@ class SignSums:
             return int(sum(counts[code] for code in codes))
 
         return cls(
-            changes=tuple(-sum(effects[code] for code in codes) for codes in _QUADRANT_CODES),
+            changes=tuple(-sum(effects[code] for code in codes) for codes in _QUADRANTS.values()),
             positive=of(tokens, _POSITIVE),
             negative=of(tokens, _NEGATIVE),
             clipped_positive=of(clipped, _POSITIVE),
@@ -235,11 +223,6 @@ class SignSums:
             decreasing=of(tokens, _DECREASING),
             increasing=of(tokens, _INCREASING),
         )
-
-    def merge(self, other: SignSums) -> SignSums:
-        changes, *counts = astuple(self)
-        other_changes, *other_counts = astuple(other)
-        return SignSums(tuple(map(add, changes, other_changes)), *map(add, counts, other_counts))
 
 
 def _by_code(tokens: StepTokens) -> Tensor:
@@ -272,7 +255,7 @@ def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
 
 
 def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float]:
-    quadrants = {f"change/{name}": step.change(total) for name, total in zip(QUADRANTS, changes, strict=True)}
+    quadrants = {name: step.change(total) for name, total in zip(_QUADRANTS, changes, strict=True)}
     unit = step.change(sum(changes))
     kl_known, bonus_known = step[PARTS_KNOWN]
     parts: dict[str, float] = {CHANGE_BY_INTERVENTION: step.change(step[INTERVENTION])}
@@ -284,7 +267,7 @@ def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float
     return quadrants | parts | whole
 
 
-SIGNS = Sum(size=5 * CODES, measure=_by_code, read=SignSums.read, merge=SignSums.merge, metrics=_sign_metrics)
+SIGNS = Sum(size=5 * CODES, measure=_by_code, read=SignSums.read, merge=None, metrics=_sign_metrics)
 
 HISTOGRAMS = {
     "S_c": (VOCAB_CENTERED_SCORES, True),

@@ -161,11 +161,7 @@ class Layout:
         return StepSums({one: value(one) for one in self.sums}, ranks)
 
     def columns(self, rows: Tensor, *sums: Sum[Any]) -> Tensor:
-        """The numbers of some sums on each rank, still on the device.
-
-        Args:
-            rows: The vectors of all ranks, one a row.
-        """
+        """The numbers of some sums on each rank, still on the device."""
         return torch.cat([rows[:, self.place[one]] for one in sums], dim=1)
 
 
@@ -181,6 +177,28 @@ def count(
 ) -> Sum[int]:
     """A whole number that adds up over the ranks."""
     return Sum(size=1, measure=measure, read=lambda numbers, _: int(numbers[0]), merge=add, metrics=metrics)
+
+
+def totals(
+    kind: Callable[..., T_co],
+    size: int,
+    measure: Callable[[StepTokens], Tensor | Iterable[Tensor]],
+    metrics: Callable[[T_co, StepSums], Metrics] = no_metrics,
+) -> Sum[T_co]:
+    """So many numbers that add up over the ranks, as `kind` takes them."""
+    return Sum(size=size, measure=measure, read=lambda numbers, _: kind(*numbers), merge=None, metrics=metrics)
+
+
+def mean_of(
+    measure: Callable[[StepTokens], Tensor | None], metrics: Callable[[float], Metrics] = lambda mean: {}
+) -> Sum[float | None]:
+    """A mean over all ranks of what `measure` gives as sum and weight; None where no rank has it."""
+    return totals(
+        lambda total, weight: total / weight if weight else None,
+        2,
+        lambda tokens: [tokens.none, tokens.none] if (found := measure(tokens)) is None else found.unbind(),
+        lambda mean, step: {} if mean is None else metrics(mean),
+    )
 
 
 def largest(

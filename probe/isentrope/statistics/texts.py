@@ -110,11 +110,7 @@ class TokenTexts:
 
 
 def with_texts(tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts) -> tuple[DrivingToken, ...]:
-    """The same tokens with their contributions scaled and the text of their ids.
-
-    Args:
-        scale: Factor of their contributions (`StepSums.scale`).
-    """
+    """The same tokens with their contributions scaled (`StepSums.scale`) and the text of their ids."""
 
     def text(token_id: int | None) -> str | None:
         found = None if token_id is None else texts(token_id)
@@ -124,11 +120,7 @@ def with_texts(tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts) 
 
 
 def rollouts_of(rows: Sequence[Row], scale: float, texts: TokenTexts) -> tuple[Rollout, ...]:
-    """The rows in running text; without those whose texts are not known.
-
-    Args:
-        scale: Factor of their contributions (`StepSums.scale`).
-    """
+    """The rows in running text; without those whose texts are not known."""
     found = (_rollout(row, scale, texts) for row in rows if texts.known)
     return tuple(rollout for rollout in found if rollout is not None)
 

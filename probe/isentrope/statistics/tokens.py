@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from isentrope.scores import TokenScores
 from isentrope.scores.layouts import Packing
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.moments import ThresholdStatistics, device_number, finite, flat
+from isentrope_wire.control import Scope
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float64, Int, Shaped
@@ -41,14 +42,12 @@ class TokenBatch:
     advantages: Float[Tensor, "*tokens"]
     mask: Bool[Tensor, "*tokens"]
     """True where the token counts: no padding, prompt or tool token."""
-    keep_mask: Bool[Tensor, "*tokens"]
-    """True where the token's gradient takes part, with whatever weight. The same object as `mask` with no intervention."""
-    importance_ratios: Float[Tensor, "*tokens"] | None
-    """r to the old policy; None when the loop passed no log-probs of it, and r is taken as 1."""
-    threshold_source: str | None = None
-    """Which of THRESHOLD_SOURCES the keep-mask was counted from; None when it was counted from nothing."""
+    importance_ratios: Float[Tensor, "*tokens"] | None = None
+    """r to the old policy, else to the sampler; None when the loop passed no log-probs of either, and r is taken as 1."""
     gradient_factors: Shaped[Tensor, "*tokens"] | None = None
-    """Factor of the token's gradient; None: 1 where it takes part."""
+    """Factor of the token's gradient under an intervention; None with none."""
+    threshold_source: str | None = None
+    """Which of THRESHOLD_SOURCES the factors were counted from; None when they were counted from nothing."""
     selected: Bool[Tensor, "*tokens"] | None = None
     """True where the intervention selected the token; None with no intervention."""
     token_ids: Int[Tensor, "*tokens"] | None = None
@@ -67,10 +66,32 @@ class TokenBatch:
     """Scores the same tokens after the update, in the layout that the loop has them in."""
     packing: Packing | None = None
     """Of the loop's tokens, where it has them end to end."""
+    step: int = 0
+    rank: int = 0
+    first_position: int = 0
+    """How many tokens of this step, padding included, this rank gated before."""
 
-    def decided(self, factors: Shaped[Tensor, "*tokens"], selected: Bool[Tensor, "*tokens"]) -> TokenBatch:
-        """The same micro-batch under an intervention's decision."""
-        return replace(self, keep_mask=factors != 0, gradient_factors=factors, selected=selected)
+    @property
+    def keep_mask(self) -> Bool[Tensor, "*tokens"]:
+        """True where the token's gradient takes part, with whatever weight."""
+        return self.mask if self.gradient_factors is None else self.gradient_factors != 0
+
+    def in_scope(self, scope: Scope) -> Bool[Tensor, "*tokens"]:
+        """True where a method of this scope acts.
+
+        The update of a token lowers the entropy where A S_c > 0 and raises it where A S_c < 0.
+        """
+        match scope:
+            case Scope.ALL:
+                return torch.ones_like(self.advantages, dtype=torch.bool)
+            case Scope.NEGATIVE:
+                return self.advantages < 0
+            case Scope.POSITIVE:
+                return self.advantages > 0
+            case Scope.DECREASING:
+                return self.advantages * self.scores.vocab_centered_scores > 0
+            case Scope.INCREASING:
+                return self.advantages * self.scores.vocab_centered_scores < 0
 
     @property
     def passed_by(self) -> bool:
@@ -356,11 +377,7 @@ class StepTokens:
         return self._values[self._row[first] : self._row[last] + 1]
 
     def of(self, chosen: Int[Tensor, " chosen"]) -> dict[str, Float64[Tensor, " chosen"]]:
-        """The rows of some tokens alone, by name.
-
-        Args:
-            chosen: Which columns.
-        """
+        """The rows of some tokens alone, by name."""
         rows = self._values.index_select(1, chosen).unbind()
         return {name: rows[row] for name, row in self._row.items()}
 
@@ -392,9 +409,9 @@ class StepTokens:
     @cached_property
     def factors(self) -> Float64[Tensor, " tokens"] | None:
         """Factor of each token's gradient; None where no intervention was active."""
-        if all(batch.keep_mask is batch.mask and batch.gradient_factors is None for batch in self.batches):
+        if all(batch.gradient_factors is None for batch in self.batches):
             return None
-        return flat([b.keep_mask if b.gradient_factors is None else b.gradient_factors for b in self.batches]).double()
+        return flat([b.mask if b.gradient_factors is None else b.gradient_factors for b in self.batches]).double()
 
     @cached_property
     def kept(self) -> Bool[Tensor, " tokens"]:

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
-from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
+from isentrope_wire.dead_knobs import dead_knobs
 from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.hold_decision import (
     COMPARED_STEPS,
@@ -26,7 +26,7 @@ from isentrope_wire.hold_decision import (
     clipping_method,
     decide,
 )
-from isentrope_wire.methods import METHODS, SUGGESTED, idle_parameters, threshold_methods
+from isentrope_wire.methods import METHODS, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
     CLIP_FRACTION_NEGATIVE,

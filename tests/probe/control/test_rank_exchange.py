@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.distributed import FIRST_CAPACITY, OneRank, RankExchange, StepStart
+from isentrope.distributed import FIRST_CAPACITY, RankExchange, Ranks, StepStart
 from isentrope.methods.basis import SelectionBasis
 from isentrope_wire.codec import encode_control
 from isentrope_wire.hold_decision import Action, HoldStatus
@@ -27,7 +27,7 @@ class Channel:
         self.messages: list[bytes] = []
 
 
-class TwoRanks(OneRank):
+class TwoRanks(Ranks):
     """One of two ranks whose sums nobody looks at."""
 
     size = 2
@@ -46,7 +46,7 @@ class TwoRanks(OneRank):
         return lambda: received
 
 
-def exchange(ranks: OneRank) -> RankExchange:
+def exchange(ranks: Ranks) -> RankExchange:
     return RankExchange(ranks, SelectionBasis("auto"))
 
 

@@ -13,7 +13,7 @@ from isentrope_wire.control import Method, Scope
 from isentrope_wire.methods import METHODS, Parameter
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
-WEIGHS = (Method.KL_COV, Method.UNLIKELY, Method.RANK_REWARD, Method.POSITIVE_ADVANTAGE, Method.STEER)
+WEIGHS = ("kl_cov", "unlikely", "rank_reward", "positive_advantage", "steer")
 GUIDE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="utf-8")
 EXAMPLES = [
     line for block in re.findall(r"```python control\n(.*?)```", GUIDE, flags=re.DOTALL) for line in block.splitlines()

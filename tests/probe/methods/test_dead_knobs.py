@@ -10,8 +10,8 @@ import torch
 
 from isentrope.scores import token_scores
 from isentrope_wire.control import Control
-from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
-from isentrope_wire.methods import METHODS
+from isentrope_wire.dead_knobs import dead_knobs
+from isentrope_wire.methods import METHODS, StepEvidence
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 STEP = StepEvidence(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import GatedTokens
 from isentrope.methods.gate import INTERVENTIONS, gated_logprobs
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS as ROWS
 from tests.probe.methods.tokens import kept, many, selected, tokens
@@ -34,7 +34,7 @@ ACTING = [
 METHOD_NAMES = [str(one.method) + ("+cap" if one.parameters.get("max_fraction") else "") for one in ACTING]
 
 
-def gradient_of(factors: Tensor, of: GatedTokens, upstream: Tensor) -> Tensor:
+def gradient_of(factors: Tensor, of: TokenBatch, upstream: Tensor) -> Tensor:
     logprobs = of.scores.logprobs.clone().requires_grad_()
     (gradient,) = torch.autograd.grad((gated_logprobs(logprobs, factors) * upstream).sum(), logprobs)
     return gradient

@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
-from isentrope.methods.base import Centres, GatedTokens, top_share_cutoff
+from isentrope.methods.base import Centres, top_share_cutoff
 from isentrope.methods.covariance import covariance_scores
 from isentrope.statistics.moments import threshold_statistics
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from tests.probe.methods.tokens import kept, many, own_centres, selected, tokens
 
@@ -81,7 +82,7 @@ def control(method: str, scope: str = "all", mu: tuple[float | None, float | Non
         (control("entropy_ratio_clip"), tokens([1.0, 1.0], entropies=[5.0, 0.1]), [0, 1]),
     ],
 )
-def test_tokens_kept(one: Control, of: GatedTokens, expected: list[int]) -> None:
+def test_tokens_kept(one: Control, of: TokenBatch, expected: list[int]) -> None:
     assert kept(selected(one, of)) == expected
 
 
@@ -104,7 +105,7 @@ def test_tokens_kept(one: Control, of: GatedTokens, expected: list[int]) -> None
         (control("steer", minimum_weight=1.0), STEADY, [1]),
     ],
 )
-def test_weights(one: Control, of: GatedTokens, expected: list[float]) -> None:
+def test_weights(one: Control, of: TokenBatch, expected: list[float]) -> None:
     assert selected(one, of).factors.flatten().tolist() == pytest.approx(expected, rel=1e-4)
 
 
@@ -126,7 +127,7 @@ def test_weights(one: Control, of: GatedTokens, expected: list[float]) -> None:
         ),
     ],
 )
-def test_what_is_unknown_or_not_finite_keeps_its_gradient(one: Control, of: GatedTokens) -> None:
+def test_what_is_unknown_or_not_finite_keeps_its_gradient(one: Control, of: TokenBatch) -> None:
     assert (selected(one, of).factors == 1).all()
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import GatedTokens
 from isentrope.methods.covariance import token_draw
 from isentrope.methods.gate import gated_logprobs
-from isentrope.methods.steer import estimated_changes
+from isentrope.methods.weights import estimated_changes
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from tests.probe.methods.tokens import many, selected, tokens
 
@@ -20,12 +20,12 @@ def control(method: str, **parameters: object) -> Control:
     return Control(method=method, parameters=parameters)
 
 
-def old_logprobs(of: GatedTokens) -> Tensor:
+def old_logprobs(of: TokenBatch) -> Tensor:
     assert of.importance_ratios is not None
     return of.scores.logprobs.double() - of.importance_ratios.double().log()
 
 
-def gradient(of: GatedTokens, one: Control, scale: float = 1.0) -> Tensor:
+def gradient(of: TokenBatch, one: Control, scale: float = 1.0) -> Tensor:
     """dL/dlog p of a mean of -A r over the mask, through the gate."""
     logprobs = of.scores.logprobs.double().requires_grad_()
     gated = gated_logprobs(logprobs, selected(one, of).factors)
@@ -98,7 +98,7 @@ def normalised(rewards: Tensor, normalise: str) -> Tensor:
     return centred / (rewards.std() + 1e-6) if normalise == "std" else centred
 
 
-def answers(seed: int, normalise: str, sizes: tuple[int, ...] = (2, 4, 8, 8)) -> tuple[GatedTokens, Tensor, Tensor]:
+def answers(seed: int, normalise: str, sizes: tuple[int, ...] = (2, 4, 8, 8)) -> tuple[TokenBatch, Tensor, Tensor]:
     """Groups of answers right or wrong, rows in any order, lengths from 1 to 5; the rewards and the old log-probs too."""
     g = torch.Generator().manual_seed(seed)
     groups = torch.cat([torch.full((size,), index) for index, size in enumerate(sizes)])

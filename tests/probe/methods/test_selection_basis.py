@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import GatedTokens
 from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.tokens import TokenBatch
@@ -31,16 +30,12 @@ def close(one: SelectionBasis, of_ranks: Tensor) -> None:
     one.sums_closed(lambda: torch.zeros(len(of_ranks), 6, dtype=torch.float64), lambda: of_ranks)
 
 
-def batches(*parts: GatedTokens) -> list[TokenBatch]:
-    return [TokenBatch(part.scores, part.advantages, part.mask, part.mask, None) for part in parts]
-
-
 def means(*ranks: Sequence[float]) -> Tensor:
     """One row per rank: tokens, mean A, mean log p."""
     return torch.tensor(ranks, dtype=torch.float64)
 
 
-def cutoff(of: SelectionBasis, control: Control, now: GatedTokens) -> tuple[str | None, object]:
+def cutoff(of: SelectionBasis, control: Control, now: TokenBatch) -> tuple[str | None, object]:
     source, _, value = of.choose(control, now)
     return source, None if value is None else value.item()
 
@@ -53,19 +48,19 @@ def test_the_first_step_counts_from_each_micro_batch() -> None:
 
 def test_later_steps_count_from_the_whole_step_before() -> None:
     one = basis()
-    one.step_closed(TOP, batches(FIRST, SECOND), alone=False)
+    one.step_closed(TOP, [FIRST, SECOND], alone=False)
     close(one, means([6, 0, 0]))
     # Two of six tokens: 0.5 and 0.6; for each micro-batch of the step that follows.
     for now in (FIRST, SECOND):
         assert cutoff(one, TOP, now) == ("previous_step", pytest.approx(0.5))
-    one.step_closed(TOP, batches(FIRST), alone=False)
+    one.step_closed(TOP, [FIRST], alone=False)
     close(one, means([4, 0, 0]))
     assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
 
 
 def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
     one = basis()
-    one.step_closed(TOP, batches(FIRST), alone=False)
+    one.step_closed(TOP, [FIRST], alone=False)
     close(one, means([4, 0.5, -2.0]))
     one.choose(TOP, SECOND)
     one.step_closed(TOP, [], alone=False)
@@ -77,7 +72,7 @@ def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
 
 def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
     one = basis()
-    one.step_closed(TOP, batches(FIRST), alone=False)
+    one.step_closed(TOP, [FIRST], alone=False)
     close(one, means([4, 0, 0]))
     half = Control(method="top_entropy", parameters={"fraction": 0.5})
     assert cutoff(one, half, SECOND) == ("previous_step", pytest.approx(0.3))
@@ -85,12 +80,12 @@ def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
 
 def test_a_method_that_comes_anew_counts_from_the_micro_batch_for_one_step() -> None:
     one = basis()
-    one.step_closed(Control(), batches(FIRST), alone=False)
+    one.step_closed(Control(), [FIRST], alone=False)
     close(one, means([4, 0, -2]))
     source, centres, _ = one.choose(KL, SECOND)
     assert source == "micro_batch"  # its share; the means are there
     assert centres.mean_logprob == -2
-    one.step_closed(KL, batches(FIRST), alone=False)
+    one.step_closed(KL, [FIRST], alone=False)
     close(one, means([4, 0, -2]))
     assert one.choose(KL, SECOND)[0] == "previous_step"
 
@@ -98,7 +93,7 @@ def test_a_method_that_comes_anew_counts_from_the_micro_batch_for_one_step() -> 
 def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
     one = basis()
     control = Control(method="clip_cov")
-    one.step_closed(control, batches(FIRST), alone=False)
+    one.step_closed(control, [FIRST], alone=False)
     close(one, means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
     source, centres, value = one.choose(control, SECOND)
     assert (source, value) == ("previous_step", None)
@@ -107,7 +102,7 @@ def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
 
 def test_the_covariance_s_share_is_counted_with_the_same_means_it_is_used_with() -> None:
     one = basis()
-    one.step_closed(KL, batches(FIRST), alone=False)
+    one.step_closed(KL, [FIRST], alone=False)
     close(one, means([4, 0.0, -4.0]))
     # (log p + 4) A: 3, 1, -3, -1
     assert cutoff(one, KL, SECOND) == ("previous_step", 3.0)
@@ -116,7 +111,7 @@ def test_the_covariance_s_share_is_counted_with_the_same_means_it_is_used_with()
 def test_a_cap_ranks_the_step_before_and_the_thresholds_keep_their_own_source() -> None:
     one = basis()
     before = tokens([1.0] * 4, centred=[-3.0, -1.0, 1.0, 3.0])  # sigma' = sqrt(5)
-    one.step_closed(CAPPED, batches(before), alone=False)
+    one.step_closed(CAPPED, [before], alone=False)
     sums = threshold_sums([before.scores], [before.mask]).unsqueeze(0)
     one.sums_closed(lambda: sums, lambda: means([4, 0, 0]))
     _, centres, value = one.choose(CAPPED, before)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Selection
+from isentrope.methods.base import Centres, Selection
 from isentrope.methods.gate import INTERVENTIONS, select_tokens
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 
 Numbers = Sequence[float] | Tensor
@@ -30,7 +31,7 @@ def tokens(
     step: int = 0,
     rank: int = 0,
     first_position: int = 0,
-) -> GatedTokens:
+) -> TokenBatch:
     """What is not given is 0, the mask True everywhere."""
     given = torch.as_tensor(advantages, dtype=torch.float32)
 
@@ -44,7 +45,7 @@ def tokens(
         expected_scores=numbers(discriminator) - numbers(centred),
         vocab_centered_scores=numbers(centred),
     )
-    return GatedTokens(
+    return TokenBatch(
         scores=scores,
         advantages=given,
         mask=torch.ones_like(given, dtype=torch.bool) if mask is None else torch.as_tensor(mask),
@@ -57,7 +58,7 @@ def tokens(
     )
 
 
-def own_centres(of: GatedTokens) -> Centres:
+def own_centres(of: TokenBatch) -> Centres:
     """Counted from the tokens themselves."""
     valid = of.mask
     return Centres(
@@ -67,7 +68,7 @@ def own_centres(of: GatedTokens) -> Centres:
     )
 
 
-def selected(control: Control, of: GatedTokens, centres: Centres | None = None) -> Selection:
+def selected(control: Control, of: TokenBatch, centres: Centres | None = None) -> Selection:
     """What the control makes of tokens that are the whole batch."""
     centres = own_centres(of) if centres is None else centres
     cutoff = INTERVENTIONS[control.method].cutoff(control, of, centres)
@@ -77,7 +78,7 @@ def selected(control: Control, of: GatedTokens, centres: Centres | None = None) 
 def keep_mask(control: Control, scores: TokenScores, advantages: Tensor, statistics: ThresholdStatistics) -> Tensor:
     """What Clip_B or Clip_V keeps, thresholds counted from these statistics."""
     nothing = torch.full((), torch.nan)
-    of = GatedTokens(scores, advantages, torch.ones_like(advantages, dtype=torch.bool))
+    of = TokenBatch(scores, advantages, torch.ones_like(advantages, dtype=torch.bool))
     return select_tokens(control, of, Centres(statistics, nothing, nothing), None).factors
 
 
@@ -86,7 +87,7 @@ def kept(selection: Selection) -> list[int]:
     return selection.factors.flatten().nonzero().flatten().tolist()
 
 
-def many(count: int, seed: int = 0) -> GatedTokens:
+def many(count: int, seed: int = 0) -> TokenBatch:
     """Random tokens, all different, off-policy, one in ten padding."""
     generator = torch.Generator().manual_seed(seed)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.statistics.covariance import BIN_RATIO, TOP_SHARES
+from isentrope.statistics.histogram import BIN_RATIO
+from isentrope_wire.metrics import COVARIANCE_TOP
 from isentrope_wire.reports import StepReport
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.ranks.loops import VOCABULARY, RankResult, sharded_step, steps_on_rank
@@ -76,7 +77,7 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, requ
         assert "entropy/observed_change" in of_ranks.scalars
         # In the very first step the bins lie about each rank's own means, and these are of a few tokens.
         allowed = 0.2 if of_ranks.step == 0 else BIN_RATIO - 1
-        for name in TOP_SHARES:
+        for name in COVARIANCE_TOP:
             assert of_ranks.scalars[name] == pytest.approx(of_one.scalars[name], rel=allowed)
         assert of_ranks.scalars["covariance/top_100"] == pytest.approx(of_one.scalars["covariance/top_100"], rel=1e-9)
     # The very first step's thresholds would have been each rank's own; from then on all ranks count from one sigma.

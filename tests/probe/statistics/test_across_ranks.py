@@ -49,7 +49,7 @@ def test_the_columns_for_the_thresholds_hold_the_moments_of_both_scores() -> Non
 def test_how_often_each_source_was_used_adds_up_over_the_ranks() -> None:
     def batch(source: str | None) -> TokenBatch:
         plain = batch_of(2, 3, 1)
-        return TokenBatch(plain.scores, plain.advantages, plain.mask, plain.keep_mask, None, source)
+        return TokenBatch(plain.scores, plain.advantages, plain.mask, threshold_source=source)
 
     together = sums_of([batch("first_pass"), batch("micro_batch")], [batch("micro_batch"), batch(None)])
     assert together[SOURCES] == (1, 0, 2)

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from isentrope.global_step import rank_vector, read_ranks
 from isentrope.scores import TokenScores
-from isentrope.statistics.covariance import ADVANTAGE_LOGPROB, BIN_RATIO, COVARIANCE_BINS, TOP_SHARES, means_from_bins
+from isentrope.statistics.covariance import ADVANTAGE_LOGPROB, COVARIANCE_BINS, means_from_bins
+from isentrope.statistics.histogram import BIN_RATIO
 from isentrope.statistics.moments import Covariance
 from isentrope.statistics.step import step_metrics
 from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.metrics import COVARIANCE_TOP
 from tests.probe.statistics.test_step_summary import sums_of
 
 
@@ -22,21 +24,21 @@ def heavy_tailed(tokens: int, seed: int, drift: float = 0.0) -> TokenBatch:
     advantages = torch.randn(tokens // 50, generator=g).repeat_interleave(50) + drift
     zero = torch.zeros(tokens)
     valid = torch.rand(tokens, generator=g) < 0.9
-    return TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid, valid, None)
+    return TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid)
 
 
 def binned(parts: list[TokenBatch], centre: tuple[Tensor, Tensor] | None = None) -> dict[str, float]:
     rows = [rank_vector(0, 0, [part], None, None, centre=centre).tolist() for part in parts]
     found = read_ranks([*rows, rank_vector(0, 0, [], None, None).tolist()])
     assert found.sums is not None
-    return {name: value for name, value in step_metrics(found.sums).items() if name in TOP_SHARES}
+    return {name: value for name, value in step_metrics(found.sums).items() if name in COVARIANCE_TOP}
 
 
 def exact(parts: list[TokenBatch]) -> dict[str, float]:
     logprobs = torch.cat([part.scores.logprobs[part.mask] for part in parts]).double()
     advantages = torch.cat([part.advantages[part.mask] for part in parts]).double()
     covariances = ((logprobs - logprobs.mean()) * (advantages - advantages.mean())).sort(descending=True).values
-    shares = {name: max(1, int(len(covariances) * share + 0.5)) for name, share in TOP_SHARES.items()}
+    shares = {name: max(1, int(len(covariances) * share + 0.5)) for name, share in COVARIANCE_TOP.items()}
     return {name: covariances[:count].mean().item() for name, count in shares.items()}
 
 
@@ -48,7 +50,7 @@ def test_shares_are_within_the_stated_error_and_mostly_far_within(tokens: int, r
     for found in (binned(parts), binned(parts, centre)):
         for name, value in exact(parts).items():
             assert found[name] == pytest.approx(value, rel=BIN_RATIO - 1), name
-            if tokens > 1000 and TOP_SHARES[name] >= 0.02:
+            if tokens > 1000 and COVARIANCE_TOP[name] >= 0.02:
                 assert found[name] == pytest.approx(value, rel=0.01), name
         assert found["covariance/top_100"] == pytest.approx(exact(parts)["covariance/top_100"], rel=1e-9)
 

@@ -31,8 +31,6 @@ def sequences(groups: Tensor, advantages: Tensor, seed: int, tokens: int = 7) ->
         TokenScores(logprobs, zero, zero, zero, zero),
         advantages.unsqueeze(1).expand(shape),
         mask,
-        mask,
-        None,
         group_ids=groups.double(),
     )
 
@@ -101,7 +99,7 @@ def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
         scores = TokenScores(*(getattr(batch.scores, name)[part] for name in FIELDS))
         assert batch.group_ids is not None
         mask = batch.mask[part]
-        return TokenBatch(scores, batch.advantages[part], mask, mask, None, group_ids=batch.group_ids[part])
+        return TokenBatch(scores, batch.advantages[part], mask, group_ids=batch.group_ids[part])
 
     whole = scalars_of([batch])
     assert scalars_of([rows(0, 11), rows(11, 60)]) == pytest.approx(whole, abs=1e-12)

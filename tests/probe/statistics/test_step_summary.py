@@ -11,10 +11,10 @@ import torch
 from isentrope.global_step import rank_vector, read_ranks
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.scores import TokenScores, token_scores
-from isentrope.statistics.covariance import TOP_SHARES
 from isentrope.statistics.step import NOT_FINITE, TOKEN_HISTOGRAMS, report_histograms, step_metrics
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.metrics import COVARIANCE_TOP
 from tests.probe.scores.exact_heads import FIELDS
 
 
@@ -26,7 +26,7 @@ def batch_of(rows: int, tokens: int, seed: int) -> TokenBatch:
         scores=token_scores(logits, token_ids),
         advantages=torch.randint(-1, 2, (rows, tokens), generator=g).float(),
         mask=torch.rand(rows, tokens, generator=g) < 0.8,
-        keep_mask=torch.rand(rows, tokens, generator=g) < 0.7,
+        gradient_factors=torch.rand(rows, tokens, generator=g) < 0.7,
         importance_ratios=torch.rand(rows, tokens, generator=g) + 0.5,
     )
 
@@ -123,8 +123,8 @@ def test_whatever_stands_on_padding_never_enters_a_sum() -> None:
         TokenScores(*(getattr(batch.scores, field) + poison for field in FIELDS)),
         batch.advantages + poison,
         batch.mask,
-        batch.keep_mask,
         batch.importance_ratios,
+        batch.gradient_factors,
     )
     assert step_metrics(sums_of([poisoned])) == step_metrics(sums_of([batch]))
 
@@ -141,14 +141,14 @@ def test_tokens_that_are_not_finite_are_counted_apart() -> None:
 
 def test_what_was_not_measured_is_absent() -> None:
     batch = batch_of(4, 6, 7)
-    on_policy = TokenBatch(batch.scores, batch.advantages.abs(), batch.mask, batch.keep_mask, None)
+    on_policy = TokenBatch(batch.scores, batch.advantages.abs(), batch.mask, None, batch.gradient_factors)
     scalars = step_metrics(sums_of([on_policy]))
     assert not {"ratio/mean", "entropy/observed_change", "clip/fraction_negative", "token/not_finite"} & set(scalars)
 
 
 def test_a_step_whose_mask_is_empty_says_so_and_nothing_more() -> None:
     batch = batch_of(4, 6, 8)
-    empty = TokenBatch(batch.scores, batch.advantages, torch.zeros_like(batch.mask), batch.keep_mask, None)
+    empty = TokenBatch(batch.scores, batch.advantages, torch.zeros_like(batch.mask), None, batch.gradient_factors)
     assert step_metrics(sums_of([empty])) == {"token/count": 0.0, "token/not_finite": 0.0}
 
 
@@ -156,6 +156,6 @@ def test_the_largest_share_of_all_is_the_covariance_and_a_rank_without_tokens_ch
     batch = batch_of(30, 40, 9)
     scalars = step_metrics(sums_of([batch]))
     assert scalars["covariance/top_100"] == pytest.approx(scalars["covariance/advantage_logprob"], rel=1e-9)
-    tops = [scalars[name] for name in TOP_SHARES]
+    tops = [scalars[name] for name in COVARIANCE_TOP]
     assert tops == sorted(tops, reverse=True)
     assert reported(sums_of([batch], [])) == reported(sums_of([], [batch])) == reported(sums_of([batch]))

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from isentrope.methods.threshold import distance_beyond
 from isentrope.methods.what_if import measure_what_if, read_what_if
-from isentrope.scores import TokenScores, entropy_contributions, token_scores
+from isentrope.scores import TokenScores, token_scores
 from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.control import Control, Method, Scope
-from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
+from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 from tests.probe.methods.tokens import keep_mask
 
 METHODS = (Method.CLIP_B, Method.CLIP_V)
@@ -38,17 +38,18 @@ class Tokens:
 
     def sums(self, statistics: ThresholdStatistics | None) -> Tensor:
         everything_dropped = torch.zeros_like(self.mask)
-        batch = TokenBatch(self.scores, self.advantages, self.mask, everything_dropped, self.ratios)
+        batch = TokenBatch(self.scores, self.advantages, self.mask, self.ratios, everything_dropped)
         return torch.hstack(measure_what_if(StepTokens([batch], thresholds=statistics)))
 
     def by_force(self, control: Control, statistics: ThresholdStatistics) -> tuple[float, float]:
         """Clip fraction and unit prediction of the gate itself under this control."""
         keep = keep_mask(control, self.scores, self.advantages, statistics) & self.mask
-        changes = entropy_contributions(
-            self.scores.vocab_centered_scores.double(), self.advantages.double(), self.ratios.double(), keep
-        )
-        count = int(self.mask.sum())
-        return 1 - int(keep.sum()) / count, float(changes.sum()) / count
+        return 1 - int(keep.sum()) / int(self.mask.sum()), self.unit_prediction(keep)
+
+    def unit_prediction(self, keep: Tensor) -> float:
+        """-mean(keep r A S_c)"""
+        changes = self.ratios.double() * self.advantages.double() * self.scores.vocab_centered_scores.double()
+        return -float(changes[keep].sum()) / int(self.mask.sum())
 
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
@@ -80,7 +81,7 @@ def test_at_the_edges_it_is_exactly_what_the_gate_would_have_done(method: Method
     for _ in range(60):
         mu_low, mu_high = draw.choice([*EDGES[:60], None]), draw.choice(EDGES[:60])
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
-        found = what_if(sums, mu_low, mu_high, scope, method)
+        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
         fraction, change = tokens.by_force(control, statistics)
         assert found.clip_fraction == pytest.approx(fraction, abs=1e-12)
         assert found.unit_predicted_change == pytest.approx(change, abs=1e-12)
@@ -97,7 +98,7 @@ def test_between_the_edges_it_lies_within_the_bounds_it_states(method: Method) -
     errors = []
     for _ in range(200):
         mu_low, mu_high, scope = draw.uniform(0, 4), draw.uniform(0, 9), draw.choice(list(Scope))
-        found = what_if(sums, mu_low, mu_high, scope, method)
+        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
         fraction, change = tokens.by_force(control, statistics)
         assert abs(found.clip_fraction - fraction) <= found.clip_fraction_bound + 1e-12
@@ -119,11 +120,7 @@ def furthest(tokens: Tokens, control: Control, statistics: ThresholdStatistics, 
     dropped = torch.zeros_like(outside)
     order = distances.argsort(descending=True)[: min(int(count * fraction + 1e-9), int(outside.sum()))]
     dropped[order] = True
-    keep = tokens.mask & ~dropped
-    changes = entropy_contributions(
-        tokens.scores.vocab_centered_scores.double(), tokens.advantages.double(), tokens.ratios.double(), keep
-    )
-    return int(dropped.sum()) / count, float(changes.sum()) / count
+    return int(dropped.sum()) / count, tokens.unit_prediction(tokens.mask & ~dropped)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -201,8 +198,8 @@ def test_thresholds_are_counted_from_the_tokens_themselves_where_none_are_given(
 def test_thresholds_counted_from_nothing_clip_nothing() -> None:
     tokens = Tokens(100, seed=8)
     sums = read(tokens.sums(statistics_like(statistics_of(tokens), torch.nan)))
-    assert what_if(sums, 0.0, 0.0, Scope.ALL, Method.CLIP_V).clip_fraction == 0
-    assert what_if(sums, 0.0, 0.0, Scope.ALL, Method.CLIP_B).clip_fraction == 0
+    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_V).at(0.0, 0.0).clip_fraction == 0
+    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_B).at(0.0, 0.0).clip_fraction == 0
 
 
 def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold() -> None:
@@ -211,5 +208,5 @@ def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold()
     control = Control(method="clip_v", mu_low=3.0, mu_high=3.0)
     fraction, _ = tokens.by_force(control, statistics)
     assert fraction > 0.5
-    found = what_if(read(tokens.sums(statistics)), 3.0, 3.0, Scope.ALL, Method.CLIP_V)
+    found = WhatIfCurve(read(tokens.sums(statistics)), Scope.ALL, Method.CLIP_V).at(3.0, 3.0)
     assert found.clip_fraction == pytest.approx(fraction)

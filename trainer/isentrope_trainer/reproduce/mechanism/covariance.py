@@ -16,13 +16,14 @@ from isentrope_wire.metrics import (
     COVARIANCE_GROUP_EASY,
     COVARIANCE_GROUP_HARD,
     COVARIANCE_GROUP_MIDDLE,
+    COVARIANCE_TOP,
     ENTROPY_OBSERVED_CHANGE,
 )
 
 ARM = "GRPO"
 DIFFICULTIES = {"easy": COVARIANCE_GROUP_EASY, "middle": COVARIANCE_GROUP_MIDDLE, "hard": COVARIANCE_GROUP_HARD}
 SMOOTHED = 4 * SMOOTHED_STEPS + 1
-SHARES = {share: f"covariance/top_{str(share).replace('.', '_')}" for share in (0.02, 0.2, 2, 20, 50, 100)}
+SHARES = {float(f"{100 * share:g}"): metric for metric, share in COVARIANCE_TOP.items()}
 """Percent of the tokens -> the mean of their covariances."""
 
 
@@ -52,7 +53,7 @@ class TopShares(_OfPlainRuns):
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
-        return {f"top_{share}_percent": run.mean(metric) for share, metric in SHARES.items() if metric in run.names}
+        return {f"top_{share:g}_percent": run.mean(metric) for share, metric in SHARES.items() if metric in run.names}
 
     def checks(self, results: Results) -> list[Check]:
         return [

@@ -1,0 +1,184 @@
+"""What an update did to the entropy: tokens are scored again after it, under the weights as they are then.
+
+- the step's own tokens (`rescore`): the observed change
+- tokens that no update is fitted to (`unseen`): the change of the entropy itself
+- the entropy's own gradient, taken in one of these passes, from which the next step is predicted (`statistics/coupling.py`)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from isentrope.errors import ConfigurationError, InputError
+from isentrope.guard import Guard, Stopwatch
+from isentrope.scores import TokenScores
+from isentrope.statistics.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
+from isentrope.statistics.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+RescoredTokens = TokenScores | Sequence[TokenScores]
+Rescore = Callable[[], RescoredTokens]
+T = TypeVar("T")
+
+
+class AfterUpdate(NamedTuple):
+    """What was measured after an update, on this rank and its device."""
+
+    entropies: Sequence[Tensor] | None
+    """Of the step's tokens, nats, one tensor per batch; None: they were not scored again."""
+    unseen: Tensor | None
+    """See `UnseenTokens.change`."""
+    coupled: Tensor | None
+    """See `EntropyGradient.change`."""
+
+
+class Rescoring:
+    """Scores again after each update; belongs to the training thread."""
+
+    def __init__(
+        self, coupling: EntropyGradient | None, guard: Guard, stopwatch: Stopwatch, warn: Callable[[str, str], None]
+    ) -> None:
+        """
+        Args:
+            coupling: takes the entropy's gradient; None: the prediction is the theory's.
+            guard: counts what fails.
+            stopwatch: measures the probe's own time, which a forward pass of the model is not.
+            warn: logs a message once, by what it is about.
+        """
+        self._coupling, self._guard, self._stopwatch, self._warn = coupling, guard, stopwatch, warn
+        self._unseen = UnseenTokens()
+        self.seconds = 0.0
+        """That scoring again took, until someone sets it back."""
+
+    def measure(
+        self,
+        batches: Sequence[TokenBatch],
+        rescore: Rescore | None,
+        unseen: Rescore | None,
+        optimizer: Optimizer | None,
+    ) -> AfterUpdate:
+        """Score again what there is to score, as `Probe.step` was given it."""
+        coupled = self._coupled(lambda coupling: coupling.change(optimizer))
+        has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
+        after = self._own_tokens(rescore, batches, takes_gradient=unseen is None) if has_rescore else None
+        return AfterUpdate(after, None if unseen is None else self._unseen_change(unseen), coupled)
+
+    def _own_tokens(
+        self, rescore: Rescore | None, batches: Sequence[TokenBatch], *, takes_gradient: bool
+    ) -> Sequence[Tensor] | None:
+        """Entropies after the update; of them the gradient for the next prediction, where no unseen tokens give it."""
+        coupling = self._due() if takes_gradient else None
+        with self._scoring_again("re-scoring a step"):
+            after = entropies_after_update(rescore, batches, nullcontext if coupling is None else coupling.recorded)
+            if coupling is not None:
+                # A rank without tokens takes part in the backward pass of a model that the ranks share.
+                masks = [batch.mask for batch in batches] or [one.isfinite() for one in after]
+                mean = mean_entropy(after, masks)
+                self._coupled(lambda due: due.learn(mean, OWN_WEIGHT))
+            return [one.detach() for one in after]
+        return None
+
+    def _unseen_change(self, unseen: Rescore) -> Tensor | None:
+        """See `UnseenTokens.change`; the gradient for the next prediction is of the newest ones."""
+        coupling = self._due()
+        with self._scoring_again("scoring unseen tokens"):
+            with observing(), nullcontext() if coupling is None else coupling.recorded():
+                scored = scores_in(unseen())
+            if scored and coupling is not None:
+                mean = mean_entropy([scored[-1].entropies], [torch.ones_like(scored[-1].logprobs, dtype=torch.bool)])
+                self._coupled(lambda due: due.learn(mean, 1.0))
+            return self._unseen.change(scored)
+        return None
+
+    def _due(self) -> EntropyGradient | None:
+        """What takes a gradient in this step, if anything does."""
+        return self._coupling if self._coupling is not None and self._coupling.is_due else None
+
+    def _coupled(self, work: Callable[[EntropyGradient], T]) -> T | None:
+        """Do a part of the coupled prediction; what can't be done ends it, and the theory's prediction goes on."""
+        if self._coupling is not None:
+            try:
+                return work(self._coupling)
+            # A lack of memory, too: what is observed must not be lost with it.
+            except (ConfigurationError, RuntimeError) as error:
+                self._coupling = None
+                self._warn("coupling", f"No coupled prediction from here on, the theory's goes on: {error}")
+        return None
+
+    @contextmanager
+    def _scoring_again(self, what: str) -> Iterator[None]:
+        """Another forward pass of the model is not the probe's own time, also where this probe scored it; `step` counts it,
+        so it is taken off."""
+        started, seconds = time.perf_counter(), self._stopwatch.seconds
+        with self._guard.protect(what):
+            yield
+        took = time.perf_counter() - started
+        self.seconds += took
+        self._stopwatch.seconds = seconds - took
+
+
+@contextmanager
+def observing() -> Iterator[None]:
+    """Score inside without gradient; the state of the random generators is restored, so that observing does not change the run."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        yield
+
+
+def entropies_after_update(
+    rescore: Rescore | None,
+    batches: Sequence[TokenBatch],
+    recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> list[Tensor]:
+    """Entropies of the step's tokens under the updated policy.
+
+    Args:
+        rescore: scores the same tokens again. None: each batch has its own, or is not measured.
+        batches: of the step.
+        recorded: makes the context of `rescore`, or of the first batch's own.
+
+    Returns:
+        One tensor per batch, of its tokens' shape, in nats; NaN where a batch was not scored again. Without batches, what was
+        scored.
+
+    Raises:
+        InputError: `rescore` returned something else.
+    """
+    # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
+    rescored: Any = []
+    with observing():
+        if rescore is not None:
+            with recorded():
+                rescored = rescore()
+        for batch in batches if rescore is None else ():
+            # One micro-batch: the others' activations are not kept beside its own.
+            with recorded() if batch.rescore and not any(rescored) else nullcontext():
+                rescored.append(batch.rescore and batch.rescore())
+    parts = [rescored] if isinstance(rescored, TokenScores) else rescored
+    if not batches:
+        return [part.entropies for part in parts or ()]
+    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores | None) for part in parts):
+        raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
+    expected = [list(batch.mask.shape) if batch.packing is None else [batch.packing.count] for batch in batches]
+    shapes = [known if part is None else list(part.entropies.shape) for part, known in zip_longest(parts, expected)]
+    if shapes != expected:
+        raise InputError(
+            f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
+        )
+    return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
+
+
+def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:
+    if scores is None:
+        return torch.full_like(batch.scores.entropies, torch.nan)
+    entropies = scores.entropies
+    return entropies if batch.packing is None else batch.packing.rows(entropies)
