@@ -81,6 +81,10 @@ class Shown:
     smooth: bool = True
     is_live: bool = True
     """Whether the next steps are shown, too."""
+    label: str = ""
+    """Of the run, in a chart of several."""
+    runs: Sequence[Shown] = ()
+    """What was read of each run, in a chart of several; then the fields about one run are empty."""
     marks: Sequence[Mark] = ()
     forecasts: Sequence[Forecast] = ()
     early_level: float | None = None
@@ -97,8 +101,15 @@ class Shown:
         """Of the x axis, in units of the scale."""
         if self.zoom is not None:
             return self.zoom
+        if self.runs:
+            return min(run.ends[0] for run in self.runs), max(run.ends[1] for run in self.runs)
         beyond = NEXT_STEPS + max(2, (self.last - self.first) // 20) if self.is_live else 0
         return self.scale.at(self.first), self.scale.at(max(self.last + beyond, self.first + 1))
+
+    @property
+    def controls(self) -> Sequence[Mark]:
+        """The applied ones."""
+        return [mark for mark in self.marks if mark.kind == "control"]
 
     def columns(self, name: str) -> SeriesColumns:
         """A metric; EMPTY where it was not reported."""
@@ -210,7 +221,7 @@ def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
         chart.zone(shown.last, end, chart.ink["future"])
         chart.mark(shown.last, chart.ink["zero"], dash="solid")
     free_from = math.inf
-    for mark in reversed([mark for mark in shown.marks if mark.kind == "control"]):
+    for mark in reversed(shown.controls):
         share = shown.share(chart.scale.at(mark.step))
         if not 0 <= share <= 1:
             continue

@@ -49,15 +49,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     ]
     if is_live:
         shown = replace(shown, forecasts=await forecasts(client, run, diagnosis))
-    figures, absent = charts.draw(OVERVIEW, shown)
     nothing = "None was reported" if run.status.is_over else ""
     return {
         "health": health_line(diagnosis, run),
         "kpis": kpi_cards(*readings),
-        **{f"chart-{panel.name}": charts.note(nothing or absent[panel.title], view)
-           for panel in OVERVIEW if panel.title in absent},
-        **figures,
-    }  # fmt: skip
+        **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},
+    }
 
 
 async def forecasts(client: AsyncClient, run: RunDetail, diagnosis: Diagnosis) -> list[Forecast]:
