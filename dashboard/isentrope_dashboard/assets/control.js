@@ -25,13 +25,16 @@
   }
 
   // ---- the plot --------------------------------------------------------------------------------------------
+  const plot = () => now.preview && now.preview.figure;
   function place() {
     const handles = document.querySelector(".what-if .handles");
     if (!handles) return;
-    handles.hidden = !now.preview || !now.preview.sides;
+    handles.hidden = !plot();
     if (handles.hidden) return;
-    const { end, reach, panels, sides } = now.preview;
+    const { data, layout } = plot(), end = layout.xaxis.range[1], panels = { clipped: layout.yaxis, pace: layout.yaxis2 };
     const part = (name, side) => handles.querySelector("." + name + "." + side);
+    const curve = (side, panel) => data.find((trace) => trace.name === (side === "low" ? "lower" : "upper") + " side, " + panel);
+    const value = ({ x, y }, threshold) => at(y, x.map(Math.abs), threshold);
     const height = (panel, value) => {
       const [low, high] = panel.range, [from, to] = panel.domain;
       return 100 * (1 - from - (to - from) * Math.min(1, Math.max(0, (value - low) / (high - low))));
@@ -43,16 +46,16 @@
       const handle = part("handle", side);
       handle.querySelector(".pill").textContent = "‹ µ" + (side === "low" ? "₋ " : "₊ ") + (off ? "off" : shown(threshold)) + " ›";
       handle.classList.toggle("off", off);
-      const inside = !off && threshold <= reach;
+      const inside = !off && threshold <= layout.meta;
       ["clipped", "pace"].forEach((panel) => {
-        const dot = part("dot." + panel, side), curve = sides[side][panel];
-        dot.hidden = !inside || !curve;
-        if (!dot.hidden) dot.style.top = height(panels[panel], at(curve, now.preview.mu, threshold)) + "%";
+        const dot = part("dot." + panel, side), line = curve(side, panel);
+        dot.hidden = !inside || !line.y.length;
+        if (!dot.hidden) dot.style.top = height(panels[panel], value(line, threshold)) + "%";
       });
       const share = part("share", side);
       share.hidden = !inside;
       if (inside) {
-        const clipped = at(sides[side].clipped, now.preview.mu, threshold);
+        const clipped = value(curve(side, "clipped"), threshold);
         share.textContent = percent(clipped);
         share.style.top = height(panels.clipped, clipped) + "%";
       }
@@ -85,12 +88,12 @@
   // ---- dragging: native shapes can be moved up and down, too, and report only where they were let go -------------------
   function threshold(event, handles, side) {
     const box = handles.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width - 0.5) * 2 * now.preview.end * (side === "low" ? -1 : 1);
-    return x > now.preview.reach + 0.02 ? "" : Math.max(0, Math.round(20 * x) / 20);
+    const x = ((event.clientX - box.left) / box.width - 0.5) * 2 * plot().layout.xaxis.range[1] * (side === "low" ? -1 : 1);
+    return x > plot().layout.meta + 0.02 ? "" : Math.max(0, Math.round(20 * x) / 20);
   }
   document.addEventListener("pointerdown", (event) => {
     const handle = event.target.closest && event.target.closest(".what-if .handle");
-    if (!handle || !now.preview || !now.preview.sides) return;
+    if (!handle || !plot()) return;
     event.preventDefault();
     const side = handle.dataset.side, handles = handle.parentElement;
     let frame = null, last = event;
@@ -138,14 +141,17 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
       draw(preview, method, low, high, scope, hold, target, parameters, base, view, asked) {
-        now.fields = JSON.stringify([method, low, high, scope, hold, target, parameters, base && base.version, view]);
+        const rare = window.dash_clientside.callback_context.inputs_list.find(Array.isArray) || [];
+        const fields = { method: method || "none", mu_low: low, mu_high: high, scope: scope || "all", hold: Boolean(hold), hold_target: target,
+          parameters: Object.fromEntries(rare.map(({ id, value }) => [id.parameter, value])) };
+        now.fields = JSON.stringify([fields, base && base.version, view]);
         if (now.fields !== asked && !now.timer)
           now.timer = setTimeout(() => {
             now.timer = null;
             if (document.getElementById("control-form")) setProps("control-asked", { data: now.fields });
           }, asked ? PAUSE : 0);
         Object.assign(now, { preview: preview && preview.words ? preview : null, low: mu(low), high: mu(high) });
-        if (preview && preview.figure) window.isentrope.chart("control-what-if", preview.figure);
+        if (plot()) window.isentrope.chart("control-what-if", plot());
         place();
         follow();
         if (now.tried && now.preview) {
@@ -155,7 +161,7 @@
         const entropy = preview && preview.entropy, input = document.getElementById("control-hold-target");
         if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
         if (input && entropy) input.placeholder = entropy;
-        return now.preview ? now.preview.words : ["–", "", "–", "–"];
+        return [fields, ...(now.preview ? now.preview.words : ["–", "", "–", "–"])];
       },
     },
   });

@@ -1,6 +1,7 @@
 """The what-if plot: clipped share above the entropy's pace against both thresholds, the lower side at the left.
 
-Each side's curve has the other side off. The handles and dots on it are drawn by the browser (`assets/control.js`).
+Each side's curve has the other side off. The browser (`assets/control.js`) draws handles and dots by the figure's own lines
+and axes.
 """
 
 from __future__ import annotations
@@ -32,29 +33,15 @@ def reach(*thresholds: float | None) -> float:
     return REACH if furthest <= REACH else math.ceil(furthest * 1.1)
 
 
-def plotted(curves: EffectCurves, now: float, width: float) -> dict[str, Any]:
-    """What the browser places handles and dots by.
+def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
+    """Both panels without the handles.
 
     Args:
         curves: of the form's method and scope.
         now: the pace if the control stays as it is, in nats a step.
-        width: standard deviations to each side, from `reach`.
+        scheme: of the page.
+        width: standard deviations to each side, from `reach`; `meta` has it for the browser.
     """
-    sides = {"low": curves.low, "high": curves.high}
-    return {
-        "mu": curves.low.mu,
-        "reach": width,
-        "end": width * _ROOM,
-        "sides": {name: {"clipped": curve.clip_fraction, "pace": curve.pace} for name, curve in sides.items()},
-        "panels": {
-            "clipped": {"domain": CLIPPED_PANEL, "range": [0.0, _top(curves)]},
-            "pace": {"domain": PACE_PANEL, "range": _range(curves, now, width)},
-        },
-    }
-
-
-def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
-    """Both panels without the handles; arguments as of `plotted`."""
     chart = Chart(scheme)
     ink = chart.ink
     for sign, curve, color, soft in (
@@ -106,6 +93,7 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
     figure = chart.figure()
     figure["layout"] |= {
+        "meta": width,
         "margin": MARGIN,
         "hovermode": False,
         "dragmode": False,
