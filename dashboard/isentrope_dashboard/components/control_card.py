@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -195,7 +195,7 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
         if (row.thresholds if only_what_if else name in run.methods)
     ]
     method = method_named(fields.method)
-    stores = {BASE: base, FIELDS: asdict(fields), **dict.fromkeys((FILL, ASKED, PREVIEW, REVERT))}
+    stores = {BASE: base, **dict.fromkeys((FIELDS, FILL, ASKED, PREVIEW, REVERT))}
     return html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.components.basics import chart_card, choice, row
+from isentrope_dashboard.components.basics import Content, choice, icon, plain, plot, row, spacer
 from isentrope_dashboard.figures.chart import EMPTY, Chart, Scale
 from isentrope_dashboard.figures.panel import Figure, Mark, Panel, Shown
 from isentrope_dashboard.formatting import control_markers
@@ -75,16 +75,54 @@ def figure(panel: Panel, shown: Shown, nothing: str = "") -> Figure:
     return chart.figure()
 
 
-def panel_card(panel: Panel, **more: Any) -> html.Section:
-    """The card with the place of the chart. `more` are arguments of `chart_card` in the place of the row's."""
-    unit: Any = panel.unit
-    if panel.quantity is not None:
-        letter, _, below = panel.quantity.symbol.partition("<sub>")
-        symbol = [html.I(letter), html.Sub(below.removesuffix("</sub>"))] if below else [html.I(letter)]
-        unit = [*symbol, f", {unit}" if unit else ""]
-    row = {"chart": f"chart-{panel.name}", "title": panel.title, "unit": unit, "height": panel.height,
-           "says": panel.says, "shown": panel.keys, "zooms": panel.zooms}  # fmt: skip
-    return chart_card(**(row | more))
+def panel_card(
+    panel: Panel,
+    *,
+    chart: str | None = None,
+    title: Content = None,
+    unit: Content = None,
+    says: str = "",
+    name: str = "",
+    beside: Any = None,
+) -> html.Section:
+    """The card with the place of the chart, which can be saved as a picture or as numbers. Where its x axis is that of the
+    steps, a drag over it zooms all such charts, and a click chooses a step.
+
+    Args:
+        chart: its id, for which a part has plotly's JSON; None: `chart-` and the row's name.
+        title, unit, says: in the place of the row's.
+        name: more classes of the card.
+        beside: to the right of the heading, before the menu.
+    """
+    title = title or panel.title
+    heading = html.H2([title, html.Span(_unit(panel) if unit is None else unit, className="unit")], className="title")
+    menu = html.Details(
+        [
+            html.Summary(icon("more", 14), **{"aria-label": f"Save the chart {plain(title)}"}),
+            html.Div(
+                [html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]
+            ),
+        ],
+        className="menu",
+    )
+    samples = [
+        html.Span([html.I(className=kind, style={"--sample": f"var(--{color})"}), word], className="key")
+        for word, kind, color in panel.keys
+    ]
+    head = row(heading, spacer(), html.Div(samples, className="keys"), beside, menu, name="card-head")
+    return html.Section(
+        [head, plot(chart or f"chart-{panel.name}", panel.height, says or panel.says)],
+        className=f"card chart {'zooms ' if panel.zooms else ''}{name}".strip(),
+        **{"data-name": plain(title)},
+    )
+
+
+def _unit(panel: Panel) -> Content:
+    if panel.quantity is None:
+        return panel.unit
+    letter, _, below = panel.quantity.symbol.partition("<sub>")
+    symbol = [html.I(letter), html.Sub(below.removesuffix("</sub>"))] if below else [html.I(letter)]
+    return [*symbol, f", {panel.unit}" if panel.unit else ""]
 
 
 async def _read_range(

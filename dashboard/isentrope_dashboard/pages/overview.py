@@ -186,8 +186,8 @@ def kpi_cards(entropy: Readings, reward: Readings, predicted: Readings, clipped:
     points = None if early is None or now is None else 100 * (now - early)
     pace = predicted.early
     return [
-        _card("Entropy", "nats", number(entropy.now), *_against(entropy, loss_is_bad=True), entropy),
-        _card("Reward", "mean", number(reward.now), *_against(reward, loss_is_bad=True), reward),
+        _card("Entropy", "nats", number(entropy.now), *_against_early(entropy), entropy),
+        _card("Reward", "mean", number(reward.now), *_against_early(reward), reward),
         _card(
             "Predicted ΔH", "nats a step", change(predicted.now),
             *(("", "", "not calibrated") if pace is None or predicted.now is None
@@ -206,7 +206,7 @@ def _share(now: float, early: float) -> str:
     return MISSING if early == 0 or not math.isfinite(now) else percent(now / early, 0)
 
 
-def _against(readings: Readings, *, loss_is_bad: bool) -> tuple[str, str, str]:
+def _against_early(readings: Readings) -> tuple[str, str, str]:
     """The difference in percent, its tone, and what it is compared with."""
     early, now = readings.early, readings.now
     if early is None or now is None or not math.isfinite(now):
@@ -214,7 +214,7 @@ def _against(readings: Readings, *, loss_is_bad: bool) -> tuple[str, str, str]:
     if early == 0:
         return "", "", "early 0"
     share = (now - early) / abs(early)
-    tone = "" if abs(share) < 0.05 or not loss_is_bad else ("act" if share <= -0.25 else "ok" if share > 0 else "")
+    tone = "" if abs(share) < 0.05 else ("act" if share <= -0.25 else "ok" if share > 0 else "")
     return f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%", tone, f"vs early {number(early)}"
 
 
