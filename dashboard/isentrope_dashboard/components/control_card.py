@@ -122,11 +122,7 @@ def control_of(fields: Fields, reason: str = "") -> Control:
 
 def chosen(method: str, before: Fields) -> Fields:
     """The fields after another method was chosen: its parameters at their defaults, both thresholds on where it has some.
-
-    Args:
-        method: the chosen one.
-        before: the fields so far; what fits is kept.
-    """
+    What fits of those before is kept."""
     row = method_named(method)
     low, high = (before.mu_low, before.mu_high) if row.thresholds else ("", "")
     if row.thresholds and low in ("", None) and high in ("", None):
@@ -160,12 +156,7 @@ def takes_controls(run: RunDetail) -> bool:
 
 
 def has_form(run: RunDetail, closed: str) -> bool:
-    """Whether the form is shown: to push, or, where no trainer takes a control, to see what thresholds would have done.
-
-    Args:
-        run: of the page.
-        closed: from `why_closed`.
-    """
+    """Whether the form is shown: to push, or, where no trainer takes a control, to see what thresholds would have done."""
     return not closed or (run.step is not None and not takes_controls(run))
 
 
@@ -184,9 +175,7 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
     """The card's fields, with the stores of the callbacks about them: these run where there is a form.
 
     Args:
-        run: what its probe can carry out can be chosen.
-        fields: the first values.
-        base: the version that they are those of.
+        base: the version that the first values are those of.
         only_what_if: whether no trainer takes a control: then it is about thresholds alone.
     """
     methods = [

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import count, seconds
-from isentrope_wire.answers import RunSummary, Status
+from isentrope_wire.answers import HealthLevel, RunSummary, Status
 
 SCHEME = "scheme"
 RUN_SELECT = "run-select"
@@ -25,6 +25,15 @@ STATUS = {
     Status.ENDED: ("Ended", "", "The process ended without finishing the run"),
     Status.SILENT: ("Silent", "watch", "No report for a while: the process is frozen, ended or cut off"),
 }
+
+LEVELS = {
+    HealthLevel.ACT: ("Act", "act", "alert"),
+    HealthLevel.WATCH: ("Watch", "watch", "eye"),
+    HealthLevel.HEALTHY: ("Healthy", "ok", "check"),
+    HealthLevel.HOLDING: ("Holding", "ok full", "check"),
+    HealthLevel.NO_DATA: ("No data", "none", "clock"),
+}
+"""Word, the kind of its sign in the list (a disc, a half disc, a ring, a disc, a dotted ring), and icon."""
 
 
 def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, here: str = "") -> html.Div:

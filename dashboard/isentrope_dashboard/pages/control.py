@@ -57,6 +57,13 @@ FIELDS = {
     "hold_target": (card.HOLD_TARGET, "value"),
 }
 """Field of `Fields` -> component and property; beside them the parameters."""
+KEPT = {
+    "view": State(views.STORE, "data"),
+    "base": State(card.BASE, "data"),
+    "newest": State(NEWEST, "data"),
+    "form": State(card.FIELDS, "data"),
+}
+"""What all callbacks are given: the address; the version that the form began with, and the newest; the fields."""
 
 
 def known(version: ControlVersion) -> dict[str, Any]:
@@ -162,23 +169,16 @@ def _register_fill(app: Dash) -> None:
             "filled": Input(card.FILL, "data"),
             "chosen": Input(card.METHOD, "value"),
             "_take": Input(card.TAKE_THEIRS, "n_clicks"),
-            "theirs": State(NEWEST, "data"),
-            "base": State(card.BASE, "data"),
-            "form": State(card.FIELDS, "data"),
+            "kept": KEPT,
         },
         prevent_initial_call=True,
     )
     async def fill(
-        filled: dict[str, Any] | None,
-        chosen: str,
-        _take: int | None,
-        theirs: dict[str, Any],
-        base: dict[str, Any] | None,
-        form: dict[str, Any],
+        filled: dict[str, Any] | None, chosen: str, _take: int | None, kept: dict[str, Any]
     ) -> dict[str, Any]:
-        reason: Any = no_update
+        base, theirs, reason = kept["base"], kept["newest"], no_update
         if ctx.triggered_id == card.METHOD:
-            fields = card.chosen(chosen, Fields(**form))
+            fields = card.chosen(chosen, Fields(**kept["form"]))
         else:
             if ctx.triggered_id == card.TAKE_THEIRS:
                 filled = {"document": theirs["document"], "base": theirs}
@@ -212,28 +212,18 @@ def _register_judge(app: Dash, api: Api) -> None:
             "asked": Input(card.ASKED, "data"),
             "_news": Input(NEWS, "data"),
             "_newest": Input(NEWEST, "data"),
-            "stored": State(views.STORE, "data"),
-            "base": State(card.BASE, "data"),
-            "form": State(card.FIELDS, "data"),
+            "kept": KEPT,
         },
         prevent_initial_call=True,
     )
-    async def judge(
-        asked: str | None,
-        _news: Any,
-        _newest: Any,
-        stored: dict[str, Any],
-        base: dict[str, Any] | None,
-        form: dict[str, Any],
-    ) -> dict[str, Any]:
+    async def judge(asked: str | None, _news: Any, _newest: Any, kept: dict[str, Any]) -> dict[str, Any]:
         nothing = dict.fromkeys(_JUDGED, no_update)
         if not asked:  # the form was mounted a moment ago, and the browser will ask
             return nothing
-        view = View.of(stored)
+        view, base, wanted = View.of(kept["view"]), kept["base"], _wanted(kept["form"])
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
-                wanted = _wanted(form)
                 if base is None or (base["version"] < run.control.version and _is_untouched(wanted, base)):
                     set_props(card.FILL, {"data": _as_it_is(run)})
                     return nothing
@@ -288,15 +278,8 @@ async def _judged(
 
 
 def shown_preview(found: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None) -> dict[str, Any]:
-    """What the browser shows of an answer: numbers in words, the plot, and the lines of the next steps.
-
-    Args:
-        found: the server's answer.
-        wanted: the form's control.
-        scheme: of the page.
-        scale: of the charts' axis.
-        step: the newest, where the lines are shown.
-    """
+    """What the browser shows of the server's answer: numbers in words, the plot, and, from the newest step on, the lines of the
+    next ones; `step` is None where they are not shown."""
     course, pace = found.forecast, None if found.pace is None else found.pace.value
     ahead = None if course is None else course.entropy[-1]
     spread = "" if found.clip_fraction_std is None else f" ± {percent(found.clip_fraction_std)}"
@@ -353,24 +336,15 @@ def _register_push(app: Dash, api: Api) -> None:
     @app.callback(
         inputs={
             "_asked": [Input(card.PUSH, "n_clicks"), Input(card.PUSH_MINE, "n_clicks"), Input(card.REVERT, "data")],
-            "base": State(card.BASE, "data"),
-            "newest": State(NEWEST, "data"),
             "reason": State(card.REASON, "value"),
-            "stored": State(views.STORE, "data"),
-            "form": State(card.FIELDS, "data"),
+            "kept": KEPT,
         },
         running=[(Output(card.PUSH, "loading"), True, False)],
         prevent_initial_call=True,
     )
-    async def push(
-        _asked: list[Any],
-        base: dict[str, Any] | None,
-        newest: dict[str, Any],
-        reason: str | None,
-        stored: dict[str, Any],
-        form: dict[str, Any],
-    ) -> None:
-        run_id, asked = View.of(stored).run_id or "", ctx.triggered[0]["value"]
+    async def push(_asked: list[Any], reason: str | None, kept: dict[str, Any]) -> None:
+        run_id, asked = View.of(kept["view"]).run_id or "", ctx.triggered[0]["value"]
+        base, newest = kept["base"], kept["newest"]
         if base is None or not asked:
             return
         try:
@@ -378,7 +352,7 @@ def _register_push(app: Dash, api: Api) -> None:
                 if ctx.triggered_id == card.REVERT:
                     wanted, base = await _earlier(client, run_id, int(asked["version"])), newest
                 else:
-                    wanted = card.control_of(Fields(**form), reason or "")
+                    wanted = card.control_of(Fields(**kept["form"]), reason or "")
                 over = base if ctx.triggered_id == card.PUSH else newest
                 await _push(client, run_id, wanted, base, over)
         except (ApiError, ConfigurationError) as error:

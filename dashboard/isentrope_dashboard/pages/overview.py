@@ -17,7 +17,7 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components.basics import icon, row, sparkline, text, with_symbols
-from isentrope_dashboard.components.header import STATUS
+from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import OVERVIEW
@@ -25,7 +25,7 @@ from isentrope_dashboard.formatting import MISSING, change, number, percent, sho
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
+from isentrope_wire.answers import RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, EarlyLevel
@@ -90,18 +90,10 @@ async def layout(_client: AsyncClient, _view: View) -> Component:
 
 TRY = "try"
 
-_FLAGS = {
-    HealthLevel.NO_DATA: ("No data", "clock"),
-    HealthLevel.HEALTHY: ("Healthy", "check"),
-    HealthLevel.WATCH: ("Watch", "eye"),
-    HealthLevel.ACT: ("Act", "alert"),
-    HealthLevel.HOLDING: ("Holding", "check"),
-}
-
 
 def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     """The line of a run; of one that is over, how it ended and what became of its entropy."""
-    word, drawing = _FLAGS[diagnosis.level]
+    word, _, drawing = LEVELS[diagnosis.level]
     look, message = str(diagnosis.level), diagnosis.message
     if run.status.is_over:  # how it was doing calls nobody any more
         word, tone, _ = STATUS[run.status]

@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import dropwhile
 from typing import Any, Final
 
 import dash_ag_grid as dag
@@ -36,7 +36,7 @@ from isentrope_dashboard.components.basics import (
     sparkline,
     text,
 )
-from isentrope_dashboard.components.header import STATUS
+from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, threshold
 from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages import start
@@ -218,51 +218,33 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
 async def read_rows(
     client: AsyncClient, view: View, at: Cursor, size: int = BLOCK_ROWS
 ) -> tuple[list[dict[str, Any]], Cursor]:
-    """One block of rows, and where the next one begins; None after the last.
-
-    Args:
-        at: where this block begins.
-        size: rows of a block. Only the last one may have fewer.
-    """
+    """One block of `size` rows from `at` on, and where the next one begins; None after the last, which may be shorter."""
     wanted = filter_of(view)
     if wanted is None:
         return [], None
-    if view.query.get("order") == _BY_PROJECT:
-        return await _grouped(client, wanted, at, size)
+    by_project = view.query.get("order") == _BY_PROJECT
+    groups = [wanted]
+    if by_project:
+        counts = await client.ask(calls.run_counts(**wanted))
+        names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
+        groups = [{**wanted, "project": name} for name in names]
     order = "newest" if view.query.get("order") == "newest" else "attention"
-    rows, cursor = await _page(client, {**wanted, "order": order}, at[1] if at else None, size)
-    return rows, ["", cursor, True] if cursor else None
-
-
-async def _grouped(
-    client: AsyncClient, wanted: dict[str, Any], at: Cursor, size: int
-) -> tuple[list[dict[str, Any]], Cursor]:
-    counts = await client.ask(calls.run_counts(**wanted))
-    names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
-    name, cursor, is_headed = at or [names[0] if names else "", None, False]
+    name, cursor, is_headed = at or [groups[0]["project"] if groups else None, None, not by_project]
     rows: list[dict[str, Any]] = []
-    for place in range(names.index(name) if name in names else len(names), len(names)):
-        inside = {**wanted, "project": names[place]}
+    left = list(dropwhile(lambda group: group["project"] != name, groups))
+    for place, group in enumerate(left):
         if not is_headed:
-            rows.append(project_row(names[place], await client.ask(calls.run_counts(**inside))))
+            rows.append(project_row(group["project"], await client.ask(calls.run_counts(**group))))
         if len(rows) == size:
-            return rows, [names[place], cursor, True]
-        more, cursor = await _page(client, {**inside, "order": "attention"}, cursor, size - len(rows))
-        rows += more
+            return rows, [group["project"], None, True]
+        page = await client.ask(calls.runs(**group, order=order, cursor=cursor, limit=size - len(rows)))
+        rows += map(run_row, page.items)
+        cursor, is_headed = page.next_cursor, False
         if cursor is not None:
-            return rows, [names[place], cursor, True]
-        if len(rows) == size and place + 1 < len(names):
-            return rows, [names[place + 1], None, False]
-        is_headed = False
+            return rows, [group["project"], cursor, True]
+        if len(rows) == size and place + 1 < len(left):
+            return rows, [left[place + 1]["project"], None, False]
     return rows, None
-
-
-async def _page(
-    client: AsyncClient, wanted: dict[str, Any], cursor: str | None, size: int
-) -> tuple[list[dict[str, Any]], str | None]:
-    call = calls.runs(**wanted)
-    page = await client.ask(replace(call, query={**call.query, "cursor": cursor, "limit": size}))
-    return [run_row(run) for run in page.items], page.next_cursor
 
 
 def register(app: Dash, api: Api) -> None:
@@ -368,16 +350,6 @@ def _register_changes(app: Dash, api: Api) -> None:
         return bool(refused), refused, changed + 1, [] if not refused else no_update
 
 
-_HEALTH = {
-    HealthLevel.ACT: ("Act", "act"),
-    HealthLevel.WATCH: ("Watch", "watch"),
-    HealthLevel.HEALTHY: ("Healthy", "ok"),
-    HealthLevel.HOLDING: ("Holding", "ok full"),
-    HealthLevel.NO_DATA: ("No data", "none"),
-}
-"""The word, and the kind of its sign: a disc, a half disc, a ring, a disc, a dotted ring."""
-
-
 def run_row(run: RunSummary) -> dict[str, Any]:
     """The row: what actions need, and the cell of each column."""
     digest = run.digest
@@ -420,7 +392,8 @@ def health(run: RunSummary) -> tuple[str, str]:
         return "Ended", "none"
     if run.status == Status.SILENT:
         return "Silent", "watch"
-    return _HEALTH[run.digest.level if run.digest else HealthLevel.NO_DATA]
+    word, tone, _ = LEVELS[run.digest.level if run.digest else HealthLevel.NO_DATA]
+    return word, tone
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:

@@ -82,12 +82,7 @@ async def start_page(client: AsyncClient, _view: View) -> tuple[Component, str]:
 
 
 def code(lines: str, *, shown: str | None = None) -> html.Div:
-    """Lines to copy.
-
-    Args:
-        lines: what is copied.
-        shown: what is shown in their place.
-    """
+    """Lines to copy; `shown` stands in their place."""
     copy = dmc.CopyButton(
         "Copy", value=lines, copiedChildren="Copied", copiedColor="teal", size="compact-xs", variant="default",
         className="copy",
