@@ -111,11 +111,8 @@ def register(app: Dash, api: Api) -> None:
 
     @app.callback(Output("who", "children"), Input("who", "id"))
     async def show_who(_id: str) -> Any:
-        try:
-            async with api.open() as client:
-                me = await client.ask(calls.me())
-        except ApiError:
-            return []
+        async with api.open() as client:
+            me = await client.ask(calls.me())
         return header.who_am_i(me.name, me.scope)
 
     for page in (run, runs, start, access, compare):
@@ -123,7 +120,10 @@ def register(app: Dash, api: Api) -> None:
 
 
 def report_failure(error: Exception) -> None:
-    """Report an unexpected failure of a callback: the traceback to the log, one sentence to the page."""
+    """Report an unexpected failure of a callback: the traceback to the log, one sentence to the page. What the API refused is told
+    by the page itself, which asks it all the time."""
+    if isinstance(error, ApiError):
+        return
     _log.error("A callback of the dashboard failed.", exc_info=error)
     shown = {
         "action": "show",

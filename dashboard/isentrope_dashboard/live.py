@@ -113,7 +113,7 @@ class Part:
 
     name: str
     read: Callable[[AsyncClient, View], Awaitable[Values]]
-    layout: Callable[[AsyncClient, View], Awaitable[Component]] | None = None
+    layout: Callable[[AsyncClient, View], Awaitable[Component]] | Component | None = None
     """The elements whose ids `read` has values for, and what surrounds them; None: the page has them already."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Id of a Dash component -> its property that gets the value: `rowData` of a grid, `data` of a store."""
@@ -124,7 +124,7 @@ class Part:
         """The part without values, or why it can't be shown."""
         assert self.layout is not None
         try:
-            inside = await self.layout(client, view)
+            inside = self.layout if isinstance(self.layout, Component) else await self.layout(client, view)
         except ApiError as error:
             inside = refusal(error)
         return html.Div([inside, html.Div(id=f"{self.name}-refused", className="refused")], className="part")

@@ -13,7 +13,6 @@ from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.chart import Scale, log_ticks
 from isentrope_dashboard.figures.metric_lines import metric_panel
 from isentrope_dashboard.figures.panel import Shown
-from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.pages import charts, metrics
 from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange, listed
 from isentrope_dashboard.view import View
@@ -108,13 +107,6 @@ def test_logarithmic_axis_has_gaps_below_zero() -> None:
     assert "type" not in drawn([-1.0, -2.0], log=True)["layout"]["yaxis"]
     assert log_ticks(-6.2, -1.8) == [1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
     assert log_ticks(0.2, 0.9) == [2.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(0.125, "0.125"), (12345.6, "12,346"), (-3e-6, "−3e-6"), (0.0, "0"), (None, "–")]
-)
-def test_significant_digits(value: float | None, words: str) -> None:
-    assert significant(value) == words.replace("e-", "e−")
 
 
 def odd(report: StepReport) -> StepReport:

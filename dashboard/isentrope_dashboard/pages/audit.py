@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -157,19 +157,15 @@ def register(app: Dash, api: Api) -> None:
                 me = await client.ask(calls.me())
                 if me.scope is not TokenScope.ADMIN:
                     return html.P("Only tokens of scope admin can read the audit trail.", className="dim")
-                entries = await client.newest(calls.audit(View.of(stored).run_id or ""), MOST_ENTRIES)
-                return trail(entries)
+                return trail(await client.newest(calls.audit(View.of(stored).run_id or ""), MOST_ENTRIES))
         except ApiError as error:
             return refusal(error)
 
     @app.callback(Output(FILE, "data"), Input(SAVE, "n_clicks"), State(views.STORE, "data"), prevent_initial_call=True)
     async def save(_clicks: int, stored: dict[str, Any]) -> Any:
         view = View.of(stored)
-        try:
-            async with api.open() as client:
-                rows = (await read(client, view))[GRID]
-        except ApiError:
-            return no_update
+        async with api.open() as client:
+            rows = (await read(client, view))[GRID]
         name = f"{view.run_id}-controls-{time.strftime('%Y%m%d')}.csv"
         return {"content": as_csv(rows), "filename": name, "type": "text/csv"}
 

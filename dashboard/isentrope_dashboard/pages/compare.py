@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, Output, State, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -271,11 +271,8 @@ def register(app: Dash, api: Api) -> None:
     )  # fmt: skip
     async def search(wanted: str | None, stored: dict[str, Any]) -> Any:
         # The picked run's own label is the search text for a moment.
-        try:
-            async with api.open() as client:
-                return await _offered_runs(client, View.of(stored).runs, (wanted or "").split(" · ")[0])
-        except ApiError:
-            return no_update
+        async with api.open() as client:
+            return await _offered_runs(client, View.of(stored).runs, (wanted or "").split(" · ")[0])
 
     @app.callback(Output(metrics, "data"), Input(runs, "value"), State(views.STORE, "data"), prevent_initial_call=True)
     async def offer(chosen: list[str], stored: dict[str, Any]) -> Any:

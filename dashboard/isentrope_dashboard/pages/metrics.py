@@ -229,9 +229,4 @@ def tools(view: View, history: Sequence[ControlVersion]) -> Component:
     return row(find, charts.tools(view, history, log=True), name="tools")
 
 
-async def layout(_client: AsyncClient, _view: View) -> Component:
-    """The place of the charts: which there are changes with the run and the view."""
-    return html.Div(id="metrics", className="metrics")
-
-
-PART = Part(name="metrics", read=read, layout=layout)
+PART = Part(name="metrics", read=read, layout=html.Div(id="metrics", className="metrics"))

@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from dash import html
-from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
@@ -79,14 +78,16 @@ async def forecasts(client: AsyncClient, run: RunDetail, diagnosis: Diagnosis) -
     ]
 
 
-async def layout(_client: AsyncClient, _view: View) -> Component:
-    """The overview's left column; the control card is mounted beside it."""
-    places = [html.Div(id="kpis", className="kpis"), html.Div([*map(charts.panel_card, OVERVIEW)], className="charts")]
-    return html.Div(
-        [html.Div(id="health", className="health-place"), html.Div(places, className="overview-left")],
+PLACES = [html.Div(id="kpis", className="kpis"), html.Div([*map(charts.panel_card, OVERVIEW)], className="charts")]
+PART = Part(
+    name="overview",
+    read=read,
+    layout=html.Div(
+        [html.Div(id="health", className="health-place"), html.Div(PLACES, className="overview-left")],
         className="overview",
-    )
-
+    ),
+)
+"""The overview's left column; the control card is mounted beside it."""
 
 TRY = "try"
 
@@ -228,6 +229,3 @@ def _card(
     drawing = sparkline(smoothed(readings.course, 3)[::-stride][::-1])
     line = html.I(className="spark iris", style={"--drawing": drawing})
     return html.Section([words, line], className="card kpi")
-
-
-PART = Part(name="overview", read=read, layout=layout)

@@ -132,11 +132,8 @@ def register(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def look(_ticks: int, opened: float) -> Any:
-        try:
-            async with api.open() as client:
-                newest = await client.newest(calls.runs(), 1)
-        except ApiError:
-            return no_update
+        async with api.open() as client:
+            newest = await client.newest(calls.runs(), 1)
         if not newest or newest[0].created_at < opened:
             return no_update
         run = newest[0]
