@@ -11,8 +11,7 @@ from playwright.sync_api import expect
 
 from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.chart import Scale, log_ticks
-from isentrope_dashboard.figures.metric_lines import metric_panel
-from isentrope_dashboard.figures.panel import Shown
+from isentrope_dashboard.figures.panel import Shown, metric_panel
 from isentrope_dashboard.pages import charts, metrics
 from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange, listed
 from isentrope_dashboard.view import View

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from isentrope_dashboard.figures.chart import Chart, percent_texts, tick_texts, ticks
+from isentrope_dashboard.figures.chart import SKIPPED, Chart, percent_texts, tick_texts, ticks
 from isentrope_dashboard.formatting import change, percent
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.control_answers import EffectCurves
@@ -56,24 +56,15 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
             ("y", "clipped", curve.clip_fraction, percent),
             ("y2", "pace", curve.pace or (), change),
         ):
-            chart.data.append(
-                {
-                    "type": "scatter", "mode": "lines", "name": f"{side} side, {name}",
-                    "x": places[: len(values)], "y": list(values[:shown]), "yaxis": axis,
-                    "line": {"color": color, "width": 1.8}, "hoverinfo": "skip",
-                    "text": [written(value) for value in values[:shown]],
-                }
+            chart.scatter(
+                places[: len(values)], values[:shown], name=f"{side} side, {name}", yaxis=axis,
+                line={"color": color, "width": 1.8}, text=[written(value) for value in values[:shown]], **SKIPPED,
             )  # fmt: skip
     low, high = _range(curves, now, width)
     chart.y_axis(0, _top(curves), written=percent_texts, most=3, domain=CLIPPED_PANEL)
     chart.y_axis(low, high, written=tick_texts, most=3, name="yaxis2", domain=PACE_PANEL, zeroline=True)
-    chart.layout["shapes"] = [
-        {
-            "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y2", "y0": now, "y1": now,
-            "line": {"color": ink["act"], "width": 1, "dash": "4px,3px"},
-        },
-        {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": ink["zero"], "width": 1}},
-    ]  # fmt: skip
+    chart.level(now, ink["act"], dash="4px,3px", yref="y2")
+    chart.mark(0, ink["zero"], dash="solid")
     chart.label("clipped", at=1, y=1, yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
     # It keeps clear of the dashed line's label.
     end, anchor = (0, "bottom") if now > (low + high) / 2 else (1, "top")

@@ -27,8 +27,7 @@ from isentrope_dashboard.components.basics import (
     text,
     wide_table,
 )
-from isentrope_dashboard.figures.metric_lines import metric_panel
-from isentrope_dashboard.figures.panel import Panel, Shown
+from isentrope_dashboard.figures.panel import Panel, Shown, metric_panel
 from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts

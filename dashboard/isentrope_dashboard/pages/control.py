@@ -31,8 +31,8 @@ from isentrope_dashboard.components.control_card import Fields
 from isentrope_dashboard.components.control_effects import LATEST, latest_control, name_of
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.figures.panel import NEXT_STEPS
-from isentrope_dashboard.formatting import change, changes, describe, number, percent, short_label
+from isentrope_dashboard.figures.panel import NEXT_STEPS, Forecast
+from isentrope_dashboard.formatting import change, changes, describe, number, percent
 from isentrope_dashboard.live import NEWS, Api, Part, Values
 from isentrope_dashboard.pages.charts import read_scale
 from isentrope_dashboard.theme import Scheme
@@ -280,7 +280,8 @@ async def _judged(
 def shown_preview(found: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None) -> dict[str, Any]:
     """What the browser shows of the server's answer: numbers in words, the plot, and, from the newest step on, the lines of the
     next ones; `step` is None where they are not shown."""
-    course, pace = found.forecast, None if found.pace is None else found.pace.value
+    line = Forecast.of(found, wanted)
+    course, pace, label = line.course, line.pace, line.label
     ahead = None if course is None else course.entropy[-1]
     spread = "" if found.clip_fraction_std is None else f" ± {percent(found.clip_fraction_std)}"
     shown: dict[str, Any] = {
@@ -292,7 +293,6 @@ def shown_preview(found: Preview, wanted: Control, scheme: Scheme, scale: Scale,
         shown["figure"] = what_if.what_if_figure(found.curves, found.unchanged.value, scheme, width)
     if step is not None and course is not None:
         ends = [scale.at(step), scale.at(step + NEXT_STEPS)]
-        label = f"with {short_label(wanted, None)}"
         shown["lines"] = {
             "chart-entropy": _line([scale.at(at) for at in course.step], course.entropy, label, number(ahead)),
             "chart-change": _line(ends, [pace, pace], label, change(pace)),

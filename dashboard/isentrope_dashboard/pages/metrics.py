@@ -16,7 +16,7 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components.basics import icon, place_id, row, search, text
-from isentrope_dashboard.figures.metric_lines import metric_panel
+from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts

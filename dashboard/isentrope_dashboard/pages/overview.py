@@ -20,7 +20,7 @@ from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import OVERVIEW
-from isentrope_dashboard.formatting import MISSING, change, number, percent, short_label
+from isentrope_dashboard.formatting import MISSING, change, number, percent
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
@@ -65,17 +65,7 @@ async def forecasts(client: AsyncClient, run: RunDetail, diagnosis: Diagnosis) -
     control = Control.from_document(diagnosis.suggestion.control)
     found = await client.ask(calls.preview(run.id, control))
     unchanged = pace if found.unchanged is None else found.unchanged.value
-    return [
-        replace(lines[0], pace=unchanged),
-        Forecast(
-            label=f"with {short_label(control, None)}",
-            course=found.forecast,
-            pace=None if found.pace is None else found.pace.value,
-            clip_fraction=found.clip_fraction,
-            helps=True,
-            name="suggested",
-        ),
-    ]
+    return [replace(lines[0], pace=unchanged), Forecast.of(found, control)]
 
 
 PLACES = [html.Div(id="kpis", className="kpis"), html.Div([*map(charts.panel_card, OVERVIEW)], className="charts")]
