@@ -60,6 +60,11 @@ def text(content: Content, kind: str = "") -> html.Span:
     return html.Span(content, className=kind)
 
 
+def age(at: float) -> html.Span:
+    """How long ago a time is: the browser fills it in, and counts on."""
+    return html.Span("", **{"data-since": at, "data-before": ""})
+
+
 def spacer() -> html.Div:
     """Takes the room that is left in a row."""
     return html.Div(className="spacer")

@@ -101,7 +101,7 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
 
 def run_state(run: RunSummary) -> list[Component]:
     """Status, step, pace and the age of the newest report."""
-    word, tone, says = STATUS.get(run.status, (str(run.status), "", ""))
+    word, tone, says = STATUS[run.status]
     live = run.status == Status.RUNNING
     badge = html.Span(
         [html.Span(className="live-dot"), word] if live else word, className=f"chip {tone}", title=says, id="run-status"

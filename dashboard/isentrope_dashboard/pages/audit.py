@@ -84,26 +84,30 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {GRID: history_rows(await client.every(calls.control_history(view.run_id or "")))}
 
 
-async def layout(_client: AsyncClient, _view: View) -> Component:
-    """The history, and below it the place of the trail."""
-    history = grid(
-        GRID, COLUMNS, row_id="version", empty="No control was pushed so far", className="grid",
-        defaultColDef={"wrapHeaderText": True, "suppressHeaderMenuButton": False, "suppressMovable": False},
-        dashGridOptions={"domLayout": "autoHeight", "enableCellTextSelection": True},
-    )  # fmt: skip
-    save = dmc.Button(
-        "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
-        **{"aria-label": "Save the control history as CSV"},
-    )  # fmt: skip
-    again = dmc.Button("Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server")
-    return html.Div(
+HISTORY = grid(
+    GRID, COLUMNS, row_id="version", empty="No control was pushed so far", className="grid",
+    defaultColDef={"wrapHeaderText": True, "suppressHeaderMenuButton": False, "suppressMovable": False},
+    dashGridOptions={"domLayout": "autoHeight", "enableCellTextSelection": True},
+)  # fmt: skip
+TO_FILE = dmc.Button(
+    "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
+    **{"aria-label": "Save the control history as CSV"},
+)  # fmt: skip
+READ_AGAIN = dmc.Button("Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server")
+PART = Part(
+    name="audit",
+    read=read,
+    layout=html.Div(
         [
-            card(history, title="Control history", beside=save, name="padded"),
-            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=again, name="padded"),
+            card(HISTORY, title="Control history", beside=TO_FILE, name="padded"),
+            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=READ_AGAIN, name="padded"),
             dcc.Download(id=FILE),
         ],
         className="stack",
-    )
+    ),
+    properties={GRID: "rowData"},
+    is_slow=True,
+)
 
 
 def trail(entries: Sequence[AuditEntry]) -> list[Component]:
@@ -168,6 +172,3 @@ def register(app: Dash, api: Api) -> None:
             rows = (await read(client, view))[GRID]
         name = f"{view.run_id}-controls-{time.strftime('%Y%m%d')}.csv"
         return {"content": as_csv(rows), "filename": name, "type": "text/csv"}
-
-
-PART = Part(name="audit", read=read, layout=layout, properties={GRID: "rowData"}, is_slow=True)

@@ -25,6 +25,7 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import (
     RIGHT,
+    age,
     chip,
     choice,
     dialog,
@@ -364,7 +365,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "step": f"{count(run.step)}{planned}",
         "control": _control(digest.control if digest else None),
         "tags": [chip(tag) for tag in run.tags] or MISSING,
-        "reported": MISSING if run.last_report_at is None else _age(run.last_report_at),
+        "reported": MISSING if run.last_report_at is None else age(run.last_report_at),
     }
 
 
@@ -396,7 +397,7 @@ def _two_lines(first: Component | str, second: str) -> html.Div:
 
 def _status(run: RunSummary) -> tuple[Component, str]:
     """The word, and below it what explains it."""
-    word, tone, _ = STATUS.get(run.status, (str(run.status), "", ""))
+    word, tone, _ = STATUS[run.status]
     digest = run.digest
     reason = ""
     match run.status:
@@ -455,8 +456,3 @@ def _control(control: DigestControl | None) -> str:
         return f"{method(control.method)} µ {threshold(low)}"
     sides = [f"{name} {threshold(value)}" for name, value in (("µ₋", low), ("µ₊", high)) if value is not None]
     return " ".join([method(control.method), *sides])
-
-
-def _age(at: float) -> html.Span:
-    # The browser fills in how long ago this is, and counts on.
-    return html.Span("", **{"data-since": at, "data-before": ""})
