@@ -37,7 +37,6 @@ _SHAPES = {
     "download": "<path d='M12 4v12M7 11l5 5 5-5M5 20h14'/>",
     "more": "<circle cx='12' cy='5' r='1'/><circle cx='12' cy='12' r='1'/><circle cx='12' cy='19' r='1'/>",
     "pin": "<path d='M9 3h6l-1 7 4 3v2H6v-2l4-3-1-7zM12 15v6'/>",
-    "cross": "<path d='M6 6l12 12M18 6 6 18'/>",
 }
 
 
