@@ -120,16 +120,19 @@ def register(app: Dash, api: Api) -> None:
 
 
 def report_failure(error: Exception) -> None:
-    """Report an unexpected failure of a callback: the traceback to the log, one sentence to the page. What the API refused is told
-    by the page itself, which asks it all the time."""
-    if isinstance(error, ApiError):
-        return
-    _log.error("A callback of the dashboard failed.", exc_info=error)
+    """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too."""
+    title, message = "Not done", str(error)
+    if not isinstance(error, ApiError):
+        _log.error("A callback of the dashboard failed.", exc_info=error)
+        title, what = "The dashboard failed", type(error).__name__
+        message = f"{what}: this page may be out of date. Details are in the server's log; reload to continue."
+    elif error.status == 401:
+        return  # the page says so by itself
     shown = {
         "action": "show",
         "id": "failure",
-        "title": "The dashboard failed",
-        "message": f"{type(error).__name__}: this page may be out of date. Details are in the server's log; reload to continue.",
+        "title": title,
+        "message": message,
         "color": "red",
         "autoClose": 30_000,
         "closeButtonProps": {"aria-label": "Close this notification"},

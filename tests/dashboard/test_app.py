@@ -15,6 +15,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
+from isentrope.client.connection import ApiError
 from isentrope_dashboard import app as dashboard
 from isentrope_dashboard.live import credentials_of
 from tests.dashboard.conftest import Site
@@ -107,6 +108,14 @@ def test_every_callback_is_asynchronous(monkeypatch: pytest.MonkeyPatch) -> None
 def test_two_applications_in_one_process_do_not_share_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = attached(monkeypatch), attached(monkeypatch)
     assert set(first.callback_map) == set(second.callback_map)
+
+
+def test_a_callback_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(dashboard, "set_props", lambda _, props: said.append(props["sendNotifications"][0]["message"]))
+    for error in (ApiError("No such run.", status=404), ApiError("Sign in.", status=401), ValueError("unexpected")):
+        dashboard.report_failure(error)
+    assert [words.partition(":")[0] for words in said] == ["No such run.", "ValueError"]
 
 
 def test_only_credentials_are_forwarded() -> None:
