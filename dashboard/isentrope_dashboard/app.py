@@ -46,9 +46,9 @@ PAGES: Mapping[str, Page] = {
 """By path, without a slash at the end. The page of a run is at /runs/ID."""
 
 
-def is_page(path: str) -> bool:
-    """Whether there is a page at this address, though maybe no run of that name."""
-    return path.rstrip("/") in PAGES or View(path=path).run_id is not None
+def page_at(view: View) -> Page | None:
+    """The page of an address, of a run too that may not exist."""
+    return run.run_page if view.run_id is not None else PAGES.get(view.path.rstrip("/"))
 
 
 def parts_of(view: View) -> Sequence[Part]:
@@ -101,7 +101,7 @@ def register(app: Dash, api: Api) -> None:
         view = View.of(stored)
         try:
             async with api.open() as client:
-                page = run.run_page if view.run_id is not None else PAGES.get(view.path.rstrip("/"))
+                page = page_at(view)
                 if page is None:
                     error = ApiError(f"There is no page {view.path}. The list of runs is at /.", status=404)
                     return header.page("No such page", refusal(error)), "No such page · Isentrope"
@@ -111,37 +111,33 @@ def register(app: Dash, api: Api) -> None:
 
     @app.callback(Output("who", "children"), Input("who", "id"))
     async def show_who(_id: str) -> Any:
-        try:
-            async with api.open() as client:
-                me = await client.ask(calls.me())
-        except ApiError:
-            return []
+        async with api.open() as client:
+            me = await client.ask(calls.me())
         return header.who_am_i(me.name, me.scope)
 
     for page in (run, runs, start, access, compare):
         page.register(app, api)
 
 
-def notification(title: str, message: str, color: str, *, key: str, seconds: float = 8) -> dict[str, Any]:
-    return {
+def report_failure(error: Exception) -> None:
+    """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too."""
+    title, message = "Not done", str(error)
+    if not isinstance(error, ApiError):
+        _log.error("A callback of the dashboard failed.", exc_info=error)
+        title, what = "The dashboard failed", type(error).__name__
+        message = f"{what}: this page may be out of date. Details are in the server's log; reload to continue."
+    elif error.status == 401:
+        return  # the page says so by itself
+    shown = {
         "action": "show",
-        "id": key,
+        "id": "failure",
         "title": title,
         "message": message,
-        "color": color,
-        "autoClose": int(1000 * seconds),
+        "color": "red",
+        "autoClose": 30_000,
         "closeButtonProps": {"aria-label": "Close this notification"},
     }
-
-
-def report_failure(error: Exception) -> None:
-    """Report an unexpected failure of a callback: the traceback to the log, one sentence to the page."""
-    _log.error("A callback of the dashboard failed.", exc_info=error)
-    message = (
-        f"{type(error).__name__}: this page may be out of date. Details are in the server's log; reload to continue."
-    )
-    show = [notification("The dashboard failed", message, "red", key="failure", seconds=30)]
-    set_props(NOTIFICATIONS, {"sendNotifications": show})
+    set_props(NOTIFICATIONS, {"sendNotifications": [shown]})
 
 
 ASSETS = Path(__file__).parent / "assets"
@@ -201,7 +197,8 @@ def attach(app: FastAPI) -> None:
     # Dash would do it at the first request under its own prefix, and a deep link may come before.
     dash_app._setup_server()
     _answer_every_address(app, dash_app)
-    _allow_inline_scripts(app, dash_app.csp_hashes())
+    # The server's content security policy covers every page.
+    app.state.script_hashes = [*getattr(app.state, "script_hashes", ()), *dash_app.csp_hashes()]
     app.add_middleware(CredentialsMiddleware)
 
 
@@ -210,7 +207,7 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
 
     @app.get("/{path:path}", include_in_schema=False)
     async def shell_of(path: str, request: Request) -> HTMLResponse:
-        if is_page(f"/{path}"):
+        if page_at(View(path=f"/{path}")) is not None:
             return HTMLResponse(_shell(dash_app, request))
         if "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404)
@@ -253,8 +250,3 @@ def _shell(dash_app: Dash, request: Request) -> str:
         return str(dash_app.index())
     finally:
         reset_current_request(token)
-
-
-def _allow_inline_scripts(app: FastAPI, hashes: list[str]) -> None:
-    """Add our inline scripts to the server's content security policy, which covers every page."""
-    app.state.script_hashes = [*getattr(app.state, "script_hashes", ()), *hashes]

@@ -109,12 +109,11 @@ def describe(new: Control, old: Control | None) -> str:
     if old is None:
         parts = {name: words for name, words in _parts(new).items() if (name, words) != ("hold", OFF)}
         return ", ".join([parts.pop("method"), *(f"{name} {words}" for name, words in parts.items())])
-    changes = [f"{name} {before} {ARROW} {after}" for name, before, after in _changes(new, old)]
-    return ", ".join(changes) or UNCHANGED
+    return ", ".join(f"{name} {before} {ARROW} {after}" for name, before, after in changes(new, old)) or UNCHANGED
 
 
 def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -> dict[str, str]:
-    """Each part of a control in words, by its name: with its parameters, and with the bounds of what it holds."""
+    """Each part of a control in words, by its name: its parameters that are not at their default, the bounds of what it holds."""
     held = control.held
     parts = {
         "method": method(control.method),
@@ -124,7 +123,9 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
         "hold": OFF if held is None else held.target_in_words,
     }
     if parameters:
-        parts |= {name: parameter(value) or OFF for name, value in control.parameters.items()}
+        known = control.method.parameters
+        given = {name: value for name, value in control.parameters.items() if value != known[name].default}
+        parts |= {name: parameter(value) or OFF for name, value in given.items()}
     if bounds and held is not None:
         for label, bound in (
             ("largest change", held.max_change_per_step),
@@ -136,8 +137,8 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
     return parts
 
 
-def _changes(new: Control, old: Control) -> list[tuple[str, str, str]]:
-    """Names, and words before and after. A parameter that is not given, or that of another method, has its default."""
+def changes(new: Control, old: Control) -> list[tuple[str, str, str]]:
+    """The parts that differ: name, words before and after. A parameter of another method counts as at its default."""
     bounds = new.held is not None and old.held is not None
     before, after = _parts(old, parameters=old.method == new.method, bounds=bounds), _parts(new, bounds=bounds)
     pairs = [(name, before.get(name, DEFAULT), after.get(name, DEFAULT)) for name in {**before, **after}]
@@ -160,7 +161,7 @@ def short_label(new: Control, old: Control | None) -> str:
     if old is not None and new.scope != old.scope:
         parts.append(new.scope)
     names = {} if old is None else {**old.parameters, **new.parameters}
-    parameters = [] if old is None else [(name, after) for name, _, after in _changes(new, old) if name in names]
+    parameters = [] if old is None else [(name, after) for name, _, after in changes(new, old) if name in names]
     parts += ["parameters"] if len(parameters) > 1 else [f"{name} {after}" for name, after in parameters]
     if new.held != (old and old.held):
         parts.append(f"Hold {OFF if new.held is None else new.held.target_in_words}")

@@ -39,25 +39,8 @@ _SESSION_COOKIE = re.compile(r"(?:__Host-)?isentrope_session_\w+", re.ASCII)
 _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """The session cookies and token that the browser sent. Its `repr` shows nothing of them."""
-
-    session_cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """By name, which differs from database to database; other servers on the same host may have set some too."""
-    authorization: str | None = field(default=None, repr=False)
-
-    def headers(self) -> Mapping[str, str]:
-        """The same as headers of a request to the REST API."""
-        headers = {}
-        if self.session_cookies:
-            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.session_cookies.items())
-        if self.authorization is not None:
-            headers["Authorization"] = self.authorization
-        return headers
-
-
-_current: ContextVar[Credentials | None] = ContextVar("isentrope_dashboard_credentials", default=None)
+_credentials: ContextVar[Mapping[str, str]] = ContextVar("isentrope_dashboard_credentials")
+"""Headers of a request to the REST API with the session cookies and the token that the browser sent."""
 
 
 class Api:
@@ -76,7 +59,7 @@ class Api:
     async def open(self) -> AsyncIterator[AsyncClient]:
         """A client that acts for the user whose request is being answered."""
         # Compressing would cost twice and save nothing: it is this very process that answers.
-        headers = {**(_current.get() or Credentials()).headers(), "Accept-Encoding": "identity"}
+        headers = {**_credentials.get({}), "Accept-Encoding": "identity"}
         async with httpx.AsyncClient(
             transport=self._transport, base_url="http://localhost/api/v1/", headers=headers, trust_env=False
         ) as http:
@@ -93,21 +76,23 @@ class CredentialsMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        connection = HTTPConnection(scope)
-        noted = _current.set(
-            Credentials(
-                session_cookies={
-                    name: value
-                    for name, value in connection.cookies.items()
-                    if _SESSION_COOKIE.fullmatch(name) and _SESSION_ID.fullmatch(value)
-                },
-                authorization=connection.headers.get("authorization"),
-            )
-        )
+        noted = _credentials.set(credentials_of(HTTPConnection(scope)))
         try:
             await self.app(scope, receive, send)
         finally:
-            _current.reset(noted)
+            _credentials.reset(noted)
+
+
+def credentials_of(connection: HTTPConnection) -> Mapping[str, str]:
+    """Headers with its token and its session cookies. Their names differ from database to database: other servers on the same
+    host may have set some, too."""
+    cookies = "; ".join(
+        f"{name}={value}"
+        for name, value in connection.cookies.items()
+        if _SESSION_COOKIE.fullmatch(name) and _SESSION_ID.fullmatch(value)
+    )
+    sent = {"Cookie": cookies, "Authorization": connection.headers.get("authorization", "")}
+    return {name: value for name, value in sent.items() if value}
 
 
 PATH = "/news"
@@ -128,7 +113,7 @@ class Part:
 
     name: str
     read: Callable[[AsyncClient, View], Awaitable[Values]]
-    layout: Callable[[AsyncClient, View], Awaitable[Component]] | None = None
+    layout: Callable[[AsyncClient, View], Awaitable[Component]] | Component | None = None
     """The elements whose ids `read` has values for, and what surrounds them; None: the page has them already."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Id of a Dash component -> its property that gets the value: `rowData` of a grid, `data` of a store."""
@@ -139,7 +124,7 @@ class Part:
         """The part without values, or why it can't be shown."""
         assert self.layout is not None
         try:
-            inside = await self.layout(client, view)
+            inside = self.layout if isinstance(self.layout, Component) else await self.layout(client, view)
         except ApiError as error:
             inside = refusal(error)
         return html.Div([inside, html.Div(id=f"{self.name}-refused", className="refused")], className="part")

@@ -77,6 +77,10 @@ class View:
         return self.query.get("smooth") != "off"
 
     @property
+    def log(self) -> bool:
+        return self.query.get("log") == "on"
+
+    @property
     def zoom(self) -> tuple[float, float] | None:
         """Both ends of a zoom, in units of the axis."""
         try:

@@ -45,6 +45,13 @@ def histograms(
     )
 
 
+def words(shown: Any) -> str:
+    """All words of a component, or of several."""
+    if isinstance(shown, list | tuple):
+        return " ".join(filter(None, map(words, shown)))
+    return words(shown.children) if hasattr(shown, "children") else "" if shown is None else str(shown)
+
+
 def version(number: int, state: str, control: Control, step: int | None = None, **known: Any) -> ControlVersion:
     """A control version; `step` is where it was applied."""
     document: dict[str, Any] = {**control.to_document(), "reason": ""}

@@ -9,7 +9,8 @@ from isentrope_dashboard.pages.access import made_token, token_table
 from isentrope_dashboard.pages.start import environment
 from isentrope_wire.answers import AccessToken, CreatedToken, Me, TokenScope
 from tests.dashboard.conftest import OpenPage, Site
-from tests.dashboard.test_runs import HOSTILE, words
+from tests.dashboard.made_answers import words
+from tests.dashboard.test_runs import HOSTILE
 from tests.server.rank import Rank
 
 

@@ -13,9 +13,11 @@ import dash
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.requests import HTTPConnection
 
+from isentrope.client.connection import ApiError
 from isentrope_dashboard import app as dashboard
-from isentrope_dashboard.live import Credentials
+from isentrope_dashboard.live import credentials_of
 from tests.dashboard.conftest import Site
 
 OUTSIDE = re.compile(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""")
@@ -108,8 +110,18 @@ def test_two_applications_in_one_process_do_not_share_callbacks(monkeypatch: pyt
     assert set(first.callback_map) == set(second.callback_map)
 
 
-def test_credentials_are_forwarded_and_never_printed() -> None:
-    credentials = Credentials(session_cookies={"isentrope_session_a": "s3cret"}, authorization="Bearer other")
-    assert credentials.headers() == {"Cookie": "isentrope_session_a=s3cret", "Authorization": "Bearer other"}
-    assert "s3cret" not in repr(credentials)
-    assert "other" not in repr(credentials)
+def test_a_callback_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(dashboard, "set_props", lambda _, props: said.append(props["sendNotifications"][0]["message"]))
+    for error in (ApiError("No such run.", status=404), ApiError("Sign in.", status=401), ValueError("unexpected")):
+        dashboard.report_failure(error)
+    assert [words.partition(":")[0] for words in said] == ["No such run.", "ValueError"]
+
+
+def test_only_credentials_are_forwarded() -> None:
+    cookies = b"theme=dark; isentrope_session_a=s3cret; isentrope_session_b=a b; __Host-isentrope_session_c=z"
+    headers = [(b"cookie", cookies), (b"authorization", b"Bearer other"), (b"x-forwarded-for", b"1.2.3.4")]
+    assert credentials_of(HTTPConnection({"type": "http", "headers": headers})) == {
+        "Cookie": "isentrope_session_a=s3cret; __Host-isentrope_session_c=z", "Authorization": "Bearer other",
+    }  # fmt: skip
+    assert credentials_of(HTTPConnection({"type": "http", "headers": []})) == {}

@@ -4,43 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import stdev
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from isentrope.client import calls
 from isentrope_dashboard.components import control_card as card
-from isentrope_dashboard.components import control_effects
 from isentrope_dashboard.components.control_card import Fields, chosen, control_of, fields_of, has_form, why_closed
+from isentrope_dashboard.components.control_effects import latest_control
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.formatting import change, number, percent
+from isentrope_dashboard.formatting import change, changes, number, percent
 from isentrope_dashboard.pages import control
 from isentrope_wire.answers import Alert, Me, Status, TokenScope
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import Compared, ControlVersion, Outcome, State, Verdict, version_before
+from isentrope_wire.control_answers import Compared, Outcome, Verdict, version_before
 from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 from tests.dashboard.conftest import Site
-
-
-def texts(component: Any) -> str:
-    """All words of a component."""
-    if isinstance(component, list | tuple):
-        return " ".join(map(texts, component))
-    if hasattr(component, "children"):
-        return texts(component.children)
-    return "" if component is None else str(component)
-
-
-def version(document: Control, number: int = 3, **known: Any) -> ControlVersion:
-    fields = {name: getattr(document, name) for name in document.to_document()}
-    state = {"version": number, "state": State.APPLIED, "author": "ada", "requested_at": 1.0, "requested_step": 20}
-    applied = {"expires_at": None, "applied_step": 21, "applied_at": 2.5, "ended_at": None, "code": "", "message": ""}
-    return ControlVersion(**(fields | state | applied | {"predicted": None, "verdict": None} | known))
+from tests.dashboard.made_answers import BEGAN, run_detail, version, words
 
 
 def example(method: Method) -> Control:
@@ -110,13 +94,13 @@ def test_what_no_control_can_have_is_refused(fields: Fields) -> None:
 def test_changes_are_counted_without_the_reason_and_defaults() -> None:
     before = Control(method="clip_v", mu_low=1, mu_high=1, reason="a")
     same = Control(method="clip_v", mu_low=1, mu_high=1, parameters={"denominator": "keep"}, reason="b")
-    assert control.changed_names(same, before) == []
+    assert changes(same, before) == []
     other = Control(method="clip_v", mu_low=2, parameters={"max_fraction": 0.1})
-    assert control.changed_names(other, before) == ["mu_low", "mu_high", "parameters.max_fraction"]
+    assert [name for name, _, _ in changes(other, before)] == ["µ₋", "µ₊", "max_fraction"]
 
 
 @pytest.mark.parametrize(
-    ("status", "scope", "capabilities", "words"),
+    ("status", "scope", "capabilities", "said"),
     [
         (Status.RUNNING, TokenScope.CONTROL, ["method:none"], ""),
         (Status.SILENT, TokenScope.ADMIN, ["method:none"], ""),
@@ -127,11 +111,13 @@ def test_changes_are_counted_without_the_reason_and_defaults() -> None:
         (Status.RUNNING, TokenScope.ADMIN, [], "only observes"),
     ],
 )
-def test_who_may_push(status: Status, scope: TokenScope, capabilities: list[str], words: str) -> None:
+def test_who_may_push(status: Status, scope: TokenScope, capabilities: list[str], said: str) -> None:
     me = Me(token_id="1", name="bob", scope=scope, is_owner=False, is_session=True)
-    closed = why_closed(SimpleNamespace(status=status, capabilities=capabilities), me)  # type: ignore[arg-type]
-    assert words in closed
-    assert bool(closed) == bool(words)
+    run = run_detail(status=status, capabilities=capabilities, step=3)
+    closed = why_closed(run, me)
+    assert said in closed
+    assert bool(closed) == bool(said)
+    assert has_form(run, closed) == (scope != TokenScope.READ)  # the what-if stays where no trainer takes a control
 
 
 def asked(site: Site, run: str, wanted: Control) -> Preview:
@@ -176,9 +162,11 @@ def test_the_browser_is_given_the_servers_numbers(site: Site) -> None:
 
 def test_both_documents_of_a_conflict_are_shown() -> None:
     base = Control(method="clip_v", mu_low=1.0)
-    theirs = version(Control(method="clip_v", mu_low=1.5), 4, author="bob")
-    words = control.conflict_words(theirs, Control(method="clip_v", mu_low=2.0), base)
-    assert words == "v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00"
+    theirs = version(4, "APPLIED", Control(method="clip_v", mu_low=1.5), author="bob")
+    assert (
+        control.conflict_words(theirs, Control(method="clip_v", mu_low=2.0), base)
+        == "v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00"
+    )
 
 
 def test_a_verdict_is_shown_with_what_was_predicted() -> None:
@@ -194,10 +182,9 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
         left=0.68,
         message="Slowed the fall to 68 %.",
     )
-    first = version(Control(), 0, state=State.APPLIED, applied_step=0)
-    newest = version(Control(method="clip_v", mu_high=2.5), verdict=verdict)
-    shown = texts(control_effects.latest_control([newest, first], is_over=False, may_push=True))
-    for words in (
+    newest = version(3, "APPLIED", Control(method="clip_v", mu_high=2.5), 21, verdict=verdict)
+    shown = words(latest_control([newest, BEGAN], is_over=False, may_push=True))
+    said = (
         "Slowed to 68\u00a0%",
         "1.1\u00a0%",
         "−0.0020",
@@ -206,9 +193,9 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
         "Slowed the fall",
         "Revert to v0",
         "after 20 steps",
-    ):
-        assert words in shown
-    assert "Revert" not in texts(control_effects.latest_control([newest, first], is_over=False, may_push=False))
+    )
+    assert [one for one in said if one not in shown] == []
+    assert "Revert" not in words(latest_control([newest, BEGAN], is_over=False, may_push=False))
 
 
 def test_alerts_of_all_kinds_are_on_the_page() -> None:
@@ -216,34 +203,23 @@ def test_alerts_of_all_kinds_are_on_the_page() -> None:
     alerts = [
         Alert(step=9, kind=kind, level=AlertLevel.WATCH, message=f"What {kind} found.", **known) for kind in ALERT_KINDS
     ]
-    shown = texts(card.alert_rows(alerts))
+    shown = words(card.alert_rows(alerts))
     for alert in alerts:
         assert alert.message in shown
         assert ALERT_KINDS[alert.kind] in shown
-    assert texts(card.alert_rows([])) == "No alert was raised."
+    assert words(card.alert_rows([])) == "No alert was raised."
 
 
 def test_a_pending_control_counts_down_to_its_expiry() -> None:
-    open_one = version(
-        Control(method="clip_v", mu_low=1.0), state=State.PENDING, applied_step=None, applied_at=None, expires_at=99.0
-    )
-    shown = control_effects.latest_control([open_one], is_over=False, may_push=True)
+    open_one = version(3, "PENDING", Control(method="clip_v", mu_low=1.0), expires_at=99.0)
+    shown = latest_control([open_one], is_over=False, may_push=True)
     assert "data-expires" in str(shown)
-    assert "Pending" in texts(shown)
+    assert "Pending" in words(shown)
     assert version_before(open_one, [open_one]) is None
 
 
 def test_a_revert_goes_to_the_newest_version_that_was_applied() -> None:
-    first, second = version(Control(), 0), version(Control(method="clip_v", mu_low=2.0), 1)
-    refused = version(Control(method="clip_v", mu_low=3.0), 2, state=State.REJECTED, applied_step=None)
-    newest = version(Control(method="clip_v", mu_low=1.0), 3)
-    assert version_before(newest, [newest, refused, second, first]) == second
-
-
-def test_a_reader_without_the_scope_gets_the_reason(site: Site) -> None:
-    run = site.run(3)
-    address = f"/runs/{run}"
-    closed = site.values(control.PART, address, token=site.server.token("read"))[control.CLOSED]
-    assert "scope read" in closed
-    assert not has_form(site.client.run(run), closed)
-    assert site.values(control.PART, address)[control.CLOSED] == ""
+    second = version(1, "APPLIED", Control(method="clip_v", mu_low=2.0), 21)
+    refused = version(2, "REJECTED", Control(method="clip_v", mu_low=3.0))
+    newest = version(3, "APPLIED", Control(method="clip_v", mu_low=1.0), 22)
+    assert version_before(newest, [newest, refused, second, BEGAN]) == second

@@ -112,14 +112,13 @@ def test_thresholds_are_those_of_the_method_that_was_active() -> None:
     report = answers.StepReport(step=7, recorded_at=0, received_at=0, control_version=0, incarnation="a", rank=0,
                                 scalars=scalars, histograms=[], labels={})  # fmt: skip
     shown = replace(SHOWN, series=series, history=history, chosen=7, report=report)
-    upper = thresholds(vocab_centered, shown)
-    assert [(limit.symbol, limit.value.step, limit.value.value) for limit in upper] == [("µ₊", [4, 5], [0.5, 0.5])]
-    both = thresholds(discriminator, shown)
-    assert [(limit.symbol, limit.value.step, limit.value.value) for limit in both] == [
-        ("µ₊", [6, 7], [1.125, 1.125]), ("µ₋", [6, 7], [-0.375, -0.375]),
-    ]  # fmt: skip
-    assert levels(discriminator, shown, both) == [(1.125, "µ₊ 2.00", "upper"), (-0.375, "µ₋ 1.00", "upper")]
-    assert [value for value, _, _ in levels(discriminator, replace(shown, chosen=3), both)] == [0.625, -0.375]
+    assert thresholds(vocab_centered, shown) == {"µ₊": {4: (2.0, 0.5), 5: (2.0, 0.5)}}
+    assert thresholds(discriminator, shown) == {
+        "µ₊": {6: (2.0, 1.125), 7: (2.0, 1.125)},
+        "µ₋": {6: (1.0, -0.375), 7: (1.0, -0.375)},
+    }
+    assert levels(discriminator, shown) == [(1.125, "µ₊ 2.00", "upper"), (-0.375, "µ₋ 1.00", "upper")]
+    assert [value for value, _, _ in levels(discriminator, replace(shown, chosen=3))] == [0.625, -0.375]
 
 
 def test_labels_keep_their_order_and_their_distance() -> None:

@@ -6,43 +6,26 @@ import math
 
 import pytest
 
-from isentrope_dashboard import formatting
+from isentrope_dashboard.formatting import count, number, percent, seconds, significant, threshold
 
 
-def test_what_was_not_measured_is_a_dash_and_zero_is_a_zero() -> None:
-    assert formatting.number(None) == "–"
-    assert formatting.number(0.0) == "0.000"
-    assert formatting.percent(None) == "–"
-    assert formatting.percent(0.0) == "0.0\N{NO-BREAK SPACE}%"
-    assert formatting.count(None) == "–"
-    assert formatting.count(0) == "0"
-
-
-def test_numbers_have_a_true_minus_sign() -> None:
-    assert formatting.number(-0.0016, 4, signed=True) == "−0.0016"
-    assert formatting.number(0.0016, 4, signed=True) == "+0.0016"
-
-
-def test_what_is_not_finite_is_named() -> None:
-    assert formatting.number(math.nan) == "NaN"
-    assert formatting.number(-math.inf) == "−∞"
-    assert formatting.percent(math.nan) == "NaN"
-
-
-def test_durations_have_three_digits() -> None:
-    assert [formatting.seconds(s) for s in (0.617, 12.34, 345.6)] == ["0.62 s", "12.3 s", "346 s"]
-
-
-def test_a_side_that_does_not_clip_is_off_and_not_zero() -> None:
-    assert formatting.threshold(None) == "off"
-    assert formatting.threshold(0.0) == "0.00"
-
-
-def test_a_threshold_stays_short_however_large_or_small_it_is() -> None:
-    assert [formatting.threshold(v) for v in (0.001, 1.5, 1234.0, 1e300)] == ["0.001", "1.50", "1234.00", "1e+300"]
-
-
-@pytest.mark.parametrize(("value", "text"), [(-0.00001, "0.0000"), (-0.0, "0.0000"), (0.00004, "0.0000")])
-def test_what_rounds_to_nothing_has_no_sign(value: float, text: str) -> None:
-    assert formatting.number(value, 4) == text
-    assert formatting.number(value, 4, signed=True) == text
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        # What was not measured is a dash, a zero is a zero, what is not finite has its name.
+        (number(None), "–"), (percent(None), "–"), (count(None), "–"), (significant(None), "–"),
+        (number(0.0), "0.000"), (percent(0.0), "0.0\N{NO-BREAK SPACE}%"), (count(0), "0"), (significant(0.0), "0"),
+        (number(math.nan), "NaN"), (number(-math.inf), "−∞"), (percent(math.nan), "NaN"),
+        # A true minus sign, and none for what rounds to nothing.
+        (number(-0.0016, 4, signed=True), "−0.0016"), (number(0.0016, 4, signed=True), "+0.0016"),
+        *((number(tiny, 4, signed=signed), "0.0000") for tiny in (-0.00001, -0.0, 0.00004) for signed in (False, True)),
+        # Three digits of a duration, few of any number.
+        (seconds(0.617), "0.62 s"), (seconds(12.34), "12.3 s"), (seconds(345.6), "346 s"),
+        (significant(0.125), "0.125"), (significant(12345.6), "12,346"), (significant(-3e-6), "−3e−6"),
+        # A side that does not clip is off and not zero; a threshold stays short however large or small it is.
+        (threshold(None), "off"), (threshold(0.0), "0.00"), (threshold(0.001), "0.001"), (threshold(1.5), "1.50"),
+        (threshold(1234.0), "1234.00"), (threshold(1e300), "1e+300"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written(written: str, words: str) -> None:
+    assert written == words

@@ -10,10 +10,9 @@ import pytest
 from playwright.sync_api import expect
 
 from isentrope_dashboard.components.basics import place_id
-from isentrope_dashboard.figures.chart import log_ticks
-from isentrope_dashboard.figures.metric_lines import Line, Look, metric_figure
-from isentrope_dashboard.formatting import significant
-from isentrope_dashboard.pages import metrics
+from isentrope_dashboard.figures.chart import Scale, log_ticks
+from isentrope_dashboard.figures.panel import Shown, metric_panel
+from isentrope_dashboard.pages import charts, metrics
 from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange, listed
 from isentrope_dashboard.view import View
 from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, KL_REFERENCE, REWARD_MEAN, TRAIN_GRAD_NORM, reported_names
@@ -79,12 +78,10 @@ def test_address_keeps_names_with_commas() -> None:
     assert list(arranged.glance) == [odd]
 
 
-LOOK = Look(scheme="dark", ends=(1, 12), smooth=False)
-
-
-def drawn(values: list[float], look: Look = LOOK, **known: Any) -> dict[str, Any]:
-    steps = list(range(1, len(values) + 1))
-    return metric_figure("loss", [Line("<b>loss</b>", columns(steps, values, **known), "#8b9af8")], look)
+def drawn(values: list[float], *, log: bool = False, **known: Any) -> dict[str, Any]:
+    series = {"<b>loss</b>": columns(range(1, len(values) + 1), values, **known)}
+    shown = Shown(scheme="dark", scale=Scale(), first=1, last=12, is_live=False, smooth=False, series=series)
+    return charts.figure(metric_panel("<b>loss</b>", 200, log=log), shown)
 
 
 def test_not_finite_values_are_gaps_with_marks() -> None:
@@ -103,20 +100,12 @@ def test_reduced_series_has_an_envelope() -> None:
 
 
 def test_logarithmic_axis_has_gaps_below_zero() -> None:
-    look = Look(scheme="dark", ends=(1, 4), smooth=False, log=True)
-    figure = drawn([1e-6, 0.0, -1.0, 1e-2], look)
+    figure = drawn([1e-6, 0.0, -1.0, 1e-2], log=True)
     assert figure["layout"]["yaxis"]["type"] == "log"
     assert figure["data"][0]["y"] == [1e-6, None, None, 1e-2]
-    assert "type" not in drawn([-1.0, -2.0], look)["layout"]["yaxis"]
+    assert "type" not in drawn([-1.0, -2.0], log=True)["layout"]["yaxis"]
     assert log_ticks(-6.2, -1.8) == [1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
     assert log_ticks(0.2, 0.9) == [2.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(0.125, "0.125"), (12345.6, "12,346"), (-3e-6, "−3e-6"), (0.0, "0"), (None, "–")]
-)
-def test_significant_digits(value: float | None, words: str) -> None:
-    assert significant(value) == words.replace("e-", "e−")
 
 
 def odd(report: StepReport) -> StepReport:

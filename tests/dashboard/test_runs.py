@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import httpx
 import pytest
-from dash._utils import to_json
 from playwright.sync_api import BrowserContext, Page, expect
 
 from isentrope.client.connection import AsyncClient
@@ -19,6 +17,7 @@ from isentrope_dashboard.view import View
 from isentrope_wire.answers import DigestControl, HealthLevel, RunDigest, RunSummary, Status
 from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, apart
+from tests.dashboard.made_answers import words
 from tests.server.rank import Rank
 
 HOSTILE = (
@@ -41,18 +40,6 @@ def summary(**known: Any) -> RunSummary:
         "created_at": 1.0, "last_report_at": None, "tags": [], "config": {},
     }  # fmt: skip
     return RunSummary(**{**run, **known})
-
-
-def words(cell: Any) -> str:
-    """The text of a drawn cell."""
-    cell = json.loads(to_json(cell)) if not isinstance(cell, str) else cell
-
-    def inside(node: Any) -> str:
-        if isinstance(node, list):
-            return " ".join(part for part in map(inside, node) if part)
-        return inside(node["props"].get("children") or "") if isinstance(node, dict) else str(node or "")
-
-    return inside(cell)
 
 
 @pytest.mark.parametrize("known", [None, digest()])

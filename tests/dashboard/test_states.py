@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -12,16 +10,10 @@ from playwright.sync_api import expect
 from isentrope_dashboard.pages import control, metrics, overview, run
 from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, recording
+from tests.dashboard.made_answers import words
 from tests.server.rank import Rank
 
 WHAT_IF = "what thresholds would have done"
-
-
-def texts(component: Any) -> str:
-    """All words of a component."""
-    if isinstance(component, Sequence) and not isinstance(component, str):
-        return " ".join(map(texts, component))
-    return texts(component.children) if hasattr(component, "children") else str(component or "")
 
 
 def finished(status: str, error: str = "") -> RunFinished:
@@ -41,8 +33,8 @@ def test_a_run_that_is_over_states_how_it_ended_and_keeps_its_what_if(
 ) -> None:
     run_id = site.run(40, name=status, finished=finished(status, error))
     line = site.values(overview.PART, f"/runs/{run_id}")["health"]
-    assert texts(line).split()[0] == flag
-    assert sentence in texts(line)
+    assert words(line).split()[0] == flag
+    assert sentence in words(line)
     assert line.className == ("health act" if status == "failed" else "health")
     closed = site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
     assert f"This run has {status}" in closed
@@ -63,11 +55,11 @@ def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Si
 def test_an_empty_run_that_is_over_waits_for_nothing(site: Site) -> None:
     run_id = site.run(0, finished=finished("finished"))
     assert WHAT_IF not in site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
-    assert "before its first step" in texts(site.values(metrics.PART, f"/runs/{run_id}?tab=metrics")["metrics"])
+    assert "before its first step" in words(site.values(metrics.PART, f"/runs/{run_id}?tab=metrics")["metrics"])
     values = site.values(overview.PART, f"/runs/{run_id}")
     notes = {values[name]["layout"]["annotations"][0]["text"] for name in ("chart-entropy", "chart-clip")}
     assert notes == {"None was reported"}
-    assert texts(site.values(run.STATE, f"/runs/{run_id}")["run-state"]).split()[0] == "Finished"
+    assert words(site.values(run.STATE, f"/runs/{run_id}")["run-state"]).split()[0] == "Finished"
 
 
 @pytest.mark.browser

@@ -22,7 +22,6 @@ from isentrope_dashboard.components.token_text import (
 )
 from isentrope_dashboard.pages import tokens
 from isentrope_dashboard.view import View
-from isentrope_wire import reports
 from isentrope_wire.answers import Rollouts
 from isentrope_wire.reports import Rollout, StepReport
 from tests.dashboard.conftest import OpenPage, Site
@@ -122,14 +121,7 @@ def test_numbers_are_written_as_shares_and_probabilities() -> None:
 
 
 def with_rollouts(report: StepReport) -> StepReport:
-    item = WAIT
-    wire = reports.Rollout(
-        rank=0, sequence=7, first_position=20, cut_before=False, cut_after=True, advantage=item.advantage, reward=0.0,
-        absolute_contribution=1.0, texts=(" Then", HOSTILE, "!", " so", " it"), logprobs=tuple(item.logprobs),
-        vocab_centered_scores=tuple(item.vocab_centered_scores), contributions=tuple(item.contributions),
-        kept=tuple(item.kept),
-    )  # fmt: skip
-    return replace(report, rollouts=(wire,))
+    return replace(report, rollouts=(replace(WAIT, cut_after=True, texts=(" Then", HOSTILE, "!", " so", " it")),))
 
 
 def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:

@@ -5,13 +5,13 @@
   const ANSWER_WITHIN = 6000;
   const WAITING = "Waiting for the server’s answer.";
   const NO_ANSWER = "No answer from the server: nothing is known of this push. If it arrived, it stands under Latest control when the connection is back.";
-  const SIDES = ["low", "high"];
+  const LINES = { low: "lower side, ", high: "upper side, " }; // of the plot, before "clipped" and "pace"
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
   const now = { preview: null, low: null, high: null, timer: null, fields: null, pushing: null, tried: false, lines: {} };
 
   // ---- numbers ---------------------------------------------------------------------------------------------
-  const mu = (value) => (value === "" || value === null || value === undefined || !isFinite(value) || value < 0 ? null : Number(value));
+  const mu = (value) => ((value ?? "") === "" || !(value >= 0 && isFinite(value)) ? null : Number(value));
   const fixed = (value, digits) => (/[1-9]/.test(value.toFixed(digits)) ? value.toFixed(digits) : Math.abs(value).toFixed(digits)).replace("-", "−");
   const percent = (share) => fixed(100 * share, 1) + "\u00a0%";
   const shown = (value) => value.toFixed((10 * value) % 1 ? 2 : 1);
@@ -25,46 +25,44 @@
   }
 
   // ---- the plot --------------------------------------------------------------------------------------------
+  const plot = () => now.preview?.figure;
   function place() {
     const handles = document.querySelector(".what-if .handles");
     if (!handles) return;
-    handles.hidden = !now.preview || !now.preview.sides;
+    handles.hidden = !plot();
     if (handles.hidden) return;
-    const { end, reach, panels, sides } = now.preview;
+    const { data, layout } = plot(), end = layout.xaxis.range[1], panels = { clipped: layout.yaxis, pace: layout.yaxis2 };
     const part = (name, side) => handles.querySelector("." + name + "." + side);
     const height = (panel, value) => {
       const [low, high] = panel.range, [from, to] = panel.domain;
       return 100 * (1 - from - (to - from) * Math.min(1, Math.max(0, (value - low) / (high - low))));
     };
-    SIDES.forEach((side) => {
+    Object.keys(LINES).forEach((side) => {
       const sign = side === "low" ? -1 : 1, threshold = now[side], off = threshold === null;
       const x = 50 + (50 * sign * (off ? end : Math.min(threshold, end))) / end;
       handles.style.setProperty("--" + side, x + "%");
       const handle = part("handle", side);
       handle.querySelector(".pill").textContent = "‹ µ" + (side === "low" ? "₋ " : "₊ ") + (off ? "off" : shown(threshold)) + " ›";
       handle.classList.toggle("off", off);
-      const inside = !off && threshold <= reach;
-      ["clipped", "pace"].forEach((panel) => {
-        const dot = part("dot." + panel, side), curve = sides[side][panel];
-        dot.hidden = !inside || !curve;
-        if (!dot.hidden) dot.style.top = height(panels[panel], at(curve, now.preview.mu, threshold)) + "%";
-      });
-      const share = part("share", side);
+      const inside = !off && threshold <= layout.meta, share = part("share", side);
       share.hidden = !inside;
-      if (inside) {
-        const clipped = at(sides[side].clipped, now.preview.mu, threshold);
-        share.textContent = percent(clipped);
-        share.style.top = height(panels.clipped, clipped) + "%";
-      }
+      ["clipped", "pace"].forEach((panel) => {
+        const dot = part("dot." + panel, side), { x, y } = data.find(({ name }) => name === LINES[side] + panel);
+        dot.hidden = !inside || !y.length;
+        if (dot.hidden) return;
+        const value = at(y, x.map(Math.abs), threshold);
+        dot.style.top = height(panels[panel], value) + "%";
+        if (panel === "clipped") (share.textContent = percent(value)), (share.style.top = dot.style.top);
+      });
     });
   }
   // The answer's line of the next steps takes the place of the suggested one; the axis reaches as far as it does.
   const CHARTS = ["chart-entropy", "chart-change", "chart-clip"];
-  const lineOf = (chart) => (now.preview && now.preview.lines && now.preview.lines[chart]) || null;
+  const lineOf = (chart) => now.preview?.lines?.[chart] || null;
   CHARTS.forEach((chart) => {
     (window.isentrope ||= { adjust: {} }).adjust[chart] = (figure) => {
       const line = lineOf(chart), others = (list) => (list || []).filter((one) => one.meta !== "suggested" && one.name !== "suggested");
-      const axis = figure.layout.yaxis, range = axis && axis.range;
+      const axis = figure.layout.yaxis, range = axis?.range;
       if (!line || !range) return figure;
       const color = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim(), last = line.y.length - 1;
       const trace = { type: "scatter", mode: "lines", meta: "with", x: line.x, y: line.y, line: { color, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false };
@@ -85,12 +83,12 @@
   // ---- dragging: native shapes can be moved up and down, too, and report only where they were let go -------------------
   function threshold(event, handles, side) {
     const box = handles.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width - 0.5) * 2 * now.preview.end * (side === "low" ? -1 : 1);
-    return x > now.preview.reach + 0.02 ? "" : Math.max(0, Math.round(20 * x) / 20);
+    const x = ((event.clientX - box.left) / box.width - 0.5) * 2 * plot().layout.xaxis.range[1] * (side === "low" ? -1 : 1);
+    return x > plot().layout.meta + 0.02 ? "" : Math.max(0, Math.round(20 * x) / 20);
   }
   document.addEventListener("pointerdown", (event) => {
-    const handle = event.target.closest && event.target.closest(".what-if .handle");
-    if (!handle || !now.preview || !now.preview.sides) return;
+    const handle = event.target.closest?.(".what-if .handle");
+    if (!handle || !plot()) return;
     event.preventDefault();
     const side = handle.dataset.side, handles = handle.parentElement;
     let frame = null, last = event;
@@ -138,24 +136,27 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
       draw(preview, method, low, high, scope, hold, target, parameters, base, view, asked) {
-        now.fields = JSON.stringify([method, low, high, scope, hold, target, parameters, base && base.version, view]);
+        const rare = window.dash_clientside.callback_context.inputs_list.find(Array.isArray) || [];
+        const fields = { method: method || "none", mu_low: low, mu_high: high, scope: scope || "all", hold: Boolean(hold), hold_target: target,
+          parameters: Object.fromEntries(rare.map(({ id, value }) => [id.parameter, value])) };
+        now.fields = JSON.stringify([fields, base?.version, view]);
         if (now.fields !== asked && !now.timer)
           now.timer = setTimeout(() => {
             now.timer = null;
             if (document.getElementById("control-form")) setProps("control-asked", { data: now.fields });
           }, asked ? PAUSE : 0);
-        Object.assign(now, { preview: preview && preview.words ? preview : null, low: mu(low), high: mu(high) });
-        if (preview && preview.figure) window.isentrope.chart("control-what-if", preview.figure);
+        Object.assign(now, { preview: preview?.words ? preview : null, low: mu(low), high: mu(high) });
+        if (plot()) window.isentrope.chart("control-what-if", plot());
         place();
         follow();
         if (now.tried && now.preview) {
           now.tried = false; // the form has its height now
           document.getElementById("control").scrollIntoView({ block: "nearest" });
         }
-        const entropy = preview && preview.entropy, input = document.getElementById("control-hold-target");
+        const entropy = preview?.entropy, input = document.getElementById("control-hold-target");
         if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
         if (input && entropy) input.placeholder = entropy;
-        return now.preview ? now.preview.words : ["–", "", "–", "–"];
+        return [fields, ...(now.preview?.words || ["–", "", "–", "–"])];
       },
     },
   });

@@ -1,4 +1,4 @@
-"""Rows, cards, chips, icons and the card of a chart: the pieces of every page."""
+"""Rows, cards, chips, icons, tables: the pieces of every page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ _SHAPES = {
     "download": "<path d='M12 4v12M7 11l5 5 5-5M5 20h14'/>",
     "more": "<circle cx='12' cy='5' r='1'/><circle cx='12' cy='12' r='1'/><circle cx='12' cy='19' r='1'/>",
     "pin": "<path d='M9 3h6l-1 7 4 3v2H6v-2l4-3-1-7zM12 15v6'/>",
-    "cross": "<path d='M6 6l12 12M18 6 6 18'/>",
 }
 
 
@@ -58,6 +57,11 @@ def row(*children: Any, name: str = "", **more: Any) -> html.Div:
 def text(content: Content, kind: str = "") -> html.Span:
     """Words in one of the style sheet's kinds: `dim`, `strong`, `num`, `small` ..."""
     return html.Span(content, className=kind)
+
+
+def age(at: float) -> html.Span:
+    """How long ago a time is: the browser fills it in, and counts on."""
+    return html.Span("", **{"data-since": at, "data-before": ""})
 
 
 def spacer() -> html.Div:
@@ -88,14 +92,7 @@ def with_symbols(words: str) -> list[Any]:
 
 
 def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], name: str, *, headed: bool = True) -> html.Table:
-    """A table.
-
-    Args:
-        heads: of the columns; none: without a head.
-        rows: their cells.
-        name: its classes.
-        headed: whether the first cell of each row is the row's heading.
-    """
+    """A table of cells; without `heads` it has no head. `headed`: the first cell of each row is the row's heading."""
     head = [html.Thead(html.Tr([html.Th(cell, scope="col") if cell else html.Td() for cell in heads]))] if heads else []
     lines = [
         html.Tr([html.Th(first, scope="row") if headed else html.Td(first), *map(html.Td, rest)])
@@ -113,8 +110,6 @@ def grid(name: str, columns: Sequence[dict[str, Any]], *, row_id: str, empty: st
     """A grid in the pages' colours whose height the style sheet has.
 
     Args:
-        name: its id.
-        columns: their definitions.
         row_id: the field of a row that names it.
         empty: shown in the place of rows.
         more: further properties; `defaultColDef` and `dashGridOptions` are added to those of every grid.
@@ -141,81 +136,21 @@ def search(param: str, value: str, words: str, *, width: int = 200, **more: Any)
     )  # fmt: skip
 
 
-Key: TypeAlias = tuple[str, str, str]
-"""A word, the kind of its sample (`line`, `dash`, `band`) and the name of its colour in the style sheet."""
-
-
-def keys(items: Sequence[Key]) -> html.Div:
-    """What the lines of a chart are."""
-    samples = [
-        html.Span([html.I(className=kind, style={"--sample": f"var(--{color})"}), word], className="key")
-        for word, kind, color in items
-    ]
-    return html.Div(samples, className="keys")
-
-
-def chart_card(
-    chart: str,
-    *,
-    title: Content,
-    unit: Content = "",
-    height: int,
-    says: str,
-    shown: Sequence[Key] = (),
-    name: str = "",
-    zooms: bool = True,
-    beside: Any = None,
-) -> html.Section:
-    """A card with one chart, which can be saved as a picture or as numbers.
-
-    Args:
-        chart: its id, for which a part has plotly's JSON.
-        title, unit: the heading.
-        height: of the plot, in pixels.
-        says: what it shows, read by screen readers.
-        shown: what the lines are.
-        name: more classes of the card.
-        zooms: whether its x axis is that of the steps: a drag over it zooms all such charts, a click chooses a step.
-        beside: to the right of the heading, before the menu.
-    """
-    heading = html.H2([title, html.Span(unit, className="unit")], className="title")
-    menu = html.Details(
-        [
-            html.Summary(icon("more", 14), **{"aria-label": f"Save the chart {_plain(title)}"}),
-            html.Div(
-                [html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]
-            ),
-        ],
-        className="menu",
-    )
-    head = row(heading, spacer(), keys(shown), beside, menu, name="card-head")
-    return html.Section(
-        [head, plot(chart, height, says)],
-        className=f"card chart {'zooms ' if zooms else ''}{name}".strip(),
-        **{"data-name": _plain(title)},
-    )
-
-
 def plot(chart: str, height: int, says: str, **more: Any) -> html.Div:
-    """The place in which the browser draws a chart. Arguments: see `chart_card`."""
+    """The place in which the browser draws a chart, so many pixels high; `says` is read by screen readers."""
     return html.Div(id=chart, className="plot", style={"height": height}, role="img", **{"aria-label": says}, **more)
 
 
-def _plain(content: Content) -> str:
+def plain(content: Content) -> str:
+    """Its words."""
     if isinstance(content, Component):
-        return _plain(content.children)
-    return "".join(map(_plain, content)) if isinstance(content, list) else str(content or "")
+        return plain(content.children)
+    return "".join(map(plain, content)) if isinstance(content, list) else str(content or "")
 
 
 def choice(param: str, options: Sequence[tuple[str, str]], value: str, says: str) -> dmc.SegmentedControl:
-    """A choice that the page's address carries: the browser writes it there, and the page is read again.
-
-    Args:
-        param: its name in the query.
-        options: values and words.
-        value: the chosen one.
-        says: what is chosen, read by screen readers.
-    """
+    """A choice between values, given with their words, that the page's address carries as `param`: the browser writes it there,
+    and the page is read again."""
     data = [{"value": key, "label": word} for key, word in options]
     return dmc.SegmentedControl(id={"param": param}, data=data, value=value, size="xs", **{"aria-label": says})
 

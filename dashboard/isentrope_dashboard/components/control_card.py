@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -15,33 +15,20 @@ from isentrope_dashboard.formatting import count
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
 from isentrope_wire.control import Control, HoldSide, Scope
-from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
 METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
-BASE, FILL, ASKED, PREVIEW, REVERT = (
-    "control-base",
-    "control-fill",
-    "control-asked",
-    "control-preview",
-    "control-revert",
-)
-FORM, MORE, MORE_WORDS, STATUS, NOTE = (
-    "control-form",
-    "control-more",
-    "control-more-words",
-    "control-status",
-    "control-note",
-)
-PUSH, OUTCOME, PLOT = "control-push", "control-outcome", "control-what-if"
+BASE, FILL, FIELDS = "control-base", "control-fill", "control-fields"
+ASKED, PREVIEW, REVERT = "control-asked", "control-preview", "control-revert"
+FORM, MORE, MORE_WORDS = "control-form", "control-more", "control-more-words"
+STATUS, NOTE, PUSH, OUTCOME, PLOT = (
+    "control-status", "control-note", "control-push", "control-outcome", "control-what-if",
+)  # fmt: skip
 CONFLICT, CONFLICT_WORDS, TAKE_THEIRS, PUSH_MINE = (
-    "control-conflict",
-    "control-conflict-words",
-    "take-theirs",
-    "push-mine",
-)
+    "control-conflict", "control-conflict-words", "take-theirs", "push-mine",
+)  # fmt: skip
 CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
     "control-clipped", "control-clipped-spread", "control-change", "control-entropy",
 )  # fmt: skip
@@ -71,8 +58,8 @@ class Fields:
     """The form's fields: numbers, or texts that may be half typed; empty where a knob is off."""
 
     method: str = str(Method.NONE)
-    mu_low: object = None
-    mu_high: object = None
+    mu_low: object = ""
+    mu_high: object = ""
     scope: str = str(Scope.ALL)
     hold: bool = False
     hold_target: object = ""
@@ -85,9 +72,9 @@ def can_hold(method: Method) -> bool:
     return method.thresholds or method == Method.NONE
 
 
-def parameters_of(method: Method, *, hold: bool = True) -> dict[str, Parameter]:
+def parameters_of(method: Method) -> dict[str, Parameter]:
     """The rare parameters: the method's own, and those of a hold where it can be held."""
-    held = {one.name: one for one in HOLD_PARAMETERS} if hold and can_hold(method) else {}
+    held = {one.name: one for one in HOLD_PARAMETERS} if can_hold(method) else {}
     return {**method.parameters, **held}
 
 
@@ -101,8 +88,8 @@ def fields_of(control: Control) -> Fields:
     known = parameters_of(control.method)
     return Fields(
         method=str(control.method),
-        mu_low=control.mu_low,
-        mu_high=control.mu_high,
+        mu_low="" if control.mu_low is None else control.mu_low,
+        mu_high="" if control.mu_high is None else control.mu_high,
         scope=str(control.scope),
         hold=held is not None,
         hold_target="" if held is None else held.target,
@@ -117,75 +104,50 @@ def control_of(fields: Fields, reason: str = "") -> Control:
         ConfigurationError: a field has a value that no control can have.
     """
     method = method_named(fields.method)
-    values = {name: _read(one, fields.parameters.get(name)) for name, one in parameters_of(method).items()}
-    own = {name: values[name] for name, one in method.parameters.items() if values[name] != one.default}
+    known = parameters_of(method)
+    values = {name: _read(fields.parameters.get(name), one) for name, one in known.items()}
+    hold = {name.removeprefix(_HOLD_PREFIX): values[name] for name in values if name.startswith(_HOLD_PREFIX)}
+    if hold:
+        hold |= {"target": fields.hold_target, "reward_guard": hold["reward_guard"] == "on"}
     return Control(
         method=method,
-        mu_low=_threshold("µ₋", fields.mu_low) if method.thresholds else None,
-        mu_high=_threshold("µ₊", fields.mu_high) if method.thresholds else None,
+        mu_low=_read(fields.mu_low) if method.thresholds else None,  # type: ignore[arg-type]  # checked there
+        mu_high=_read(fields.mu_high) if method.thresholds else None,  # type: ignore[arg-type]
         scope=fields.scope,
-        parameters=own,
-        hold=_hold(fields, values) if fields.hold and can_hold(method) else None,
+        parameters={name: values[name] for name, one in method.parameters.items() if values[name] != one.default},
+        hold=hold if fields.hold and hold else None,
         reason=reason,
     )
 
 
 def chosen(method: str, before: Fields) -> Fields:
     """The fields after another method was chosen: its parameters at their defaults, both thresholds on where it has some.
-
-    Args:
-        method: the chosen one.
-        before: the fields so far; what fits is kept.
-    """
+    What fits of those before is kept."""
     row = method_named(method)
-    scope = str(Scope.ALL) if row.positive_only and before.scope == Scope.NEGATIVE else before.scope
-    held = {name: value for name, value in before.parameters.items() if name.startswith(_HOLD_PREFIX)}
-    defaults = {name: written(one.default) for name, one in parameters_of(row).items()}
-    low, high = (None if mu == "" else mu for mu in (before.mu_low, before.mu_high))
-    if not row.thresholds:
-        low = high = None
-    elif low is None and high is None:
+    low, high = (before.mu_low, before.mu_high) if row.thresholds else ("", "")
+    if row.thresholds and low in ("", None) and high in ("", None):
         low = high = FIRST_MU
-    return Fields(
+    held = {name: value for name, value in before.parameters.items() if name.startswith(_HOLD_PREFIX)}
+    return replace(
+        before,
         method=method,
         mu_low=low,
         mu_high=high,
-        scope=scope,
+        scope=str(Scope.ALL) if row.positive_only and before.scope == Scope.NEGATIVE else before.scope,
         hold=before.hold and can_hold(row),
-        hold_target=before.hold_target,
-        parameters={**defaults, **{name: value for name, value in held.items() if name in defaults}},
+        parameters={name: held.get(name, written(one.default)) for name, one in parameters_of(row).items()},
     )
 
 
-def _hold(fields: Fields, values: Mapping[str, Value]) -> dict[str, object]:
-    if not str(fields.hold_target or "").strip():
-        raise ConfigurationError("The hold needs its target: nats such as 0.46, or a share of the early level as 75%.")
-    given: dict[str, object] = {one.name.removeprefix(_HOLD_PREFIX): values[one.name] for one in HOLD_PARAMETERS}
-    return {**given, "reward_guard": given["reward_guard"] == "on", "target": fields.hold_target}
-
-
-def _read(parameter: Parameter, value: object) -> Value:
-    """A field as its parameter takes it; an empty one has the default."""
-    entered = "" if value is None else str(value).strip()
-    if not entered:
-        return parameter.default
-    return parameter.check(entered if parameter.choices else _number(entered))
-
-
-def _threshold(name: str, value: object) -> float | None:
-    if value is None or not str(value).strip():
-        return None
-    number = _number(value)
-    if not isinstance(number, float) or not 0 <= number < float("inf"):
-        raise ConfigurationError(f"{name} counts standard deviations, at least 0; empty it to switch the side off.")
-    return number
-
-
-def _number(value: object) -> object:
+def _read(entered: object, parameter: Parameter | None = None) -> object:
+    """What was entered as a control takes it; nothing has the parameter's default. `Control` checks it."""
+    text = "" if entered is None else str(entered).strip()
+    if not text:
+        return None if parameter is None else parameter.default
     try:
-        return float(str(value))
+        return text if parameter is not None and parameter.choices else float(text)
     except ValueError:
-        return value
+        return text
 
 
 def takes_controls(run: RunDetail) -> bool:
@@ -194,12 +156,7 @@ def takes_controls(run: RunDetail) -> bool:
 
 
 def has_form(run: RunDetail, closed: str) -> bool:
-    """Whether the form is shown: to push, or, where no trainer takes a control, to see what thresholds would have done.
-
-    Args:
-        run: of the page.
-        closed: from `why_closed`.
-    """
+    """Whether the form is shown: to push, or, where no trainer takes a control, to see what thresholds would have done."""
     return not closed or (run.step is not None and not takes_controls(run))
 
 
@@ -218,9 +175,7 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
     """The card's fields, with the stores of the callbacks about them: these run where there is a form.
 
     Args:
-        run: what its probe can carry out can be chosen.
-        fields: the first values.
-        base: the version that they are those of.
+        base: the version that the first values are those of.
         only_what_if: whether no trainer takes a control: then it is about thresholds alone.
     """
     methods = [
@@ -229,7 +184,7 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
         if (row.thresholds if only_what_if else name in run.methods)
     ]
     method = method_named(fields.method)
-    stores = {BASE: base, FILL: None, ASKED: None, PREVIEW: None, REVERT: None}
+    stores = {BASE: base, **dict.fromkeys((FIELDS, FILL, ASKED, PREVIEW, REVERT))}
     return html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),
@@ -326,7 +281,7 @@ def alert_rows(alerts: Sequence[Alert]) -> list[Component]:
 
 def _mu(component: str, label: Any, value: object) -> Component:
     return dmc.NumberInput(
-        id=component, label=label, value="" if value is None else value, placeholder="off", step=0.05, min=0,
+        id=component, label=label, value=value, placeholder="off", step=0.05, min=0,
         clampBehavior="none", allowNegative=False, decimalScale=4, size="xs", w=76, className="for-thresholds",
     )  # fmt: skip
 

@@ -49,13 +49,8 @@ def name_of(control: Control) -> str:
 
 
 def latest_control(history: Sequence[ControlVersion], *, is_over: bool, may_push: bool) -> list[Component]:
-    """What the card shows.
-
-    Args:
-        history: newest first.
-        is_over: whether the run is.
-        may_push: whether this reader can go back to an earlier version.
-    """
+    """The newest version with what became of it, and those before in a line each; `history` has the newest first.
+    `may_push`: whether this reader can go back to an earlier one."""
     if not history or history[0].version == 0:
         runs = "ran" if is_over else "runs"
         first = history[0].control if history else Control()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import count, seconds
-from isentrope_wire.answers import RunSummary, SeriesColumns, Status
+from isentrope_wire.answers import HealthLevel, RunSummary, Status
 
 SCHEME = "scheme"
 RUN_SELECT = "run-select"
@@ -26,6 +25,15 @@ STATUS = {
     Status.ENDED: ("Ended", "", "The process ended without finishing the run"),
     Status.SILENT: ("Silent", "watch", "No report for a while: the process is frozen, ended or cut off"),
 }
+
+LEVELS = {
+    HealthLevel.ACT: ("Act", "act", "alert"),
+    HealthLevel.WATCH: ("Watch", "watch", "eye"),
+    HealthLevel.HEALTHY: ("Healthy", "ok", "check"),
+    HealthLevel.HOLDING: ("Holding", "ok full", "check"),
+    HealthLevel.NO_DATA: ("No data", "none", "clock"),
+}
+"""Word, the kind of its sign in the list (a disc, a half disc, a ring, a disc, a dotted ring), and icon."""
 
 
 def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, here: str = "") -> html.Div:
@@ -91,9 +99,9 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
     ]
 
 
-def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
+def run_state(run: RunSummary) -> list[Component]:
     """Status, step, pace and the age of the newest report."""
-    word, tone, says = STATUS.get(run.status, (str(run.status), "", ""))
+    word, tone, says = STATUS[run.status]
     live = run.status == Status.RUNNING
     badge = html.Span(
         [html.Span(className="live-dot"), word] if live else word, className=f"chip {tone}", title=says, id="run-status"
@@ -107,7 +115,6 @@ def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
         html.Div(style={"width": f"{share:.1f}%"}), id="run-progress", className="progress", role="progressbar",
         **{"aria-label": "share of the planned steps", "aria-valuenow": round(share)},
     )  # fmt: skip
-    words = pace_words(run, step_seconds)
     # The browser fills it in, from the time of the newest report that it asks for itself.
     age = html.Span(
         id="report-age", className="num dim wide", **{"data-since": "0", "data-before": "updated " if live else "last report "}
@@ -116,17 +123,16 @@ def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
         badge,
         step,
         *([bar] if run.planned_steps else []),
-        text(words, "num dim wide"),
+        text(_pace_words(run), "num dim wide"),
         age,
     ]
 
 
-def pace_words(run: RunSummary, step_seconds: SeriesColumns) -> str:
+def _pace_words(run: RunSummary) -> str:
     """Seconds a step and the time that is left, where they are known."""
-    measured = [value for value in step_seconds.value[-20:] if math.isfinite(value)]
-    if not measured:
+    pace = run.digest.seconds_per_step if run.digest else None
+    if pace is None:
         return ""
-    pace = sum(measured) / len(measured)
     words = f"{seconds(pace)} per step"
     if run.status == Status.RUNNING and run.planned_steps and run.step is not None:
         left = pace * max(0, run.planned_steps - run.step)

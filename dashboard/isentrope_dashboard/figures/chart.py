@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any, Final
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.formatting import MINUS, count
+from isentrope_dashboard.formatting import MINUS, count, significant
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import Axis
 from isentrope_wire.answers import SeriesColumns
@@ -245,9 +245,12 @@ class Chart:
         marker = {"size": 10, "symbol": symbol, "color": color, "line": {"color": self.ink["card"], "width": 2}}
         self.scatter([self.scale.at(step)], [value], mode="markers", marker=marker, **hover)
 
-    def level(self, value: float, color: str, *, dash: str = "4px,4px", width: float = 1, xref: str = "paper") -> None:
+    def level(
+        self, value: float, color: str, *, dash: str = "4px,4px", width: float = 1, xref: str = "paper", **more: Any
+    ) -> None:
         """A horizontal line."""
-        self._shape(x0=0, x1=1, xref=xref, y0=value, y1=value, line={"color": color, "width": width, "dash": dash})
+        line = {"color": color, "width": width, "dash": dash}
+        self._shape(x0=0, x1=1, xref=xref, y0=value, y1=value, line=line, **more)
 
     def mark(self, step: float, color: str, *, dash: str = "dot", width: float = 1) -> None:
         """A vertical line."""
@@ -296,7 +299,11 @@ class Chart:
         self.layout[name] = {"range": [low, high], "tickvals": places, "ticktext": written(places), **more}
 
     def log_axis(
-        self, series: Sequence[SeriesColumns], *, written: Callable[[Sequence[float]], list[str]], room: float = 0.08
+        self,
+        series: Sequence[SeriesColumns],
+        *,
+        written: Callable[[Sequence[float]], list[str]] | None = None,
+        room: float = 0.08,
     ) -> tuple[float, float]:
         """A logarithmic y axis over the positive values; returns its ends as powers of ten."""
         values = [math.log10(value) for columns in series for value in columns.value if 0 < value < math.inf] or [0.0]
@@ -304,7 +311,8 @@ class Chart:
         beyond = room * (most - least) or 0.1 * (abs(most) or 0.2)
         low, high = least - beyond, most + beyond
         places = log_ticks(low, high)
-        self.layout["yaxis"] = {"type": "log", "range": [low, high], "tickvals": places, "ticktext": written(places)}
+        texts = [significant(place, 6) for place in places] if written is None else written(places)
+        self.layout["yaxis"] = {"type": "log", "range": [low, high], "tickvals": places, "ticktext": texts}
         return low, high
 
     def figure(self) -> dict[str, Any]:

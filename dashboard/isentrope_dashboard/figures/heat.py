@@ -102,38 +102,28 @@ def quantile(share: float, counts: Sequence[int], low: float, high: float) -> fl
     return float(edges[bin_index] + fraction * (edges[bin_index + 1] - edges[bin_index]))
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """One threshold over steps, in the unit of the quantity: what lies beyond it is clipped."""
-
-    symbol: str
-    mu: SeriesColumns
-    value: SeriesColumns
-
-
-def thresholds(quantity: Quantity, shown: Shown) -> list[Threshold]:
-    """The thresholds that were active on this quantity: mean ± µσ, at the steps whose method was the quantity's."""
+def thresholds(quantity: Quantity, shown: Shown) -> dict[str, dict[int, tuple[float, float]]]:
+    """The thresholds that were active on this quantity, at the steps whose method was the quantity's: by symbol and step µ and
+    mean ± µσ, beyond which tokens are clipped."""
     if not quantity.std:
-        return []
+        return {}
     applied = sorted(
         (item.applied_step, item.version, clipping_method(item.control))
         for item in shown.history
         if item.applied_step is not None
     )
     std, mean = (_by_step(shown.columns(name)) for name in (quantity.std, quantity.mean))
-    found = []
+    found = {}
     for symbol, name, sign in (("µ₊", CONTROL_MU_HIGH, 1), ("µ₋", CONTROL_MU_LOW, -1)):
-        mu = shown.columns(name)
-        rows = [
-            (step, value, mean.get(step, 0.0) + sign * value * std[step])
-            for step, value in zip(mu.step, mu.value, strict=True)
+        rows = {
+            step: (mu, mean.get(step, 0.0) + sign * mu * std[step])
+            for step, mu in _by_step(shown.columns(name)).items()
             if step in std
             and (not quantity.mean or step in mean)
             and _histogram_at(applied, step) == quantity.histogram
-        ]
+        }
         if rows:
-            steps, values, places = (list(column) for column in zip(*rows, strict=True))
-            found.append(Threshold(symbol, _columns(steps, values), _columns(steps, places)))
+            found[symbol] = rows
     return found
 
 
@@ -161,7 +151,6 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     if histograms is None or not histograms.step:
         return panel.needs
     chart = begin(panel, shown, most=6)
-    active, step = thresholds(quantity, shown), shown.chosen or 0
     axis = on_common_axis(histograms)
     edges = axis.edges
     low, high = float(edges[0]), float(edges[-1])
@@ -179,11 +168,12 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
         known = [(step, value) for step, value in zip(histograms.step, values, strict=True) if value is not None]
         line = _columns([step for step, _ in known], [value for _, value in known])
         chart.line(line, name=name, color=chart.ink["text"], width=1, dash=dash)
-    for limit in active:
-        chart.line(limit.value, name=f"threshold {limit.symbol}", color=chart.ink["upper"], width=1.5)
-    chart.mark(step, chart.ink["text"], dash="solid")
+    for symbol, limits in thresholds(quantity, shown).items():
+        columns = _columns(list(limits), [value for _, value in limits.values()])
+        chart.line(columns, name=f"threshold {symbol}", color=chart.ink["upper"], width=1.5)
+    chart.mark(shown.chosen or 0, chart.ink["text"], dash="solid")
     _add_bars(chart, quantity, shown, (low, high))
-    for value, words, color in levels(quantity, shown, active):
+    for value, words, color in levels(quantity, shown):
         if low <= value <= high:
             chart.level(value, chart.ink[color], dash="3px,3px", width=1.5 if color == "upper" else 1, xref="x2 domain")
             side = "bottom" if words.startswith(("+", "µ₊")) else "top"
@@ -192,13 +182,13 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     return chart.figure()
 
 
-def levels(quantity: Quantity, shown: Shown, active: Sequence[Threshold]) -> list[tuple[float, str, str]]:
+def levels(quantity: Quantity, shown: Shown) -> list[tuple[float, str, str]]:
     """Value, words and colour of each line through the bars: the thresholds at this step, else the mean and one σ."""
-    limits = []
-    for limit in active:
-        mu, value = (_by_step(columns).get(shown.chosen or 0) for columns in (limit.mu, limit.value))
-        if mu is not None and value is not None:
-            limits.append((value, f"{limit.symbol} {threshold(mu)}", "upper"))
+    limits = [
+        (rows[shown.chosen][1], f"{symbol} {threshold(rows[shown.chosen][0])}", "upper")
+        for symbol, rows in thresholds(quantity, shown).items()
+        if shown.chosen in rows
+    ]
     scalars = {} if shown.report is None else shown.report.scalars
     mean, std = scalars.get(quantity.mean) if quantity.mean else 0.0, scalars.get(quantity.std)
     if limits or mean is None or std is None:

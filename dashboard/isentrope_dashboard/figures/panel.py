@@ -1,11 +1,12 @@
-"""A chart over steps as a row of a table (`panels.PANELS`): what it reads, and how it is drawn from what was read (`Shown`)."""
+"""A chart over steps as a row: of the tables in `panels`, or of any metric (`metric_panel`); and how its lines are drawn from what
+was read (`Shown`)."""
 
 from __future__ import annotations
 
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from isentrope_dashboard import theme
@@ -15,15 +16,18 @@ from isentrope_dashboard.figures.chart import (
     Scale,
     percent_texts,
     positive,
+    smoothed,
     tick_texts,
     value_range,
 )
-from isentrope_dashboard.formatting import number, percent
+from isentrope_dashboard.formatting import number, percent, short_label, significant
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.answers import HistogramColumns, SeriesColumns, StepReport
+from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, EntropyForecast, EntropyPerformance
 from isentrope_wire.diagnosis.course import AHEAD
-from isentrope_wire.metrics import Metric
+from isentrope_wire.diagnosis.health import Preview
+from isentrope_wire.metrics import METRICS, Metric, Show
 from isentrope_wire.numbers import decimals_of, fixed
 
 Figure: TypeAlias = dict[str, Any]
@@ -36,6 +40,8 @@ MARGIN = {"l": 48, "r": 104, "t": 8, "b": 24}
 CHARACTER_SHARE = 0.011
 """Of the width: one character of a label."""
 REST = 1e-3
+ENVELOPE = 0.16
+"""How opaque the band between minimum and maximum of the buckets is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,18 @@ class Forecast:
     name: str = ""
     """Of its trace and its label: the browser hides what is `suggested` while it draws what the form has."""
 
+    @classmethod
+    def of(cls, found: Preview, control: Control) -> Forecast:
+        """The line with a control, from the server's preview of it."""
+        return cls(
+            label=f"with {short_label(control, None)}",
+            course=found.forecast,
+            pace=None if found.pace is None else found.pace.value,
+            clip_fraction=found.clip_fraction,
+            helps=True,
+            name="suggested",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
@@ -81,6 +99,10 @@ class Shown:
     smooth: bool = True
     is_live: bool = True
     """Whether the next steps are shown, too."""
+    label: str = ""
+    """Of the run, in a chart of several."""
+    runs: Sequence[Shown] = ()
+    """What was read of each run, in a chart of several; then the fields about one run are empty."""
     marks: Sequence[Mark] = ()
     forecasts: Sequence[Forecast] = ()
     early_level: float | None = None
@@ -97,8 +119,15 @@ class Shown:
         """Of the x axis, in units of the scale."""
         if self.zoom is not None:
             return self.zoom
+        if self.runs:
+            return min(run.ends[0] for run in self.runs), max(run.ends[1] for run in self.runs)
         beyond = NEXT_STEPS + max(2, (self.last - self.first) // 20) if self.is_live else 0
         return self.scale.at(self.first), self.scale.at(max(self.last + beyond, self.first + 1))
+
+    @property
+    def controls(self) -> Sequence[Mark]:
+        """The applied ones."""
+        return [mark for mark in self.marks if mark.kind == "control"]
 
     def columns(self, name: str) -> SeriesColumns:
         """A metric; EMPTY where it was not reported."""
@@ -210,7 +239,7 @@ def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
         chart.zone(shown.last, end, chart.ink["future"])
         chart.mark(shown.last, chart.ink["zero"], dash="solid")
     free_from = math.inf
-    for mark in reversed([mark for mark in shown.marks if mark.kind == "control"]):
+    for mark in reversed(shown.controls):
         share = shown.share(chart.scale.at(mark.step))
         if not 0 <= share <= 1:
             continue
@@ -239,7 +268,7 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     written = percent if panel.share else panel.written
     ahead = [(line, value) for line in shown.forecasts if (value := _ahead(panel, line)) is not None]
     if panel.log:
-        low, high = chart.log_axis(series, written=_plain, room=0.06)
+        low, high = chart.log_axis(series, room=0.06)
     else:
         from_zero = panel.share or panel.from_zero
         top = max([value for _, value in ahead] + [panel.least_top]) if panel.least_top is not None else None
@@ -279,8 +308,97 @@ def _ahead(panel: Panel, forecast: Forecast) -> float | None:
     return getattr(forecast, panel.forecast) if panel.forecast else None
 
 
-def _plain(places: Sequence[float]) -> list[str]:
-    return [f"{value:.6g}" if value >= 1e-4 else f"{value:.0e}".replace("e-0", "e−") for value in places]
+def metric_panel(name: str, height: int, *, log: bool = False) -> Panel:
+    """The row of a metric that may have any name."""
+    known = METRICS.get(name)
+    return Panel(
+        name=name,
+        title=name,
+        unit=known.unit if known is not None else "",
+        says=f"{name} over steps",
+        needs="No values in these steps",
+        height=height,
+        lines=[Line(name, name, "0")],
+        draw=metric_figure,
+        log=log,
+        share=known is not None and known.show is Show.PERCENT,
+    )
+
+
+def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
+    """A line for each run. What is not finite is a gap with a mark; a reduced series has a band from minimum to maximum."""
+    drawn = {slot: run for slot, run in enumerate(shown.runs or [shown]) if run.columns(panel.name).step}
+    if not drawn:
+        return panel.needs
+    every = [run.columns(panel.name) for run in drawn.values()]
+    chart = Chart(shown.scheme, shown.scale)
+    chart.x_axis(*shown.ends, most=5 if shown.scale.axis == "step" else 4)
+    log = panel.log and any(0 < value < math.inf for columns in every for value in columns.value)
+    low, high = _y_axis(chart, every, log=log, is_share=panel.share)
+    longest = max(map(len, chart.layout["yaxis"]["ticktext"]), default=0)
+    chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
+    for mark in shown.controls:
+        chart.mark(mark.step, chart.ink["faint"])
+    for slot, run in drawn.items():
+        chart.scale = run.scale
+        _add_line(chart, panel, run, slot, log=log)
+    for run in drawn.values():
+        chart.scale = run.scale
+        _add_not_finite(chart, panel, run, 10**low if log else low, 10**high if log else high)
+    for trace in chart.data:
+        trace["y"] = _rounded(trace["y"])
+    chart.scale = shown.scale
+    return chart.figure()
+
+
+def _add_line(chart: Chart, panel: Panel, run: Shown, slot: int, *, log: bool) -> None:
+    columns, color, smooth = run.columns(panel.name), theme.LINES[chart.scheme][slot], run.smooth
+    drawn = positive(columns) if log else columns
+    if columns.reduced and columns.min is not None and columns.max is not None:
+        low, high = (replace(columns, value=ends) for ends in (columns.min, columns.max))
+        chart.band(positive(low) if log else low, positive(high) if log else high, _see_through(color))
+        if smooth:  # the band is what a raw line would show
+            means = [math.nan if mean is None else mean for mean in smoothed(drawn)]
+            drawn, smooth = replace(drawn, value=means), False
+    chart.line(drawn, name=html.escape(run.label or panel.name), color=color, width=1.6, dash=theme.DASHES[slot],
+               smooth=smooth, written=percent if panel.share else significant)  # fmt: skip
+
+
+def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: float) -> None:
+    """Marks at the lower edge, and of +∞ at the upper one."""
+    columns = run.columns(panel.name)
+    places = [
+        (step, value) for step, value in zip(columns.step, columns.value, strict=True) if not math.isfinite(value)
+    ]
+    if not places:
+        return
+    symbols = ["x" if math.isnan(value) else "triangle-up" if value > 0 else "triangle-down" for _, value in places]
+    chart.scatter(
+        [chart.scale.at(step) for step, _ in places], [high if value == math.inf else low for _, value in places],
+        mode="markers", cliponaxis=False, text=[significant(value) for _, value in places],
+        hovertemplate="%{text}<extra>" + html.escape(run.label or panel.name) + "</extra>",
+        marker={"size": 7, "color": chart.ink["act"], "symbol": symbols},
+    )  # fmt: skip
+
+
+def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share: bool) -> tuple[float, float]:
+    """Sets the axis; returns its ends, of a logarithmic one as powers of ten."""
+    extremes = [replace(one, value=ends) for one in every for ends in (one.min, one.max) if ends is not None]
+    if log:
+        return chart.log_axis([*every, *extremes], written=percent_texts if is_share else None)
+    low, high = value_range([*every, *extremes], from_zero=is_share)
+    chart.y_axis(low, high, most=5, written=percent_texts if is_share else tick_texts)
+    return low, high
+
+
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    """Six digits: more than a chart of 200 pixels can show, in half of the bytes."""
+    return [None if value is None else float(f"{value:.6g}") for value in values]
+
+
+def _see_through(color: str) -> str:
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{ENVELOPE})"
 
 
 def apart(places: Sequence[float], room: float) -> list[float]:

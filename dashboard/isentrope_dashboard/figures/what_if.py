@@ -1,6 +1,7 @@
 """The what-if plot: clipped share above the entropy's pace against both thresholds, the lower side at the left.
 
-Each side's curve has the other side off. The handles and dots on it are drawn by the browser (`assets/control.js`).
+Each side's curve has the other side off. The browser (`assets/control.js`) draws handles and dots by the figure's own lines
+and axes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from isentrope_dashboard.figures.chart import Chart, percent_texts, tick_texts, ticks
+from isentrope_dashboard.figures.chart import SKIPPED, Chart, percent_texts, tick_texts, ticks
 from isentrope_dashboard.formatting import change, percent
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.control_answers import EffectCurves
@@ -32,29 +33,15 @@ def reach(*thresholds: float | None) -> float:
     return REACH if furthest <= REACH else math.ceil(furthest * 1.1)
 
 
-def plotted(curves: EffectCurves, now: float, width: float) -> dict[str, Any]:
-    """What the browser places handles and dots by.
+def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
+    """Both panels without the handles.
 
     Args:
         curves: of the form's method and scope.
         now: the pace if the control stays as it is, in nats a step.
-        width: standard deviations to each side, from `reach`.
+        scheme: of the page.
+        width: standard deviations to each side, from `reach`; `meta` has it for the browser.
     """
-    sides = {"low": curves.low, "high": curves.high}
-    return {
-        "mu": curves.low.mu,
-        "reach": width,
-        "end": width * _ROOM,
-        "sides": {name: {"clipped": curve.clip_fraction, "pace": curve.pace} for name, curve in sides.items()},
-        "panels": {
-            "clipped": {"domain": CLIPPED_PANEL, "range": [0.0, _top(curves)]},
-            "pace": {"domain": PACE_PANEL, "range": _range(curves, now, width)},
-        },
-    }
-
-
-def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
-    """Both panels without the handles; arguments as of `plotted`."""
     chart = Chart(scheme)
     ink = chart.ink
     for sign, curve, color, soft in (
@@ -69,24 +56,15 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
             ("y", "clipped", curve.clip_fraction, percent),
             ("y2", "pace", curve.pace or (), change),
         ):
-            chart.data.append(
-                {
-                    "type": "scatter", "mode": "lines", "name": f"{side} side, {name}",
-                    "x": places[: len(values)], "y": list(values[:shown]), "yaxis": axis,
-                    "line": {"color": color, "width": 1.8}, "hoverinfo": "skip",
-                    "text": [written(value) for value in values[:shown]],
-                }
+            chart.scatter(
+                places[: len(values)], values[:shown], name=f"{side} side, {name}", yaxis=axis,
+                line={"color": color, "width": 1.8}, text=[written(value) for value in values[:shown]], **SKIPPED,
             )  # fmt: skip
     low, high = _range(curves, now, width)
     chart.y_axis(0, _top(curves), written=percent_texts, most=3, domain=CLIPPED_PANEL)
     chart.y_axis(low, high, written=tick_texts, most=3, name="yaxis2", domain=PACE_PANEL, zeroline=True)
-    chart.layout["shapes"] = [
-        {
-            "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y2", "y0": now, "y1": now,
-            "line": {"color": ink["act"], "width": 1, "dash": "4px,3px"},
-        },
-        {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": ink["zero"], "width": 1}},
-    ]  # fmt: skip
+    chart.level(now, ink["act"], dash="4px,3px", yref="y2")
+    chart.mark(0, ink["zero"], dash="solid")
     chart.label("clipped", at=1, y=1, yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
     # It keeps clear of the dashed line's label.
     end, anchor = (0, "bottom") if now > (low + high) / 2 else (1, "top")
@@ -106,6 +84,7 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
     figure = chart.figure()
     figure["layout"] |= {
+        "meta": width,
         "margin": MARGIN,
         "hovermode": False,
         "dragmode": False,

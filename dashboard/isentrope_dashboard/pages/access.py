@@ -14,7 +14,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import card, chip, dialog, row, text
+from isentrope_dashboard.components.basics import age, card, chip, dialog, row, text
 from isentrope_dashboard.formatting import MISSING
 from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages.start import code
@@ -118,13 +118,9 @@ def _token_row(token: AccessToken, me: Me) -> html.Tr:
         )  # fmt: skip
     cells = [
         html.B(token.name), chip(token.scope), html.Span(token.id, className="mono"),
-        _age(token.created_at), MISSING if token.last_used_at is None else _age(token.last_used_at), action,
+        age(token.created_at), MISSING if token.last_used_at is None else age(token.last_used_at), action,
     ]  # fmt: skip
     return html.Tr([html.Td(cell) for cell in cells], className="revoked-token" if token.revoked_at is not None else "")
-
-
-def _age(at: float) -> html.Span:
-    return html.Span("", **{"data-since": at, "data-before": ""})
 
 
 def made_token(made: CreatedToken, origin: str) -> Component:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -84,26 +84,30 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {GRID: history_rows(await client.every(calls.control_history(view.run_id or "")))}
 
 
-async def layout(_client: AsyncClient, _view: View) -> Component:
-    """The history, and below it the place of the trail."""
-    history = grid(
-        GRID, COLUMNS, row_id="version", empty="No control was pushed so far", className="grid",
-        defaultColDef={"wrapHeaderText": True, "suppressHeaderMenuButton": False, "suppressMovable": False},
-        dashGridOptions={"domLayout": "autoHeight", "enableCellTextSelection": True},
-    )  # fmt: skip
-    save = dmc.Button(
-        "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
-        **{"aria-label": "Save the control history as CSV"},
-    )  # fmt: skip
-    again = dmc.Button("Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server")
-    return html.Div(
+HISTORY = grid(
+    GRID, COLUMNS, row_id="version", empty="No control was pushed so far", className="grid",
+    defaultColDef={"wrapHeaderText": True, "suppressHeaderMenuButton": False, "suppressMovable": False},
+    dashGridOptions={"domLayout": "autoHeight", "enableCellTextSelection": True},
+)  # fmt: skip
+TO_FILE = dmc.Button(
+    "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
+    **{"aria-label": "Save the control history as CSV"},
+)  # fmt: skip
+READ_AGAIN = dmc.Button("Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server")
+PART = Part(
+    name="audit",
+    read=read,
+    layout=html.Div(
         [
-            card(history, title="Control history", beside=save, name="padded"),
-            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=again, name="padded"),
+            card(HISTORY, title="Control history", beside=TO_FILE, name="padded"),
+            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=READ_AGAIN, name="padded"),
             dcc.Download(id=FILE),
         ],
         className="stack",
-    )
+    ),
+    properties={GRID: "rowData"},
+    is_slow=True,
+)
 
 
 def trail(entries: Sequence[AuditEntry]) -> list[Component]:
@@ -157,21 +161,14 @@ def register(app: Dash, api: Api) -> None:
                 me = await client.ask(calls.me())
                 if me.scope is not TokenScope.ADMIN:
                     return html.P("Only tokens of scope admin can read the audit trail.", className="dim")
-                entries = await client.newest(calls.audit(View.of(stored).run_id or ""), MOST_ENTRIES)
-                return trail(entries)
+                return trail(await client.newest(calls.audit(View.of(stored).run_id or ""), MOST_ENTRIES))
         except ApiError as error:
             return refusal(error)
 
     @app.callback(Output(FILE, "data"), Input(SAVE, "n_clicks"), State(views.STORE, "data"), prevent_initial_call=True)
     async def save(_clicks: int, stored: dict[str, Any]) -> Any:
         view = View.of(stored)
-        try:
-            async with api.open() as client:
-                rows = (await read(client, view))[GRID]
-        except ApiError:
-            return no_update
+        async with api.open() as client:
+            rows = (await read(client, view))[GRID]
         name = f"{view.run_id}-controls-{time.strftime('%Y%m%d')}.csv"
         return {"content": as_csv(rows), "filename": name, "type": "text/csv"}
-
-
-PART = Part(name="audit", read=read, layout=layout, properties={GRID: "rowData"}, is_slow=True)

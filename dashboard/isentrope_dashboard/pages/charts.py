@@ -4,7 +4,7 @@ every chart over steps shares: the axis, the steps shown, and the marks."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import html
@@ -12,9 +12,9 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.components.basics import chart_card, choice, row
+from isentrope_dashboard.components.basics import Content, choice, icon, plain, plot, row, spacer
 from isentrope_dashboard.figures.chart import EMPTY, Chart, Scale
-from isentrope_dashboard.figures.panel import Mark, Panel, Shown
+from isentrope_dashboard.figures.panel import Figure, Mark, Panel, Shown
 from isentrope_dashboard.formatting import control_markers
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Alert, HistogramColumns, RunDetail, SeriesColumns
@@ -33,21 +33,19 @@ async def read_shown(
     panels: Sequence[Panel],
     *,
     points: int = CHART_POINTS,
-    more: Sequence[str] = (),
     **known: Any,
 ) -> Shown:
     """Everything that the panels read of a run, in the steps that the reader wants to see.
 
     Args:
         points: of each series.
-        more: metrics beside those of the panels.
         known: further fields of `Shown`.
     """
     history, alerts = await asyncio.gather(
         client.newest(calls.control_history(run.id), 50), client.newest(calls.alerts(run.id), 50)
     )
-    scale, first, last = await read_range(client, run, view, history)
-    names = list(dict.fromkeys([*more, *(name for panel in panels for name in panel.metrics)]))
+    scale, first, last = await _read_range(client, run, view, history)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.metrics))
     counted = [panel.quantity.histogram for panel in panels if panel.quantity is not None]
     found: asyncio.Future[list[HistogramColumns]] = asyncio.gather(
         *(
@@ -55,47 +53,79 @@ async def read_shown(
             for name in counted
         )
     )
-    answer, histograms = await asyncio.gather(
-        client.ask(calls.series(run.id, names, from_step=first, to_step=last, points=points)), found
-    )
-    steps = [each.step for each in answer.series.values()] + [each.step for each in histograms]
+    series: Mapping[str, SeriesColumns] = {}
+    if names:
+        series = (await client.ask(calls.series(run.id, names, from_step=first, to_step=last, points=points))).series
+    histograms = await found
+    steps = [each.step for each in series.values()] + [each.step for each in histograms]
     return Shown(
         scheme=view.scheme, scale=scale, first=min((each[0] for each in steps if each), default=first or 0), last=run.step or 0, zoom=view.zoom,
-        smooth=view.smooth, marks=marks(history, alerts), history=history, series=answer.series,
+        smooth=view.smooth, marks=marks(history, alerts), history=history, series=series,
         histograms=dict(zip(counted, histograms, strict=True)), **known,
     )  # fmt: skip
 
 
-def draw(panels: Sequence[Panel], shown: Shown) -> tuple[dict[str, Any], dict[str, str]]:
-    """The figures by the ids of their charts, and by the titles of the other panels why they have none."""
-    drawn = [(panel, panel.figure(shown)) for panel in panels]
-    return (
-        {f"chart-{panel.name}": found for panel, found in drawn if not isinstance(found, str)},
-        {panel.title: found for panel, found in drawn if isinstance(found, str)},
-    )
-
-
-def note(words: str, view: View) -> dict[str, Any]:
-    """A chart that says in one sentence that it has nothing to show."""
-    chart = Chart(view.scheme)
-    chart.note(words)
+def figure(panel: Panel, shown: Shown, nothing: str = "") -> Figure:
+    """The chart; where there is nothing to see, one that says `nothing`, or why."""
+    found = panel.figure(shown)
+    if not isinstance(found, str):
+        return found
+    chart = Chart(shown.scheme)
+    chart.note(nothing or found)
     return chart.figure()
 
 
-def panel_card(panel: Panel) -> html.Section:
-    """The card with the place of the chart."""
-    unit: Any = panel.unit
-    if panel.quantity is not None:
-        letter, _, below = panel.quantity.symbol.partition("<sub>")
-        symbol = [html.I(letter), html.Sub(below.removesuffix("</sub>"))] if below else [html.I(letter)]
-        unit = [*symbol, f", {unit}" if unit else ""]
-    return chart_card(
-        f"chart-{panel.name}", title=panel.title, unit=unit, height=panel.height, says=panel.says, shown=panel.keys,
-        zooms=panel.zooms,
-    )  # fmt: skip
+def panel_card(
+    panel: Panel,
+    *,
+    chart: str | None = None,
+    title: Content = None,
+    unit: Content = None,
+    says: str = "",
+    name: str = "",
+    beside: Any = None,
+) -> html.Section:
+    """The card with the place of the chart, which can be saved as a picture or as numbers. Where its x axis is that of the
+    steps, a drag over it zooms all such charts, and a click chooses a step.
+
+    Args:
+        chart: its id, for which a part has plotly's JSON; None: `chart-` and the row's name.
+        title, unit, says: in the place of the row's.
+        name: more classes of the card.
+        beside: to the right of the heading, before the menu.
+    """
+    title = title or panel.title
+    heading = html.H2([title, html.Span(_unit(panel) if unit is None else unit, className="unit")], className="title")
+    menu = html.Details(
+        [
+            html.Summary(icon("more", 14), **{"aria-label": f"Save the chart {plain(title)}"}),
+            html.Div(
+                [html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]
+            ),
+        ],
+        className="menu",
+    )
+    samples = [
+        html.Span([html.I(className=kind, style={"--sample": f"var(--{color})"}), word], className="key")
+        for word, kind, color in panel.keys
+    ]
+    head = row(heading, spacer(), html.Div(samples, className="keys"), beside, menu, name="card-head")
+    return html.Section(
+        [head, plot(chart or f"chart-{panel.name}", panel.height, says or panel.says)],
+        className=f"card chart {'zooms ' if panel.zooms else ''}{name}".strip(),
+        **{"data-name": plain(title)},
+    )
 
 
-async def read_range(
+def _unit(panel: Panel) -> Content:
+    if panel.quantity is None:
+        return panel.unit
+    letter, _, below = panel.quantity.symbol.partition("<sub>")
+    symbol = [html.I(letter), html.Sub(below.removesuffix("</sub>"))] if below else [html.I(letter)]
+    return [*symbol, f", {panel.unit}" if panel.unit else ""]
+
+
+async def _read_range(
     client: AsyncClient, run: RunDetail, view: View, history: Sequence[ControlVersion]
 ) -> tuple[Scale, int | None, int | None]:
     """The x axis, and the first and last step to read: of the zoom, or of the window; None: the run's own."""
@@ -154,7 +184,7 @@ def marks(history: Sequence[ControlVersion], alerts: Sequence[Alert]) -> list[Ma
 
 def looks(view: View, *, log: bool = False) -> list[Component]:
     """Choices of the x axis and of smoothing; with `log` that of the y axis."""
-    y_axis = choice("log", [("off", "Linear"), ("on", "Log")], view.query.get("log", "off"), "Scale of the y axis")
+    y_axis = choice("log", [("off", "Linear"), ("on", "Log")], "on" if view.log else "off", "Scale of the y axis")
     return [
         choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
         choice("smooth", [("off", "Raw"), ("on", "Smooth")], "on" if view.smooth else "off", "Smoothing"),

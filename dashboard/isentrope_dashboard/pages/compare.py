@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, Output, State, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -18,7 +18,6 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import (
     card,
-    chart_card,
     chip,
     choice,
     place_id,
@@ -28,15 +27,14 @@ from isentrope_dashboard.components.basics import (
     text,
     wide_table,
 )
-from isentrope_dashboard.figures.chart import EMPTY, Scale
-from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
+from isentrope_dashboard.figures.panel import Panel, Shown, metric_panel
 from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.theme import DASHES, LINES
 from isentrope_dashboard.view import View, address_of
-from isentrope_wire.answers import RunDetail, RunSummary, SeriesColumns, Status
+from isentrope_wire.answers import RunDetail, RunSummary, Status
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
@@ -64,28 +62,30 @@ class Compared:
 
     run: RunDetail
     history: Sequence[ControlVersion]
-    names: Mapping[str, str]
-    """Its names of the chosen metrics: a framework may have another name for the same."""
-    series: Mapping[str, SeriesColumns]
-    scale: Scale
+    shown: Shown
+    """With its metrics under the names that were chosen."""
 
 
 async def read(client: AsyncClient, view: View) -> Values:
     """Charts and tables of the runs that the address names."""
     ids = list(dict.fromkeys(view.runs))[:MOST_RUNS]
-    metrics = chosen_metrics(view)
-    found = await asyncio.gather(*(_read(client, run_id, metrics, view) for run_id in ids))
+    panels = [metric_panel(name, HEIGHT, log=view.log) for name in chosen_metrics(view)]
+    found = await asyncio.gather(*(_read(client, run_id, panels, view) for run_id in ids))
     known = [one for one in found if one is not None]
     missing = [run_id for run_id, one in zip(ids, found, strict=True) if one is None]
-    scale = known[0].scale if known else Scale()
-    reaches = [ends_of(one.series, one.scale) for one in known if any(c.step for c in one.series.values())]
-    ends = view.zoom or (min((a for a, _ in reaches), default=0), max((b for _, b in reaches), default=1))
-    look = Look(scheme=view.scheme, scale=scale, ends=ends, smooth=view.smooth, log=view.query.get("log") == "on")
-    parameters, controls = _tables(known, everything=view.query.get("all") == "on") if known else (None, None)
-    return {
+    values: dict[str, Any] = {
         "compare-legend": _legend(known, missing, view) if ids else _how(),
-        "compare-charts": [_card(name, len(known)) for name in metrics] if known else None,
-        **{place_id("chart", name): _figure(name, known, look) for name in metrics if known},
+        **dict.fromkeys(("compare-charts", "compare-parameters", "compare-controls")),
+    }
+    if not known:
+        return values
+    runs = [one.shown for one in known]
+    shown = Shown(scheme=view.scheme, scale=runs[0].scale, first=0, last=0, zoom=view.zoom, runs=runs)
+    parameters, controls = _tables(known, everything=view.query.get("all") == "on")
+    return {
+        **values,
+        "compare-charts": [_card(panel, len(runs)) for panel in panels],
+        **{place_id("chart", panel.name): charts.figure(panel, shown) for panel in panels},
         "compare-parameters": parameters,
         "compare-controls": controls,
     }
@@ -95,7 +95,7 @@ def chosen_metrics(view: View) -> list[str]:
     return list(dict.fromkeys(view.metrics or map(str, AT_FIRST)))[:MOST_METRICS]
 
 
-async def _read(client: AsyncClient, run_id: str, metrics: Sequence[str], view: View) -> Compared | None:
+async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view: View) -> Compared | None:
     """One run; None of one that does not exist any more."""
     try:
         run, history, latest = await asyncio.gather(
@@ -103,34 +103,21 @@ async def _read(client: AsyncClient, run_id: str, metrics: Sequence[str], view: 
         )
         reported = {item.name for item in latest.items}
         known = reported_names(reported)
-        names = {name: name if name in reported else known[METRICS[name]]
-                 for name in metrics if name in reported or METRICS.get(name) in known}  # fmt: skip
-        scale, first, last = await charts.read_range(client, run, view, history)
-        series: Mapping[str, SeriesColumns] = {}
-        if names:
-            asked = calls.series(run_id, list(names.values()), from_step=first, to_step=last, points=POINTS)
-            series = (await client.ask(asked)).series
+        names = {panel.name: panel.name if panel.name in reported else known[METRICS[panel.name]]
+                 for panel in panels if panel.name in reported or METRICS.get(panel.name) in known}  # fmt: skip
+        own = [metric_panel(name, HEIGHT) for name in names.values()]
+        shown = await charts.read_shown(client, view, run, own, points=POINTS, is_live=False, label=run.name)
     except ApiError as error:
         if error.status == 404:
             return None
         raise
-    return Compared(run=run, history=history, names=names, series=series, scale=scale)
+    series = {name: shown.columns(own) for name, own in names.items()}
+    return Compared(run=run, history=history, shown=replace(shown, series=series))
 
 
-def _figure(name: str, compared: Sequence[Compared], look: Look) -> dict[str, Any]:
-    lines = [
-        Line(one.run.name, one.series.get(one.names.get(name, name), EMPTY), LINES[look.scheme][slot], DASHES[slot], one.scale)
-        for slot, one in enumerate(compared)
-    ]  # fmt: skip
-    return metric_figure(name, lines, look)
-
-
-def _card(name: str, runs: int) -> Component:
-    known = METRICS.get(name)
-    return chart_card(
-        place_id("chart", name), title=name, unit=known.unit if known is not None else "", height=HEIGHT,
-        says=f"{name} of {runs} runs over steps", name="metric",
-    )  # fmt: skip
+def _card(panel: Panel, runs: int) -> Component:
+    says = f"{panel.name} of {runs} runs over steps"
+    return charts.panel_card(panel, chart=place_id("chart", panel.name), says=says, name="metric")
 
 
 def sample(slot: int, view: View) -> html.Span:
@@ -283,11 +270,8 @@ def register(app: Dash, api: Api) -> None:
     )  # fmt: skip
     async def search(wanted: str | None, stored: dict[str, Any]) -> Any:
         # The picked run's own label is the search text for a moment.
-        try:
-            async with api.open() as client:
-                return await _offered_runs(client, View.of(stored).runs, (wanted or "").split(" · ")[0])
-        except ApiError:
-            return no_update
+        async with api.open() as client:
+            return await _offered_runs(client, View.of(stored).runs, (wanted or "").split(" · ")[0])
 
     @app.callback(Output(metrics, "data"), Input(runs, "value"), State(views.STORE, "data"), prevent_initial_call=True)
     async def offer(chosen: list[str], stored: dict[str, Any]) -> Any:

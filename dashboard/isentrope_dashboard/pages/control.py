@@ -1,9 +1,10 @@
 """The control card of a run's overview: the form with its what-if, pushing, conflicts, and the newest control.
 
-The form is no value of the part: what is typed stays when a step arrives. It is filled by one callback (`fill`), from the
-document in the store FILL or from the defaults of a chosen method, and judged by another one (`judge`) when nothing was changed
-for a moment, or a step arrived. Both, and `push`, set FILL with `set_props`: as an output it would make them wait for each
-other. What follows a handle without the server is in `assets/control.js`.
+The form is no value of the part: what is typed stays when a step arrives. The browser keeps its fields in one store
+(FIELDS). It is filled by one callback (`fill`), from the document in the store FILL or from the defaults of a chosen method,
+and judged by another one (`judge`) when nothing was changed for a moment, or a step arrived. Both, and `push`, set FILL with
+`set_props`: as an output it would make them wait for each other. What follows a handle without the server is in
+`assets/control.js`.
 
 A push is a callback and no request of the browser's own: the document is made from the fields in one place, in Python. Dash
 reports no failed request, so the browser waits a few seconds for the answer and then says that none came.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
@@ -26,21 +28,17 @@ from isentrope_dashboard.components import control_card as card
 from isentrope_dashboard.components.basics import card as plain_card
 from isentrope_dashboard.components.basics import chip
 from isentrope_dashboard.components.control_card import Fields
-from isentrope_dashboard.components.control_effects import (
-    LATEST,
-    latest_control,
-    name_of,
-)
+from isentrope_dashboard.components.control_effects import LATEST, latest_control, name_of
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.figures.panel import NEXT_STEPS
-from isentrope_dashboard.formatting import change, describe, number, percent, short_label
+from isentrope_dashboard.figures.panel import NEXT_STEPS, Forecast
+from isentrope_dashboard.formatting import change, changes, describe, number, percent
 from isentrope_dashboard.live import NEWS, Api, Part, Values
 from isentrope_dashboard.pages.charts import read_scale
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RunDetail, Status
-from isentrope_wire.control import Control, Scope
+from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, RunControl
 from isentrope_wire.control_answers import State as ControlState
 from isentrope_wire.diagnosis.health import Preview
@@ -50,7 +48,7 @@ from isentrope_wire.methods import SUGGESTED, Method, method_named
 HISTORY: Final = 20
 CLOSED, NEWEST = "control-closed", "control-newest"
 PARAMETERS = {"parameter": ALL}
-_FIELDS = {
+FIELDS = {
     "method": (card.METHOD, "value"),
     "mu_low": (card.MU_LOW, "value"),
     "mu_high": (card.MU_HIGH, "value"),
@@ -59,22 +57,37 @@ _FIELDS = {
     "hold_target": (card.HOLD_TARGET, "value"),
 }
 """Field of `Fields` -> component and property; beside them the parameters."""
-FORM = {
-    "values": {name: State(component, prop) for name, (component, prop) in _FIELDS.items()},
-    "parameters": State(PARAMETERS, "value"),
-    "ids": State(PARAMETERS, "id"),
+KEPT = {
+    "view": State(views.STORE, "data"),
+    "base": State(card.BASE, "data"),
+    "newest": State(NEWEST, "data"),
+    "form": State(card.FIELDS, "data"),
 }
+"""What all callbacks are given: the address; the version that the form began with, and the newest; the fields."""
 
 
 def known(version: ControlVersion) -> dict[str, Any]:
     """What the form is filled from, as a store holds it."""
-    state = str(version.state)
-    return {"version": version.version, "state": state, "document": version.control.to_document()}
+    return {"version": version.version, "state": str(version.state), "document": version.control.to_document()}
 
 
 def reference(control: RunControl) -> ControlVersion:
     """The version that a form begins with: the newest while it is open, else the active one."""
     return control.active if control.state.is_final and control.active is not None else control
+
+
+def first_control(run: RunDetail) -> Control:
+    """What the form begins with. Where nothing can be pushed, thresholds that the what-if can show."""
+    control = reference(run.control).control
+    if card.takes_controls(run) or control.method.thresholds:
+        return control
+    return Control(method=SUGGESTED, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
+
+
+def _as_it_is(run: RunDetail) -> dict[str, Any]:
+    """What fills the form with the run's control."""
+    document = first_control(run).to_document()
+    return {"document": document, "base": {**known(run.control), "document": document}}
 
 
 async def read(client: AsyncClient, view: View) -> Values:
@@ -87,109 +100,61 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.newest(calls.alerts(run_id), card.ALERTS_SHOWN),
     )
     closed = card.why_closed(run, me)
+    instead = " Shown is what thresholds would have done to its last steps."
     return {
-        CLOSED: _closed(run, closed),
+        CLOSED: closed + instead if closed and card.has_form(run, closed) else closed,
         NEWEST: known(run.control),
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
         card.ALERTS: card.alert_rows(alerts),
     }
 
 
-def _closed(run: RunDetail, closed: str) -> Any:
-    """Why nothing can be pushed, and what is shown instead."""
-    return (
-        f"{closed} Shown is what thresholds would have done to its last steps."
-        if closed and card.has_form(run, closed)
-        else closed
-    )
-
-
-def first_control(run: RunDetail) -> Control:
-    """What the form begins with. Where nothing can be pushed, thresholds that the what-if can show."""
-    control = reference(run.control).control
-    if card.takes_controls(run) or control.method.thresholds:
-        return control
-    return Control(method=SUGGESTED, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
-
-
 async def layout(client: AsyncClient, view: View) -> Component:
     """The card with the run's control in its form, and the newest control beneath it."""
     run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
-    why = html.Div(id=CLOSED, className="dim closed")
-    control, closed, base = first_control(run), card.why_closed(run, me), _as_it_is(run)["base"]
-    form = (
-        [card.form(run, card.fields_of(control), base, only_what_if=bool(closed))] if card.has_form(run, closed) else []
-    )
+    closed, base = card.why_closed(run, me), _as_it_is(run)["base"]
+    form = []
+    if card.has_form(run, closed):
+        form = [card.form(run, card.fields_of(first_control(run)), base, only_what_if=bool(closed))]
     audit = html.A("All in Audit", href="?tab=audit", className="small", **{"data-tab": "audit"})
-    newest = plain_card(html.Div(id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control")
-    body = card.control_card(*form, why)
-    alerts = plain_card(html.Div(id=card.ALERTS), title="Alerts", name="latest")
-    return html.Div([dcc.Store(id=NEWEST), body, newest, alerts], className="control-column")
+    return html.Div(
+        [
+            dcc.Store(id=NEWEST),
+            card.control_card(*form, html.Div(id=CLOSED, className="dim closed")),
+            plain_card(html.Div(id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control"),
+            plain_card(html.Div(id=card.ALERTS), title="Alerts", name="latest"),
+        ],
+        className="control-column",
+    )
 
 
 PART = Part(name="control", read=read, layout=layout, properties={NEWEST: "data"}, is_slow=True)
 
 
-def fields_from(form: Mapping[str, Any]) -> Fields:
-    """The form's fields, from what callbacks receive for `FORM`."""
-    values = form["values"]
-    named = {one["parameter"]: value for one, value in zip(form["ids"], form["parameters"], strict=True)}
-    return Fields(
-        method=values["method"] or "none",
-        mu_low=values["mu_low"],
-        mu_high=values["mu_high"],
-        scope=values["scope"] or str(Scope.ALL),
-        hold=bool(values["hold"]),
-        hold_target=values["hold_target"],
-        parameters=named,
-    )
-
-
-def changed_names(wanted: Control, before: Control) -> list[str]:
-    """The parts of a control that differ, apart from its reason."""
-    new, old = (_parts(card.control_of(card.fields_of(one))) for one in (wanted, before))
-    return [name for name in {**old, **new} if new.get(name) != old.get(name)]
-
-
-def _parts(control: Control) -> dict[str, object]:
-    document = control.to_document()
-    named = {name: document[name] for name in ("method", "mu_low", "mu_high", "scope", "hold")}
-    return named | {f"parameters.{name}": value for name, value in control.parameters.items()}
-
-
-def conflict_words(theirs: ControlVersion, mine: Control, base: Control) -> str:
-    """`v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00`: what either changed of the version both began with."""
-    by = f" by {theirs.author}" if theirs.author else ""
-    return f"v{theirs.version}{by}: {describe(theirs.control, base)} · yours: {describe(mine, base)}"
-
-
 def register(app: Dash, api: Api) -> None:
     """Fill and judge the form, push it, and settle conflicts."""
-    _register_browser(app)
-    _register_fill(app)
-    _register_judge(app, api)
-    _register_push(app, api)
-
-
-def _register_browser(app: Dash) -> None:
     app.clientside_callback(
         ClientsideFunction("control", "draw"),
+        Output(card.FIELDS, "data"),
         Output(card.CLIPPED, "children"),
         Output(card.CLIPPED_SPREAD, "children"),
         Output(card.CHANGE, "children"),
         Output(card.ENTROPY, "children"),
         Input(card.PREVIEW, "data"),
-        *(Input(name, prop) for name, prop in _FIELDS.values()),
+        *(Input(component, prop) for component, prop in FIELDS.values()),
         Input(PARAMETERS, "value"),
         Input(card.BASE, "data"),
         Input(views.STORE, "data"),
         State(card.ASKED, "data"),
     )
+    _register_fill(app)
+    _register_judge(app, api)
+    _register_push(app, api)
 
 
 _FILLED = {
-    **{name: Output(component, prop) for name, (component, prop) in _FIELDS.items()},
-    "more": Output(card.MORE, "children"),
+    **{name: Output(component, prop) for name, (component, prop) in FIELDS.items()},
+    "parameters": Output(card.MORE, "children"),
     "more_words": Output(card.MORE_WORDS, "children"),
     "look": Output(card.FORM, "className"),
     "base": Output(card.BASE, "data"),
@@ -202,26 +167,18 @@ def _register_fill(app: Dash) -> None:
         output=_FILLED,
         inputs={
             "filled": Input(card.FILL, "data"),
-            "_method": Input(card.METHOD, "value"),
+            "chosen": Input(card.METHOD, "value"),
             "_take": Input(card.TAKE_THEIRS, "n_clicks"),
-            "theirs": State(NEWEST, "data"),
-            "base": State(card.BASE, "data"),
-            "form": FORM,
+            "kept": KEPT,
         },
         prevent_initial_call=True,
     )
     async def fill(
-        filled: dict[str, Any] | None,
-        _method: str,
-        _take: int | None,
-        theirs: dict[str, Any],
-        base: dict[str, Any] | None,
-        form: dict[str, Any],
+        filled: dict[str, Any] | None, chosen: str, _take: int | None, kept: dict[str, Any]
     ) -> dict[str, Any]:
-        reason: Any = no_update
+        base, theirs, reason = kept["base"], kept["newest"], no_update
         if ctx.triggered_id == card.METHOD:
-            before = fields_from(form)
-            fields = card.chosen(before.method, before)
+            fields = card.chosen(chosen, Fields(**kept["form"]))
         else:
             if ctx.triggered_id == card.TAKE_THEIRS:
                 filled = {"document": theirs["document"], "base": theirs}
@@ -231,11 +188,8 @@ def _register_fill(app: Dash) -> None:
             fields = card.fields_of(Control.from_document(filled["document"]))
             base, reason = filled.get("base") or base, filled.get("reason", "")
         method = method_named(fields.method)
-        return {
-            **{name: getattr(fields, name) for name in _FIELDS if name not in ("mu_low", "mu_high")},
-            "mu_low": "" if fields.mu_low is None else fields.mu_low,
-            "mu_high": "" if fields.mu_high is None else fields.mu_high,
-            "more": card.parameter_fields(fields),
+        return asdict(fields) | {
+            "parameters": card.parameter_fields(fields),
             "more_words": card.more_words(method),
             "look": card.form_class(method),
             "base": base,
@@ -258,67 +212,53 @@ def _register_judge(app: Dash, api: Api) -> None:
             "asked": Input(card.ASKED, "data"),
             "_news": Input(NEWS, "data"),
             "_newest": Input(NEWEST, "data"),
-            "stored": State(views.STORE, "data"),
-            "base": State(card.BASE, "data"),
-            "form": FORM,
+            "kept": KEPT,
         },
         prevent_initial_call=True,
     )
-    async def judge(
-        asked: str | None,
-        _news: Any,
-        _newest: Any,
-        stored: dict[str, Any],
-        base: dict[str, Any] | None,
-        form: dict[str, Any],
-    ) -> dict[str, Any]:
+    async def judge(asked: str | None, _news: Any, _newest: Any, kept: dict[str, Any]) -> dict[str, Any]:
         nothing = dict.fromkeys(_JUDGED, no_update)
         if not asked:  # the form was mounted a moment ago, and the browser will ask
             return nothing
-        view = View.of(stored)
-        fields = fields_from(form)
+        view, base, wanted = View.of(kept["view"]), kept["base"], _wanted(kept["form"])
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
-                if base is None or (base["version"] < run.control.version and not _touched(fields, base)):
+                if base is None or (base["version"] < run.control.version and _is_untouched(wanted, base)):
                     set_props(card.FILL, {"data": _as_it_is(run)})
                     return nothing
-                return nothing | await _judged(client, view, run, fields, base)
+                return nothing | await _judged(client, view, run, wanted, base)
         except ApiError as error:
             return nothing | {"note": str(error)}
 
 
-def _as_it_is(run: RunDetail) -> dict[str, Any]:
-    document = first_control(run).to_document()
-    return {"document": document, "base": {**known(run.control), "document": document}}
-
-
-def _touched(fields: Fields, base: Mapping[str, Any]) -> bool:
+def _wanted(form: Mapping[str, Any]) -> Control | ConfigurationError:
+    """The control that the form means, or why it means none."""
     try:
-        return bool(changed_names(card.control_of(fields), Control.from_document(base["document"])))
-    except ConfigurationError:
-        return True
+        return card.control_of(Fields(**form))
+    except ConfigurationError as error:
+        return error
+
+
+def _is_untouched(wanted: Control | ConfigurationError, base: Mapping[str, Any]) -> bool:
+    return isinstance(wanted, Control) and not changes(wanted, Control.from_document(base["document"]))
 
 
 async def _judged(
-    client: AsyncClient, view: View, run: RunDetail, fields: Fields, base: Mapping[str, Any]
+    client: AsyncClient, view: View, run: RunDetail, wanted: Control | ConfigurationError, base: Mapping[str, Any]
 ) -> dict[str, Any]:
     newer = _newer(run.control, base)
-    try:
-        wanted = card.control_of(fields)
-    except ConfigurationError as error:
-        status = newer or chip("Not complete", "watch")
+    if isinstance(wanted, ConfigurationError):
         unchanged = await client.ask(calls.preview(run.id, Control()))
         return {
-            "status": status,
-            "note": str(error),
+            "status": newer or chip("Not complete", "watch"),
+            "note": str(wanted),
             "blocked": True,
             "preview": {"entropy": _short(unchanged.entropy)},
         }
     # The pushed version may have been refused since: then what counts is the active one.
     before = Control.from_document(base["document"]) if newer else reference(run.control).control
-    changes = changed_names(wanted, before)
-    takes = card.takes_controls(run)
+    changed, takes = len(changes(wanted, before)), card.takes_controls(run)
     found, scale = await asyncio.gather(
         client.ask(calls.preview(run.id, wanted, curves=wanted.hold is None)), read_scale(client, run.id, view)
     )
@@ -328,40 +268,31 @@ async def _judged(
     if wanted.hold is None and wanted.method == Method.NONE:
         note = ""
     active = (run.control.active or run.control).control
-    is_new = takes and run.status == Status.RUNNING and bool(changed_names(wanted, active))
+    is_new = takes and run.status == Status.RUNNING and bool(changes(wanted, active))
     return {
-        "status": (newer or status_chip(run.control, len(changes))) if takes else "",
+        "status": (newer or status_chip(run.control, changed)) if takes else "",
         "note": note,
-        "blocked": not changes or not takes,
+        "blocked": not changed or not takes,
         "preview": shown_preview(found, wanted, view.scheme, scale, run.step if is_new else None),
     }
 
 
 def shown_preview(found: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None) -> dict[str, Any]:
-    """What the browser shows of an answer: numbers in words, the plot, and the lines of the next steps.
-
-    Args:
-        found: the server's answer.
-        wanted: the form's control.
-        scheme: of the page.
-        scale: of the charts' axis.
-        step: the newest, where the lines are shown.
-    """
-    ahead = None if found.forecast is None else found.forecast.entropy[-1]
+    """What the browser shows of the server's answer: numbers in words, the plot, and, from the newest step on, the lines of the
+    next ones; `step` is None where they are not shown."""
+    line = Forecast.of(found, wanted)
+    course, pace, label = line.course, line.pace, line.label
+    ahead = None if course is None else course.entropy[-1]
     spread = "" if found.clip_fraction_std is None else f" ± {percent(found.clip_fraction_std)}"
-    pace = None if found.pace is None else found.pace.value
     shown: dict[str, Any] = {
         "words": [percent(found.clip_fraction), spread, change(pace), number(ahead)],
         "entropy": _short(found.entropy),
     }
     if found.curves is not None and found.unchanged is not None:
         width = what_if.reach(wanted.mu_low, wanted.mu_high)
-        shown |= what_if.plotted(found.curves, found.unchanged.value, width)
         shown["figure"] = what_if.what_if_figure(found.curves, found.unchanged.value, scheme, width)
-    if step is not None and found.forecast is not None:
+    if step is not None and course is not None:
         ends = [scale.at(step), scale.at(step + NEXT_STEPS)]
-        label = f"with {short_label(wanted, None)}"
-        course = found.forecast
         shown["lines"] = {
             "chart-entropy": _line([scale.at(at) for at in course.step], course.entropy, label, number(ahead)),
             "chart-change": _line(ends, [pace, pace], label, change(pace)),
@@ -387,10 +318,10 @@ def _newer(control: RunControl, base: Mapping[str, Any]) -> Component | None:
     return chip(f"v{control.version}{by} is newer", "watch", symbol="alert")
 
 
-def status_chip(control: RunControl, changes: int) -> Component:
+def status_chip(control: RunControl, changed: int) -> Component:
     """What the head of the card shows of a form that no newer version overtook."""
-    if changes:
-        return chip(f"{changes} change{'' if changes == 1 else 's'}, not pushed", "iris")
+    if changed:
+        return chip(f"{changed} change{'' if changed == 1 else 's'}, not pushed", "iris")
     if not control.state.is_final:
         word = "pending" if control.state == ControlState.PENDING else "delivered"
         return chip(f"v{control.version} {word}", "watch", symbol="clock")
@@ -404,29 +335,16 @@ def status_chip(control: RunControl, changes: int) -> Component:
 def _register_push(app: Dash, api: Api) -> None:
     @app.callback(
         inputs={
-            "_asked": [
-                Input(card.PUSH, "n_clicks"),
-                Input(card.PUSH_MINE, "n_clicks"),
-                Input(card.REVERT, "data"),
-            ],
-            "base": State(card.BASE, "data"),
-            "newest": State(NEWEST, "data"),
+            "_asked": [Input(card.PUSH, "n_clicks"), Input(card.PUSH_MINE, "n_clicks"), Input(card.REVERT, "data")],
             "reason": State(card.REASON, "value"),
-            "stored": State(views.STORE, "data"),
-            "form": FORM,
+            "kept": KEPT,
         },
         running=[(Output(card.PUSH, "loading"), True, False)],
         prevent_initial_call=True,
     )
-    async def push(
-        _asked: list[Any],
-        base: dict[str, Any] | None,
-        newest: dict[str, Any],
-        reason: str | None,
-        stored: dict[str, Any],
-        form: dict[str, Any],
-    ) -> None:
-        run_id, asked = View.of(stored).run_id or "", ctx.triggered[0]["value"]
+    async def push(_asked: list[Any], reason: str | None, kept: dict[str, Any]) -> None:
+        run_id, asked = View.of(kept["view"]).run_id or "", ctx.triggered[0]["value"]
+        base, newest = kept["base"], kept["newest"]
         if base is None or not asked:
             return
         try:
@@ -434,7 +352,7 @@ def _register_push(app: Dash, api: Api) -> None:
                 if ctx.triggered_id == card.REVERT:
                     wanted, base = await _earlier(client, run_id, int(asked["version"])), newest
                 else:
-                    wanted = card.control_of(fields_from(form), reason or "")
+                    wanted = card.control_of(Fields(**kept["form"]), reason or "")
                 over = base if ctx.triggered_id == card.PUSH else newest
                 await _push(client, run_id, wanted, base, over)
         except (ApiError, ConfigurationError) as error:
@@ -463,6 +381,12 @@ async def _push(
         return
     _say(f"Pushed as v{pushed.version}: {name_of(pushed.control)}.", "outcome done")
     set_props(card.FILL, {"data": {"document": known(pushed)["document"], "base": known(pushed)}})
+
+
+def conflict_words(theirs: ControlVersion, mine: Control, base: Control) -> str:
+    """`v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00`: what either changed of the version both began with."""
+    by = f" by {theirs.author}" if theirs.author else ""
+    return f"v{theirs.version}{by}: {describe(theirs.control, base)} · yours: {describe(mine, base)}"
 
 
 def _say(words: str, look: str, *, conflict: str = "") -> None:

@@ -33,12 +33,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     shown = await charts.read_shown(
         client, view, run, DISTRIBUTIONS, points=CHART_POINTS, is_live=False, law=law, chosen=step, report=report
     )
-    figures, absent = charts.draw(DISTRIBUTIONS, shown)
-    if run.step is None:
-        absent = dict.fromkeys(absent, NO_STEP)
+    drawn = {panel.name: panel.figure(shown) for panel in DISTRIBUTIONS}
+    absent = {panel.title: NO_STEP if run.step is None else why
+              for panel in DISTRIBUTIONS if isinstance(why := drawn[panel.name], str)}  # fmt: skip
     return {
-        **figures,
-        **{f"place-{panel.name}": panel.title in absent for panel in DISTRIBUTIONS},
+        **{f"chart-{name}": figure for name, figure in drawn.items() if not isinstance(figure, str)},
+        **{f"place-{name}": isinstance(figure, str) for name, figure in drawn.items()},
         "law-words": law_words(law),
         "likely-cause": _likely_cause(report),
         "not-shown": _not_shown(absent),

@@ -15,13 +15,11 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import chart_card, icon, place_id, row, search, text
-from isentrope_dashboard.figures.chart import EMPTY
-from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
+from isentrope_dashboard.components.basics import icon, place_id, row, search, text
+from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts
-from isentrope_dashboard.theme import COLOURS
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import LatestMetric
 from isentrope_wire.control_answers import ControlVersion
@@ -126,28 +124,12 @@ def listed(entries: Sequence[str]) -> str:
 
 async def read(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
-    run, history, answer = await asyncio.gather(
-        client.ask(calls.run(run_id)),
-        client.newest(calls.control_history(run_id), 50),
-        client.ask(calls.latest(run_id)),
-    )
+    run, answer = await asyncio.gather(client.ask(calls.run(run_id)), client.ask(calls.latest(run_id)))
     latest = {item.name: item for item in answer.items}
     arranged = arrange(latest, view)
-    scale, first, last = await charts.read_range(client, run, view, history)
-    series = {}
-    if arranged.drawn:
-        asked = calls.series(run_id, arranged.drawn, from_step=first, to_step=last, points=CHART_POINTS)
-        series = (await client.ask(asked)).series
-    look = Look(
-        scheme=view.scheme,
-        scale=scale,
-        ends=view.zoom or ends_of(series, scale),
-        smooth=view.smooth,
-        log=view.query.get("log") == "on",
-        marks=[mark.step for mark in charts.marks(history, ())],
-    )
-    ink = COLOURS[view.scheme]["iris"]
-    figures = {name: metric_figure(name, [Line(name, series.get(name, EMPTY), ink)], look) for name in arranged.drawn}
+    panels = [metric_panel(name, CHART_HEIGHT, log=view.log) for name in arranged.drawn]
+    shown = await charts.read_shown(client, view, run, panels, points=CHART_POINTS, is_live=False)
+    figures = {panel.name: charts.figure(panel, shown) for panel in panels}
     places = [*(("glance", name) for name in arranged.glance),
               *((group.name, name) for group in arranged.groups if group.is_open for name in group.metrics[: group.charts])]  # fmt: skip
     return {
@@ -204,15 +186,11 @@ def _heading(group: Group, opened: Sequence[str]) -> html.H2:
 
 
 def _card(chart: str, name: str, words: str, newest: LatestMetric, pinned: Sequence[str]) -> html.Section:
-    known = METRICS.get(name)
-    unit = known.unit if known is not None else ""
-    heading = html.Span(words, title=known.meaning if known is not None else name)
-    beside = row(_newest(newest), _pin(name, pinned), name="beside")
-    return chart_card(
-        chart,
-        title=heading, unit=" · ".join(part for part in (name if words != name else "", unit) if part),
-        height=CHART_HEIGHT, says=f"{name} over steps",
-        name="metric", beside=beside,
+    known, panel = METRICS.get(name), metric_panel(name, CHART_HEIGHT)
+    return charts.panel_card(
+        panel, chart=chart, title=html.Span(words, title=known.meaning if known is not None else name),
+        unit=" · ".join(part for part in (name if words != name else "", panel.unit) if part),
+        name="metric", beside=row(_newest(newest), _pin(name, pinned), name="beside"),
     )  # fmt: skip
 
 
@@ -251,9 +229,4 @@ def tools(view: View, history: Sequence[ControlVersion]) -> Component:
     return row(find, charts.tools(view, history, log=True), name="tools")
 
 
-async def layout(_client: AsyncClient, _view: View) -> Component:
-    """The place of the charts: which there are changes with the run and the view."""
-    return html.Div(id="metrics", className="metrics")
-
-
-PART = Part(name="metrics", read=read, layout=layout)
+PART = Part(name="metrics", read=read, layout=html.Div(id="metrics", className="metrics"))

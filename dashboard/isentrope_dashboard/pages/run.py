@@ -20,13 +20,11 @@ from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import audit, charts, config, control, distributions, metrics, overview, steps, tokens
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
-from isentrope_wire.metrics import TIME_STEP_SECONDS
 
 TAB = "tab"
 """Id of the store with the name of the tab that is open."""
 TABS_BAR = "tabs"
 TAB_BODY = "tab-body"
-PACE_STEPS = 20
 OTHER_RUNS = 50
 
 Tools = Callable[[View, Sequence[ControlVersion]], Component]
@@ -56,11 +54,7 @@ TABS: Mapping[str, Tab] = {
 
 
 async def _read_state(client: AsyncClient, view: View) -> Values:
-    run_id = view.run_id or ""
-    run = await client.ask(calls.run(run_id))
-    first = max(0, (run.step or 0) - PACE_STEPS + 1)
-    paces = await charts.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first)
-    return {"run-state": header.run_state(run, paces)}
+    return {"run-state": header.run_state(await client.ask(calls.run(view.run_id or "")))}
 
 
 STATE = Part(name="run", read=_read_state, is_slow=True)
@@ -68,7 +62,12 @@ STATE = Part(name="run", read=_read_state, is_slow=True)
 
 def parts_of(view: View) -> Sequence[Part]:
     """What stays up to date on a run's page."""
-    return [STATE, *TABS.get(view.tab, TABS["overview"]).parts]
+    return [STATE, *TABS[opened(view)].parts]
+
+
+def opened(view: View) -> str:
+    """The name of the tab that is open."""
+    return view.tab if view.tab in TABS else "overview"
 
 
 async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
@@ -82,7 +81,7 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     )
     tabs = dmc.Tabs(
         [dmc.TabsList([dmc.TabsTab(tab.label, value=name) for name, tab in TABS.items()])],
-        value=view.tab if view.tab in TABS else "overview",
+        value=opened(view),
         id=TABS_BAR,
         className="tabs",
     )
@@ -97,18 +96,17 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
 
 
 async def tab_body(client: AsyncClient, view: View) -> Component:
-    tab = TABS.get(view.tab, TABS["overview"])
-    parts = await asyncio.gather(*(part.component(client, view) for part in tab.parts))
-    name = view.tab if view.tab in TABS else "overview"
+    name = opened(view)
+    parts = await asyncio.gather(*(part.component(client, view) for part in TABS[name].parts))
     # The id is the one that the tab's `aria-controls` names.
     return html.Div(list(parts), className=f"tab-page tab-{name}", id=f"{TABS_BAR}-panel-{name}", role="tabpanel")
 
 
 async def _tools(client: AsyncClient, view: View) -> Any:
-    tab = TABS.get(view.tab, TABS["overview"])
-    if tab.tools is None:
+    tools = TABS[opened(view)].tools
+    if tools is None:
         return []
-    return tab.tools(view, await client.newest(calls.control_history(view.run_id or ""), 20))
+    return tools(view, await client.newest(calls.control_history(view.run_id or ""), 20))
 
 
 def register(app: Dash, api: Api) -> None:

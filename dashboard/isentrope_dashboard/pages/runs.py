@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import dropwhile
 from typing import Any, Final
 
 import dash_ag_grid as dag
@@ -25,6 +25,7 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import (
     RIGHT,
+    age,
     chip,
     choice,
     dialog,
@@ -36,7 +37,7 @@ from isentrope_dashboard.components.basics import (
     sparkline,
     text,
 )
-from isentrope_dashboard.components.header import STATUS
+from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, threshold
 from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages import start
@@ -218,51 +219,33 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
 async def read_rows(
     client: AsyncClient, view: View, at: Cursor, size: int = BLOCK_ROWS
 ) -> tuple[list[dict[str, Any]], Cursor]:
-    """One block of rows, and where the next one begins; None after the last.
-
-    Args:
-        at: where this block begins.
-        size: rows of a block. Only the last one may have fewer.
-    """
+    """One block of `size` rows from `at` on, and where the next one begins; None after the last, which may be shorter."""
     wanted = filter_of(view)
     if wanted is None:
         return [], None
-    if view.query.get("order") == _BY_PROJECT:
-        return await _grouped(client, wanted, at, size)
+    by_project = view.query.get("order") == _BY_PROJECT
+    groups = [wanted]
+    if by_project:
+        counts = await client.ask(calls.run_counts(**wanted))
+        names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
+        groups = [{**wanted, "project": name} for name in names]
     order = "newest" if view.query.get("order") == "newest" else "attention"
-    rows, cursor = await _page(client, {**wanted, "order": order}, at[1] if at else None, size)
-    return rows, ["", cursor, True] if cursor else None
-
-
-async def _grouped(
-    client: AsyncClient, wanted: dict[str, Any], at: Cursor, size: int
-) -> tuple[list[dict[str, Any]], Cursor]:
-    counts = await client.ask(calls.run_counts(**wanted))
-    names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
-    name, cursor, is_headed = at or [names[0] if names else "", None, False]
+    name, cursor, is_headed = at or [groups[0]["project"] if groups else None, None, not by_project]
     rows: list[dict[str, Any]] = []
-    for place in range(names.index(name) if name in names else len(names), len(names)):
-        inside = {**wanted, "project": names[place]}
+    left = list(dropwhile(lambda group: group["project"] != name, groups))
+    for place, group in enumerate(left):
         if not is_headed:
-            rows.append(project_row(names[place], await client.ask(calls.run_counts(**inside))))
+            rows.append(project_row(group["project"], await client.ask(calls.run_counts(**group))))
         if len(rows) == size:
-            return rows, [names[place], cursor, True]
-        more, cursor = await _page(client, {**inside, "order": "attention"}, cursor, size - len(rows))
-        rows += more
+            return rows, [group["project"], None, True]
+        page = await client.ask(calls.runs(**group, order=order, cursor=cursor, limit=size - len(rows)))
+        rows += map(run_row, page.items)
+        cursor, is_headed = page.next_cursor, False
         if cursor is not None:
-            return rows, [names[place], cursor, True]
-        if len(rows) == size and place + 1 < len(names):
-            return rows, [names[place + 1], None, False]
-        is_headed = False
+            return rows, [group["project"], cursor, True]
+        if len(rows) == size and place + 1 < len(left):
+            return rows, [left[place + 1]["project"], None, False]
     return rows, None
-
-
-async def _page(
-    client: AsyncClient, wanted: dict[str, Any], cursor: str | None, size: int
-) -> tuple[list[dict[str, Any]], str | None]:
-    call = calls.runs(**wanted)
-    page = await client.ask(replace(call, query={**call.query, "cursor": cursor, "limit": size}))
-    return [run_row(run) for run in page.items], page.next_cursor
 
 
 def register(app: Dash, api: Api) -> None:
@@ -280,11 +263,8 @@ def register(app: Dash, api: Api) -> None:
         first, end = request["startRow"], request["endRow"]
         if first and cursors.get(str(first)) is None:
             return {"rowData": [], "rowCount": first}, no_update  # the list became shorter meanwhile
-        try:
-            async with api.open() as client:
-                found, following = await read_rows(client, View.of(stored), cursors.get(str(first)) if first else None)
-        except ApiError:
-            return no_update, no_update  # the browser asks itself and shows what is wrong
+        async with api.open() as client:
+            found, following = await read_rows(client, View.of(stored), cursors.get(str(first)) if first else None)
         answer = {"rowData": found, "rowCount": first + len(found) if following is None else None}
         return answer, {**cursors, str(end): following}
 
@@ -299,11 +279,8 @@ def register(app: Dash, api: Api) -> None:
     )
     async def show_counts(_news: int, stored: dict[str, Any]) -> Any:
         view = View.of(stored)
-        try:
-            async with api.open() as client:
-                return _options(await _counts(client, view), view)
-        except ApiError:
-            return [no_update] * 4
+        async with api.open() as client:
+            return _options(await _counts(client, view), view)
 
     browser = "isentrope_runs"
     app.clientside_callback(
@@ -368,16 +345,6 @@ def _register_changes(app: Dash, api: Api) -> None:
         return bool(refused), refused, changed + 1, [] if not refused else no_update
 
 
-_HEALTH = {
-    HealthLevel.ACT: ("Act", "act"),
-    HealthLevel.WATCH: ("Watch", "watch"),
-    HealthLevel.HEALTHY: ("Healthy", "ok"),
-    HealthLevel.HOLDING: ("Holding", "ok full"),
-    HealthLevel.NO_DATA: ("No data", "none"),
-}
-"""The word, and the kind of its sign: a disc, a half disc, a ring, a disc, a dotted ring."""
-
-
 def run_row(run: RunSummary) -> dict[str, Any]:
     """The row: what actions need, and the cell of each column."""
     digest = run.digest
@@ -398,7 +365,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "step": f"{count(run.step)}{planned}",
         "control": _control(digest.control if digest else None),
         "tags": [chip(tag) for tag in run.tags] or MISSING,
-        "reported": MISSING if run.last_report_at is None else _age(run.last_report_at),
+        "reported": MISSING if run.last_report_at is None else age(run.last_report_at),
     }
 
 
@@ -420,7 +387,8 @@ def health(run: RunSummary) -> tuple[str, str]:
         return "Ended", "none"
     if run.status == Status.SILENT:
         return "Silent", "watch"
-    return _HEALTH[run.digest.level if run.digest else HealthLevel.NO_DATA]
+    word, tone, _ = LEVELS[run.digest.level if run.digest else HealthLevel.NO_DATA]
+    return word, tone
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:
@@ -429,7 +397,7 @@ def _two_lines(first: Component | str, second: str) -> html.Div:
 
 def _status(run: RunSummary) -> tuple[Component, str]:
     """The word, and below it what explains it."""
-    word, tone, _ = STATUS.get(run.status, (str(run.status), "", ""))
+    word, tone, _ = STATUS[run.status]
     digest = run.digest
     reason = ""
     match run.status:
@@ -488,8 +456,3 @@ def _control(control: DigestControl | None) -> str:
         return f"{method(control.method)} µ {threshold(low)}"
     sides = [f"{name} {threshold(value)}" for name, value in (("µ₋", low), ("µ₊", high)) if value is not None]
     return " ".join([method(control.method), *sides])
-
-
-def _age(at: float) -> html.Span:
-    # The browser fills in how long ago this is, and counts on.
-    return html.Span("", **{"data-since": at, "data-before": ""})

@@ -82,12 +82,7 @@ async def start_page(client: AsyncClient, _view: View) -> tuple[Component, str]:
 
 
 def code(lines: str, *, shown: str | None = None) -> html.Div:
-    """Lines to copy.
-
-    Args:
-        lines: what is copied.
-        shown: what is shown in their place.
-    """
+    """Lines to copy; `shown` stands in their place."""
     copy = dmc.CopyButton(
         "Copy", value=lines, copiedChildren="Copied", copiedColor="teal", size="compact-xs", variant="default",
         className="copy",
@@ -137,11 +132,8 @@ def register(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def look(_ticks: int, opened: float) -> Any:
-        try:
-            async with api.open() as client:
-                newest = await client.newest(calls.runs(), 1)
-        except ApiError:
-            return no_update
+        async with api.open() as client:
+            newest = await client.newest(calls.runs(), 1)
         if not newest or newest[0].created_at < opened:
             return no_update
         run = newest[0]

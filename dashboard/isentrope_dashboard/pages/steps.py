@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from dash import html
-from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
@@ -152,8 +151,4 @@ def _words(report: StepReport | None) -> list[Any]:
     return words
 
 
-async def layout(_client: AsyncClient, _view: View) -> Component:
-    return html.Div(id="step-bar", className="row card step-bar")
-
-
-PART = Part(name="steps", read=read, layout=layout)
+PART = Part(name="steps", read=read, layout=html.Div(id="step-bar", className="row card step-bar"))
