@@ -9,10 +9,9 @@ import numpy as np
 from scipy import stats
 
 from isentrope_trainer.reproduce.drawing import Picture, look, panels, smoothed
+from isentrope_trainer.reproduce.dynamics.clipping import Models, Thresholds
 from isentrope_trainer.reproduce.dynamics.masked_signs import MaskedSigns
 from isentrope_trainer.reproduce.dynamics.methods import method_arms
-from isentrope_trainer.reproduce.dynamics.models import Models
-from isentrope_trainer.reproduce.dynamics.thresholds import Thresholds
 from isentrope_trainer.reproduce.evidence import LEVEL
 from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
