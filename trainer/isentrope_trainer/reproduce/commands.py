@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from isentrope_trainer.reproduce.executors import Executor
     from isentrope_trainer.reproduce.figure import Figure, Results
     from isentrope_trainer.reproduce.runs import Run, RunFolder
     from isentrope_trainer.reproduce.settings import Plan, RunSettings
@@ -115,7 +114,7 @@ def _make(
 
     from isentrope_trainer.reproduce.executors import LocalProcesses, RayCluster
 
-    executor: Executor = LocalProcesses(workers) if ray is None else RayCluster(ray, workers)
+    executor = LocalProcesses(workers) if ray is None else RayCluster(ray, workers)
     where = f"{executor.workers} at a time" + ("" if ray is None else f" on Ray ({ray})")
     kept = f", {len(runs)} more are kept from before" if runs else ""
     click.echo(f"{len(missing)} runs to make{kept}; {where}.", err=True)

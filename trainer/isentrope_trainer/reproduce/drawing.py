@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import matplotlib.figure
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from isentrope_trainer.reproduce.runs import Run, Series
 
@@ -92,6 +93,14 @@ def courses(
     for index, (label, runs) in enumerate(arms.items()):
         course(axes, runs, metric, label=label, index=index, smooth=smooth)
     axes.set(xlabel="step", ylabel=unit)
+
+
+def points(
+    axes: Axes, x: ArrayLike, y: ArrayLike, *, index: int, label: str = "", size: float = 3.5, alpha: float = 1.0
+) -> None:
+    """Points without a line, in the look of an arm."""
+    as_look = look(index)
+    axes.plot(x, y, as_look.marker, color=as_look.color, markersize=size, alpha=alpha, label=label)
 
 
 def against(

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from isentrope_trainer.reproduce.runs import make_run
 from isentrope_trainer.reproduce.settings import RunSettings
@@ -40,24 +40,14 @@ class Outcome:
     """Why there are no files."""
 
 
-class Executor(Protocol):
-    """Makes runs side by side."""
-
-    workers: int
-    """How many at a time."""
-
-    def make(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, None]:
-        """Make them all; each outcome as soon as it is there. Closing the iterator ends those that go on."""
-        ...
-
-
 class LocalProcesses:
-    """A pool of processes on this machine."""
+    """A pool of processes on this machine; `workers` runs at a time."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or len(os.sched_getaffinity(0))
 
     def make(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, None]:
+        """Make them all; each outcome as soon as it is there. Closing the iterator ends those that go on."""
         waiting = list(wanted)
         while waiting:
             unfinished = yield from self._make_in_one_pool(waiting)
@@ -96,7 +86,7 @@ class LocalProcesses:
 
 
 class RayCluster:
-    """Tasks of a Ray cluster, a core for each thread of a run."""
+    """The same as tasks of a Ray cluster, a core for each thread of a run."""
 
     def __init__(self, address: str, workers: int | None = None) -> None:
         """

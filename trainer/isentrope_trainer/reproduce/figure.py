@@ -93,8 +93,8 @@ def paired(left: Sequence[Run], right: Sequence[Run], value: Callable[[Run], flo
     Raises:
         RunsMissing: no seed was finished in both.
     """
-    pairs = by_seed((left, right), value)
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    of_left, of_right = zip(*by_seed((left, right), value), strict=True)
+    return [*of_left], [*of_right]
 
 
 def by_seed(arms: Iterable[Sequence[Run]], value: Callable[[Run], Value]) -> list[list[Value]]:

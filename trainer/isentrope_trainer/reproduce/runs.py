@@ -2,7 +2,7 @@
 
     runs/KEY/settings.json   what determines it
     runs/KEY/series.npz      every scalar of its reports, by step, but for those that measure time or delivery
-    runs/KEY/notes.json      labels and alerts, by step
+    runs/KEY/notes.json      alerts, by step
     runs/KEY/promise.json    of a control that is pushed on the way: what was promised
     runs/KEY/made.json       how long it took, where and by which version of torch
 
@@ -107,22 +107,23 @@ class Run:
         return series[~np.isnan(series)]
 
     @cached_property
-    def notes(self) -> list[dict[str, Any]]:
-        """Of every step its `labels` (name -> word) and `alerts` (kind, level)."""
-        loaded: list[dict[str, Any]] = json.loads((self.folder / "notes.json").read_text(encoding="utf-8"))
-        return loaded
+    def alerts(self) -> list[list[str]]:
+        """The kinds of each step's alerts."""
+        return [[kind for kind, _level in note["alerts"]] for note in self._document("notes")]
 
     @cached_property
     def promise(self) -> PredictedEffect | None:
         """What was promised of the control that was pushed; None where nothing could be."""
-        document = json.loads((self.folder / "promise.json").read_text(encoding="utf-8"))
+        document = self._document("promise")
         return None if document is None else read(PredictedEffect, document)
 
     @cached_property
     def made(self) -> dict[str, Any]:
-        """`seconds` and `cpu_seconds` that it took, `processor`, version of `torch`."""
-        loaded: dict[str, Any] = json.loads((self.folder / "made.json").read_text(encoding="utf-8"))
-        return loaded
+        """`cpu_seconds` that it took, `processor`, version of `torch`."""
+        return dict(self._document("made"))
+
+    def _document(self, name: str) -> Any:
+        return json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 class RunFolder:
@@ -173,15 +174,11 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     )
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
     made = {
-        "seconds": time.time() - started,
         "cpu_seconds": time.process_time() - cpu,
         "torch": torch.__version__,
         "processor": _processor(),
     }
-    notes = [
-        {"labels": dict(report.labels), "alerts": [[alert.kind, str(alert.level)] for alert in report.alerts]}
-        for report in reports
-    ]
+    notes = [{"alerts": [[alert.kind, str(alert.level)] for alert in report.alerts]} for report in reports]
     promised = {"promise.json": _json(document_of(_promise(reports, settings)))} if settings.pushed_after else {}
     return promised | {
         "settings.json": _json(settings.document()),

@@ -14,6 +14,7 @@ from isentrope_trainer.reproduce.drawing import (
     course,
     look,
     panels,
+    points,
     smoothed,
 )
 from isentrope_trainer.reproduce.evidence import at_least, at_most, correlated, higher, pearson
@@ -55,16 +56,10 @@ class _OfPlainRuns(Figure):
         return self.finished(results)["GRPO"]
 
 
-def share_done(run: Run, metric: str) -> Series:
-    """By step, the share of the run's whole change of a metric that is done, from its smoothed course."""
-    course = smoothed(run.series(metric), SHARE_SMOOTHED)
-    return np.asarray((course - course[0]) / (course[-1] - course[0]))
-
-
 def share_at(run: Run, metric: str, place: float) -> float:
-    """The same at a share of the run's steps."""
-    done = share_done(run, metric)
-    return float(done[round(place * (len(done) - 1))])
+    """The share of the run's whole change of a metric that is done at a share of its steps, by its smoothed course."""
+    values = smoothed(run.series(metric), SHARE_SMOOTHED)
+    return float((values[round(place * (len(values) - 1))] - values[0]) / (values[-1] - values[0]))
 
 
 class Consumption(_OfPlainRuns):
@@ -248,28 +243,22 @@ def _softmax(logits: Series) -> Series:
     return np.asarray(weights / weights.sum())
 
 
-def covariances(p: Series, advantages: Series) -> dict[str, float]:
-    """Under p: Cov(log p, p A) with A centred, which is Theorem 1's, and Cov(log p, A), which is Theorem 2's."""
-    centred = advantages - p @ advantages
-    logs = np.log(p)
-    return {
-        name: float(p @ (logs * change) - (p @ logs) * (p @ change))
-        for name, change in (("policy gradient", p * centred), ("natural gradient", centred))
-    }
-
-
 def table_of_updates(seed: int) -> dict[str, Series]:
-    """Single updates of random policies: by gradient, an array [policies, 2] of -step * covariance and the true change."""
+    """Single updates of random policies: by gradient, an array [policies, 2] of -step * covariance and the true change.
+
+    With A centred the change of the logits is p A of a policy gradient, and A of a natural one. The covariance under p of
+    log p with that change is Theorem 1's, and Theorem 2's.
+    """
     random = np.random.default_rng(seed)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in GRADIENTS}
     for _ in range(POLICIES):
         logits = random.normal(scale=random.uniform(0.5, 4), size=ACTIONS)
         advantages = random.normal(size=ACTIONS)
         p = _softmax(logits)
-        centred = advantages - p @ advantages
-        expected = covariances(p, advantages)
+        centred, logs = advantages - p @ advantages, np.log(p)
         for name, change in (("policy gradient", p * centred), ("natural gradient", centred)):
-            found[name].append((-STEP * expected[name], entropy(logits + STEP * change) - entropy(logits)))
+            covariance = float(p @ (logs * change) - (p @ logs) * (p @ change))
+            found[name].append((-STEP * covariance, entropy(logits + STEP * change) - entropy(logits)))
     return {name: np.array(rows) for name, rows in found.items()}
 
 
@@ -290,9 +279,7 @@ class Theorems(_OfPlainRuns):
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 3)
         for panel, (name, rows), theorem in zip(axes, table_of_updates(0).items(), GRADIENTS.values(), strict=False):
-            panel.plot(
-                rows[:, 0] * 1e6, rows[:, 1] * 1e6, look(1).marker, color=look(1).color, markersize=2.5, alpha=0.7
-            )
+            points(panel, rows[:, 0] * 1e6, rows[:, 1] * 1e6, index=1, size=2.5, alpha=0.7)
             ends = np.array([rows[:, 0].min(), rows[:, 0].max()]) * 1e6
             panel.plot(ends, ends, color="#777777", linewidth=0.8)
             panel.set_title(f"{theorem}: {name}")
@@ -300,8 +287,7 @@ class Theorems(_OfPlainRuns):
             panel.set_ylabel("true, 1e-6 nats")
         runs = self.plain(results)
         for index, metric in enumerate((COVARIANCE_ADVANTAGE_DISCRIMINATOR, COVARIANCE_ADVANTAGE_LOGPROB)):
-            values = [correlation(run, metric) for run in runs]
-            axes[2].plot([index] * len(values), values, look(index + 1).marker, color=look(index + 1).color)
+            points(axes[2], [index] * len(runs), [correlation(run, metric) for run in runs], index=index + 1, size=6)
         axes[2].set_xticks([0, 1], ["Thm 1", "Thm 2"])
         axes[2].set_xlim(-0.5, 1.5)
         axes[2].set_ylim(-1, 1)
