@@ -16,8 +16,6 @@ from tests.faults.stage import wait_for
 from tests.system.running_server import RunningServer
 
 ROOT = Path(__file__).parents[2]
-HOLD = {"target_entropy": 3.0, "max_change_per_step": 0.05}
-ACTING = {"approaching", "slewing", "holding", "limit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +51,6 @@ class Loop:
 
         item: dict[str, Any] = wait_for(look, 60, f"version {version} is applied")
         return item
-
-    def report_after(self, version: int, steps: int) -> dict[str, Any]:
-        """The report of the step that comes `steps` after the one at which this version became active."""
-        step = self.applied(version)["applied_step"] + steps
-        wait_for(lambda: self.step >= step, 60, f"step {step} is known")
-        report: dict[str, Any] = self.get(f"/steps/{step}").json()
-        assert report["control_version"] == version
-        return report
 
 
 @pytest.fixture

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import psutil  # type: ignore[import-untyped]
+
+from tests.system.running_server import free_port
 
 ISENTROPE = (sys.executable, "-m", "isentrope")
 
 
-def free_ports() -> tuple[int, int]:
-    with closing(socket.socket()) as first, closing(socket.socket()) as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
 @contextmanager
 def running_demo(
-    *arguments: str, longest_seconds: float = 120
+    *arguments: str, headless: bool = True, longest_seconds: float = 120
 ) -> Iterator[tuple[subprocess.Popen[str], str, str, str]]:
     """A demo in a process of its own: the process, the server's address, the login address, the run's id.
 
     Args:
+        headless: False leaves its pages up when the run is over, and what it says then can be read.
         longest_seconds: after them it is killed.
     """
-    http_port, grpc_port = free_ports()
+    http_port, grpc_port = free_port(), free_port()
     ports = ("--http-port", str(http_port), "--grpc-port", str(grpc_port))
     process = subprocess.Popen(
-        [*ISENTROPE, "demo", "--headless", *ports, *arguments],
+        [*ISENTROPE, "demo", *(["--headless"] if headless else []), *ports, *arguments],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if headless else subprocess.PIPE,
         text=True,
     )
     watchdog = threading.Timer(longest_seconds, _kill_with_descendants, (process.pid,))

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,7 +21,9 @@ from isentrope_trainer.loop import StepResult
 from isentrope_trainer.settings import SIZES, EvaluationConfig, LossConfig, PromptFilterConfig, TrainingConfig
 from isentrope_trainer.training_state import Checkpoints
 from isentrope_wire import environment
-from tests.trainer.running_demo import ISENTROPE, free_ports, running_demo
+from tests.faults.stage import wait_for
+from tests.system.running_server import free_port
+from tests.trainer.running_demo import ISENTROPE, running_demo
 
 SMALL = ("--prompts", "2", "--group-size", "4")
 
@@ -70,6 +71,7 @@ def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments:
         (("--set", "loss.clip_lo=1"), "no setting loss.clip_lo.*loss.clip_low,"),
         (("--set", "loss.clip_low=narrow"), "loss.clip_low: .*'narrow'"),
         (("--set", "loss.clip_low=-1"), r"clip_low .*-1\.0\.$"),
+        (("--set", "evaluation.k=99"), r"evaluation\.k .*\b16, got 99\.$"),
         (("--set", "adaptive_entropy.change_per_step=1"), "adaptive_entropy.target_entropy: .*required"),
         (("--resume", "{folder}"), "no checkpoint .*{folder}"),
         (("--resume", "{folder}", "--lr", "1"), "--lr"),
@@ -162,7 +164,7 @@ def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = isentrope_command("demo", "--headless", "--http-port", str(port), "--grpc-port", str(free_ports()[0]))
+        result = isentrope_command("demo", "--headless", "--http-port", str(port), "--grpc-port", str(free_port()))
     assert result.returncode == 2
     assert str(port) in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -172,8 +174,7 @@ def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
 def test_training_goes_on_without_a_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else the shipper would look for the server long after the test.
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.5")
-    http_port, grpc_port = free_ports()
-    arguments = ("--http-port", str(http_port), "--grpc-port", str(grpc_port), "--steps", "2", *SMALL)
+    arguments = ("--http-port", str(free_port()), "--grpc-port", str(free_port()), "--steps", "2", *SMALL)
     result = isentrope_command("train", *arguments)
     assert result.returncode == 0, result.stderr
     run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
@@ -181,18 +182,6 @@ def test_training_goes_on_without_a_server(home: Path, monkeypatch: pytest.Monke
     assert (home / "spool" / run_id[1]).is_dir()
     assert "records are not delivered yet" in result.stderr
     assert "`isentrope sync " in result.stderr
-
-
-def status_when_known(url: str, run_id: str) -> str:
-    """The run's status as soon as the server has heard of it."""
-    deadline = time.monotonic() + 30
-    with isentrope.Client(url) as client:
-        while time.monotonic() < deadline:
-            for run in client.runs():
-                if run.id == run_id:
-                    return str(run.status)
-            time.sleep(0.1)
-    raise AssertionError(f"the server at {url} has not heard of {run_id}")
 
 
 def nothing_listens(url: str) -> bool:
@@ -211,16 +200,14 @@ def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(home: Pat
         assert process.wait(100) == 0
         assert nothing_listens(url)
     # Delivered reports are deleted from the spool.
-    deadline = time.monotonic() + 20
-    while (left := list((home / "spool").rglob("*.seg"))) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == [], run_id
+    wait_for(lambda: not list((home / "spool").rglob("*.seg")), 20, f"{run_id} is delivered")
 
 
 @pytest.mark.slow
 def test_sigterm_stops_the_demo_and_its_server(home: Path) -> None:
     with running_demo("--steps", "100000", *SMALL) as (process, url, _, run_id):
-        assert status_when_known(url, run_id) == "running"
+        with isentrope.Client(url) as client:
+            wait_for(lambda: any(run.id == run_id and run.status == "running" for run in client.runs()), 30, "it runs")
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(60) == 130
         assert nothing_listens(url)

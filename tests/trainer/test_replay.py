@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +16,8 @@ from isentrope.cli.frame import main
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
 from isentrope_wire.control_answers import State
 from isentrope_wire.errors import install_command
-from tests.trainer.running_demo import ISENTROPE, free_ports
+from tests.faults.stage import wait_for
+from tests.trainer.running_demo import running_demo
 
 NO_TRAINER = "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name] = None\n"
 
@@ -40,41 +37,19 @@ def without_trainer(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
 
 
-@contextmanager
-def running_replay(speed: float) -> Iterator[tuple[subprocess.Popen[str], isentrope.Client, str]]:
-    """A demo whose pages stay up: its process, a client of its server, the run's id."""
-    http_port, grpc_port = free_ports()
-    ports = ("--http-port", str(http_port), "--grpc-port", str(grpc_port))
-    process = subprocess.Popen(
-        [*ISENTROPE, "demo", "--replay", "--speed", str(speed), *ports],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(f"http://127.0.0.1:{http_port}/?token=")
-        run_id = process.stdout.readline().strip().removeprefix("run: ")
-        with isentrope.Client(f"http://127.0.0.1:{http_port}") as client:
-            yield process, client, run_id
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-
-
 def wait_for_status(client: isentrope.Client, run_id: str, status: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if any(run.id == run_id and run.status == status for run in client.runs()):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{run_id} is not {status} within a minute")
+    wait_for(
+        lambda: any(run.id == run_id and run.status == status for run in client.runs()), 60, f"{run_id} is {status}"
+    )
 
 
 def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recording: Recording) -> None:
     (cure,) = recording.pushed
-    with running_replay(speed=40) as (process, client, run_id):
+    with (
+        running_demo("--replay", "--speed", "40", headless=False) as (process, url, login, run_id),
+        isentrope.Client(url) as client,
+    ):
+        assert login.startswith(f"{url}/?token=")
         wait_for_status(client, run_id, "running")
         pushed = client.set_control(run_id, method="clip_b", mu_low=2.0, reason="mine", wait=True)
         assert (pushed.state, pushed.code) == ("REJECTED", "recording")

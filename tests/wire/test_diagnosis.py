@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,8 @@ from isentrope_wire.control_answers import Compared, ControlVersion, Outcome, St
 from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
+
+Value = TypeVar("Value")
 
 
 def run(course: Callable[[int], float], steps: int, **known: Any) -> Measured:
@@ -60,6 +62,11 @@ def last(change: float = -4.0, gain: float | None = 0.15, **known: Any) -> LastS
     return LastSteps(sums=[sums(change), sums(change)], gain=gain, **known)
 
 
+def some(value: Value | None) -> Value:
+    assert value is not None
+    return value
+
+
 def found(measured: Measured) -> tuple[HealthLevel, str]:
     answer = diagnose(measured)
     return answer.level, answer.message
@@ -75,8 +82,7 @@ def test_a_collapse_in_numbers() -> None:
     assert answer.pace is not None
     assert answer.pace.value == pytest.approx(-0.025 * entropy, rel=0.01)
     assert answer.pace.low <= answer.pace.value <= answer.pace.high < 0
-    forecast = answer.forecast
-    assert forecast is not None
+    forecast = some(answer.forecast)
     assert forecast.step == [*range(42, 92)]
     assert forecast.entropy[0] == pytest.approx(entropy + answer.pace.value, rel=0.02)
     assert all(
@@ -167,13 +173,11 @@ def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
 
 def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
     parts = {"change/negative_low": -0.6, "change/positive_high": -0.3, "change/positive_low": 0.5}
-    falling = diagnose(run(collapse, 41, parts=[parts, parts])).cause
-    assert falling is not None
+    falling = some(diagnose(run(collapse, 41, parts=[parts, parts])).cause)
     assert (falling.quadrant, falling.mechanism, falling.share) == ("change/negative_low", None, pytest.approx(2 / 3))  # type: ignore[comparison-overlap]
     assert falling.message == "Tokens with A < 0, S_c < 0 make 67 % of the pull."
     by_bonus = parts | {"change/by_policy_loss": -0.1, "change/by_kl_penalty": -0.3}
-    named = diagnose(run(collapse, 41, parts=[by_bonus])).cause
-    assert named is not None
+    named = some(diagnose(run(collapse, 41, parts=[by_bonus])).cause)
     assert "kl penalty" in named.message
     assert diagnose(run(lambda step: 0.6, 41, parts=[parts])).cause is None
 
@@ -184,8 +188,7 @@ def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
 def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_not_fall() -> None:
     measured = run(collapse, 41, last=last())
     answer = diagnose(measured)
-    suggestion = answer.suggestion
-    assert suggestion is not None
+    suggestion = some(answer.suggestion)
     assert suggestion.pace is not None
     control = Control.from_document(suggestion.control)
     assert (control.method, control.mu_low, control.mu_high, control.scope) == ("clip_v", 1.0, 1.0, "decreasing")
@@ -213,16 +216,14 @@ def test_the_same_situation_gives_the_same_threshold() -> None:
     for seed in range(10):
         draw = random.Random(seed)
         measured = run(lambda step: collapse(step) * math.exp(draw.gauss(0, 0.05)), 41, last=last())  # noqa: B023
-        suggestion = diagnose(measured).suggestion
-        assert suggestion is not None
+        suggestion = some(diagnose(measured).suggestion)
         thresholds.add(suggestion.control["mu_low"])
     assert len(thresholds) == 1
     assert thresholds <= set(SUGGESTED_THRESHOLDS)
 
 
 def test_before_the_gain_is_known_the_sign_decides_and_no_pace_is_named() -> None:
-    suggestion = diagnose(run(collapse, 41, last=last(gain=None))).suggestion
-    assert suggestion is not None
+    suggestion = some(diagnose(run(collapse, 41, last=last(gain=None))).suggestion)
     assert (suggestion.pace, suggestion.control["mu_low"]) == (None, 1.0)
     assert suggestion.message == "Clip_V µ 1.0 would stop it: clips 15.0 %."
 
@@ -240,8 +241,7 @@ def test_an_effect_is_counted_from_the_active_control() -> None:
 @pytest.mark.parametrize("lost", [0.3, 0.6, 0.99])
 def test_from_a_quarter_lost_there_is_something_to_do(lost: float) -> None:
     level = run(lambda step: 0.6 if step < 30 else 0.6 * (1 - lost), 160)
-    suggestion = diagnose(level).suggestion
-    assert suggestion is not None
+    suggestion = some(diagnose(level).suggestion)
     assert suggestion.control["hold"]["target_entropy"] == pytest.approx(0.6 * (1 - lost), rel=0.05)
     assert (suggestion.stops, suggestion.pace, suggestion.clip_fraction) == (True, None, None)
     Control.from_document(suggestion.control)
@@ -283,8 +283,7 @@ def test_a_control_that_was_too_weak_is_followed_by_a_stronger_one() -> None:
     weak = run(
         collapse, 41, last=last(intervention=0.016), active=active, newest=active, verdict=verdict_of(Outcome.SLOWED)
     )
-    suggestion = diagnose(weak).suggestion
-    assert suggestion is not None
+    suggestion = some(diagnose(weak).suggestion)
     assert suggestion.control["mu_low"] < 3.0
 
 
@@ -336,8 +335,7 @@ def test_a_method_without_thresholds_has_no_preview_and_says_so() -> None:
 def test_a_hold_is_previewed_by_the_decision_that_the_probe_would_make() -> None:
     scalars = {"entropy/prediction_r2": 0.8, "entropy/prediction_sign_agreement": 0.9}
     measured = run(collapse, 41, last=last(scalars=scalars))
-    entropy = diagnose(measured).entropy
-    assert entropy is not None
+    entropy = some(diagnose(measured).entropy)
     answer = preview(measured, Control(hold={"target_entropy": round(1.2 * entropy, 3)}))
     assert answer.clip_fraction is not None
     assert answer.clip_fraction > 0

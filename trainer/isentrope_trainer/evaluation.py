@@ -21,7 +21,6 @@ from torch import Tensor
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.settings import EvaluationConfig
 from isentrope_trainer.tasks.base import SOLVED, Problem, Task
-from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import EVAL_AVG_AT_K, EVAL_PASS_AT_K
 
 PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
@@ -55,7 +54,7 @@ def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, 
     right = judge(task, problems, policy.texts(rollouts)) >= SOLVED
     shares = pass_rate_shares(right)
     return {
-        EVAL_AVG_AT_K: avg_at_k(right),
+        EVAL_AVG_AT_K: right.double().mean().item(),
         EVAL_PASS_AT_K: pass_at_k(right, config.k),
         **{f"eval/pass_rate/{name}": share for name, share in shares.items()},
     }
@@ -68,28 +67,14 @@ def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) 
     return torch.tensor(rewards).reshape(len(problems), group_size)
 
 
-def avg_at_k(right: Tensor) -> float:
-    """Mean share of right answers.
-
-    Args:
-        right: bool [problems, samples].
-    """
-    return right.double().mean().item()
-
-
 def pass_at_k(right: Tensor, k: int) -> float:
     """Probability that at least one of `k` samples is right, averaged over the problems.
 
     Args:
         right: bool [problems, samples].
         k: at most as many as there are samples.
-
-    Raises:
-        ConfigurationError: there are fewer samples than k, or k is below 1.
     """
     samples = right.shape[1]
-    if not 1 <= k <= samples:
-        raise ConfigurationError(f"Pass@K needs a k between 1 and the {samples} samples of a problem, got {k}.")
     chances = [1.0 - math.comb(samples - passed, k) / math.comb(samples, k) for passed in range(samples + 1)]
     return torch.tensor(chances, dtype=torch.float64)[right.sum(dim=1)].mean().item()
 

@@ -27,14 +27,21 @@ def option(default: Any, help_text: str, *, flag: str = "", choices: Collection[
     return field(default=default, metadata={"help": help_text + shown, "flag": flag, "choices": tuple(choices)})
 
 
-def _above_zero(name: str, value: float) -> None:
-    if not math.isfinite(value) or value <= 0:
-        raise ConfigurationError(f"{name} must be finite and above 0, got {value}.")
+def _above_zero(settings: Any, within: str, *names: str) -> None:
+    for name in names:
+        if (value := getattr(settings, name)) is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigurationError(f"{within}{name} must be finite and above 0, got {value}.")
 
 
-def _whole_number(name: str, value: int, *, lowest: int) -> None:
-    if value < lowest:
-        raise ConfigurationError(f"{name} must be a whole number of at least {lowest}, got {value}.")
+def _whole_numbers(settings: Any, within: str, *names: str, lowest: int) -> None:
+    for name in names:
+        if (value := getattr(settings, name)) is not None and value < lowest:
+            raise ConfigurationError(f"{within}{name} must be a whole number of at least {lowest}, got {value}.")
+
+
+def _one_of(settings: Any, within: str, name: str, choices: Collection[str]) -> None:
+    if (value := getattr(settings, name)) not in choices:
+        raise ConfigurationError(f"{within}{name} must be one of {', '.join(choices)}, got {value!r}.")
 
 
 Aggregation = Literal["token", "sequence", "constant"]
@@ -56,14 +63,9 @@ class LossConfig:
     """Of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("aggregation", get_args(Aggregation)), ("kl_estimator", get_args(KLEstimator))):
-            if getattr(self, name) not in choices:
-                raise ConfigurationError(
-                    f"loss.{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}."
-                )
-        for name in ("clip_low", "clip_high"):
-            if (value := getattr(self, name)) is not None:
-                _above_zero(f"loss.{name}", value)
+        _one_of(self, "loss.", "aggregation", get_args(Aggregation))
+        _one_of(self, "loss.", "kl_estimator", get_args(KLEstimator))
+        _above_zero(self, "loss.", "clip_low", "clip_high")
         for name in ("kl_coefficient", "entropy_coefficient"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
@@ -105,7 +107,7 @@ class ValueConfig:
     gae_lambda: float = 0.95
 
     def __post_init__(self) -> None:
-        _above_zero("value.coefficient", self.coefficient)
+        _above_zero(self, "value.", "coefficient")
         for name in ("discount", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigurationError(f"value.{name} must lie between 0 and 1, got {getattr(self, name)}.")
@@ -121,8 +123,7 @@ class ProcessRewardConfig:
     30 steps."""
 
     def __post_init__(self) -> None:
-        _above_zero("process_reward.beta", self.beta)
-        _above_zero("process_reward.learning_rate", self.learning_rate)
+        _above_zero(self, "process_reward.", "beta", "learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,8 +138,7 @@ class AdaptiveEntropyConfig:
     largest_coefficient: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("target_entropy", "change_per_step"):
-            _above_zero(f"adaptive_entropy.{name}", getattr(self, name))
+        _above_zero(self, "adaptive_entropy.", "target_entropy", "change_per_step")
         if not self.smallest_coefficient <= self.initial_coefficient <= self.largest_coefficient:
             raise ConfigurationError(
                 f"adaptive_entropy.initial_coefficient must lie between {self.smallest_coefficient:g} and "
@@ -186,10 +186,8 @@ class TaskConfig:
     """None: the longest answer in the task's own words, `QUESTION_TOKENS` for a question."""
 
     def __post_init__(self) -> None:
-        if self.name not in TASKS:
-            raise ConfigurationError(f"task.name must be one of {', '.join(TASKS)}, got {self.name!r}.")
-        if self.max_tokens is not None:
-            _whole_number("task.max_tokens", self.max_tokens, lowest=1)
+        _one_of(self, "task.", "name", TASKS)
+        _whole_numbers(self, "task.", "max_tokens", lowest=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,8 +199,7 @@ class LocalModelConfig:
     dtype: Literal["float32", "bfloat16"] = option("float32", "With --model: of its weights.")
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ConfigurationError(f"model.dtype must be float32 or bfloat16, got {self.dtype!r}.")
+        _one_of(self, "model.", "dtype", ("float32", "bfloat16"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,7 +218,7 @@ class PromptFilterConfig:
             raise ConfigurationError(
                 f"prompt_filter needs 0 <= lowest <= highest <= 1, got {self.lowest:g} and {self.highest:g}."
             )
-        _whole_number("prompt_filter.most_draws", self.most_draws, lowest=1)
+        _whole_numbers(self, "prompt_filter.", "most_draws", lowest=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,11 +238,10 @@ class EvaluationConfig:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("every", "problems", "samples", "k"):
-            _whole_number(f"evaluation.{name}", getattr(self, name), lowest=1)
+        _whole_numbers(self, "evaluation.", "every", "problems", "samples", "k", lowest=1)
         if self.k > self.samples:
             raise ConfigurationError(f"evaluation.k must be at most evaluation.samples, {self.samples}, got {self.k}.")
-        _above_zero("evaluation.temperature", self.temperature)
+        _above_zero(self, "evaluation.", "temperature")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,15 +291,11 @@ class TrainingConfig:
     """An entropy bonus whose coefficient follows the entropy, to compare a held entropy with. It replaces the loss's."""
 
     def __post_init__(self) -> None:
-        for name, lowest in (("steps", 1), ("seed", 0), ("prompts", 1), ("group_size", 2)):
-            _whole_number(name, getattr(self, name), lowest=lowest)
-        for name in ("learning_rate", "max_gradient_norm", "temperature"):
-            _above_zero(name, getattr(self, name))
-        if self.algorithm not in ALGORITHMS:
-            raise ConfigurationError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}.")
-        _whole_number("updates_per_batch", self.updates_per_batch, lowest=1)
-        for name in ("sampler_lag", "unseen"):
-            _whole_number(name, getattr(self, name), lowest=0)
+        _whole_numbers(self, "", "steps", "prompts", "updates_per_batch", lowest=1)
+        _whole_numbers(self, "", "seed", "sampler_lag", "unseen", lowest=0)
+        _whole_numbers(self, "", "group_size", lowest=2)
+        _above_zero(self, "", "learning_rate", "max_gradient_norm", "temperature")
+        _one_of(self, "", "algorithm", ALGORITHMS)
         for name in ("prompts", "steps"):
             if (value := getattr(self, name)) % self.updates_per_batch:
                 raise ConfigurationError(

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from isentrope_trainer.reproduce import drawing, evidence
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Outcome, Results, Verdict, all_figures
-from isentrope_trainer.reproduce.report import Circumstances, judge, reproduction
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, all_figures
+from isentrope_trainer.reproduce.report import Judged, Outcome, judge, reproduction
 from isentrope_trainer.reproduce.runs import Run, RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import TASKS
@@ -37,24 +37,19 @@ class OneArm(Figure):
         return [evidence.at_least("above 0", [run.end("entropy/mean") for run in results.runs(self._arm)], 0.0)]
 
 
-def about(plan: Plan) -> Circumstances:
-    return Circumstances(plan=plan, runs=2, core_seconds=7200, machine="2 cores", failures={"a run": "out of memory"})
-
-
 def test_a_figure_has_picture_table_and_verdict(tiny_run: TinyRun, tmp_path: Path) -> None:
     figure, plan, folder = OneArm(tiny_run(0)), Plan(seeds=(0, 1)), RunFolder(tmp_path / "runs")
-    for settings in figure.runs(plan):
-        folder.keep(make_run(settings))
-    runs = {one.key: run for one in figure.runs(plan) if (run := folder.find(one)) is not None}
-    judged = judge(figure, Results(plan, runs, {}), tmp_path)
-    assert judged.verdict.outcome is Outcome.HOLDS
+    runs = {settings.key: folder.keep(settings, make_run(settings)) for settings in figure.runs(plan)}
+    results = Results(plan, runs, {"0123": "a run (0123): out of memory"})
+    judged = judge(figure, results, tmp_path)
+    assert judged.outcome is Outcome.HOLDS
     table = (tmp_path / "reproduction" / "beyond-99.csv").read_text().splitlines()
     assert table[0] == "seed,entropy"
     assert len(table) == 3
     first = {suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes() for suffix in ("png", "svg")}
-    judge(figure, Results(plan, runs, {}), tmp_path)
+    judge(figure, results, tmp_path)
     assert first == {suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes() for suffix in first}
-    text = reproduction([judged], about(plan))
+    text = reproduction([judged], results)
     assert "**holds**" in text
     assert r"above 0 \| always" in text
     assert "out of memory" in text
@@ -63,8 +58,8 @@ def test_a_figure_has_picture_table_and_verdict(tiny_run: TinyRun, tmp_path: Pat
 def test_a_figure_without_runs_is_not_measured(tiny_run: TinyRun, tmp_path: Path) -> None:
     arm = tiny_run(0)
     judged = judge(OneArm(arm), Results(Plan(seeds=(0,)), {}, {arm.key: "out of memory"}), tmp_path)
-    assert judged.verdict.outcome is Outcome.NOT_MEASURED
-    assert "out of memory" in judged.verdict.reason
+    assert judged.outcome is Outcome.NOT_MEASURED
+    assert judged.reason == "out of memory"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +68,9 @@ def test_a_figure_without_runs_is_not_measured(tiny_run: TinyRun, tmp_path: Path
 )
 def test_a_verdict_counts_its_checks(holding: tuple[bool, ...], outcome: Outcome) -> None:
     checks = [Check(statement="", holds=holds, number="", test="", reason="noise") for holds in holding]
-    verdict = Verdict.of(checks)
-    assert verdict.outcome is outcome
-    assert verdict.reason == ("" if outcome is Outcome.HOLDS else "noise")
+    judged = Judged(OneArm(Plan(seeds=(0,)).run()), checks)
+    assert judged.outcome is outcome
+    assert judged.reason == ("" if outcome is Outcome.HOLDS else "noise")
 
 
 def test_higher_is_paired_over_seeds() -> None:

@@ -41,19 +41,11 @@ class WordTokenizer:
         self._ids = {word: token_id for token_id, word in enumerate(self.words)}
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a prompt, after the marker that begins every text.
-
-        Raises:
-            VocabularyError: for a word the vocabulary doesn't have.
-        """
+        """The token ids of a prompt, after the marker that begins every text; see `encode_words`."""
         return [BOS_ID, *self.encode_words(text)]
 
     def encode_answer(self, text: str) -> list[int]:
-        """The token ids of an answer, with the marker that ends it.
-
-        Raises:
-            VocabularyError: for a word the vocabulary doesn't have.
-        """
+        """The token ids of an answer, with the marker that ends it; see `encode_words`."""
         return [*self.encode_words(text), EOS_ID]
 
     def encode_words(self, text: str) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import matplotlib.figure
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from isentrope_trainer.reproduce.runs import Run, Series
 
@@ -65,13 +66,7 @@ def look(index: int) -> Look:
 
 
 def panels(rows: int = 1, columns: int = 1, *, height: float = PANEL_HEIGHT) -> tuple[Picture, list[Axes]]:
-    """An empty picture with its axes, row by row.
-
-    Args:
-        rows: of panels.
-        columns: of panels.
-        height: of a panel, in inches.
-    """
+    """An empty picture with its axes, row by row; `height` is that of a panel, in inches."""
     picture = Picture(figsize=(WIDTH, rows * height), layout="constrained")
     return picture, picture.subplots(rows, columns, squeeze=False).flatten().tolist()
 
@@ -79,16 +74,7 @@ def panels(rows: int = 1, columns: int = 1, *, height: float = PANEL_HEIGHT) -> 
 def course(
     axes: Axes, runs: Sequence[Run], metric: str, *, label: str, index: int, smooth: int = SMOOTHED_STEPS
 ) -> None:
-    """A metric over steps: the mean of the seeds, and all of them as a band.
-
-    Args:
-        axes: to draw in.
-        runs: of one arm.
-        metric: the scalar's name.
-        label: of the arm.
-        index: of the arm's look.
-        smooth: steps that are averaged.
-    """
+    """A metric of one arm over steps: the mean of the seeds, and all of them as a band; means of `smooth` steps."""
     length = min(len(run.steps) for run in runs)
     values = np.array([smoothed(run.series(metric)[:length], smooth) for run in runs])
     steps, as_look = runs[0].steps[:length], look(index)
@@ -109,17 +95,21 @@ def courses(
     axes.set(xlabel="step", ylabel=unit)
 
 
+def points(
+    axes: Axes, x: ArrayLike, y: ArrayLike, *, index: int, label: str = "", size: float = 3.5, alpha: float = 1.0
+) -> None:
+    """Points without a line, in the look of an arm."""
+    as_look = look(index)
+    axes.plot(x, y, as_look.marker, color=as_look.color, markersize=size, alpha=alpha, label=label)
+
+
 def against(
     axes: Axes, positions: Sequence[float], values: Sequence[Sequence[float]], *, label: str, index: int
 ) -> None:
     """A number of each arm over the arm's position, such as a threshold: mean and standard deviation of the seeds.
 
     Args:
-        axes: to draw in.
-        positions: of the arms.
         values: [arms][seeds].
-        label: of the line.
-        index: of its look.
     """
     as_look = look(index)
     means = [float(np.mean(of_seeds)) for of_seeds in values]
@@ -134,10 +124,7 @@ def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *
     """A number of each arm: the mean as a bar, every seed as a dot.
 
     Args:
-        axes: to draw in.
-        labels: of the arms.
         values: [arms][seeds].
-        unit: on the axis.
     """
     for place, of_seeds in enumerate(values):
         axes.barh(place, float(np.mean(of_seeds)), color="#c8d7e6", edgecolor="#0072B2", height=0.7)

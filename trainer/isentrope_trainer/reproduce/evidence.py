@@ -1,7 +1,7 @@
 """The tests behind verdicts. Seeds are the samples: runs of one seed share problems and starting weights, so they are paired.
 
 A check holds where its test is significant at LEVEL. With one seed there is no test, and the direction alone decides,
-which the check states.
+which the check states. Each function takes the statement that is tested first, and the likely reason where it does not hold.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ def higher(statement: str, left: Sequence[float], right: Sequence[float], *, uni
     """The left values lie above the right ones: a paired t-test, one-sided, over seeds.
 
     Args:
-        statement: what holds if they do.
         left: one value a seed.
         right: those of the same seeds.
-        unit: of the values.
-        reason: likely, where it does not hold.
     """
     differences = np.asarray(left, dtype=float) - np.asarray(right, dtype=float)
     number = f"{spread(left)} against {spread(right, unit)}"
@@ -42,15 +39,7 @@ def higher(statement: str, left: Sequence[float], right: Sequence[float], *, uni
 
 
 def at_least(statement: str, values: Sequence[float], bound: float, *, unit: str = "", reason: str = "") -> Check:
-    """The values lie above a bound: a t-test, one-sided, over seeds.
-
-    Args:
-        statement: what holds if they do.
-        values: one a seed.
-        bound: that they are compared with.
-        unit: of the values.
-        reason: likely, where it does not hold.
-    """
+    """The values, one a seed, lie above a bound: a t-test, one-sided."""
     return _on_mean(
         statement, np.asarray(values, dtype=float) - bound, spread(values, unit), f"t-test against {bound:g}", reason
     )
@@ -75,12 +64,8 @@ def trend(
     """The values rise (or fall) with the position: Page's trend test, with seeds as its rows.
 
     Args:
-        statement: what holds if they do.
-        positions: of the columns, e.g. thresholds; at least three.
+        positions: such as thresholds; at least three.
         values: [seeds][positions].
-        rising: whether the values are claimed to rise with the position.
-        unit: of the values.
-        reason: likely, where it does not hold.
     """
     table = np.asarray(values, dtype=float)[:, np.argsort(positions)]
     ordered = table if rising else table[:, ::-1]
@@ -111,10 +96,8 @@ def correlated(
     """Two series go together: Pearson's r of each seed, and a t-test of Fisher's z over seeds against a bound.
 
     Args:
-        statement: what holds if they do.
         pairs: one pair of series a seed; places where one is NaN are not counted.
         bound: that r must exceed.
-        reason: likely, where it does not hold.
     """
     coefficients = [pearson(*pair) for pair in pairs]
     transformed = np.arctanh(np.clip(coefficients, -0.999999, 0.999999)) - math.atanh(bound)

@@ -10,18 +10,15 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
-from isentrope_trainer.reproduce.runs import RunFiles, make_run
+from isentrope_trainer.reproduce.runs import make_run
 from isentrope_trainer.reproduce.settings import RunSettings
-from isentrope_wire import environment
 from isentrope_wire.errors import ConfigurationError, IsentropeError, install_command
 
 
@@ -32,71 +29,64 @@ class RunFailed(IsentropeError, RuntimeError):
 PROCESS_DIED = "its process ended by itself (killed, or out of memory)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    settings: RunSettings
-    tags: tuple[str, ...] = ()
-    """Names of the figures that need it."""
-    report: bool = False
-    """Whether it reports to a server, too."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an order."""
+    """What became of a run."""
 
-    order: Order
-    files: RunFiles | None
+    settings: RunSettings
+    files: Mapping[str, bytes] | None
+    """As `make_run` gives them."""
     failure: str = ""
     """Why there are no files."""
 
 
-class Executor(Protocol):
-    """Makes runs side by side."""
-
-    workers: int
-    """How many at a time."""
-
-    def make(self, orders: Sequence[Order]) -> Generator[Outcome, None, None]:
-        """Make them all; each outcome as soon as it is there. Closing the iterator ends those that go on."""
-        ...
-
-
 class LocalProcesses:
-    """A pool of processes on this machine."""
+    """A pool of processes on this machine; `workers` runs at a time."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or len(os.sched_getaffinity(0))
 
-    def make(self, orders: Sequence[Order]) -> Generator[Outcome, None, None]:
-        waiting = list(orders)
+    def make(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, None]:
+        """Make them all; each outcome as soon as it is there. Closing the iterator ends those that go on."""
+        waiting = list(wanted)
         while waiting:
             unfinished = yield from self._make_in_one_pool(waiting)
             # Nobody reports whose process died: it was one of those that were next.
-            for order in unfinished[: self.workers]:
-                yield Outcome(order, None, PROCESS_DIED)
+            for settings in unfinished[: self.workers]:
+                yield Outcome(settings, None, PROCESS_DIED)
             waiting = unfinished[self.workers :]
 
-    def _make_in_one_pool(self, orders: Sequence[Order]) -> Generator[Outcome, None, list[Order]]:
-        """Returns: the orders that a broken pool left, in their order."""
-        unfinished: list[Order] = []
+    def _make_in_one_pool(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, list[RunSettings]]:
+        """Returns: the runs that a broken pool left, in their order."""
+        unfinished: list[RunSettings] = []
         pool = ProcessPoolExecutor(
-            min(self.workers, len(orders)),
+            min(self.workers, len(wanted)),
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=prepare_process,
+            # Ctrl-C is for this process, which then ends the others.
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_IGN),
         )
-        with _EndedAtOnce(pool):
-            futures = {pool.submit(_make_or_end, order): order for order in orders}
+        try:
+            futures = {pool.submit(make_or_fail, settings): settings for settings in wanted}
             for future in as_completed(futures):
-                if isinstance(future.exception(), BrokenProcessPool):
-                    unfinished.append(futures[future])
+                settings, error = futures[future], future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    unfinished.append(settings)
+                elif error is not None:
+                    yield Outcome(settings, None, str(error) or type(error).__name__)
                 else:
-                    yield _outcome(futures[future], future)
-        return sorted(unfinished, key=list(orders).index)
+                    yield Outcome(settings, future.result())
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return sorted(unfinished, key=list(wanted).index)
 
 
 class RayCluster:
-    """Tasks of a Ray cluster, a core for each thread of a run."""
+    """The same as tasks of a Ray cluster, a core for each thread of a run."""
 
     def __init__(self, address: str, workers: int | None = None) -> None:
         """
@@ -124,98 +114,41 @@ class RayCluster:
             raise ConfigurationError(f"There is no Ray cluster at {address}: {error}") from error
         self.workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
-    def make(self, orders: Sequence[Order]) -> Generator[Outcome, None, None]:
+    def make(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, None]:
         ray = self._ray
-        settings = _of_this_process()
-
-        def task(order: Order) -> RunFiles:
-            os.environ.update(settings)
-            return make_order(order)
-
-        remote = ray.remote(task)
-        waiting = {
-            remote.options(num_cpus=order.settings.threads, max_retries=1, name=str(order.settings)).remote(
-                order
-            ): order
-            for order in orders
-        }
+        task = ray.remote(make_or_fail)
+        waiting = {task.options(num_cpus=one.threads, max_retries=1, name=str(one)).remote(one): one for one in wanted}
         try:
             while waiting:
                 (done, *_), _ = ray.wait(list(waiting))
-                order = waiting.pop(done)
+                settings = waiting.pop(done)
                 try:
-                    yield Outcome(order, ray.get(done))
+                    yield Outcome(settings, ray.get(done))
                 except ray.exceptions.RayError as error:
                     # Of an error of the run, the cause is the RunFailed; else the worker or its node is gone.
-                    yield Outcome(order, None, str(getattr(error, "cause", None) or _in_words(error)))
+                    yield Outcome(settings, None, str(getattr(error, "cause", None) or _in_words(error)))
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
             ray.shutdown()
 
 
-def make_order(order: Order) -> RunFiles:
+def make_or_fail(settings: RunSettings) -> dict[str, bytes]:
     """Make one run, in this process.
 
     Raises:
         RunFailed: it ended with an error.
     """
     with _ErrorsInWords():
-        return make_run(order.settings, order.tags, report=order.report)
-
-
-def _make_or_end(order: Order) -> RunFiles:
-    """As `make_order`, in a process of a pool: it would begin its next order after an interrupt."""
-    try:
-        return make_order(order)
-    except (KeyboardInterrupt, SystemExit):
-        os._exit(1)
-
-
-def prepare_process() -> None:
-    """Before a local worker makes its first run. Ctrl-C is for the process that gave the orders; it ends this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _exit)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    # Unwinds, so that the probe ends its run.
-    sys.exit(128 + number)
+        return make_run(settings)
 
 
 class _ErrorsInWords(AbstractContextManager[None]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
+        if error is not None and not isinstance(error, KeyboardInterrupt):
             raise RunFailed(_in_words(error)) from None
-
-
-class _EndedAtOnce(AbstractContextManager[None]):
-    """Ends a pool's processes where the work is given up, instead of waiting until their runs are finished."""
-
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
-        self._pool = pool
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            for process in multiprocessing.active_children():
-                process.terminate()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _outcome(order: Order, future: Future[RunFiles]) -> Outcome:
-    error = future.exception()
-    return (
-        Outcome(order, future.result()) if error is None else Outcome(order, None, str(error) or type(error).__name__)
-    )
 
 
 def _in_words(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _of_this_process() -> Mapping[str, str]:
-    """What a worker on another machine needs to report to the same server."""
-    found = {"ISENTROPE_URL": environment.url(), "ISENTROPE_GRPC": environment.grpc_target(), "TQDM_DISABLE": "1"}
-    token = environment.token()
-    return found if token is None else found | {"ISENTROPE_TOKEN": token}

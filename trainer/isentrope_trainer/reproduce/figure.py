@@ -23,7 +23,6 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 
 from isentrope_trainer import reproduce
@@ -42,15 +41,6 @@ Row = Mapping[str, object]
 Value = TypeVar("Value")
 
 
-class Outcome(StrEnum):
-    """A verdict in a word."""
-
-    HOLDS = "holds"
-    PARTLY = "holds partly"
-    NOT_HERE = "does not hold here"
-    NOT_MEASURED = "not measured"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One statement that a claim comes down to, and whether it is so here."""
@@ -66,53 +56,23 @@ class Check:
     """Where it does not hold: the likely reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What became of a claim."""
-
-    outcome: Outcome
-    checks: tuple[Check, ...] = ()
-    reason: str = ""
-    """Of what does not hold, or why nothing was measured."""
-
-    @classmethod
-    def of(cls, checks: Sequence[Check]) -> Verdict:
-        """A claim holds where all of its checks do, partly where some do."""
-        met = sum(check.holds for check in checks)
-        outcome = Outcome.HOLDS if met == len(checks) else Outcome.PARTLY if met else Outcome.NOT_HERE
-        reasons = dict.fromkeys(check.reason for check in checks if not check.holds and check.reason)
-        return cls(outcome=outcome, checks=tuple(checks), reason=" ".join(reasons))
-
-    @property
-    def number(self) -> str:
-        """That of the first check, and how many hold."""
-        if not self.checks:
-            return ""
-        met = sum(check.holds for check in self.checks)
-        return f"{self.checks[0].number} ({met} of {len(self.checks)} checks)"
-
-
 class RunsMissing(IsentropeError):
     """No seed of an arm was run to its end."""
 
 
+@dataclass(frozen=True, slots=True)
 class Results:
-    """The finished runs, by their settings."""
+    """The finished runs of a plan."""
 
-    def __init__(self, plan: Plan, runs: Mapping[str, Run], failures: Mapping[str, str]) -> None:
-        """
-        Args:
-            plan: that the runs were planned with.
-            runs: by key.
-            failures: key -> why there is no run.
-        """
-        self.plan = plan
-        self._runs = runs
-        self._failures = failures
+    plan: Plan
+    made: Mapping[str, Run]
+    """By key."""
+    failures: Mapping[str, str]
+    """Key -> name of the run, and why there is none."""
 
     def has(self, arm: RunSettings) -> bool:
         """Whether any seed of an arm was finished."""
-        return any(settings.key in self._runs for settings in self.plan.over_seeds(arm))
+        return any(settings.key in self.made for settings in self.plan.over_seeds(arm))
 
     def runs(self, arm: RunSettings) -> list[Run]:
         """The arm's finished runs, by seed; there is at least one.
@@ -120,11 +80,10 @@ class Results:
         Raises:
             RunsMissing: there is none.
         """
-        wanted = self.plan.over_seeds(arm)
-        found = [self._runs[settings.key] for settings in wanted if settings.key in self._runs]
+        wanted = [settings.key for settings in self.plan.over_seeds(arm)]
+        found = [self.made[key] for key in wanted if key in self.made]
         if not found:
-            reasons = dict.fromkeys(self._failures.get(settings.key, "not run") for settings in wanted)
-            raise RunsMissing(f"{arm.without_seed}: {'; '.join(reasons)}")
+            raise RunsMissing("; ".join(self.failures.get(key, f"{arm.without_seed}: not run") for key in wanted))
         return found
 
 
@@ -134,8 +93,8 @@ def paired(left: Sequence[Run], right: Sequence[Run], value: Callable[[Run], flo
     Raises:
         RunsMissing: no seed was finished in both.
     """
-    pairs = by_seed((left, right), value)
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    of_left, of_right = zip(*by_seed((left, right), value), strict=True)
+    return [*of_left], [*of_right]
 
 
 def by_seed(arms: Iterable[Sequence[Run]], value: Callable[[Run], Value]) -> list[list[Value]]:
@@ -213,9 +172,6 @@ class Figure(ABC):
     @abstractmethod
     def checks(self, results: Results) -> list[Check]:
         """What the claim comes down to."""
-
-    def verdict(self, results: Results) -> Verdict:
-        return Verdict.of(self.checks(results))
 
 
 def all_figures() -> dict[str, Figure]:

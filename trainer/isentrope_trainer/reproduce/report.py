@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 
 from isentrope_trainer.reproduce import drawing
-from isentrope_trainer.reproduce.figure import (
-    BEYOND,
-    DYNAMICS,
-    MECHANISM,
-    Figure,
-    Outcome,
-    Results,
-    Row,
-    RunsMissing,
-    Verdict,
-)
+from isentrope_trainer.reproduce.figure import BEYOND, DYNAMICS, MECHANISM, Check, Figure, Results, Row, RunsMissing
 from isentrope_trainer.reproduce.runs import NotReported
-from isentrope_trainer.reproduce.settings import Plan
 
 PICTURES = "reproduction"
 """Folder of pictures and tables, beside REPRODUCTION.md."""
@@ -33,13 +24,43 @@ PAPERS = {
 }
 
 
+class Outcome(StrEnum):
+    """A verdict in a word."""
+
+    HOLDS = "holds"
+    PARTLY = "holds partly"
+    NOT_HERE = "does not hold here"
+    NOT_MEASURED = "not measured"
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A figure with its verdict, once picture and table are written."""
 
     figure: Figure
-    verdict: Verdict
-    has_picture: bool
+    checks: Sequence[Check] = ()
+    not_measured: str = ""
+    """Why there are no checks, and neither picture nor table."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """A claim holds where all of its checks do, partly where some do."""
+        if self.not_measured:
+            return Outcome.NOT_MEASURED
+        met = {check.holds for check in self.checks}
+        return Outcome.PARTLY if len(met) == 2 else Outcome.HOLDS if met == {True} else Outcome.NOT_HERE
+
+    @property
+    def number(self) -> str:
+        """That of the first check, and how many hold."""
+        met = sum(check.holds for check in self.checks)
+        return f"{self.checks[0].number} ({met} of {len(self.checks)} checks)" if self.checks else ""
+
+    @property
+    def reason(self) -> str:
+        """Of what does not hold, or why nothing was measured."""
+        reasons = [check.reason for check in self.checks if not check.holds and check.reason]
+        return " ".join(dict.fromkeys(reasons)) or self.not_measured
 
     def document(self) -> dict[str, object]:
         """As `--json` prints it."""
@@ -48,28 +69,11 @@ class Judged:
             "paper": self.figure.paper,
             "figure": self.figure.number,
             "claim": self.figure.claim,
-            "verdict": str(self.verdict.outcome),
-            "number": self.verdict.number,
-            "checks": [
-                {"statement": c.statement, "holds": c.holds, "number": c.number, "test": c.test, "reason": c.reason}
-                for c in self.verdict.checks
-            ],
-            "reason": self.verdict.reason,
+            "verdict": str(self.outcome),
+            "number": self.number,
+            "checks": [asdict(check) for check in self.checks],
+            "reason": self.reason,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """What a reader needs to know of how the runs were made."""
-
-    plan: Plan
-    runs: int
-    core_seconds: float
-    """Of all runs together, when each was made."""
-    machine: str
-    """Cores, processor, version of torch."""
-    failures: Mapping[str, str]
-    """Name of a run -> why it was not finished."""
 
 
 def judge(figure: Figure, results: Results, out: Path) -> Judged:
@@ -79,14 +83,13 @@ def judge(figure: Figure, results: Results, out: Path) -> Judged:
     """
     stem = out / PICTURES / figure.name
     try:
-        verdict = figure.verdict(results)
-        rows = figure.table(results)
+        checks, rows = figure.checks(results), figure.table(results)
         with drawing.style():
             drawing.save(figure.draw(results), stem)
     except (RunsMissing, NotReported) as error:
-        return Judged(figure, Verdict(outcome=Outcome.NOT_MEASURED, reason=str(error)), has_picture=False)
+        return Judged(figure, not_measured=str(error))
     write_table(rows, stem.with_suffix(".csv"))
-    return Judged(figure, verdict, has_picture=True)
+    return Judged(figure, checks)
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
@@ -99,26 +102,27 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
         writer.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
 
 
-def reproduction(judged: Sequence[Judged], circumstances: Circumstances) -> str:
+def reproduction(judged: Sequence[Judged], results: Results) -> str:
     """REPRODUCTION.md: the verdicts first, then every figure."""
-    parts = ["# The papers' claims, run again", _introduction(circumstances), _verdicts(judged)]
+    parts = ["# The papers' claims, run again", _introduction(results), _verdicts(judged)]
     for paper, title in PAPERS.items():
         of_paper = [one for one in judged if one.figure.paper == paper]
         parts += [f"## {title}", *map(_section, of_paper)] if of_paper else []
-    if circumstances.failures:
-        failures = "\n".join(f"- {name}: {reason}" for name, reason in circumstances.failures.items())
-        parts += ["## Runs that failed", failures]
+    if results.failures:
+        parts += ["## Runs that failed", "\n".join(f"- {failure}" for failure in results.failures.values())]
     return "\n\n".join(parts) + "\n"
 
 
-def _introduction(about: Circumstances) -> str:
-    base, seeds = about.plan.base, about.plan.seeds
-    quick = "**A quick pass: small runs that show that everything works, no evidence.** " if about.plan.quick else ""
+def _introduction(results: Results) -> str:
+    base, seeds, runs = results.plan.base, results.plan.seeds, results.made.values()
+    quick = "**A quick pass: small runs that show that everything works, no evidence.** " if results.plan.quick else ""
+    hours = sum(run.made["cpu_seconds"] for run in runs) / 3600
+    processors = " and ".join(sorted({f"{run.made['processor']}, torch {run.made['torch']}" for run in runs}))
     return (
-        f"{quick}Generated by `isentrope reproduce`. {about.runs} runs of a small language model on tasks of reasoning-gym, "
+        f"{quick}Generated by `isentrope reproduce`. {len(runs)} runs of a small language model on tasks of reasoning-gym, "
         f"with {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'} ({', '.join(map(str, seeds))}); unless a figure states "
         f"otherwise {base.steps} steps of {base.prompts} prompts × {base.group_size} completions, learning rate "
-        f"{base.learning_rate:g}. Together {about.core_seconds / 3600:.1f} hours of one core on {about.machine}. "
+        f"{base.learning_rate:g}. Together {hours:.1f} hours of one core on {os.cpu_count()} cores of {processors or 'one kind'}. "
         f"Code: {_commit()}, {datetime.now(UTC):%Y-%m-%d}.\n\n"
         "A claim is split into checks, each with a test over seeds at the level 0.05. It *holds* where all of them pass, "
         "*holds partly* where some do, and *does not hold here* where none does: here is a model of about a million "
@@ -131,33 +135,33 @@ def _introduction(about: Circumstances) -> str:
 def _verdicts(judged: Sequence[Judged]) -> str:
     lines = ["| figure | claim | verdict | measured |", "|---|---|---|---|"]
     for one in judged:
-        figure, verdict = one.figure, one.verdict
+        figure = one.figure
         where = f"{figure.paper}, {figure.number}" if figure.paper else figure.number
         lines.append(
-            f"| [{figure.name}](#{figure.name}) ({where}) | {_cell(figure.claim)} | **{verdict.outcome}** "
-            f"| {_cell(verdict.number or verdict.reason)} |"
+            f"| [{figure.name}](#{figure.name}) ({where}) | {_cell(figure.claim)} | **{one.outcome}** "
+            f"| {_cell(one.number or one.reason)} |"
         )
     return "\n".join(lines)
 
 
 def _section(one: Judged) -> str:
-    figure, verdict = one.figure, one.verdict
+    figure = one.figure
     parts = [
         f'<a id="{figure.name}"></a>\n\n### {figure.number}: {figure.title}',
-        f"**Claim.** {figure.claim}\n\n**Verdict: {verdict.outcome}.**",
+        f"**Claim.** {figure.claim}\n\n**Verdict: {one.outcome}.**",
     ]
-    if verdict.checks:
+    if one.checks:
         lines = ["| check | | measured | test |", "|---|---|---|---|"]
         lines += [
             f"| {_cell(c.statement)} | {'yes' if c.holds else '**no**'} | {_cell(c.number)} | {_cell(c.test)} |"
-            for c in verdict.checks
+            for c in one.checks
         ]
         parts.append("\n".join(lines))
     if figure.chosen_late:
         parts.append(f"**Chosen after first results.** {figure.chosen_late}")
-    if verdict.reason:
-        parts.append(f"**Likely reason.** {verdict.reason}" if verdict.checks else verdict.reason)
-    if one.has_picture:
+    if one.reason:
+        parts.append(f"**Likely reason.** {one.reason}" if one.checks else one.reason)
+    if not one.not_measured:
         parts.append(
             f"![{figure.title}]({PICTURES}/{figure.name}.png)\n\n"
             f"[SVG]({PICTURES}/{figure.name}.svg) · [CSV]({PICTURES}/{figure.name}.csv)"

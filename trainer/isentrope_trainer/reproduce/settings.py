@@ -16,11 +16,8 @@ from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, PolicyConfi
 RESULTS_VERSION = 1
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
 KEY_DIGITS = 16
-SECONDS_PER_PROMPT, SECONDS_PER_ROLLOUT = 5e-3, 3.3e-4
-"""Of one core, in a step of the default policy on countdown: what a problem costs, and what each completion of it adds."""
-SECONDS_PER_RUN = 4.0
-"""To load the weights and the libraries that a new process does not have yet."""
-_DEFAULT_POLICY = PolicyConfig()
+SECONDS_PER_RUN, SECONDS_PER_ROLLOUT = 4.0, 7e-4
+"""Of one core: to load weights and libraries, and in a step of the default policy on countdown for each completion."""
 _SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate", "evaluation"})
 """Fields of the training that a run's name does not show."""
 
@@ -70,24 +67,18 @@ class RunSettings:
 
     @property
     def planned_seconds(self) -> float:
-        """Of one core, roughly: what a plan and the remaining time are counted from."""
-        weights = (
-            self.policy.layers * self.policy.hidden_size * (self.policy.hidden_size + self.policy.feed_forward_size)
-        )
-        usual = _DEFAULT_POLICY.layers * _DEFAULT_POLICY.hidden_size
-        usual *= _DEFAULT_POLICY.hidden_size + _DEFAULT_POLICY.feed_forward_size
+        """Of one core, roughly: what a plan is counted from."""
+        evaluation, prompts = self.training.evaluation, self.training.steps * self.training.prompts
         # A batch is sampled once for all its updates, and every prompt of it is in one of them.
-        prompts = self.training.steps * self.training.prompts / self.training.updates_per_batch
-        seconds = prompts * (SECONDS_PER_PROMPT + SECONDS_PER_ROLLOUT * self.training.group_size)
-        if not self.training.on_policy():
-            # The old policy is scored too, and updates of a few prompts are less efficient: measured.
-            seconds *= 1.3
-        if (evaluation := self.training.evaluation) is not None:
-            problems = (1 + self.training.steps // evaluation.every) * evaluation.problems
+        rollouts = prompts / self.training.updates_per_batch * self.training.group_size
+        if evaluation is not None:
             # Sampling alone.
-            seconds += problems * (SECONDS_PER_PROMPT + SECONDS_PER_ROLLOUT * evaluation.samples) / 2
-        # A third does not grow with the model: verifying answers, and what surrounds the matrix products.
-        return SECONDS_PER_RUN + seconds * (1 + 2 * weights / usual) / 3
+            rollouts += (1 + self.training.steps // evaluation.every) * evaluation.problems * evaluation.samples / 2
+        # Verifying answers, and what surrounds the matrix products, does not grow with the model.
+        return (
+            SECONDS_PER_RUN
+            + SECONDS_PER_ROLLOUT * rollouts * (1 + 2 * _weights(self.policy) / _weights(PolicyConfig())) / 3
+        )
 
     def __str__(self) -> str:
         return f"{self.without_seed} seed {self.seed}"
@@ -103,6 +94,10 @@ class RunSettings:
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(dataclasses.replace(self.training, loss=self.training.effective_loss()), usual)
         return " ".join(words)
+
+
+def _weights(policy: PolicyConfig) -> int:
+    return policy.layers * policy.hidden_size * (policy.hidden_size + policy.feed_forward_size)
 
 
 def _differences(settings: Any, usual: Any, within: str = "") -> list[str]:

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from isentrope_trainer.reproduce.drawing import Picture, look, panels, smoothed
+from isentrope_trainer.reproduce.drawing import Picture, panels, points, smoothed
+from isentrope_trainer.reproduce.dynamics.clipping import Models, Thresholds
 from isentrope_trainer.reproduce.dynamics.masked_signs import MaskedSigns
 from isentrope_trainer.reproduce.dynamics.methods import method_arms
-from isentrope_trainer.reproduce.dynamics.models import Models
-from isentrope_trainer.reproduce.dynamics.thresholds import Thresholds
 from isentrope_trainer.reproduce.evidence import LEVEL
 from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
@@ -53,9 +52,7 @@ def alarm(run: Run) -> Alarm:
     entropies = run.series(ENTROPY_MEAN)
     left = smoothed(entropies, NEIGHBOURS) / np.nanmedian(entropies[:EARLY_STEPS])
     gone = np.flatnonzero(left <= ACT_LEFT)
-    raised = [
-        step for step, note in zip(run.steps, run.notes, strict=True) if any(a[0] == "collapse" for a in note["alerts"])
-    ]
+    raised = [step for step, kinds in zip(run.steps, run.alerts, strict=True) if "collapse" in kinds]
     return Alarm(
         int(run.steps[gone[0]]) if len(gone) else None, int(raised[0]) if raised else None, float(np.nanmin(left))
     )
@@ -89,16 +86,8 @@ class Alarms(Figure):
                 ("no alarm", [one for one in found if one.raised_at is None]),
             )
         ):
-            style = look(2 - index)
-            lowest = [100 * one.lowest for one in alarms]
-            left.plot(
-                lowest,
-                [one.raised_at or 0 for one in alarms],
-                style.marker,
-                color=style.color,
-                markersize=3.5,
-                label=label,
-            )
+            raised = [one.raised_at or 0 for one in alarms]
+            points(left, [100 * one.lowest for one in alarms], raised, index=2 - index, label=label)
         left.axvline(100 * WATCH_LEFT, color="#888888", linestyle="--", linewidth=0.8)
         left.axvline(100 * ACT_LEFT, color="#888888", linestyle=":", linewidth=0.8)
         left.set(

@@ -9,7 +9,7 @@ import numpy as np
 
 from isentrope_trainer.reproduce.beyond.alarms import Alarms
 from isentrope_trainer.reproduce.beyond.prediction import Prediction
-from isentrope_trainer.reproduce.drawing import Picture, look, panels
+from isentrope_trainer.reproduce.drawing import Picture, panels, points
 from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
@@ -99,16 +99,9 @@ class Forecasts(Figure):
         picture, axes = panels(1, len(HORIZONS), height=2.8)
         for panel, horizon in zip(axes, HORIZONS, strict=True):
             for index, kind in enumerate((True, False)):
-                points = [one for run, one in self._at(results, horizon) if falls(run) == kind]
-                style = look(2 - index)
-                panel.plot(
-                    [one.nothing_changes for one in points],
-                    [one.error for one in points],
-                    style.marker,
-                    color=style.color,
-                    markersize=3.5,
-                    label="falls" if kind else "does not",
-                )
+                found = [one for run, one in self._at(results, horizon) if falls(run) == kind]
+                unchanged, errors = [one.nothing_changes for one in found], [one.error for one in found]
+                points(panel, unchanged, errors, index=2 - index, label="falls" if kind else "does not")
             end = max([0.05, *(max(one.nothing_changes, one.error) for _, one in self._at(results, horizon))])
             panel.plot([0, end], [0, end], color="#888888", linewidth=0.8)
             panel.plot([0, end], [0, end / 2], color="#888888", linewidth=0.8, linestyle="--")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 import isentrope
-from isentrope_trainer.reproduce.drawing import Picture, look, panels
+from isentrope_trainer.reproduce.drawing import Picture, panels, points
 from isentrope_trainer.reproduce.evidence import pearson
 from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
@@ -80,8 +80,7 @@ class Forks(Figure):
         picture, (panel,) = panels(1, 1, height=3.4)
         shown = [(one.promised, one.came) for one in self._forks(results).values() if one.promised is not None]
         promised, came = np.array(shown, dtype=float).reshape(-1, 2).T
-        style = look(1)
-        panel.plot(promised, came, style.marker, color=style.color, markersize=4)
+        points(panel, promised, came, index=1, size=4)
         ends = [float(came.min()), float(came.max())] if shown else [0.0, 1.0]
         panel.plot(ends, ends, color="#888888", linewidth=0.8)
         panel.set(xlabel="promised, nats a step", ylabel="came, nats a step")

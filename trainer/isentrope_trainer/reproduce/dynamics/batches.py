@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from isentrope_trainer.reproduce.drawing import Picture, averaged, course, courses, look, panels, smoothed
-from isentrope_trainer.reproduce.dynamics.thresholds import clipping
+from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import at_least, correlated, higher
 from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run, Series

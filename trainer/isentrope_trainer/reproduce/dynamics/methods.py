@@ -10,7 +10,7 @@ import numpy as np
 
 from isentrope_trainer.evaluation import PASS_RATE_BINS
 from isentrope_trainer.reproduce.drawing import Picture, bars, look, panels
-from isentrope_trainer.reproduce.dynamics.thresholds import clipping
+from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import higher, spread
 from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import isentrope
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
-from isentrope_trainer.reproduce.drawing import Picture, look, panels
+from isentrope_trainer.reproduce.drawing import Picture, look, panels, points
 from isentrope_trainer.reproduce.evidence import at_least, correlated, pearson, spread
 from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row
 from isentrope_trainer.settings import PolicyConfig, TaskConfig
@@ -134,9 +134,8 @@ class SingleUpdates(Figure):
         left.set_title("(a) table of logits")
         left.legend()
         for index, seed in enumerate(results.plan.seeds):
-            found, style = network(seed), look(index)
-            right.plot(found.predicted, [1e3 * change for change in found.observed], style.marker, color=style.color, markersize=3,
-                       alpha=0.7, label=f"seed {seed}")  # fmt: skip
+            changes = [1e3 * change for change in network(seed).observed]
+            points(right, network(seed).predicted, changes, index=index, label=f"seed {seed}", size=3, alpha=0.7)
         right.axhline(0, color="#888888", linewidth=0.6)
         right.axvline(0, color="#888888", linewidth=0.6)
         right.set(xlabel="predicted direction −A S_c, nats", ylabel="observed change, 10⁻³ nats")

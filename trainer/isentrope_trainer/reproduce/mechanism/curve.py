@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isentrope_trainer.reproduce.drawing import Picture, against, look, panels
+from isentrope_trainer.reproduce.drawing import Picture, against, look, panels, points
 from isentrope_trainer.reproduce.evidence import at_least, correlated, higher, trend
 from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row, by_seed
 from isentrope_trainer.reproduce.runs import Run, Series
@@ -117,10 +117,7 @@ class Fit(Figure):
             for index, run in enumerate(runs):
                 entropies, rewards = measured(run)
                 as_look = look(index)
-                panel.plot(
-                    entropies, rewards, as_look.marker, color=as_look.color, markersize=3, alpha=0.6,
-                    label=f"seed {run.seed}",
-                )  # fmt: skip
+                points(panel, entropies, rewards, index=index, label=f"seed {run.seed}", size=3, alpha=0.6)
                 along = np.linspace(entropies.min(), entropies.max(), 50)
                 panel.plot(along, fitted(entropies, rewards)(along), color=as_look.color, linestyle=as_look.dash)
                 if not index:

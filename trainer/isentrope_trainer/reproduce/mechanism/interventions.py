@@ -1,6 +1,6 @@
-"""Fig. 11 to 13 and Table 2: Clip-Cov and KL-Cov against GRPO, and the entropy against their share of tokens and coefficient.
+"""Fig. 9 to 13 and Table 2: what is done against a collapse: an entropy bonus, a KL term to the reference, Clip-Cov and KL-Cov.
 
-With several updates a batch, as their authors have it.
+The last two with several updates a batch, as their authors have it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from isentrope_wire.metrics import (
     REWARD_MEAN,
 )
 
+BONUSES = (0.0, 0.001, 0.01, 0.03)
+DIVERGENCES = (0.0, 0.01, 0.05, 0.2)
 BASELINE, CLIP_HIGHER = "GRPO", "GRPO, clip-higher"
 CLIP_COV, KL_COV = "Clip-Cov", "KL-Cov"
 OPEN = LossConfig(clip_low=None, clip_high=None)
@@ -31,6 +33,72 @@ CLIP_RATIO, KL_RATIO, KL_COEFFICIENT = 0.005, 0.01, 1.0
 RATIOS = (0.001, 0.005, 0.02)
 COEFFICIENTS = (0.2, KL_COEFFICIENT, 5.0)
 KNOBS = {"Clip-Cov, share": RATIOS, "KL-Cov, share": RATIOS, "KL-Cov, coefficient": COEFFICIENTS}
+
+
+class Regularisers(Figure):
+    name = "mechanism-9"
+    paper = MECHANISM
+    number = "Fig. 9 and 10"
+    title = "an entropy bonus, and a KL term to the reference"
+    claim = (
+        "An entropy bonus is sensitive to its coefficient: a small one changes little, a larger one makes the entropy explode; a KL "
+        "term keeps the entropy up, but not the reward. Neither beats the run without."
+    )
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        return {
+            **{f"bonus {value:g}": plan.run(loss=LossConfig(entropy_coefficient=value)) for value in BONUSES},
+            **{f"KL {value:g}": plan.run(loss=LossConfig(kl_coefficient=value)) for value in DIVERGENCES},
+        }
+
+    def draw(self, results: Results) -> Picture:
+        found = self.finished(results)
+        picture, axes = panels(2, 2)
+        for row, (kind, title) in enumerate((("bonus", "entropy bonus"), ("KL", "KL to the reference"))):
+            shown = {label: runs for label, runs in found.items() if label.startswith(kind)}
+            for panel, metric, unit in zip(
+                axes[2 * row : 2 * row + 2], (ENTROPY_MEAN, REWARD_MEAN), ("entropy, nats", "reward"), strict=True
+            ):
+                courses(panel, shown, metric, unit)
+                panel.set_title(title)
+            axes[2 * row].legend()
+        return picture
+
+    def checks(self, results: Results) -> list[Check]:
+        found = self.finished(results)
+
+        def ends(kind: str, values: tuple[float, ...], metric: str) -> list[list[float]]:
+            """[seeds][values]."""
+            return by_seed([found[f"{kind} {value:g}"] for value in values], lambda run: run.end(metric))
+
+        bonus, divergence = ends("bonus", BONUSES, ENTROPY_MEAN), ends("KL", DIVERGENCES, ENTROPY_MEAN)
+        starts = [run.start(ENTROPY_MEAN) for run in found[f"bonus {BONUSES[-1]:g}"]]
+        of_bonus, of_divergence = ends("bonus", BONUSES, REWARD_MEAN), ends("KL", DIVERGENCES, REWARD_MEAN)
+        return [
+            trend("the larger the bonus, the higher the entropy ends", BONUSES, bonus, rising=True, unit="nats"),
+            higher(
+                f"a bonus of {BONUSES[-1]:g} lifts the entropy above its start",
+                [row[-1] for row in bonus],
+                starts,
+                unit="nats",
+                reason="These runs are short, and rewards hold the entropy down as long as there is something to learn.",
+            ),
+            trend(
+                "the larger the KL term, the higher the entropy ends", DIVERGENCES, divergence, rising=True, unit="nats"
+            ),
+            higher(
+                "the largest KL term costs reward",
+                [row[0] for row in of_divergence],
+                [row[-1] for row in of_divergence],
+                reason="Noise of the reward at this size.",
+            ),
+            higher(
+                "the largest bonus costs reward",
+                [row[0] for row in of_bonus],
+                [row[-1] for row in of_bonus],
+                reason="Noise of the reward at this size.",
+            ),
+        ]
 
 
 def clip_cov(ratio: float = CLIP_RATIO) -> dict[str, object]:
@@ -147,4 +215,4 @@ def _label(knob: str, value: float) -> str:
     return f"{knob} {value:g}"
 
 
-FIGURES = (CovarianceControl(), CovarianceKnobs())
+FIGURES = (Regularisers(), CovarianceControl(), CovarianceKnobs())
