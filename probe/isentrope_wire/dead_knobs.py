@@ -34,9 +34,9 @@ class StepEvidence:
     discriminator_std: float
     vocab_centered_std: float
     largest_entropy: float
-    """Of the step's tokens, nats."""
+    """Largest entropy of the step's tokens, nats."""
     largest_expected_score: float
-    """The same of E[S]."""
+    """Largest E[S] of the step's tokens, nats."""
     ratio_spread: float | None
     """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
     groups: int = 0
