@@ -116,7 +116,7 @@ def _processor() -> list[str]:
 
 
 def _kept_library(folder: Path, key: str) -> Path | None:
-    """The library kept under `key`, if nobody else could have put it there."""
+    """The library kept under `key`, if no other user could have put it there."""
     library = folder / f"{key}.so"
     try:
         return library if _only_ours(folder) and _only_ours(library) else None

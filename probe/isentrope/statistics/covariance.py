@@ -50,17 +50,17 @@ if TYPE_CHECKING:
     from jaxtyping import Float64
 
 ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {COVARIANCE_ADVANTAGE_LOGPROB: value.value})
-"""Of the tokens' A and log p; its means are the centre that the next step's covariances are counted about."""
+"""Covariance of A and log p over tokens; its means are the centre that the next step's covariances are counted about."""
 
 ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {COVARIANCE_ADVANTAGE_SCORE: value.value})
-"""Of A and r S_c, r the ratio to the old policy."""
+"""Covariance of A and r S_c, r the ratio to the old policy."""
 
 ADVANTAGE_DISCRIMINATOR = covariance(
     "A",
     "S*",
     lambda value, step: {COVARIANCE_ADVANTAGE_DISCRIMINATOR: value.value + value.mean_left * value.mean_right},
 )
-"""Of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
+"""Covariance of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
 (arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
 
 TOP_SHARES = {
@@ -85,7 +85,7 @@ SMALLEST, LARGEST = 2.0**_LOWEST_OCTAVE, 2.0**_HIGHEST_OCTAVE
 _SIDE = (_HIGHEST_OCTAVE - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
 _BINS = 2 * _SIDE + 1
 _SUMS = 4
-"""Of each bin: tokens, log p, A, A log p."""
+"""Sums of each bin: tokens, log p, A, A log p."""
 
 
 def covariance_bins(tokens: StepTokens) -> Tensor:
@@ -155,7 +155,7 @@ COVARIANCE_BINS = Sum[Sequence[float]](
     merge=None,
     metrics=lambda sums, step: dict(zip(TOP_SHARES, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
 )
-"""Of all tokens by c_t."""
+"""Covariance bins of all tokens by c_t."""
 
 
 MOST_GROUPS = 256
@@ -175,7 +175,7 @@ class Group(NamedTuple):
     logprob: float
     advantage: float
     product: float
-    """Of log-prob and advantage."""
+    """Mean product of log-prob and advantage."""
     positive: float
     """Sequences with A > 0."""
     negative: float
@@ -194,7 +194,7 @@ class Group(NamedTuple):
 
 
 _FIELDS = 1 + len(Group._fields)
-"""Of each group in the vector: its id, then its sums."""
+"""Fields of each group in the vector: its id, then its sums."""
 
 
 class Groups(NamedTuple):

@@ -87,7 +87,7 @@ class Ratios:
 
 
 def _ratio_sums(name: str, metrics: Callable[[Ratios, StepSums], Metrics]) -> Sum[Ratios]:
-    """Of the log-probs that the loop passed under this name; all 0 where it passed none."""
+    """Ratio sums of the log-probs that the loop passed under this name; all 0 where it passed none."""
 
     def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
         found = tokens.differences(name)
@@ -182,7 +182,7 @@ LARGEST_RATIO = largest(
 
 
 BINS_PER_OCTAVE = 8
-"""Of the bins by |d| that quantiles are read from: they merge over ranks by addition. A quantile is the mean of the bin it
+"""Resolution of the bins by |d| that quantiles are read from: they merge over ranks by addition. A quantile is the mean of the bin it
 lies in, so d is off by less than 9 %."""
 _LOWEST_OCTAVE, _HIGHEST_OCTAVE = -14, 5
 _SIDE = (_HIGHEST_OCTAVE - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
@@ -261,7 +261,7 @@ CLIPPED = Sum[tuple[float, ...]](
 
 
 def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
-    """Of r S_c, whose mean over tokens drawn from q is 0             arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1"""
+    """Sums of r S_c, whose mean over tokens drawn from q is 0       arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1"""
     found = tokens.differences("sampler")
     if found is None:
         return tokens.moments("r S_c")
@@ -282,7 +282,7 @@ class Evidence:
     """Sums that tell causes of a mismatch apart."""
 
     surprise_squares: float = 0.0
-    """Of log p + H."""
+    """Sum of squares of log p + H."""
     pulled: float = 0.0
     """Sum of -d (log p + H)."""
     difference_squares: float = 0.0
@@ -325,7 +325,7 @@ _HASH_BITS = (1 << 52) - 1
 
 
 def _hash(tokens: StepTokens) -> Tensor:
-    """A number for the step's tokens in whatever order, 0 where the loop's ids are not known."""
+    """A number for the step's tokens that their order does not change; 0 where the loop's ids are not known."""
     ids = [batch.token_ids for batch in tokens.batches if batch.token_ids is not None]
     if len(ids) < len(tokens.batches):
         return tokens.none

@@ -1,7 +1,7 @@
 """The tokens of a step: the micro-batches collected while it is open, and the matrix they become when it closes.
 
 The ledger holds references to detached tensors, freed when the step closes. `StepTokens` is what every declared sum
-measures: one row per quantity, zeros where a token does not count. Whatever several sums need is computed there, once:
+measures: one row per quantity, zeros where a token does not count. What several sums need is computed there, once:
 on an accelerator every small operation is a launch.
 """
 
@@ -42,7 +42,7 @@ class TokenBatch:
     mask: Bool[Tensor, "*tokens"]
     """True where the token counts: no padding, prompt or tool token."""
     keep_mask: Bool[Tensor, "*tokens"]
-    """True where the token's gradient takes part, with whatever weight. The same object as `mask` with no intervention."""
+    """True where the token's gradient takes part, with any weight. The same object as `mask` with no intervention."""
     importance_ratios: Float[Tensor, "*tokens"] | None
     """r to the old policy; None when the loop passed no log-probs of it, and r is taken as 1."""
     threshold_source: str | None = None
@@ -66,7 +66,7 @@ class TokenBatch:
     rescore: Callable[[], TokenScores] | None = None
     """Scores the same tokens after the update, in the layout that the loop has them in."""
     packing: Packing | None = None
-    """Of the loop's tokens, where it has them end to end."""
+    """Packing of the loop's tokens, where it lays them end to end."""
 
     def decided(self, factors: Shaped[Tensor, "*tokens"], selected: Bool[Tensor, "*tokens"]) -> TokenBatch:
         """The same micro-batch under an intervention's decision."""
@@ -88,7 +88,7 @@ class TokenLedger:
 
     batches: list[TokenBatch] = field(default_factory=list)
     tokens: int = 0
-    """Of the open step, with padding and with what was dropped."""
+    """Number of tokens of the open step, including padding and dropped tokens."""
     _warned: bool = False
 
     @property
@@ -134,7 +134,7 @@ def detached(scores: TokenScores) -> TokenScores:
 
 
 ROWS = ("S_c", "S*", "H", "p", "log p", "A")
-"""Of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last three are "valid", 1 or 0;
+"""Rows of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last three are "valid", 1 or 0;
 g, the strength with which the loss raises the token's log-prob, over T^2; and g S_c, what that takes from the entropy."""
 
 ADVANTAGES, LOSS_GRADIENT = "advantages", "loss_gradient"
@@ -209,7 +209,7 @@ class StepTokens:
         sums = values.sum(1)
         self._totals = sums.unbind()
         self.count = self.total("valid")
-        """Of valid tokens."""
+        """Number of valid tokens."""
         self.not_finite = mask.sum() - self.count
         """How many tokens the mask names that are not valid."""
         means = sums / self.count.clamp(min=1)
