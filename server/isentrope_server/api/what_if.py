@@ -35,7 +35,7 @@ Steps = Annotated[
     int, Query(ge=1, le=50, description="The mean over so many steps that can answer, the last of them the step.")
 ]
 _PASSED_OVER = 3
-"""Of so many times the wanted steps: not every step need have sums."""
+"""Read this many times the wanted steps: some steps have no sums."""
 
 
 def _with_thresholds(method: str | None) -> str | None:

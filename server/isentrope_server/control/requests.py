@@ -31,7 +31,7 @@ class ControlRequest:
     control: Control
     author: str
     token_id: str | None = None
-    """Of the author's token."""
+    """Id of the author's token."""
     expected_version: int
     """The newest version the author had seen."""
     time_to_live_seconds: float

@@ -40,13 +40,13 @@ _OTHER_LEVELS, _SILENT, _ENDED = 2, 3, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs a list shows: those that have one of the values of each field. Empty: any."""
+    """Which runs a list shows: a run must have one of the values of each field. Empty: any."""
 
     projects: Sequence[str] = ()
     statuses: Sequence[Status] = ()
     tags: Sequence[str] = ()
     levels: Sequence[HealthLevel] = ()
-    """Of running ones; others have none of them."""
+    """Levels of health, which only running runs have."""
     text: str | None = None
     """Part of id, name, project, a tag or the error, ignoring case."""
 
@@ -58,7 +58,7 @@ class StoredDigest:
     run_key: int
     status: Status
     position: int
-    """Of the newest record."""
+    """Position of the newest record."""
     level: HealthLevel
     digest: dict[str, Any]
     """The fields of a `RunDigest`."""
@@ -74,7 +74,7 @@ def page(
     limit: int,
     silent_after_seconds: float,
 ) -> list[Run]:
-    """Runs, newest first, or those that need a person first.
+    """Runs, newest first, or runs that need attention first.
 
     Args:
         after: key of the last run on the previous page, by attention (attention, key).

@@ -30,7 +30,7 @@ from isentrope_wire.reports import RunFinished, RunStarted
 
 _ENDS = {status for status in Status if status.is_over}
 _AMONG_THE_RUNNING = 2
-"""The place of a new run in a list of those that need a person first, until its digest is computed."""
+"""Place of a new run in the list by attention, until its digest is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Run:
     timeline_version: int
     incarnations: int
     attention: int
-    """Its place in a list of those that need a person first; 0 comes first."""
+    """Place in the list by attention; 0 comes first."""
     digest: Mapping[str, Any] | None
     """The fields of a `RunDigest`; None: not computed yet."""
     basis: Mapping[str, Any] | None

@@ -301,8 +301,8 @@ def recent_top_tokens(connection: Connection, run_key: int, *, steps: int, last:
     """The tokens of the newest steps that have any, by rising step.
 
     Args:
-        steps: of how many.
-        last: no later step than this one; None: whatever step.
+        steps: number of steps.
+        last: no later step than this one; None: any step.
     """
     wanted = [] if last is None else [driving_tokens.c.step <= last]
     return _read_tokens(connection, run_key, _shown_rows(connection, driving_tokens, run_key, *wanted)[-steps:])
