@@ -37,7 +37,7 @@ class Look:
     scale: Scale = field(default_factory=Scale)
     """Writes the ticks of the x axis."""
     ends: tuple[float, float]
-    """Of the x axis, in units of the scale."""
+    """Ends of the x axis, in units of the scale."""
     smooth: bool = True
     log: bool = False
     marks: Sequence[int] = ()

@@ -106,7 +106,7 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     """The line of a run; of one that is over, how it ended and what became of its entropy."""
     word, drawing = _FLAGS[diagnosis.level]
     look, message = str(diagnosis.level), diagnosis.message
-    if run.status.is_over:  # how it was doing calls nobody any more
+    if run.status.is_over:  # its health asks for no action any more
         word, tone, _ = STATUS[run.status]
         drawing, look = "alert" if tone == "act" else "clock", tone
         message = _sentence(message.removeprefix(f"{word}: "))
@@ -160,11 +160,11 @@ class Readings:
     """A metric's first values, its last ones, and its course."""
 
     first: SeriesColumns
-    """Of the run's first steps."""
+    """Series of the run's first steps."""
     course: SeriesColumns
-    """Of the steps that the charts show, perhaps reduced."""
+    """Series of the steps that the charts show, perhaps reduced."""
     last: SeriesColumns
-    """Of the last steps, not reduced."""
+    """Series of the last steps, not reduced."""
 
     @property
     def early(self) -> float | None:
