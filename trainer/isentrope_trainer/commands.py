@@ -223,7 +223,7 @@ def _import_training(beside: Executor, shown: Future[None]) -> None:
         importlib.import_module(module)
         if shown.done():
             shown.result()
-    # Whatever came of it, scoring finds out by itself.
+    # Scoring falls back by itself where it failed.
     wait([compiled])
 
 

@@ -50,10 +50,10 @@ class LossConfig:
     """How far below 1 the ratio to the old policy counts. None: no clip on that side."""
     clip_high: float | None = 0.2
     kl_coefficient: float = 0.0
-    """Of the divergence from the policy that the run starts with, which is kept in memory where this is above 0."""
+    """Coefficient of the divergence from the policy that the run starts with, which is kept in memory where this is above 0."""
     kl_estimator: KLEstimator = "k3"
     entropy_coefficient: float = 0.0
-    """Of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
+    """Coefficient of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
 
     def __post_init__(self) -> None:
         for name, choices in (("aggregation", get_args(Aggregation)), ("kl_estimator", get_args(KLEstimator))):
@@ -100,7 +100,7 @@ class ValueConfig:
     """The value head of an algorithm that has one."""
 
     coefficient: float = 0.1
-    """Of the value's loss, which reaches the policy's trunk too."""
+    """Coefficient of the value's loss, which reaches the policy's trunk too."""
     discount: float = 1.0
     gae_lambda: float = 0.95
 
@@ -233,11 +233,11 @@ class EvaluationConfig:
     )
     """The first is made before the first step, and reported with it."""
     problems: int = 48
-    """Of the held-out split, the same each time. Water jugs have 54."""
+    """Problems of the held-out split, the same each time. Water jugs have 54."""
     samples: int = 16
     """Completions of each problem."""
     k: int = 8
-    """Of Pass@K. With more samples than that its estimate varies less."""
+    """K of Pass@K. With more samples than that its estimate varies less."""
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -254,7 +254,7 @@ class TrainingConfig:
 
     steps: int = option(300, "Optimiser updates.")
     seed: int = option(0, "The same seed gives the same run.")
-    """Of the sampler, and by default of the task's problems."""
+    """Seed of the sampler, and by default of the task's problems."""
     prompts: int = option(96, "Problems a batch.")
     """Many, because every one of them makes the predicted entropy change less noisy."""
     group_size: int = option(16, "Rollouts of each problem.")
@@ -265,12 +265,12 @@ class TrainingConfig:
     max_gradient_norm: float = 10.0
     """Against the rare wild batch only. A norm that often binds would hide the gradient's size from the prediction."""
     temperature: float = 1.0
-    """Of the sampler, and so of every score and log-prob."""
+    """Temperature of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
     model: LocalModelConfig | None = None
     """None: a small model of this package, see `models/family.py`."""
     prompt_filter: PromptFilterConfig | None = None
-    """None: every prompt takes part, whatever its pass rate."""
+    """None: every prompt takes part at any pass rate."""
     evaluation: EvaluationConfig | None = None
     """None: the run is not evaluated, and no problems are held out from training."""
     algorithm: str = option("grpo", "Advantage and loss.", choices=ALGORITHMS)

@@ -99,7 +99,7 @@ def _selected(figures: dict[str, Figure], names: Sequence[str]) -> list[Figure]:
 
 
 def _orders(figures: Sequence[Figure], plan: Plan, folder: RunFolder) -> tuple[list[Order], dict[str, Run]]:
-    """The runs to make, those of the figures named first in front, and those that are finished, by key."""
+    """The runs to make, beginning with the figures named first, and the finished runs by key."""
     from isentrope_trainer.reproduce.executors import Order
 
     settings: dict[str, RunSettings] = {}

@@ -58,7 +58,7 @@ class Executor(Protocol):
     """How many at a time."""
 
     def make(self, orders: Sequence[Order]) -> Generator[Outcome, None, None]:
-        """Make them all; each outcome as soon as it is there. Closing the iterator ends those that go on."""
+        """Make all runs; yields each outcome as soon as it is there. Closing the iterator ends the unfinished runs."""
         ...
 
 
@@ -72,7 +72,7 @@ class LocalProcesses:
         waiting = list(orders)
         while waiting:
             unfinished = yield from self._make_in_one_pool(waiting)
-            # Nobody reports whose process died: it was one of those that were next.
+            # The pool does not tell whose process died: it ran one of the next orders.
             for order in unfinished[: self.workers]:
                 yield Outcome(order, None, PROCESS_DIED)
             waiting = unfinished[self.workers :]

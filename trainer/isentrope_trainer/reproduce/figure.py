@@ -73,7 +73,7 @@ class Verdict:
     outcome: Outcome
     checks: tuple[Check, ...] = ()
     reason: str = ""
-    """Of what does not hold, or why nothing was measured."""
+    """What does not hold, or why nothing was measured."""
 
     @classmethod
     def of(cls, checks: Sequence[Check]) -> Verdict:
@@ -155,7 +155,7 @@ class Figure(ABC):
     """One figure or table; related panels are one figure."""
 
     name: str
-    """Of its files and on the command line."""
+    """Name of its files and on the command line."""
     paper: str
     number: str
     """In the paper, such as `Fig. 2 a-d`."""

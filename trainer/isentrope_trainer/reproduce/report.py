@@ -65,7 +65,7 @@ class Circumstances:
     plan: Plan
     runs: int
     core_seconds: float
-    """Of all runs together, when each was made."""
+    """Core seconds of all runs together, as measured when each was made."""
     machine: str
     """Cores, processor, version of torch."""
     failures: Mapping[str, str]

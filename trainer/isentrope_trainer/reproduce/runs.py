@@ -101,7 +101,7 @@ class Run:
 
     @property
     def names(self) -> list[str]:
-        """Of the scalars it reports."""
+        """Names of the scalars it reports."""
         return [str(name) for name in self._arrays["names"]]
 
     def series(self, name: str) -> Series:
@@ -142,7 +142,7 @@ class Run:
 
     @cached_property
     def notes(self) -> list[dict[str, Any]]:
-        """Of every step its `labels` (name -> word) and `alerts` (kind, level)."""
+        """`labels` (name -> word) and `alerts` (kind, level) of every step."""
         loaded: list[dict[str, Any]] = json.loads((self.folder / "notes.json").read_text(encoding="utf-8"))
         return loaded
 

@@ -17,7 +17,7 @@ RESULTS_VERSION = 1
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
 KEY_DIGITS = 16
 SECONDS_PER_PROMPT, SECONDS_PER_ROLLOUT = 5e-3, 3.3e-4
-"""Of one core, in a step of the default policy on countdown: what a problem costs, and what each completion of it adds."""
+"""Core seconds in a step of the default policy on countdown: for a problem, and for each completion of it."""
 SECONDS_PER_RUN = 4.0
 """To load the weights and the libraries that a new process does not have yet."""
 _DEFAULT_POLICY = PolicyConfig()
@@ -70,7 +70,7 @@ class RunSettings:
 
     @property
     def planned_seconds(self) -> float:
-        """Of one core, roughly: what a plan and the remaining time are counted from."""
+        """Seconds of one core, roughly: a plan and the remaining time are computed from it."""
         weights = (
             self.policy.layers * self.policy.hidden_size * (self.policy.hidden_size + self.policy.feed_forward_size)
         )

@@ -24,7 +24,7 @@ GRADIENTS = {"policy gradient": "Theorem 1", "natural gradient": "Theorem 2"}
 
 
 def entropy(logits: Series) -> float:
-    """Of softmax(logits), in nats."""
+    """Entropy of softmax(logits), in nats."""
     p = _softmax(logits)
     return float(-np.sum(p * np.log(p)))
 
@@ -60,7 +60,7 @@ def table_of_updates(seed: int) -> dict[str, Series]:
 
 
 def correlation(run: Run, metric: str) -> float:
-    """Of the covariance, averaged as the optimiser averages gradients, with the entropy's observed decrease."""
+    """Correlation of the covariance, averaged as the optimiser averages gradients, with the entropy's observed decrease."""
     return pearson(averaged(run.series(metric)), -run.series(ENTROPY_OBSERVED_CHANGE))
 
 
