@@ -197,8 +197,8 @@ class LocalModelConfig:
     """A language model in a folder, see `models/local.py`."""
 
     path: str = option(MISSING, "Train the language model in that folder, asked in plain English.", flag="model")
-    device: str = option("auto", "With --model: as torch names it; auto takes a GPU where there is one.")
-    dtype: Literal["float32", "bfloat16"] = option("float32", "With --model: of its weights.")
+    device: str = option("auto", "With --model: torch's name of the device; auto takes a GPU where there is one.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "With --model: type of its weights.")
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
@@ -282,7 +282,7 @@ class TrainingConfig:
     """How many updates old the weights are that rollouts are sampled with."""
     unseen: int = option(
         16,
-        "Of the rollouts of an update one in so many more are drawn that no update learns from: they measure it. 0: none.",
+        "To measure an update, draw this fraction of its rollouts in addition (16: a sixteenth), unused for learning; 0: none.",
     )
     coupling: Literal["model", "last_block"] | None = option(
         "model",

@@ -313,7 +313,13 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
 @click.argument(
     "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC, or as spooled]")
+@click.option(
+    "--grpc",
+    "target",
+    default=None,
+    metavar="HOST:PORT",
+    help="The server's ingest. [default: ISENTROPE_GRPC, or as spooled]",
+)
 @click.option(
     "--give-up-after",
     type=click.FloatRange(min=0),
