@@ -27,8 +27,6 @@ from tests.benchmarks.measuring import cpu_seconds
 from tests.browsing import chromium
 from tests.system.running_server import RunningServer
 
-PRODUCER = Path(__file__).with_name("page_run.py")
-
 DRAWN = """() => ['chart-entropy', 'chart-reward', 'chart-change', 'chart-clip'].every((id) => {
   const plot = document.querySelector('#' + id + ' .js-plotly-plot');
   return plot && plot.querySelector('.scatterlayer .trace path');
@@ -54,7 +52,7 @@ class Run:
     def __init__(self, server: RunningServer, name: str, pace: float, steps: int) -> None:
         self.returned: dict[int, float] = {}
         self._process = subprocess.Popen(
-            [sys.executable, str(PRODUCER), name, str(pace), str(steps)],
+            [sys.executable, "-m", "tests.benchmarks.page_run", name, str(pace), str(steps)],
             env=server.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         threading.Thread(target=self._read, daemon=True).start()
