@@ -149,7 +149,7 @@ class Asked:
     state: int | None = None
     """From the last answer; null: all parts are read in any case."""
     parts: Literal["all", "fast", "slow"] = "all"
-    """Which to read: those that follow each step, those that need not, or both."""
+    """Which parts to read: the ones that follow each step, the others, or both."""
     shown: dict[str, int] = field(default_factory=dict)
     """Digest of every value."""
 

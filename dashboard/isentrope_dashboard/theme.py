@@ -43,7 +43,7 @@ LINES: Final[Mapping[Scheme, tuple[str, ...]]] = {
     "dark": ("#8b9af8", "#3cc7b0", "#f0925a", "#d9b44a", "#5aa7f0", "#f0718f", "#b29af5", "#8793a8"),
     "light": ("#4456c8", "#0a8572", "#c2510c", "#8f6b00", "#1f6fc4", "#c9375f", "#7b5bd6", "#64748b"),
 }
-"""Of several lines in one chart; each has a dash of its own, too (`DASHES`)."""
+"""Colours of several lines in one chart; each has a dash of its own, too (`DASHES`)."""
 
 DASHES: Final = ("solid", "7px,3px", "2px,2px", "9px,3px,2px,3px", "4px,4px", "12px,4px", "1px,4px", "6px,2px,1px,2px")
 
@@ -62,7 +62,7 @@ HEAT: Final[Mapping[Scheme, list[list[Any]]]] = {
 
 @lru_cache(maxsize=2)
 def template(scheme: Scheme) -> dict[str, Any]:
-    """Of every chart: `layout.template`."""
+    """`layout.template` of every chart."""
     ink = COLOURS[scheme]
     axis = {
         "gridcolor": ink["grid"],

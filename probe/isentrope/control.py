@@ -43,7 +43,7 @@ class ControlState:
         """Number of the last step that was reported."""
         self._capabilities = frozenset(capabilities)
         self._decided: dict[int, list[_Request]] = {initial.version: _requests_of(initial)}
-        """What each decided version requested; empty where only its number is known: nobody pushes version 0, and a
+        """What each decided version requested; empty where only its number is known: version 0 is never pushed, and a
         checkpoint keeps no control that was refused."""
         self._step_is_open = False
         self._new_outcomes: tuple[ControlOutcome, ...] = ()

@@ -270,9 +270,9 @@ class ResumeMessage(NamedTuple):
     error: str = ""
     """Why it can't; empty when it can."""
     state: Mapping[str, Any] | None = None
-    """Of rank 0, whose state counts for all."""
+    """State of rank 0, which all ranks take over."""
     action: Action | None = None
-    """Of rank 0: decided for the step that comes next."""
+    """Action that rank 0 decided for the next step."""
 
 
 class StepStart(NamedTuple):

@@ -26,7 +26,7 @@ class Guard:
         self.failed: Counter[str] = Counter()
         """How often each kind of work failed."""
         self.failures = 0
-        """Of all kinds of work together."""
+        """Failures of all kinds of work together."""
         self.settled = False
         """True once a step was closed without failure."""
 

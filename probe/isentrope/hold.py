@@ -127,17 +127,17 @@ class Effect:
 
 
 NEWEST_WEIGHT = 0.3
-"""Of a step's own mean entropy in the estimate; the rest is the estimate before it, moved on by the observed change."""
+"""Weight of a step's own mean entropy in the estimate; the rest is the estimate before it plus the observed change."""
 
 MISSED_WEIGHT = 0.01
-"""Of a step's surprise in what observed changes miss. Less than a quarter of NEWEST_WEIGHT^2, beyond which the estimate
+"""Weight of a step's surprise in what observed changes miss. Less than a quarter of NEWEST_WEIGHT^2, beyond which the estimate
 would swing; this little because a batch's own mean is mostly noise: it takes 25 steps to half of a constant bias."""
 
 LARGEST_MISSED = 0.004
-"""Of the entropy, what observed changes may miss per step: held runs missed 0.003 to 0.006 of theirs."""
+"""Share of the entropy that observed changes may miss per step: held runs missed 0.003 to 0.006."""
 
 DRIFT_WEIGHT = 0.1
-"""Of a step in the mean of what g x missed: slow enough to leave the noise out."""
+"""Weight of a step in the mean of what g x missed: slow enough to leave the noise out."""
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ class _Memory:
     method: str = Method.NONE
     """The hold, and the method whose thresholds it moves, for which `hold` was decided."""
     version: int = 0
-    """Of the control that the hold came with."""
+    """Version of the control that contains the hold."""
     closed_steps: int = 0
     early: EarlyLevel = field(default_factory=EarlyLevel)
     highest_entropy: float = -math.inf
@@ -248,7 +248,7 @@ class _Memory:
     rewards: deque[Reward] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """Newest last."""
     own_fall: float | None = None
-    """Of the reward per step before the hold acted; None: it has not acted yet."""
+    """Fall of the reward per step before the hold acted; None: it has not acted yet."""
     stopped: str = ""
     """Why the reward guard ended the hold; empty: it did not."""
 

@@ -242,7 +242,7 @@ def loggable(name: str, value: float | Tensor) -> float | Tensor:
 
 
 def _on_this_rank(name: str, value: Tensor) -> Tensor:
-    """Of a DTensor, what this rank holds. To read one that is not whole would be a collective, and the others may not come."""
+    """This rank's part of a DTensor. Reading all of it would be a collective, which the other ranks may not join."""
     placements = getattr(value, "placements", None)
     if placements is None:
         return value
@@ -272,10 +272,10 @@ def _is_text(name: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LearningRates:
-    """Of an optimiser's groups, as they stood at one moment. Read off the training thread: a rate may lie on a device."""
+    """Learning rates of an optimiser's groups at one moment. Read off the training thread: a rate may lie on a device."""
 
     groups: tuple[tuple[int, SupportsFloat], ...]
-    """Of each its number of trainable parameters, and its rate."""
+    """For each group its number of trainable parameters, and its rate."""
 
     def __float__(self) -> float:
         """The one that counts, see above; 0 where no group moves, or no rate is a finite number."""

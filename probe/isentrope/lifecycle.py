@@ -59,7 +59,7 @@ class _RankSettings:
     """As given; empty: any."""
     run_id: str = ""
     incarnation: str = ""
-    """Of this attempt of the run. Rank 0's counts for all ranks."""
+    """Id of this attempt of the run. Rank 0's counts for all ranks."""
     control: str = ""
     threshold_source: str = ""
 
@@ -205,7 +205,7 @@ def _run_started(
 
 
 SHOWN_CALLS = 20
-"""Of an error's traceback: the calls next to it."""
+"""Calls shown of a traceback, the innermost."""
 
 
 def error_text(error: BaseException) -> str:
@@ -224,7 +224,7 @@ def last_unhandled_error() -> BaseException | None:
 
 
 LONGEST_END_SECONDS = 1.0
-"""How long the end of a run may take, whatever hangs; and of all runs together that a process leaves unfinished."""
+"""Longest time that ending a run may take, and that ending all runs together may take which a process leaves unfinished."""
 LAST_EXCHANGE_SHARE = 0.6
 """Share of it for the other ranks' part of the last report: ranks end within moments of each other, or hang."""
 

@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 FLOAT = {float}
 T = TypeVar("T")
 MOST_KNOWN_NAMES = 10_000
-"""Of logged scalars, to know that a name was looked at before; a loop may make a new one in each step."""
+"""Names of logged scalars that are remembered as checked; a loop may make a new one in each step."""
 
 
 class Probe:
@@ -411,7 +411,7 @@ class Probe:
                 grad (`.requires_grad_()`, and the term is computed from this very tensor), the term's part of the
                 prediction is reported apart: it is a function of log p_ref - log p, whose two gradients are opposite.
             groups: which sequences are rollouts of one prompt, for the covariance within groups and the method
-                `rank_reward`: a whole number per sequence, [batch], the same on whatever rank; or how many rows that
+                `rank_reward`: a whole number per sequence, [batch], the same on every rank; or how many rows that
                 follow each other make a group.
             old_entropies: entropies of the old policy at the same positions, same shape, in nats, for the method
                 `entropy_ratio_clip`.

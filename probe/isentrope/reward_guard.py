@@ -69,7 +69,7 @@ def _chance(n: int, autocorrelation: float) -> float:
 
 
 def _autocorrelation(residuals: Sequence[float]) -> float:
-    """Of one value and the next, from 0 to LARGEST_AUTOCORRELATION."""
+    """Correlation of one value and the next, limited to [0, LARGEST_AUTOCORRELATION]."""
     centred = [residual - fmean(residuals) for residual in residuals]
     squares = sum(value * value for value in centred)
     products = sum(value * following for value, following in pairwise(centred))

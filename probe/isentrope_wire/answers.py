@@ -80,7 +80,7 @@ class Health(Answer):
 
 
 class HealthLevel(StrEnum):
-    """How urgently a run needs a person."""
+    """How urgently a run needs attention."""
 
     NO_DATA = "no_data"
     """No entropy was reported."""
@@ -99,8 +99,7 @@ class RunOrder(StrEnum):
     NEWEST = "newest"
     """By the time of the first report."""
     ATTENTION = "attention"
-    """Those that need a person first: running ones by level, then silent ones, then those that ended; newest first among
-    equals."""
+    """Runs that need attention first: running ones by level, then silent, then ended ones; newest first among equals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +115,12 @@ class DigestControl(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDigest(Answer):
-    """A run in a line of a list. Computed some seconds after a change, and not once more after the run's end."""
+    """Summary of a run, computed some seconds after a change; final once the run has ended."""
 
     level: HealthLevel
-    """Of a run that ended: the last one."""
+    """Level of health; that of an ended run is its last one."""
     share_lost: float | None
-    """Of the early entropy."""
+    """Share of the early entropy that is lost."""
     steps_to_three_quarters_lost: float | None
     """Until a quarter of the early entropy is left, at the present pace; null where it does not fall."""
     entropy: Number | None
@@ -134,9 +133,9 @@ class RunDigest(Answer):
     control: DigestControl | None
     """The active one; null where this server does not know it."""
     reason: str
-    """Of a run that failed: the last line of its error."""
+    """Last line of a failed run's error; empty for other runs."""
     seconds_per_step: float | None
-    """Of the newest steps."""
+    """Mean over the newest steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +217,7 @@ class SeriesColumns(Answer):
     step: list[int]
     value: list[Number]
     min: list[Number] | None
-    """Of each bucket; null when the series was not reduced."""
+    """Minimum of each bucket; null when the series was not reduced."""
     max: list[Number] | None
 
     @property
@@ -288,7 +287,7 @@ class TopTokens(Answer):
     """Sum of the contributions of all tokens of the step that lower the entropy, clipped ones included; null where not
     measured."""
     raising: Number | None = None
-    """The same of those that raise it."""
+    """Sum of the contributions of the tokens that raise it; null where not measured."""
     next_cursor: None = None
 
 
@@ -310,9 +309,9 @@ class RecurringToken(Answer):
     """One text among the top contributing tokens of several steps."""
 
     text: str | None
-    """Whatever a model or a user wrote; null without a tokenizer."""
+    """Untrusted text of a model or a user; null without a tokenizer."""
     token_id: int | None
-    """Of its first occurrence; several ids may have one text."""
+    """Id at its first occurrence; several ids may have one text."""
     times: int
     """How often it is a top token."""
     steps: int
@@ -352,7 +351,7 @@ class Alert(Answer):
     level: AlertLevel
     message: str
     cause: AlertCause | None
-    """Of a collapse or an explosion, where it is measured."""
+    """Cause of a collapse or an explosion, where it is measured."""
     evidence: dict[str, float | None]
     """The numbers behind the message."""
     suggestion: dict[str, Any] | None

@@ -45,7 +45,7 @@ JSON_NESTING = 32
 """How deep objects and lists may be nested in a run's configuration."""
 
 _PARTS = 8191
-"""Of the largest number of a list, to which the numbers of a rollout are rounded: two bytes hold each."""
+"""A rollout's numbers are rounded to this fraction of the largest in their list: two bytes hold each."""
 _STATES: tuple[bool | None, ...] = (None, False, True)
 """`Rollout.kept`, as it is numbered on the wire."""
 _SMALLEST_FLOAT, _LARGEST_FLOAT = 1e-37, 3e38
@@ -187,7 +187,7 @@ class _Field(NamedTuple):
     """How one field of a dataclass travels."""
 
     name: str
-    """In the message."""
+    """Name in the message."""
     write: Callable[[Any], Any] | None = None
     """The message's value, of the dataclass's. None: the same."""
     read: Callable[[Any], Any] | None = None

@@ -31,7 +31,7 @@ LARGEST_CHANGE = 0.05
 """Largest correction of a step where `max_change_per_step` is not given: this share of the distance between entropy and
 target, or of the target where that is more."""
 LARGEST_SHARE = 10.0
-"""Of the early level, as a target: a larger number is a percentage without its sign."""
+"""Largest target as a share of the early level: a larger number is a percentage without its sign."""
 LONGEST_CURVE = 100
 """Points of a target curve."""
 

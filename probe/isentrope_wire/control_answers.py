@@ -280,7 +280,7 @@ class WhatIfAnswer(Answer):
     clip_fraction_std: float | None
     """How much that scatters over the steps; null where it is that of one step."""
     unit_predicted_change: Number
-    """Of the tokens that are kept, in nats per unit gain."""
+    """Predicted change by the kept tokens, in nats per unit gain."""
     predicted_change: Number | None
     """gain times the unit prediction, in nats a step: the effect once the optimiser's momentum has forgotten the gradients
     before these thresholds. Null while the gain is not known."""
@@ -318,7 +318,7 @@ class Fit(Answer):
     checks: list[Check]
     r2: float
     autocorrelation: float
-    """Of the errors of neighbouring means; a run is averaged to at most 50."""
+    """Correlation of the errors of neighbouring means; a run is averaged to at most 50."""
     entropy_scatter: float
     """Standard deviation of those means' entropy about its trend, in nats."""
 

@@ -81,7 +81,7 @@ class Action:
     gain: float | None = None
     drift: float | None = None
     resting_point: float | None = None
-    """Of the newest measured step, from which it was decided, see `EntropyEstimate`. None: not known yet."""
+    """Resting point of the step that the decision is made from, see `EntropyEstimate`. None: not known yet."""
 
     def encode(self) -> bytes:
         """As rank 0 broadcasts it."""
@@ -212,7 +212,7 @@ RATE = 0.2
 FAR = 0.1
 """Share of the target: an entropy further from it approaches it, and is not held."""
 PACE_WEIGHT = 0.2
-"""Of a step in the pace from which the steps to the target are counted."""
+"""Weight of one step in the pace from which the steps to the target are counted."""
 LONGEST_WAY = 10_000
 """Steps to the target; at a slower pace there is no number."""
 HYSTERESIS = 0.05
@@ -241,7 +241,7 @@ class Measured:
     run_step: int = 0
     """Its number in the run."""
     early_level: float | None = None
-    """Of the run's entropy, in nats; None: not known yet."""
+    """The run's early entropy, in nats; None: not known yet."""
     highest_entropy: float = math.inf
     """The highest mean entropy of any step so far, in nats."""
     vocabulary: int | None = None
@@ -273,7 +273,7 @@ class HoldState:
     pace: float | None = None
     """Average of what a step was decided to move towards the target, in nats."""
     plans: tuple[Plan, ...] = ()
-    """Of the steps whose numbers have not arrived."""
+    """Plans of the steps whose numbers have not arrived."""
 
 
 def decide(

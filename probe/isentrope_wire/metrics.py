@@ -1,7 +1,7 @@
 """METRICS: every metric and histogram that Isentrope reports by itself, one row each.
 
 A row is the metric's name as a string, and carries what is known of it, so that code says `scalars[ENTROPY_MEAN]` and
-a name, a unit or a meaning is written here alone. Whatever a run reports beyond these is its own and has no row.
+a name, a unit or a meaning is written here alone. Any other metric is the run's own and has no row.
 
 The early level of the entropy (`EarlyLevel`) is defined here too: the metric, the alerts and targets given as a share of it
 read it alike.

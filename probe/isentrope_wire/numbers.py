@@ -149,7 +149,7 @@ def number(value: float) -> float | str:
 def plain_json(value: object) -> object:
     """The same JSON value with its floats spelled as above, however deep, and half characters replaced.
 
-    A run's configuration is whatever its trainer sent; no value of it may make the answer unreadable.
+    A run's configuration is untrusted: no value of it may make the answer unreadable.
     """
     if isinstance(value, float):
         return number(value)

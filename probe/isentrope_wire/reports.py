@@ -26,7 +26,7 @@ from isentrope_wire.what_if import WhatIfSums
 PROTOCOL_VERSION = 1
 
 _SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
-"""Of a report's scalars, when it is printed; the rest are counted."""
+"""Scalars that a printed report shows; the rest are counted."""
 
 PREDICTION_BASIS = "entropy/prediction_basis"
 """Label of a report: what its prediction was made from, `entropy_gradient` where it is coupled; else what the unit prediction
@@ -140,13 +140,13 @@ class Rollout(Answer):
     sequence: int | None
     """As a `DrivingToken`'s."""
     first_position: int
-    """Of the first token here, in its row."""
+    """Position in its row of the first token here."""
     cut_before: bool
     """Whether the row has tokens before the first one here."""
     cut_after: bool
     """Whether the row has tokens after the last one here."""
     advantage: Number
-    """Of the token that contributes most."""
+    """Advantage of the token that contributes most."""
     reward: Number | None
     """None: not known."""
     absolute_contribution: Number
@@ -210,7 +210,7 @@ class Alert:
     evidence: Mapping[str, float] = field(default_factory=dict)
     """The numbers behind the message."""
     cause: AlertCause | None = None
-    """Of a collapse or an explosion, where its parts are measured."""
+    """Cause of a collapse or an explosion, where its parts are measured."""
     suggestion: Control | None = None
     """The cheapest control that would stop it; None where none would."""
 
@@ -231,9 +231,9 @@ class StepReport:
     what_if: WhatIfSums | None = None
     """What other thresholds would have done to the step; None when it was not measured."""
     tokens: tuple[DrivingToken, ...] = ()
-    """Those that count most, largest first."""
+    """The top contributing tokens, largest first."""
     rollouts: tuple[Rollout, ...] = ()
-    """Those whose tokens contribute most, largest first; none where no tokenizer gives their text."""
+    """The rollouts whose tokens contribute most, largest first; none where no tokenizer gives their text."""
     alerts: tuple[Alert, ...] = ()
 
     def __repr__(self) -> str:
@@ -290,13 +290,13 @@ class Quarantined:
 
 
 CONFIG_CHARACTERS = 256 * 1024
-"""Of the configuration as compact JSON."""
+"""Largest configuration, as compact JSON."""
 TAGS = 50
 TAG_CHARACTERS = 100
 NAME_CHARACTERS = 500
-"""Of a run's, a project's, a metric's or a label's name: an index entry of PostgreSQL holds 2 700 bytes."""
+"""Longest name of a run, project, metric or label: an index entry of PostgreSQL holds 2 700 bytes."""
 ERROR_CHARACTERS = 10_000
-"""Of why a run failed."""
+"""Longest error of a failed run."""
 
 _CUT = " ... cut"
 

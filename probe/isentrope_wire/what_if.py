@@ -97,11 +97,11 @@ class WhatIfSums(Answer):
     """The tokens of one step; `merge` adds micro-batches and ranks."""
 
     tokens: int
-    """All valid ones, with those that no threshold reaches (u = 0)."""
+    """Valid tokens, including those that no threshold reaches (u = 0)."""
     change_sum: Number
     """Sum of -g S_c over them, in nats per unit gain: what the step has when nothing is clipped."""
     by_method: dict[str, BinSums] = field(default_factory=dict)
-    """Those that a threshold reaches, for each method with thresholds."""
+    """The tokens that a threshold reaches, for each method with thresholds."""
 
     @property
     def pulls(self) -> tuple[float, float]:
@@ -241,7 +241,7 @@ class WhatIfCurve:
         )
 
     def _magnitude(self, mu_low: float | None, mu_high: float | None, further: float, *, inner: bool) -> float:
-        """What the tokens beyond may change at most (inner) or at least, whatever the sign."""
+        """Bound on the absolute change by the tokens beyond: upper (inner) or lower."""
         pairs = zip(self._sides, (mu_low, mu_high), strict=True)
         return sum(side.magnitude_beyond(mu + further, inner=inner) for side, mu in pairs if mu is not None)
 

@@ -98,7 +98,7 @@ def list_tokens(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found["items"]))
         return
-    # The command uses this home's server, whatever ISENTROPE_URL is.
+    # The command uses this home's server and ignores ISENTROPE_URL.
     click.echo(f"Tokens of {place}:", err=True)
     for entry in found["items"]:
         used = entry["last_used_at"]

@@ -104,7 +104,7 @@ async def delete_overdue(backend: Backend) -> None:
     if kept.keeps_all:
         return
     for run in await backend.read(lambda connection: removal.overdue_runs(connection, kept, now=time.time())):
-        # Its shipper is connected, whatever the clock says.
+        # A connected shipper counts, not the clock.
         if backend.hub.is_watched(run.id):
             continue
         await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
@@ -167,7 +167,7 @@ class Effort:
         self.seconds = 0.0
 
     def of(self, work: Callable[[_T], _R]) -> Callable[[_T], _R]:
-        """Return the same work, measured."""
+        """Wraps work to count its CPU time."""
 
         def measured(on: _T) -> _R:
             started = time.thread_time()

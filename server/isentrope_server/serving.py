@@ -24,7 +24,7 @@ _GRACEFUL_SHUTDOWN_SECONDS = 3
 _OPEN_FILES = 65_536
 """Every connection costs one; many systems start a process with 1 024."""
 _HTTP_CONNECTIONS = 2_000
-"""Of each HTTP port; beyond it requests are answered 503."""
+"""Most connections of each HTTP port; beyond it requests are answered 503."""
 _SWITCH_INTERVAL_SECONDS = 0.001
 """A request that reads waits for Python's lock some dozen times; at Python's 5 ms a small answer took twice as long."""
 _CONTAINERS_BETWEEN_COLLECTIONS = 50_000

@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     public_url: str | None = None
     """Address of the pages for links in notifications, such as that of a proxy; None: as a browser on this machine."""
     series_per_run: int = Field(default=10_000, ge=1)
-    """How many metrics and histograms a run may have, besides those that every probe promises."""
+    """How many metrics and histograms a run may have, besides the promised ones."""
     dashboard: bool = True
     """Whether the dashboard's pages are put in front of the API, where the dashboard is installed."""
 

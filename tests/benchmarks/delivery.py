@@ -151,14 +151,10 @@ def _visibility(folder: Path, server: RunningServer, steps: int = 40) -> list[st
     ]
 
 
-def ours(folder: Path, server: RunningServer, run_id: str, steps: str = "isentrope") -> Process:
-    """Our own, online, in a home of its own.
-
-    Args:
-        steps: of scalars alone, or "observed".
-    """
+def ours(folder: Path, server: RunningServer, run_id: str) -> Process:
+    """Our own, online, in a home of its own."""
     environment = server.environment | {"ISENTROPE_MODE": "online", "BENCHMARK_RUN": run_id}
-    return Process(steps, folder, environment)
+    return Process("isentrope", folder, environment)
 
 
 def _wait_for_the_disk(home: Path) -> None:

@@ -7,8 +7,8 @@
 Real server processes, all durable: SQLite synchronous=FULL, PostgreSQL fsync, full_page_writes and synchronous_commit on. A
 report has 60 scalars and 4 histograms of 64 bins. *Paced*: four trainers push one report every 100 ms. *Flat out*: four
 push 64 reports at a time, the next push as soon as the last is acknowledged. *Clients*: each run holds a Watch stream and
-pushes one report of the recorded run every `--period` seconds; first nobody pushes, then all do. CPU seconds are those of the processes, whatever
-else the machine does; a database's are its own, SQLite's are in the server's.
+pushes one report of the recorded run every `--period` seconds; first no run pushes, then all do. CPU seconds are of the
+processes alone; a database's are its own, SQLite's are in the server's.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ import psutil  # type: ignore[import-untyped]
 
 from isentrope_trainer.recording import SHIPPED, read_recording
 from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
-from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted, ScoreHistogram, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
+from tests.benchmarks.measuring import cpu_seconds
+from tests.benchmarks.storage import HISTOGRAMS, SCALARS
+from tests.benchmarks.storage import reports as some_reports
 from tests.server.postgresql import PostgreSQL
 from tests.system.running_server import RunningServer
 
@@ -68,17 +71,8 @@ class Candidate:
     postgresql: PostgreSQL | None
 
     def used(self) -> Used:
-        database = 0.0 if self.postgresql is None else _cpu_seconds(self.postgresql.pid)
-        return Used(sum(_cpu_seconds(server.pid) for server in self.servers), database)
-
-
-def _cpu_seconds(pid: int) -> float:
-    process = psutil.Process(pid)
-    seconds = float(sum(process.cpu_times()[:4]))
-    for child in process.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            seconds += sum(child.cpu_times()[:4])
-    return seconds
+        database = 0.0 if self.postgresql is None else cpu_seconds(self.postgresql.pid)
+        return Used(sum(cpu_seconds(server.pid) for server in self.servers), database)
 
 
 @dataclass
@@ -109,13 +103,13 @@ class Pusher:
         self._metadata = (("authorization", f"Bearer {server.token}"),)
         self._run_id = run_id
         self._seq = 0
-        self._stub.Hello(_hello(run_id), metadata=self._metadata, timeout=30)
+        self._stub.Hello(hello(run_id), metadata=self._metadata, timeout=30)
 
     def push(self, reports: int) -> float:
         """Push so many new reports; returns the seconds until they were acknowledged."""
-        first = self._seq + 1
+        new = some_reports(self._seq + 1, reports, SCALARS, HISTOGRAMS)
         self._seq += reports
-        records = [to_pb(record_of(seq, _report(seq))) for seq in range(first, self._seq + 1)]
+        records = [to_pb(record_of(report.step, report)) for report in new]
         request = pb.PushRequest(run_id=self._run_id, incarnation="first", rank=0, records=records)
         started = time.perf_counter()
         reply = self._stub.Push(request, metadata=self._metadata, timeout=60)
@@ -123,22 +117,18 @@ class Pusher:
         return time.perf_counter() - started
 
 
-def _hello(run_id: str) -> pb.HelloRequest:
+def hello(run_id: str, rank: int = 0, world_size: int = 1) -> pb.HelloRequest:
     started = RunStarted(
-        run_id=run_id, incarnation="first", rank=0, world_size=1, name=run_id, project="benchmark",
+        run_id=run_id, incarnation="first", rank=rank, world_size=world_size, name=run_id, project="benchmark",
         started_at=time.time(), probe_version="0",
     )  # fmt: skip
     return pb.HelloRequest(run=to_pb(started), protocol_version=PROTOCOL_VERSION)
 
 
-def _report(step: int) -> StepReport:
-    generator = np.random.default_rng(step)
-    scalars = dict(zip((f"metric/{i}" for i in range(60)), generator.normal(size=60).tolist(), strict=True))
-    histograms = tuple(
-        ScoreHistogram(name=f"histogram/{i}", low=-1.0, high=1.0, counts=tuple(generator.poisson(100, 64).tolist()))
-        for i in range(4)
-    )
-    return StepReport(step=step, recorded_at=time.time(), scalars=scalars, histograms=histograms)
+def record_at(step: int, template: bytes) -> pb.Record:
+    """A template's report under another step: of a field that comes twice the last counts, messages are merged."""
+    payload = template + pb.Payload(step_report=pb.StepReport(step=step)).SerializeToString()
+    return pb.Record(seq=step, payload=payload, payload_hash=payload_hash(payload))
 
 
 Mode = Callable[[Pusher, float, Callable[[float, int], None]], None]
@@ -255,7 +245,7 @@ class _Client:
 
     async def connect(self, at_once: asyncio.Semaphore) -> None:
         async with at_once:
-            await self._stub.Hello(_hello(self._run_id), metadata=self._metadata, timeout=120)
+            await self._stub.Hello(hello(self._run_id), metadata=self._metadata, timeout=120)
             self._watching = asyncio.create_task(self._watch())
 
     async def push_until(self, end: float, period: float, into: Measured) -> None:
@@ -263,10 +253,7 @@ class _Client:
         while due < end:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self._seq += 1
-            # Of a field that comes twice the last counts: the template's report under another step.
-            step = pb.Payload(step_report=pb.StepReport(step=self._seq)).SerializeToString()
-            payload = self._templates[self._seq % len(self._templates)] + step
-            record = pb.Record(seq=self._seq, payload=payload, payload_hash=payload_hash(payload))
+            record = record_at(self._seq, self._templates[self._seq % len(self._templates)])
             request = pb.PushRequest(run_id=self._run_id, incarnation="first", rank=0, records=[record])
             started = time.perf_counter()
             while not await self._acknowledged(request):

@@ -1,13 +1,16 @@
-"""Medians of interleaved runs, and the memory that a call needs on top of what it was given."""
+"""Medians of interleaved runs, memory that a call needs on top of what it was given, CPU time of processes."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
 
 M_MMAP_THRESHOLD = -3
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -23,6 +26,16 @@ def median_seconds(candidates: Mapping[str, Callable[[], object]], rounds: int) 
             if turn:
                 seconds[name].append(time.process_time() - started)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds so far of a process and its children, also ended ones."""
+    process = psutil.Process(pid)
+    seconds = float(sum(process.cpu_times()[:4]))
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            seconds += sum(child.cpu_times()[:4])
+    return seconds
 
 
 def peak_extra_mebibytes(run: Callable[[], object]) -> float:

@@ -1,8 +1,7 @@
-"""What an observed step costs the loop beside the score kernel: `gate`, `log` and `step`, on one core; and what the probe
-adds to a step that computes log-prob and H plainly.
+"""What an observed step costs the loop beside the score kernel: `gate`, `log` and `step`, on one core.
 
-Steps are paced, so that caches are as cold as a training step leaves them. Operations: those that torch carries out, views
-apart; on an accelerator each is a launch. With groups and token ids, as the TRL integration passes them.
+Steps are paced, so that caches are as cold as a training step leaves them. Operations counts torch operations except views; on an
+accelerator each is a launch. With groups and token ids, as the TRL integration passes them.
 """
 
 from __future__ import annotations
@@ -15,18 +14,13 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import isentrope
 from isentrope.scores import TokenScores, token_scores
-from isentrope.transport.transport import InMemoryTransport
-from tests.benchmarks.measuring import median_seconds
-from tests.benchmarks.token_scores import plain_logprob_and_entropy
 
 SIZES = ((32, 128), (256, 512))
 VOCABULARY, GROUP, STEPS, PAUSE_SECONDS = 64, 8, 40, 0.02
-TOKENS, WIDTH, HEAD = 2048, 256, 32768
 
 
 class Operations(TorchDispatchMode):
@@ -100,35 +94,4 @@ def measure() -> list[str]:
                 f"| {size[0] * size[1]} | {statistics.median(milliseconds):.2f} | {p99:.2f} | {steps.operations()} |"
             )
             steps.finish()
-    return [*rows, "", *beside_the_plain_step()]
-
-
-def beside_the_plain_step(rounds: int = 7) -> list[str]:
-    """Rows of a Markdown table: forward, backward and update of one wide head, in multiples of the plain step."""
-    torch.manual_seed(0)
-    policy = nn.Linear(WIDTH, HEAD, bias=False)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-5)
-    hidden, token_ids = torch.randn(TOKENS, WIDTH), torch.randint(0, HEAD, (TOKENS,))
-    advantages = torch.randn(TOKENS)
-    probe = isentrope.Probe("benchmark", transport=InMemoryTransport())
-
-    def update(logprobs: Tensor) -> None:
-        optimizer.zero_grad()
-        (-(logprobs * advantages).mean()).backward()
-        optimizer.step()
-
-    def plain() -> None:
-        logprobs, _ = plain_logprob_and_entropy(policy(hidden), token_ids)
-        update(logprobs.squeeze(-1))
-
-    def probed() -> None:
-        update(probe.gate(probe.score(policy(hidden), token_ids), advantages))
-        probe.step(0, optimizer)
-
-    seconds = median_seconds({"plain": plain, "probed": probed}, rounds)
-    ratio = seconds["probed"] / seconds["plain"]
-    return [
-        "| step | plain log-prob + H | with the probe |",
-        "|---|---|---|",
-        f"| {TOKENS} tokens × {HEAD} logits | {seconds['plain'] * 1e3:.0f} ms | {ratio:.2f} × |",
-    ]
+    return rows

@@ -23,10 +23,9 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
 
+from tests.benchmarks.measuring import cpu_seconds
 from tests.browsing import chromium
 from tests.system.running_server import RunningServer
-
-PRODUCER = Path(__file__).with_name("page_run.py")
 
 DRAWN = """() => ['chart-entropy', 'chart-reward', 'chart-change', 'chart-clip'].every((id) => {
   const plot = document.querySelector('#' + id + ' .js-plotly-plot');
@@ -53,7 +52,7 @@ class Run:
     def __init__(self, server: RunningServer, name: str, pace: float, steps: int) -> None:
         self.returned: dict[int, float] = {}
         self._process = subprocess.Popen(
-            [sys.executable, str(PRODUCER), name, str(pace), str(steps)],
+            [sys.executable, "-m", "tests.benchmarks.page_run", name, str(pace), str(steps)],
             env=server.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         threading.Thread(target=self._read, daemon=True).start()
@@ -89,14 +88,9 @@ def running(server: RunningServer, name: str, pace: float, *, first: int = 30) -
         run.stop()
 
 
-def cpu_seconds(process: psutil.Process) -> float:
-    """What a process took of the processors so far."""
-    return float(sum(process.cpu_times()[:2]))
-
-
-def renderers() -> list[psutil.Process]:
-    """The processes in which Chromium runs the pages."""
-    return [child for child in psutil.Process().children(recursive=True) if "--type=renderer" in child.cmdline()]
+def renderers() -> list[int]:
+    """The ids of the processes in which Chromium runs the pages."""
+    return [child.pid for child in psutil.Process().children(recursive=True) if "--type=renderer" in child.cmdline()]
 
 
 def _open(page: Page, server: RunningServer, name: str) -> float:
@@ -119,10 +113,10 @@ def opening(browser: Browser, server: RunningServer, name: str, repetitions: int
         cold.append(_open(page, server, name))
         received.append(sum(total))
         page.close()
-        before = cpu_seconds(psutil.Process(server.pid))
+        before = cpu_seconds(server.pid)
         page = context.new_page()
         warm.append(_open(page, server, name))
-        cpu.append(cpu_seconds(psutil.Process(server.pid)) - before)
+        cpu.append(cpu_seconds(server.pid) - before)
         context.close()
     return [
         "| opening a run's page, median of five | |",
@@ -173,12 +167,12 @@ def following(browser: Browser, server: RunningServer, seconds: float, tabs: int
             return metrics
 
         before = measured()
-        server_cpu = cpu_seconds(psutil.Process(server.pid))
+        server_cpu = cpu_seconds(server.pid)
         pages_cpu = sum(map(cpu_seconds, renderers()))
         pages[0].wait_for_timeout(1000 * seconds)
         passed = time.time() - since
         pages_cpu = sum(map(cpu_seconds, renderers())) - pages_cpu
-        server_cpu = cpu_seconds(psutil.Process(server.pid)) - server_cpu
+        server_cpu = cpu_seconds(server.pid) - server_cpu
         painted = [page.evaluate("window.painted") for page in pages]
         after = measured()
         context.close()
@@ -192,7 +186,7 @@ def following(browser: Browser, server: RunningServer, seconds: float, tabs: int
 
 
 def of_the_server(browser: Browser, server: RunningServer, seconds: float, readers: int, pace: float) -> str:
-    """A row for each count of readers and pace: CPU of the server alone, whatever the browser takes."""
+    """A row for each count of readers and pace: CPU of the server alone, without the browser."""
     name = f"counted-{readers}-{pace:g}".replace(".", "-")
     with running(server, name, pace, first=3) as run:
         # A session of its own each: equal questions of one session are answered together.
@@ -202,10 +196,10 @@ def of_the_server(browser: Browser, server: RunningServer, seconds: float, reade
             page.request.get(f"{server.url}/?token={server.token}", max_redirects=0)
             _open(page, server, name)
         time.sleep(10)
-        before, since, first = cpu_seconds(psutil.Process(server.pid)), time.monotonic(), len(run.returned)
+        before, since, first = cpu_seconds(server.pid), time.monotonic(), len(run.returned)
         time.sleep(seconds)
         passed = time.monotonic() - since
-        used = cpu_seconds(psutil.Process(server.pid)) - before
+        used = cpu_seconds(server.pid) - before
         steps = len(run.returned) - first
         for context in contexts:
             context.close()

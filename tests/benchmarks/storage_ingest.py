@@ -8,7 +8,6 @@ Everything shares the machine.
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import tempfile
 import time
@@ -20,10 +19,11 @@ from typing import Any
 import grpc
 import httpx
 
-from isentrope_wire.codec import encode_payload, payload_hash, to_pb
-from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted
+from isentrope_wire.codec import encode_payload
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
+from tests.benchmarks.ingest_databases import hello, record_at
+from tests.benchmarks.measuring import cpu_seconds
 from tests.benchmarks.storage import BINS, HISTOGRAMS, SCALARS, reports
 from tests.system.running_server import RunningServer
 
@@ -57,13 +57,13 @@ async def _measure(
         ranks = [_Rank(TelemetryStub(channel), server.token, rank, scalars, histograms) for rank in range(RANKS)]
         for rank in ranks:
             await rank.hello()
-        cpu = _cpu_seconds(server.pid)
+        cpu = cpu_seconds(server.pid)
         reading = asyncio.create_task(_read_until(server, end, waits))
         pushing = (rank for _ in range(WINDOW) for rank in ranks)
         await asyncio.gather(
             *(rank.push_until(end, waits, apart * (place / places), apart) for place, rank in enumerate(pushing))
         )
-        cpu = _cpu_seconds(server.pid) - cpu
+        cpu = cpu_seconds(server.pid) - cpu
         await reading
     return sum(rank.accepted for rank in ranks), waits, cpu
 
@@ -78,12 +78,7 @@ class _Rank:
         self._templates = [encode_payload(report) for report in reports(0, _TEMPLATES, scalars, histograms)]
 
     async def hello(self) -> None:
-        started = RunStarted(
-            run_id="flood", incarnation="a", rank=self._rank, world_size=RANKS, name="flood", project="benchmarks",
-            started_at=1.0, probe_version="0",
-        )  # fmt: skip
-        request = pb.HelloRequest(run=to_pb(started), protocol_version=PROTOCOL_VERSION)
-        await self._stub.Hello(request, metadata=self._metadata, timeout=30)
+        await self._stub.Hello(hello("flood", self._rank, RANKS), metadata=self._metadata, timeout=30)
 
     async def push_until(self, end: float, waits: Waits, after: float, apart: float) -> None:
         due = time.monotonic() + after
@@ -94,7 +89,7 @@ class _Rank:
                 return
             records = list(self._next_records())
             started = time.monotonic()
-            request = pb.PushRequest(run_id="flood", incarnation="a", rank=self._rank, records=records)
+            request = pb.PushRequest(run_id="flood", incarnation="first", rank=self._rank, records=records)
             reply = await self._stub.Push(request, metadata=self._metadata, timeout=60)
             assert not reply.quarantined
             waits.pushes.append(time.monotonic() - started)
@@ -103,13 +98,7 @@ class _Rank:
     def _next_records(self) -> Iterator[pb.Record]:
         for _ in range(REPORTS_IN_A_PUSH):
             self._seq += 1
-            payload = _with_step(self._templates[self._seq % _TEMPLATES], self._seq)
-            yield pb.Record(seq=self._seq, payload=payload, payload_hash=payload_hash(payload))
-
-
-def _with_step(template: bytes, step: int) -> bytes:
-    """The template's report under another step: of a field that comes twice the last counts, messages are merged."""
-    return template + pb.Payload(step_report=pb.StepReport(step=step)).SerializeToString()
+            yield record_at(self._seq, self._templates[self._seq % _TEMPLATES])
 
 
 async def _read_until(server: RunningServer, end: float, waits: Waits) -> None:
@@ -129,11 +118,6 @@ async def _read_until(server: RunningServer, end: float, waits: Waits) -> None:
                 waits.readings.append(time.monotonic() - started)
             turn += 1
             await asyncio.sleep(_READ_EVERY_SECONDS)
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measured(seconds: float) -> Iterator[str]:

@@ -41,23 +41,6 @@ def isentrope(folder: Path) -> tuple[Step, Finish]:
     return step, probe.finish
 
 
-def observed(folder: Path) -> tuple[Step, Finish]:
-    """Ours with some tokens in each step, so that reports have histograms, too."""
-    torch: Any = importlib.import_module("torch")
-    torch.set_num_threads(1)
-    os.environ["ISENTROPE_HOME"] = str(folder)
-    library: Any = importlib.import_module("isentrope")
-    probe = library.Probe(name="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
-    scores = probe.score(torch.randn(8, 32, 64), torch.randint(0, 64, (8, 32)))
-
-    def step(number: int, scalars: dict[str, float]) -> None:
-        probe.gate(scores, torch.randn(8))
-        probe.log(scalars)
-        probe.step(number)
-
-    return step, probe.finish
-
-
 def trackio(folder: Path) -> tuple[Step, Finish]:
     os.environ["TRACKIO_DIR"] = str(folder)
     tracker: Any = importlib.import_module("trackio")
@@ -93,7 +76,6 @@ def tensorboard(folder: Path) -> tuple[Step, Finish]:
 
 TRACKERS: dict[str, Callable[[Path], tuple[Step, Finish]]] = {
     "isentrope": isentrope,
-    "observed": observed,
     "trackio": trackio,
     "wandb": wandb,
     "mlflow": mlflow,

@@ -13,18 +13,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from transformers import TrainerCallback
 
 from isentrope.integrations.trl import attach
 from isentrope.transport.transport import InMemoryTransport
+from tests.probe.integrations import tiny_trl
 
 VOCABULARY, WIDTH, SEQUENCES, PROMPT, COMPLETION = 32768, 128, 8, 32, 32
 CANDIDATES: dict[str, Callable[[Any], object]] = {
@@ -47,10 +45,14 @@ class TurnTaking(TrainerCallback):
         self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
         self._started: float | None = None
 
-    def step(self) -> None:
-        """Called by the main thread: one step, or the set-up before the first."""
-        self._go.release()
+    def wait(self) -> None:
+        """Called by the main thread: until the set-up, or the step under way, is over."""
         self._done.acquire()
+
+    def step(self) -> None:
+        """Called by the main thread: one step."""
+        self._go.release()
+        self.wait()
 
     def _pause(self) -> None:
         if self._started is not None:
@@ -67,51 +69,27 @@ class TurnTaking(TrainerCallback):
 
 
 def trainer_of(folder: str, turns: TurnTaking, steps: int) -> Any:
-    words = Tokenizer(
-        WordLevel({"<pad>": 0, "<eos>": 1, **{f"w{i}": i for i in range(2, VOCABULARY)}}, unk_token="<pad>")
+    policy = tiny_trl.model(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.02,
     )
-    words.pre_tokenizer = WhitespaceSplit()
-    torch.manual_seed(0)
-    policy = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            intermediate_size=4 * WIDTH,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            tie_word_embeddings=False,
-            pad_token_id=0,
-            eos_token_id=1,
-        )
-    )
-    config = GRPOConfig(
-        output_dir=folder,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        activation_checkpointing=False,
-        disable_tqdm=True,
-        save_strategy="no",
-        logging_steps=1,
-        max_steps=steps,
+    prompts = [" ".join(f"w{2 + (i + j) % 30}" for j in range(PROMPT)) for i in range(64)]
+    return tiny_trl.trainer(
+        Path(folder),
+        policy=policy,
+        steps=steps,
         per_device_train_batch_size=SEQUENCES,
         num_generations=4,
         max_completion_length=COMPLETION,
         generation_kwargs={"min_new_tokens": COMPLETION},
+        trainer_reward_funcs=lambda completion_ids, **_: [float(sum(ids) % 7) for ids in completion_ids],
+        trainer_train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+        trainer_callbacks=[turns],
     )
-    made = GRPOTrainer(
-        model=policy,
-        reward_funcs=lambda completion_ids, **_: [float(sum(ids) % 7) for ids in completion_ids],
-        args=config,
-        train_dataset=Dataset.from_list(
-            [{"prompt": " ".join(f"w{2 + i + j}" for j in range(PROMPT))} for i in range(64)]
-        ),
-        processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"),
-        callbacks=[turns],
-    )
-    made.remove_callback(PrinterCallback)
-    return made
 
 
 def seconds_per_step(rounds: int) -> dict[str, list[float]]:
@@ -124,6 +102,7 @@ def seconds_per_step(rounds: int) -> dict[str, list[float]]:
             CANDIDATES[name](trainer)
             threads.append(threading.Thread(target=trainer.train, daemon=True))
             threads[-1].start()
+            turns.wait()
         for _ in range(rounds + 2):
             for turns in taking_turns.values():
                 turns.step()

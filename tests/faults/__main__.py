@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 
 from tests.faults.catalogue import BY_NAME, FAULTS, Fault
-from tests.faults.network import NetworkNamespace
 from tests.faults.planted import run_planted
 
 _folders_in_use: set[Path] = set()
@@ -90,7 +89,6 @@ def _end(number: int, _: FrameType | None) -> None:
     """Leave nothing behind. The faults' own threads cannot be interrupted: they wait, some for minutes."""
     for folder in tuple(_folders_in_use):
         clear(folder)
-    NetworkNamespace.remove_all()
     os._exit(128 + number)
 
 

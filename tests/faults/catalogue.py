@@ -19,7 +19,6 @@ from tests.faults import (
 )
 from tests.faults.disk_faults import may_mount
 from tests.faults.faulty_libc import has_compiler
-from tests.faults.network import has_namespaces
 from tests.faults.oracle import Verdict
 from tests.faults.stage import Stage, stage
 from tests.system.haproxy import has_haproxy
@@ -36,7 +35,6 @@ class Means(NamedTuple):
 
 
 COMPILER = Means("a C compiler", has_compiler)
-NAMESPACES = Means("the right to make network namespaces", has_namespaces)
 SMALL_DISK = Means("the right to mount a small disk", may_mount)
 HAPROXY = Means("haproxy", has_haproxy)
 
@@ -97,28 +95,24 @@ FAULTS = (
     _shared(process_faults.shipper_frozen),
     _shared(process_faults.every_way_to_exit),
     _shared(process_faults.forked_children),
-    Fault(process_faults.fork_in_dataloader_workers, in_short_tier=False),
     Fault(process_faults.eight_ranks),
     Fault(process_faults.resume_with_its_spool),
     Fault(process_faults.resume_without_its_spool, in_short_tier=False),
     _shared(network_faults.black_hole),
     _shared(network_faults.slow_network, in_short_tier=False),
     _shared(network_faults.resetting_network),
-    _shared(network_faults.link_cut, needs=NAMESPACES),
-    _shared(network_faults.link_swallows_packets, in_short_tier=False, needs=NAMESPACES),
     Fault(disk_faults.spool_disk_full, needs=SMALL_DISK),
     _shared(disk_faults.spool_disk_full_beside_a_running_server, in_short_tier=False, needs=SMALL_DISK),
     Fault(disk_faults.server_disk_full, needs=SMALL_DISK),
     _shared(disk_faults.spool_writes_fail, needs=COMPILER),
     _shared(disk_faults.spool_syncs_fail, needs=COMPILER),
     Fault(disk_faults.server_writes_fail, in_short_tier=False, needs=COMPILER),
-    _shared(spool_damage.truncation_at_every_byte),
-    _shared(spool_damage.flipped_bits),
+    _shared(spool_damage.truncated_segment),
+    _shared(spool_damage.flipped_bit),
     _shared(wire_faults.duplicate_reordered_and_replayed_batches),
     _shared(wire_faults.acknowledgement_stops_at_a_gap),
     _shared(wire_faults.contradicting_payloads),
     _shared(wire_faults.two_attempts_with_the_same_numbers),
-    _shared(wire_faults.unusable_records),
     _shared(control_faults.two_clients_racing),
     _shared(control_faults.stale_invalid_and_late_control),
     Fault(control_faults.control_over_a_breaking_connection),

@@ -1,17 +1,13 @@
-"""Networks that fail: a TCP proxy that misbehaves on demand, and a link to a network namespace that can be cut."""
+"""A network that fails: a TCP proxy that misbehaves on demand."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
-import shutil
 import socket
 import struct
-import subprocess
 import threading
 import time
-from typing import ClassVar, Self
+from typing import Self
 
 CHUNK_BYTES = 16 * 1024
 
@@ -19,15 +15,11 @@ CHUNK_BYTES = 16 * 1024
 class TcpProxy:
     """Carries connections to a target; its attributes may be set at any time. `with` opens and closes it."""
 
-    def __init__(self, target: str, host: str = "127.0.0.1") -> None:
-        """
-        Args:
-            target: host:port; where new connections go, and may be set at any time.
-            host: the address to listen on.
-        """
+    def __init__(self, target: str) -> None:
         self.target = target
-        self._listener = socket.create_server((host, 0))
-        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        """host:port; where new connections go."""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.black_hole = False
         """Take everything, hand on nothing."""
         self.bytes_per_second: float | None = None
@@ -98,91 +90,3 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
-
-
-def has_namespaces() -> bool:
-    """Whether this machine lets us make network namespaces and join them by a link."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        return False
-    try:
-        with NetworkNamespace():
-            return True
-    except subprocess.CalledProcessError:
-        return False
-
-
-class NetworkNamespace:
-    """A network of its own, joined to the machine's by a link that can be cut. `with` makes and removes it."""
-
-    _made = itertools.count()
-    _existing: ClassVar[set[NetworkNamespace]] = set()
-
-    def __init__(self) -> None:
-        number = (os.getpid() * 8 + next(self._made)) % 16_000
-        self._name = f"isentrope-{number}"
-        self._outer = f"isf{number}o"
-        self._inner = f"isf{number}i"
-        base, last = f"10.231.{number // 64}", number % 64 * 4
-        self.outer_address = f"{base}.{last + 1}"
-        """The machine's end of the link: what processes in the namespace can reach."""
-        self._inner_address = f"{base}.{last + 2}"
-
-    @property
-    def prefix(self) -> list[str]:
-        """A command that runs the rest in the namespace."""
-        return ["ip", "netns", "exec", self._name]
-
-    @classmethod
-    def remove_all(cls) -> None:
-        """Remove those this process made; processes in them must be gone before."""
-        for namespace in tuple(cls._existing):
-            namespace.__exit__()
-
-    def __enter__(self) -> Self:
-        self._existing.add(self)
-        _ip("netns", "add", self._name)
-        try:
-            _ip("link", "add", self._outer, "type", "veth", "peer", "name", self._inner, "netns", self._name)
-            _ip("addr", "add", f"{self.outer_address}/30", "dev", self._outer)
-            _ip("link", "set", self._outer, "up")
-            _ip("-n", self._name, "addr", "add", f"{self._inner_address}/30", "dev", self._inner)
-            _ip("-n", self._name, "link", "set", self._inner, "up")
-            _ip("-n", self._name, "link", "set", "lo", "up")
-        except subprocess.CalledProcessError:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for command in (("link", "del", self._outer), ("netns", "del", self._name)):
-            subprocess.run(["ip", *command], check=False, capture_output=True)
-        self._existing.discard(self)
-
-    def cut(self) -> None:
-        """Pull the cable: both ends see it."""
-        _ip("link", "set", self._outer, "down")
-
-    def mend(self) -> None:
-        _ip("link", "set", self._outer, "up")
-        subprocess.run(["ip", "neigh", "flush", "dev", self._outer], check=False, capture_output=True)
-
-    def swallow(self) -> None:
-        """Lose every packet on its way to the namespace, silently: they are sent to a machine that isn't there."""
-        _ip(
-            "neigh",
-            "replace",
-            self._inner_address,
-            "lladdr",
-            "02:00:00:00:00:99",
-            "dev",
-            self._outer,
-            "nud",
-            "permanent",
-        )
-
-    def stop_swallowing(self) -> None:
-        _ip("neigh", "del", self._inner_address, "dev", self._outer)
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)

@@ -1,10 +1,10 @@
-"""The network between shipper and server is cut, swallows everything, crawls, or resets connections."""
+"""The network between shipper and server swallows everything, crawls, or resets connections."""
 
 from __future__ import annotations
 
 import time
 
-from tests.faults.network import NetworkNamespace, TcpProxy
+from tests.faults.network import TcpProxy
 from tests.faults.oracle import Verdict
 from tests.faults.stage import Stage
 
@@ -41,27 +41,4 @@ def resetting_network(stage: Stage) -> Verdict:
         time.sleep(1.5 if stage.short else 6.0)
     proxy.reset_after_bytes = None
     stage.expect_a_fresh_report(trainer)
-    return stage.judge(trainer)
-
-
-def link_cut(stage: Stage) -> Verdict:
-    """The cable between two network namespaces is pulled, for seconds and for longer."""
-    return _over_a_link(stage, "cut", swallow=False)
-
-
-def link_swallows_packets(stage: Stage) -> Verdict:
-    """The link between two network namespaces stays up and loses every packet."""
-    return _over_a_link(stage, "lossy", swallow=True)
-
-
-def _over_a_link(stage: Stage, run_id: str, *, swallow: bool) -> Verdict:
-    namespace = stage.enter(NetworkNamespace())
-    proxy = stage.enter(TcpProxy(stage.server.grpc_target, namespace.outer_address))
-    trainer = stage.running_trainer(run_id, grpc_target=proxy.address, prefix=namespace.prefix)
-    break_it, mend_it = (namespace.swallow, namespace.stop_swallowing) if swallow else (namespace.cut, namespace.mend)
-    for seconds in (6.0,) if stage.short else (3.0, 12.0, 40.0):
-        break_it()
-        time.sleep(seconds)
-        mend_it()
-        stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)

@@ -17,6 +17,7 @@ import httpx
 from isentrope_wire.reports import StepReport
 from tests.faults.ledger import Ledger, Offer
 from tests.faults.stored import StoredControl, StoredStream, StoredTruth
+from tests.system.running_server import patience
 
 FIRST_SEQ = 2
 FINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
@@ -41,7 +42,6 @@ class Allowance:
     """Reports may lack tokens, what-if sums and histograms where their label names them."""
     quarantined: tuple[str, ...] = ()
     """Codes of records that may be kept aside."""
-    longest_put_seconds: float = LONGEST_PUT_SECONDS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Oracle:
             total.require(place in streams, f"the server knows nothing of {place}")
             if place in streams:
                 _judge_stream(total, ledger, streams[place], allowed, self._left_out)
-            _judge_process(total, ledger, allowed)
+            _judge_process(total, ledger)
         known = {(ledger.incarnation, ledger.rank) for ledger in ledgers}
         total.require(set(streams) <= known, f"the server invented streams: {set(streams) - known}")
         self._judge_values(total, ledgers)
@@ -222,12 +222,12 @@ def _judge_inventions(total: Verdict, ledger: Ledger, stream: StoredStream, allo
     total.require(all(gap.reason for gap in stream.gaps), "a gap has no reason")
 
 
-def _judge_process(total: Verdict, ledger: Ledger, allowance: Allowance) -> None:
+def _judge_process(total: Verdict, ledger: Ledger) -> None:
     longest = ledger.longest_put_seconds
-    total.require(longest <= allowance.longest_put_seconds, f"a put took {longest:.3f} s")
+    total.require(longest <= LONGEST_PUT_SECONDS * patience(), f"a put took {longest:.3f} s")
     if ledger.closed is not None:
         seconds = ledger.closed["seconds"]
-        total.require(seconds <= LONGEST_CLOSE_SECONDS, f"closing took {seconds:.3f} s")
+        total.require(seconds <= LONGEST_CLOSE_SECONDS * patience(), f"closing took {seconds:.3f} s")
 
 
 def _judge_decisions(total: Verdict, ledger: Ledger, controls: Sequence[StoredControl]) -> None:

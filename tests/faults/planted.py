@@ -231,7 +231,7 @@ BUGS = (
         module="isentrope.transport.spool_reader",
         function="SpoolReader._missing_before",
         wrong=gaps_skipped,
-        fault="truncation_at_every_byte",
+        fault="truncated_segment",
         shows="records vanished",
     ),
     Bug(

@@ -160,14 +160,6 @@ def forked_children(stage: Stage) -> Verdict:
     return stage.judge(trainer, finish=False)
 
 
-def fork_in_dataloader_workers(stage: Stage) -> Verdict:
-    """A real probe over a real DataLoader with forked workers, new ones each epoch."""
-    plan = stage.plan("loaded", steps=24 if stage.short else 120, step_seconds=0.0)
-    trainer = stage.start_trainer(plan, module="tests.faults.dataloader_process")
-    trainer.finish()
-    return stage.judge(trainer, finish=False)
-
-
 def eight_ranks(stage: Stage) -> Verdict:
     """Eight ranks report a thousand steps each while the server is killed: every stream is whole."""
     ranks, steps = (3, 150) if stage.short else (8, 1000)

@@ -21,7 +21,7 @@ from isentrope.transport.spool_folder import ShipperStatus, SpoolFolder, find_sp
 from tests.faults.ledger import Ledger
 from tests.faults.oracle import Allowance, Oracle, OracleError, Verdict
 from tests.faults.reporting_process import Plan
-from tests.system.running_server import RunningServer
+from tests.system.running_server import RunningServer, patience
 
 REPOSITORY = Path(__file__).parents[2]
 VISIBLE_SECONDS = 10.0
@@ -33,23 +33,24 @@ ENDLESS = 100_000
 _T = TypeVar("_T")
 
 
-def patience() -> float:
-    """How much longer than on a quiet machine to wait: where others keep each core busy twice over, everything is late."""
-    return max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
-
-
 def wait_for(what: Callable[[], _T | None], seconds: float, sentence: str) -> _T:
     """The first truthy answer of `what`.
 
+    Args:
+        what: Asked again and again.
+        seconds: How long on a quiet machine; longer on a busy one.
+        sentence: What is waited for.
+
     Raises:
-        AssertionError: there was none in time; it names `sentence`, what was waited for.
+        AssertionError: there was none in time; it names `sentence`.
     """
-    end = time.monotonic() + seconds
+    started = time.monotonic()
     while True:
         answer = what()
         if answer:
             return answer
-        assert time.monotonic() < end, f"waited {seconds:.0f} s in vain until {sentence}"
+        waited = time.monotonic() - started
+        assert waited < seconds * patience(), f"waited {waited:.0f} s in vain until {sentence}"
         time.sleep(0.05)
 
 
@@ -61,21 +62,17 @@ class Trainer:
         plan: Plan,
         home: Path,
         environment: Mapping[str, str],
-        prefix: Sequence[str] = (),
         expected_exit: int = 0,
-        module: str = "tests.faults.reporting_process",
     ) -> None:
         """
         Args:
-            prefix: a command that runs the rest, e.g. in another network namespace.
             expected_exit: what `finish` takes for a good end.
-            module: what is run with the plan.
         """
         self.plan = plan
         self.home = home
         self._expected_exit = expected_exit
         self._errors = home.with_suffix(".errors")
-        command = [*prefix, sys.executable, "-m", module, plan.to_argument()]
+        command = [sys.executable, "-m", "tests.faults.reporting_process", plan.to_argument()]
         with self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -134,7 +131,7 @@ class Trainer:
         Raises:
             AssertionError: it did not end as it should.
         """
-        code = self.process.wait(timeout=seconds)
+        code = self.process.wait(timeout=seconds * patience())
         assert code == self._expected_exit, (
             f"the training process ended with {code}: {self._errors.read_text()[-2000:]}"
         )
@@ -223,21 +220,19 @@ class Stage:
         plan: Plan,
         *,
         home: Path | None = None,
-        prefix: Sequence[str] = (),
         expected_exit: int = 0,
         environment: Mapping[str, str] | None = None,
-        module: str = "tests.faults.reporting_process",
     ) -> Trainer:
         """Start one reporting process against this stage's server.
 
         Args:
             home: its ISENTROPE_HOME; default: one of its run's own.
-            prefix, expected_exit, module: as for `Trainer`.
+            expected_exit: as for `Trainer`.
             environment: variables besides.
         """
         home = home or self.folder / f"home-{plan.run_id}"
         given = self.server.environment | {"ISENTROPE_DRAIN_SECONDS": "60"} | dict(environment or {})
-        trainer = Trainer(plan, home, given, prefix, expected_exit, module)
+        trainer = Trainer(plan, home, given, expected_exit)
         self.trainers.append(trainer)
         return trainer
 
@@ -247,7 +242,6 @@ class Stage:
         *,
         grpc_target: str | None = None,
         home: Path | None = None,
-        prefix: Sequence[str] = (),
         expected_exit: int = 0,
         environment: Mapping[str, str] | None = None,
         **plan: Any,
@@ -257,14 +251,13 @@ class Stage:
         Args:
             run_id: Of its run.
             grpc_target: Where it sends its reports; default: this stage's server.
-            home, prefix, expected_exit, environment: As for `start_trainer`.
+            home, expected_exit, environment: As for `start_trainer`.
             plan: Fields of its `Plan`.
         """
         given = dict(environment or {}) | ({} if grpc_target is None else {"ISENTROPE_GRPC": grpc_target})
         trainer = self.start_trainer(
             self.plan(run_id, steps=ENDLESS, **plan),
             home=home,
-            prefix=prefix,
             expected_exit=expected_exit,
             environment=given,
         )
@@ -282,13 +275,12 @@ class Stage:
             seconds: How soon, on a quiet machine.
         """
         oracle = Oracle(self.server.database_url, api or self.api)
-        seconds *= patience()
-        end = time.monotonic() + seconds
+        started = time.monotonic()
         known = len(trainer.ledger.accepted_steps)
         try:
             wait_for(lambda: len(trainer.ledger.accepted_steps) > known, seconds, "the trainer reported another step")
             step = trainer.ledger.accepted_steps[-1]
-            left = end - time.monotonic()
+            left = seconds - (time.monotonic() - started) / patience()
             wait_for(lambda: oracle.has_report(trainer.plan.run_id, step), left, f"step {step} was readable")
         except AssertionError as late:
             self._late.append(str(late))
@@ -311,7 +303,7 @@ class Stage:
     def expect_delivery(self, trainer: Trainer) -> None:
         """All of the trainer's spool goes up. Where it does not, `verdict_on` raises."""
         try:
-            wait_for(lambda: trainer.delivered, DELIVERED_SECONDS * patience(), "the spool was delivered")
+            wait_for(lambda: trainer.delivered, DELIVERED_SECONDS, "the spool was delivered")
         except AssertionError as late:
             self._late.append(str(late))
 

@@ -17,6 +17,7 @@ from tests.faults.__main__ import mounts_below, processes_below
 from tests.faults.catalogue import BY_NAME
 from tests.faults.disk_faults import may_mount
 from tests.faults.planted import BUGS, REPOSITORY, Bug, environment_with
+from tests.system import running_server
 
 PLANTED = """
 import importlib, operator, sys
@@ -42,6 +43,15 @@ def test_process_has_planted_bug() -> None:
         check=True,
     )
     assert found.stdout.strip().endswith("planted.py")
+
+
+def test_server_that_is_never_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_server, "READY_SECONDS", 0.1)
+    server = running_server.RunningServer(tmp_path / "home")
+    server.command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(AssertionError, match="not ready"):
+        server.start()
+    assert not server.alive
 
 
 @pytest.mark.slow

@@ -118,30 +118,3 @@ def two_attempts_with_the_same_numbers(stage: Stage) -> Verdict:
     first.push(first.records)
     second.push(second.records)
     return stage.oracle.judge([first.ledger, second.ledger])
-
-
-def unusable_records(stage: Stage) -> Verdict:
-    """Records no server can use come between good ones: they are kept aside, the good ones are stored."""
-    sender = Sender(stage, "unusable")
-    for step in range(30):
-        sender.report(step)
-    sender.finish()
-    unusable = [
-        Record(seq=sender.records[5].seq, payload=b"\xff\xff\xff", payload_hash=b"x" * 16),
-        record_of(sender.records[9].seq, StepReport(step=2**63, recorded_at=1.0)),
-        record_of(sender.records[12].seq, StepReport(step=3, recorded_at=float("nan"))),
-    ]
-    for record in unusable:
-        sender.records[record.seq - 1] = record
-        sender.ledger.offers[record.seq - 2].accepted = None
-    sender.push(sender.records)
-    if sender.hello() != len(sender.records):
-        raise OracleError("an unusable record holds up what comes behind it")
-    stream = stage.oracle.truth.streams("unusable")["first", 0]
-    kept = {seq for seq, _ in stream.quarantined}
-    if kept != {record.seq for record in unusable}:
-        raise OracleError(f"kept aside are {sorted(kept)}")
-    known = {record.seq for record in stream.records} | kept
-    if known != set(range(1, len(sender.records) + 1)):
-        raise OracleError("a good record beside the unusable ones is missing")
-    return Verdict(offered=len(sender.ledger.offers), stored=len(stream.records) - 1)

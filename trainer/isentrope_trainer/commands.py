@@ -67,7 +67,7 @@ def _run_options(command: _Command) -> _Command:
     """What the run is called, and the control it starts with."""
     scopes = click.Choice([str(scope) for scope in Scope])
     for decorate in (
-        click.option("--project", default="demo", show_default=True, help="What the run belongs to."),
+        click.option("--project", default="demo", show_default=True, help="The run's project."),
         click.option("--name", default="countdown", show_default=True, help="The run's name."),
         click.option(
             "--hold-target",
@@ -76,7 +76,7 @@ def _run_options(command: _Command) -> _Command:
         ),
         click.option(
             "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE",
-            help="One of the method's own, such as fraction=0.2; may be repeated.",
+            help="A parameter of the method, such as fraction=0.2; may be repeated.",
         ),
         click.option("--scope", type=scopes, help="The tokens that the method acts on.  [default: all]"),
         click.option("--mu-high", type=float, help="Clip above the centre, in standard deviations.  [default: never]"),
@@ -223,7 +223,7 @@ def _import_training(beside: Executor, shown: Future[None]) -> None:
         importlib.import_module(module)
         if shown.done():
             shown.result()
-    # Whatever came of it, scoring finds out by itself.
+    # Scoring falls back by itself where it failed.
     wait([compiled])
 
 

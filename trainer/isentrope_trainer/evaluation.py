@@ -28,7 +28,7 @@ PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
 end, and 0-25 begins above 0."""
 
 _SEED = 20_250_522
-"""Of the sampler: every evaluation of every run draws with the same random numbers."""
+"""Seed of the sampler: every evaluation of every run draws with the same random numbers."""
 
 
 def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:

@@ -104,7 +104,7 @@ def fill_batch(
         rates = (draws[-1][1] >= SOLVED).float().mean(dim=1)
         passing.append((rates >= config.lowest) & (rates <= config.highest))
     passes = torch.cat(passing)
-    # Stable: those that pass come first, in the order in which they were drawn; others fill up a capped batch.
+    # Stable: prompts that pass come first, in the order in which they were drawn; others fill up a capped batch.
     chosen = torch.zeros_like(passes)
     chosen[(~passes).int().argsort(stable=True)[:wanted]] = True
     of_draws = [one.nonzero()[:, 0] for one in chosen.split([len(one) for one in passing])]
@@ -144,9 +144,9 @@ def score(
 
 
 PANEL_STEPS = 10
-"""Updates until others are drawn, for the policy soon answers otherwise."""
+"""Updates until a new panel is drawn: the policy's answers change."""
 _FIRST_PROBLEM = 1 << 30
-"""Far from those that are trained on."""
+"""Far from the problems that are trained on."""
 
 
 @dataclass(slots=True)

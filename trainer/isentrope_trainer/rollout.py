@@ -1,6 +1,6 @@
 """Rollouts: the completions that were sampled for a batch of prompts, with what their sampler knew of them.
 
-Everything that trains takes them in this one shape, whatever the model, its tokenizer and the lengths of the prompts.
+Everything that trains takes them in this one shape, for any model, tokenizer and lengths of the prompts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`isentrope up` as a child process: started, waited for, and stopped again whatever happens."""
+"""`isentrope up` as a child process: started, waited for, and always stopped again."""
 
 from __future__ import annotations
 

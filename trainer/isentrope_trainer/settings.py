@@ -57,10 +57,10 @@ class LossConfig:
     """How far below 1 the ratio to the old policy counts. None: no clip on that side."""
     clip_high: float | None = 0.2
     kl_coefficient: float = 0.0
-    """Of the divergence from the policy that the run starts with, which is kept in memory where this is above 0."""
+    """Coefficient of the divergence from the policy that the run starts with, which is kept in memory where this is above 0."""
     kl_estimator: KLEstimator = "k3"
     entropy_coefficient: float = 0.0
-    """Of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
+    """Coefficient of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
 
     def __post_init__(self) -> None:
         _one_of(self, "loss.", "aggregation", get_args(Aggregation))
@@ -102,7 +102,7 @@ class ValueConfig:
     """The value head of an algorithm that has one."""
 
     coefficient: float = 0.1
-    """Of the value's loss, which reaches the policy's trunk too."""
+    """Coefficient of the value's loss, which reaches the policy's trunk too."""
     discount: float = 1.0
     gae_lambda: float = 0.95
 
@@ -195,8 +195,8 @@ class LocalModelConfig:
     """A language model in a folder, see `models/local.py`."""
 
     path: str = option(MISSING, "Train the language model in that folder, asked in plain English.", flag="model")
-    device: str = option("auto", "With --model: as torch names it; auto takes a GPU where there is one.")
-    dtype: Literal["float32", "bfloat16"] = option("float32", "With --model: of its weights.")
+    device: str = option("auto", "With --model: torch's name of the device; auto takes a GPU where there is one.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "With --model: type of its weights.")
 
     def __post_init__(self) -> None:
         _one_of(self, "model.", "dtype", ("float32", "bfloat16"))
@@ -230,11 +230,11 @@ class EvaluationConfig:
     )
     """The first is made before the first step, and reported with it."""
     problems: int = 48
-    """Of the held-out split, the same each time. Water jugs have 54."""
+    """Problems of the held-out split, the same each time. Water jugs have 54."""
     samples: int = 16
     """Completions of each problem."""
     k: int = 8
-    """Of Pass@K. With more samples than that its estimate varies less."""
+    """K of Pass@K. With more samples than that its estimate varies less."""
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -250,7 +250,7 @@ class TrainingConfig:
 
     steps: int = option(300, "Optimiser updates.")
     seed: int = option(0, "The same seed gives the same run.")
-    """Of the sampler, and by default of the task's problems."""
+    """Seed of the sampler, and by default of the task's problems."""
     prompts: int = option(96, "Problems a batch.")
     """Many, because every one of them makes the predicted entropy change less noisy."""
     group_size: int = option(16, "Rollouts of each problem.")
@@ -261,12 +261,12 @@ class TrainingConfig:
     max_gradient_norm: float = 10.0
     """Against the rare wild batch only. A norm that often binds would hide the gradient's size from the prediction."""
     temperature: float = 1.0
-    """Of the sampler, and so of every score and log-prob."""
+    """Temperature of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
     model: LocalModelConfig | None = None
     """None: a small model of this package, see `models/family.py`."""
     prompt_filter: PromptFilterConfig | None = None
-    """None: every prompt takes part, whatever its pass rate."""
+    """None: every prompt takes part at any pass rate."""
     evaluation: EvaluationConfig | None = None
     """None: the run is not evaluated, and no problems are held out from training."""
     algorithm: str = option("grpo", "Advantage and loss.", choices=ALGORITHMS)
@@ -278,7 +278,7 @@ class TrainingConfig:
     """How many updates old the weights are that rollouts are sampled with."""
     unseen: int = option(
         16,
-        "Of the rollouts of an update one in so many more are drawn that no update learns from: they measure it. 0: none.",
+        "To measure an update, draw this fraction of its rollouts in addition (16: a sixteenth), unused for learning; 0: none.",
     )
     coupling: Literal["model", "last_block"] | None = option(
         "model",

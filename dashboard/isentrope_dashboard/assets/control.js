@@ -117,7 +117,7 @@
       if (place.textContent !== words) place.textContent = words;
     });
   }, 1000);
-  // Dash tells nobody that the request of a callback failed.
+  // Dash does not report that the request of a callback failed.
   function awaitAnswer() {
     const outcome = (words, look) => setProps("control-outcome", { children: words, className: "outcome" + look });
     clearTimeout(now.pushing);

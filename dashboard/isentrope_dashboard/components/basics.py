@@ -125,7 +125,7 @@ def grid(name: str, columns: Sequence[dict[str, Any]], *, row_id: str, empty: st
 
 
 RIGHT: Final[dict[str, Any]] = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
-"""Of a grid's column of numbers."""
+"""Look of a grid's column of numbers."""
 
 
 def search(param: str, value: str, words: str, *, width: int = 200, **more: Any) -> dmc.TextInput:

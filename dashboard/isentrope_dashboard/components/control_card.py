@@ -35,7 +35,7 @@ CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
 
 ALERTS, ALERTS_SHOWN = "control-alerts", 4
 FIRST_MU = 1.0
-"""Of both sides, when a method with thresholds is chosen."""
+"""Threshold of both sides when a method with thresholds is chosen."""
 WHAT_IF_HEIGHT = 153
 
 _HOLD_PREFIX = "hold."
@@ -161,7 +161,7 @@ def has_form(run: RunDetail, closed: str) -> bool:
 
 
 def why_closed(run: RunDetail, me: Me) -> str:
-    """Why nobody, or not this reader, can push a control; empty where they can."""
+    """Why this reader can't push a control; empty where they can."""
     if run.status.is_over:
         return f"This run has {run.status}: no trainer is there to apply a control."
     if not run.capabilities:

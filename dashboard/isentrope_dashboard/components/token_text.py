@@ -1,6 +1,6 @@
 """Rollouts as running text whose tokens are coloured by what they do to the entropy, and tables of tokens.
 
-A token's text is whatever a model or a user wrote: it is only ever a child or an attribute of a component, never markup.
+A token's text is untrusted: it is only ever a child or an attribute of a component, never markup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isentrope_wire.answers import Rollouts, TopTokens
 from isentrope_wire.reports import Rollout
 
 LEAST_SHOWN = 0.03
-"""Of the largest contribution on the page: tokens below it are plain text, except clipped ones."""
+"""Tokens below this share of the page's largest contribution are plain text, except clipped ones."""
 FAINTEST, STRONGEST = 0.1, 0.62
 """Opacity of a token's ground."""
 NOTHING_VISIBLE = "·"
@@ -90,7 +90,7 @@ def pull_of(lowering: float | None, raising: float | None) -> float | None:
 
 
 def probability(logprob: float) -> str:
-    """Of a token; very small ones as powers of ten."""
+    """Probability of a token; a very small one as a power of ten."""
     value = math.exp(min(logprob, 0.0))
     return number(value) if value >= 0.001 else f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
 

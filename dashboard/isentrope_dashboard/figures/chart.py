@@ -24,7 +24,7 @@ EMPTY = SeriesColumns(step=[], value=[], min=None, max=None)
 """Columns of a metric that was never reported."""
 
 DASH = "5px,4px"
-"""Of what is predicted."""
+"""Dash of predicted lines."""
 
 SMOOTHED_STEPS = 9
 ALONE_REACH = 0.4

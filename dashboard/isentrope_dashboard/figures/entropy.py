@@ -15,9 +15,9 @@ from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
 from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET
 
 LEVEL_LABELS_SHARE = 0.22
-"""Of the width: what the labels of the levels take."""
+"""Share of the width that the labels of the levels take."""
 LABEL_HEIGHT_SHARE = 0.06
-"""Of the height of the entropy chart: a line of words."""
+"""Share of the entropy chart's height that a line of words takes."""
 
 
 def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 MAXIMUM_BINS = 96
 """On the shared axis: more than a chart of this height can show."""
 LEAST_SHARE = 1e-3
-"""Of a step's tokens: bins at the ends that have less in every step are not shown."""
+"""Bins at the ends with less than this share of a step's tokens in every step are not shown."""
 BRIGHTEST = 0.97
 """Share of the filled cells whose colour differs by their value; the fuller ones have the brightest colour, so that one bin
 with most of the tokens does not hide the rest."""

@@ -35,10 +35,10 @@ Figure: TypeAlias = dict[str, Any]
 NEXT_STEPS = AHEAD
 """How far forecasts go."""
 HEIGHT, LABEL_PIXELS = 196, 13
-"""Of a chart with names at its lines' ends, and the least distance of two of them."""
+"""Height of a chart with names at its lines' ends, and the least distance of two names."""
 MARGIN = {"l": 48, "r": 104, "t": 8, "b": 24}
 CHARACTER_SHARE = 0.011
-"""Of the width: one character of a label."""
+"""Share of the width that one character of a label takes."""
 REST = 1e-3
 ENVELOPE = 0.16
 """How opaque the band between minimum and maximum of the buckets is."""
@@ -69,7 +69,7 @@ class Forecast:
     helps: bool = False
     """Whether it is the line with the suggested control; else the one without."""
     name: str = ""
-    """Of its trace and its label: the browser hides what is `suggested` while it draws what the form has."""
+    """Name of its trace and its label: the browser hides what is `suggested` while it draws what the form has."""
 
     @classmethod
     def of(cls, found: Preview, control: Control) -> Forecast:
@@ -91,7 +91,7 @@ class Shown:
     scheme: Scheme
     scale: Scale
     first: int
-    """Of the window."""
+    """First step of the window."""
     last: int
     """The newest step; the zone of the next steps begins there."""
     zoom: tuple[float, float] | None = None
@@ -116,7 +116,7 @@ class Shown:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of the x axis, in units of the scale."""
+        """Ends of the x axis, in units of the scale."""
         if self.zoom is not None:
             return self.zoom
         if self.runs:
@@ -197,7 +197,7 @@ class Panel:
     log: bool = False
     from_zero: bool = False
     share: bool = False
-    """Of a whole: per cent from 0 to at most 100."""
+    """Shown as a share: per cent from 0 to at most 100."""
     least_top: float | None = None
     """The value axis reaches at least so far."""
     band: tuple[str, str] | None = None

@@ -67,7 +67,7 @@ def _form() -> Component:
 
 def _notify(found: Sequence[Destination]) -> Component:
     words: list[Any] = [
-        "Alerts are sent to nobody. Start the server with ", code("isentrope up --notify ADDRESS"), ", an address of Apprise.",
+        "Alerts are not sent anywhere. Start the server with ", code("isentrope up --notify ADDRESS"), ", an address of Apprise.",
     ]  # fmt: skip
     if found:
         words = ["Alerts are sent by ", *_listed(found), "."]

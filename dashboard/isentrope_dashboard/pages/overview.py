@@ -100,7 +100,7 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     """The line of a run; of one that is over, how it ended and what became of its entropy."""
     word, _, drawing = LEVELS[diagnosis.level]
     look, message = str(diagnosis.level), diagnosis.message
-    if run.status.is_over:  # how it was doing calls nobody any more
+    if run.status.is_over:  # its health asks for no action any more
         word, tone, _ = STATUS[run.status]
         drawing, look = "alert" if tone == "act" else "clock", tone
         message = _sentence(message.removeprefix(f"{word}: "))

@@ -1,4 +1,4 @@
-"""The list of runs: any number of them, those that need a person first; filters, and what is done with chosen ones.
+"""The list of runs: any number of them, runs that need attention first; filters, and what is done with chosen ones.
 
 Cells are drawn here and shown as they are by the browser. Names, tags and errors come from runs: they are children of
 components, so that the browser shows them as text.
@@ -212,7 +212,7 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     live_runs = counts.statuses.get(Status.RUNNING, 0)
     words = f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
     if not view.query.get("order"):
-        words += " Those that need you come first."
+        words += " Runs that need attention come first."
     return words, _data(healths), named[0], named[1]
 
 

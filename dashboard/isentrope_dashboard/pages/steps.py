@@ -33,7 +33,7 @@ NEAR = 500
 """Steps to both sides among which the nearest reported one is looked for."""
 NO_STEP = "No step was reported."
 LABEL_SHARE = 0.06
-"""Of the slider's width: the least distance of two labels."""
+"""Least distance of two labels, as a share of the slider's width."""
 
 
 async def chosen_step(client: AsyncClient, run: RunDetail, view: View) -> int | None:

@@ -1,7 +1,7 @@
 """The command line `isentrope`.
 
 - `frame`: the table of commands, each loaded when it is asked for
-- `commands`: those that need only the probe
+- `commands`: commands that need only the probe
 - `watch`: the live view of `isentrope watch`
 - `doctor`: what `isentrope doctor` checks
 """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _HOLD_BOUNDS = [field.name for field in fields(Hold) if field.name not in TARGETS]
 
 _ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
-"""Of a switch; `name_and_value` reads off as no value."""
+"""Values of a switch; `name_and_value` reads off as no value."""
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 url_option = click.option("--url", default=None, help="The server's address.  [default: ISENTROPE_URL]")
@@ -67,7 +67,7 @@ url_option = click.option("--url", default=None, help="The server's address.  [d
     type=click.Choice([str(order) for order in RunOrder]),
     default=str(RunOrder.NEWEST),
     show_default=True,
-    help="The newest first, or those that need a person.",
+    help="The newest first, or runs that need attention first.",
 )
 @as_json_option
 @url_option
@@ -313,7 +313,13 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
 @click.argument(
     "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC, or as spooled]")
+@click.option(
+    "--grpc",
+    "target",
+    default=None,
+    metavar="HOST:PORT",
+    help="The server's ingest. [default: ISENTROPE_GRPC, or as spooled]",
+)
 @click.option(
     "--give-up-after",
     type=click.FloatRange(min=0),

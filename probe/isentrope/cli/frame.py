@@ -38,7 +38,7 @@ COMMANDS = {
 
 _EXTRA_OF_PACKAGE = {"isentrope": "probe", "isentrope_server": "server", "isentrope_trainer": "trainer"}
 _EXTRA_OF_COMMAND = {"mcp": "mcp", "reproduce": "reproduce", "watch": "watch"}
-"""Of commands that need another extra than the rest of their package."""
+"""Extras of commands that need another one than the rest of their package."""
 _COMMAND_IN_USE = "isentrope.command_in_use"
 
 

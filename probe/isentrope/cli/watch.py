@@ -51,7 +51,7 @@ _OBSERVED = (ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE)
 _CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
 _LATEST = frozenset({ENTROPY_PREDICTED_CHANGE, *_OBSERVED, REWARD_MEAN, CLIP_FRACTION})
 _POINTS = 300
-"""Of each series, at first; a terminal has no more columns to show. Three times as many are read again, reduced."""
+"""Points of each series at first; a terminal has no more columns to show. Three times as many are read again, reduced."""
 _REFRESH_SECONDS = 1.0
 
 _HEALTH = {
@@ -80,7 +80,7 @@ def frame(look: Look, series: Series, *, width: int, height: int | None, note: s
 
     Args:
         look: what the texts show.
-        series: what the charts show: the metrics of `_CHARTED`, those that there are.
+        series: what the charts show: the metrics of `_CHARTED` that were reported.
         width: of the terminal, in characters; below 100 the entropy alone is drawn.
         height: of the terminal, in lines; the charts take what the texts leave. None: of no terminal.
         note: the last lines: the keys, a question, an answer, that the server is lost.

@@ -1,6 +1,6 @@
 """Every call of the REST API: its address, what it sends, and the dataclass it answers with.
 
-`Client` and `AsyncClient` send these. Arguments by name are the query, as the route names it; those that are None are not
+`Client` and `AsyncClient` send these. Arguments by name are the query, as the route names it; arguments that are None are not
 sent. The methods of `Client` describe them.
 """
 

@@ -86,7 +86,7 @@ class Client(Connection):
         order: str = "newest",
         limit: int | None = None,
     ) -> list[RunSummary]:
-        """Runs, newest first or those that need a person first.
+        """Runs, newest first or runs that need attention first.
 
         Args:
             project: Only runs of this project, or of one of several; so with the next three.
@@ -94,7 +94,7 @@ class Client(Connection):
             tag: A tag that the run has.
             level: act, watch, holding, healthy or no_data; of running ones.
             q: Only runs with this text in id, name, project, a tag or the error.
-            order: newest, or attention: running ones by level, then silent ones, then those that ended.
+            order: newest, or attention: running ones by level, then silent ones, then ended ones.
             limit: Only the first ones, at most this many; None: all.
         """
         call = calls.runs(project=project, status=status, tag=tag, level=level, q=q, order=order)
@@ -322,7 +322,7 @@ class Client(Connection):
         )
 
     def tokens(self, run_id: str, *, step: int | None = None) -> TopTokens:
-        """The top contributing tokens of a step, largest first; at most 16. Their text is whatever a model wrote.
+        """The top contributing tokens of a step, largest first; at most 16. Their text is untrusted model output.
 
         Args:
             step: None: the newest that reported any.
@@ -330,8 +330,7 @@ class Client(Connection):
         return self.ask(calls.tokens(run_id, step=step))
 
     def rollouts(self, run_id: str, *, step: int | None = None) -> Rollouts:
-        """The rollouts of a step whose tokens contribute most, in running text; at most 6. Their texts are whatever a model
-        wrote.
+        """The rollouts of a step whose tokens contribute most, in running text, which is untrusted model output; at most 6.
 
         Args:
             step: None: the newest that reported any.

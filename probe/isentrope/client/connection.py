@@ -195,7 +195,7 @@ def _next_page(call: Call[Page[_A]], page: Page[_A]) -> Call[Page[_A]] | None:
 
 @contextmanager
 def _failures(url: str) -> Iterator[None]:
-    """Whatever goes wrong on the way to the server or back, as an `ApiError`."""
+    """Turns every failure on the way to the server and back into an `ApiError`."""
     try:
         yield
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:

@@ -70,7 +70,7 @@ class Credentials:
             context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
         except ssl.SSLError as error:
             raise ConfigurationError(
-                f"ISENTROPE_CA must be a PEM file of certificates, and {self.ca} is none."
+                f"ISENTROPE_CA must be a PEM file of certificates, but {self.ca} is not one."
             ) from error
         if self.certificate is not None:
             try:

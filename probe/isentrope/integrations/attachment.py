@@ -50,7 +50,7 @@ _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Of a framework, those that an adapter was tried with."""
+    """Versions of a framework that an adapter was tried with."""
 
     framework: str
     """As it calls itself."""
@@ -83,7 +83,7 @@ class Versions:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Of the release, without what follows it: 0.9.1.dev3+cpu -> (0, 9, 1)."""
+    """Numbers of the release, without its suffix: 0.9.1.dev3+cpu -> (0, 9, 1)."""
     release = re.match(r"\d+(\.\d+)*", text)
     return tuple(map(int, release[0].split("."))) if release else ()
 
@@ -181,13 +181,13 @@ class Attachment:
         """
         self.probe = probe
         self.updates = 0
-        """Of the optimiser, since the run began."""
+        """Updates of the optimiser since the run began."""
         self.guard = guard or Guard()
         self._rescores = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
         self._is_first = True
         """Whether the next micro-batch is the first of an update."""
         self._completions: Tensor | None = None
-        """Of the step: sum of rewards, tokens, and how many there are, float64."""
+        """Completions of the step: sum of rewards, tokens, and number of completions, float64."""
         self._held: deque[TokenScores] = deque()
         self._shown_step: int | None = None
 

@@ -172,7 +172,7 @@ class TrainerAttachment(Attachment):
         return own, output
 
     def _scores(self, logits: Tensor, inputs: tuple[Tensor, ...], attention_mask: Tensor) -> TokenScores:
-        """Of the response tokens [batch, actions]. OpenRLHF has divided the logits by the temperature."""
+        """Scores of the response tokens [batch, actions]. OpenRLHF has divided the logits by the temperature."""
         sequences, action_mask = inputs
         actions, logits = action_mask.shape[1], logits.detach()
         if not self._actor.packing_samples:

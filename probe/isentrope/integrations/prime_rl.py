@@ -75,7 +75,7 @@ class _Training:
     def __init__(self) -> None:
         self.attachment = Attachment(in_worker(config={"framework": "prime-rl"}, name="prime-rl"))
         self._scores: TokenScores | None = None
-        """Of the pack under way, [tokens], laid out as prime-rl's log-probs: place i has the token at place i."""
+        """Scores of the current pack, [tokens], laid out as prime-rl's log-probs: place i has the token at place i."""
         self._tokens = 0
         """In that pack."""
         self._is_open = False

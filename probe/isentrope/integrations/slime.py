@@ -213,7 +213,7 @@ class _Training:
         return result
 
     def _scored(self, args: Namespace, batch: Mapping[str, Any], logits: Tensor) -> TokenScores:
-        """Of this rank's response tokens, laid end to end in the order of slime's own log-probs."""
+        """Scores of this rank's response tokens, laid end to end in the order of slime's own log-probs."""
         lengths = {"total_lengths": batch["total_lengths"], "response_lengths": batch["response_lengths"]}
         # Logits as they are: divided by the temperature they would be a copy.
         chunks = self._loss.get_responses(
@@ -223,7 +223,7 @@ class _Training:
         return _joined([self._score(chunk, tokens, temperature) for chunk, tokens in chunks])
 
     def _score(self, logits: Tensor, tokens: Tensor, temperature: float) -> TokenScores:
-        """Of one sample, [R, columns]."""
+        """Scores of one sample, [R, columns]."""
         probe = self.attachment.probe
         if self._mpu.get_tensor_model_parallel_world_size() == 1:
             return probe.score(logits, tokens, temperature=temperature)

@@ -121,7 +121,7 @@ def resume_training(probe: Probe, args: TrainingArguments, state: TrainerState, 
 
 
 def _folder_of(args: TrainingArguments, state: TrainerState) -> Path:
-    """Of the checkpoint that the trainer writes at this step."""
+    """Folder of the checkpoint that the trainer writes at this step."""
     return Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
 
 

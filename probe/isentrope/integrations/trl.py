@@ -177,7 +177,7 @@ class TrainerAttachment(StepReports):
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it does not generate."""
         self._rewards: Tensor | None = None
-        """Of the completions that TRL generates now, [batch]."""
+        """Rewards of the completions that TRL is generating, [batch]."""
         self._room: int | None = None
         """Tokens of the open step that may still be scored again; None: it has no micro-batch yet."""
         self._resumed_from: Path | None = None

@@ -46,7 +46,7 @@ from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
 
 ATTRIBUTE = "_isentrope_attachment"
-"""Of an engine: its attachment, where it has one."""
+"""Name under which an engine holds its attachment."""
 
 VERSIONS = Versions("verl", "verl", at_least="0.8.0", below="0.10")
 
@@ -159,7 +159,7 @@ class EngineAttachment(Attachment):
         for name, ours in wrapped.items():
             wrap(self._engine, name, ours)
         if getattr(self._engine.engine_config, "use_fused_kernels", False):
-            # As verl's fused forward finds them, whatever wraps the model.
+            # As verl's fused forward finds them, through any wrapper of the model.
             model = next(one for one in self._engine.module.modules() if {"model", "lm_head"} <= one._modules.keys())
             model.model.register_forward_hook(functools.partial(self._hidden_states, model))
 
@@ -327,7 +327,7 @@ _OF_TOKENS = ("response_mask", "advantages", "old_log_probs", "rollout_log_probs
 
 
 def _rewards(data: Inputs) -> Tensor | None:
-    """Of each sequence, [batch]; None where the batch has none."""
+    """Reward of each sequence, [batch]; None where the batch has none."""
     scores: Tensor | None = data.get("token_level_scores")
     if scores is None:
         return None

@@ -24,7 +24,7 @@ logger = logging.getLogger("isentrope")
 BACKEND = "isentrope"
 SWITCH = "ISENTROPE_VERL"
 PROMISED = {"critic/rewards/mean": REWARD_MEAN, "response_length/mean": COMPLETION_LENGTH_MEAN}
-"""Of verl's metrics, those that all loops share, and their shared names."""
+"""verl's names of metrics that all loops share -> their shared names."""
 
 
 def activate() -> None:

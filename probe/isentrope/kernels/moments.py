@@ -33,7 +33,7 @@ LARGEST_SHIFT = 700.0
 
 
 class Moments(NamedTuple):
-    """Of a slice of the vocabulary; float64 tensors, one number per row."""
+    """Moments over a slice of the vocabulary; float64 tensors, one number per row."""
 
     maximum: Tensor
     """m = max z / T, to within float32's spacing; -inf where the slice is masked everywhere."""

@@ -34,7 +34,7 @@ class Selection:
     """A method's decision; both tensors have the tokens' shape."""
 
     factors: Shaped[Tensor, "*tokens"]
-    """Of the gradient of each token's log-prob. Bool where they are 0 or 1 alone: True = takes part."""
+    """Factor of the gradient of each token's log-prob. Bool where all are 0 or 1: True = takes part."""
     selected: Bool[Tensor, "*tokens"]
     """The tokens the method asks for. It acts on no others; a cap or a draw may keep some of them."""
     in_backward: Callable[[Tensor], Selection] | None = None

@@ -108,7 +108,7 @@ def select_kl_cov(control: Control, tokens: TokenBatch, centres: Centres, cutoff
 
         1 - beta sign(log r) / (r A)         or         1 - beta (r - 1) / (r A)
 
-    in whatever way the loop averages, scales or accumulates. This holds for the surrogate -A r, and for -A log p to first
+    however the loop averages, scales or accumulates. This holds for the surrogate -A r, and for -A log p to first
     order in r - 1. |log r| up to RATIO_TOLERANCE, the round-off of two forward passes of one policy, is taken as 0.
 
     There must be a gradient to multiply. A token with A = 0 has none and is not penalised, though the authors penalise it.

@@ -34,7 +34,7 @@ _CELLS_PER_SIGMA = 20
 """The finest edges lie a twentieth apart."""
 _GRID_CELLS = int(EDGES[-1] * _CELLS_PER_SIGMA) + 1
 _FIRST_BIN = len(EDGES)
-"""Of the middle one of three sides."""
+"""First bin of the middle one of three sides."""
 
 
 def measure_what_if(tokens: StepTokens) -> list[Tensor]:
@@ -106,7 +106,7 @@ def _bins(
 
 @cache
 def _grid(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of each cell of a grid over |u|: the last edge that lies before all of it, by number, and the next one's value."""
+    """For each cell of a grid over |u|: the last edge that lies before all of it, by number, and the next one's value."""
     last = [max(bisect_right(EDGES, cell / _CELLS_PER_SIGMA + 1e-6) - 1, 0) for cell in range(_GRID_CELLS)]
     following = [(*EDGES, inf)[edge + 1] for edge in last]
     return device_constant(last, device), device_constant(following, device)

@@ -204,7 +204,7 @@ class Upstream(NamedTuple):
 
     token_ids: Tensor
     log_normalizer: Tensor
-    """Of the whole vocabulary, float64."""
+    """Log normalizer over the whole vocabulary, float64."""
     entropies: Tensor
     logprob_gradient: Tensor | None
     entropy_gradient: Tensor | None

@@ -46,7 +46,7 @@ def linear_head_parts(head: nn.Module) -> tuple[Tensor | AdaptedWeight, Tensor |
         weight, bias = linear_head_parts(model.get_output_embeddings())
         scores = linear_token_scores(hidden, weight, token_ids, bias)
 
-    Gradient flows to whatever of the head is trained: weight, bias, the adapters' A and B. Adapters that are merged or
+    Gradient flows to all trained parts of the head: weight, bias, the adapters' A and B. Adapters that are merged or
     disabled are respected. Call it for every forward: a wrapper's state may have changed.
 
     Args:
@@ -72,7 +72,7 @@ def linear_head_parts(head: nn.Module) -> tuple[Tensor | AdaptedWeight, Tensor |
 
 
 def _trained_copy(wrapper: Any) -> nn.Module:
-    """Of a head that is trained whole beside adapters: the copy its forward uses."""
+    """The copy that the forward uses of a head that is trained whole beside adapters."""
     active = [] if wrapper.disable_adapters else list(wrapper.active_adapters)
     copies: nn.ModuleDict = wrapper.modules_to_save
     original: nn.Module = wrapper.original_module

@@ -1,4 +1,4 @@
-"""Alerts: which steps need a person's attention, each with its level, the numbers behind it, a cause and a suggestion.
+"""Alerts: which steps need attention, each with its level, the numbers behind it, a cause and a suggestion.
 
 They are found where the steps are closed, and not in the server: every step passes here once, in order and over all
 ranks, a run without a server has alerts too, and an alert is never withdrawn. No threshold is in nats or in steps: a
@@ -51,7 +51,7 @@ SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
 
 TOP_K = "generate of transformers has top_k=50 unless it is given top_k=0."
-"""The truncation that nobody asked for."""
+"""`generate`'s default top_k."""
 
 SELF_CHECK = "self_check"
 """The kind that is logged, too."""
@@ -100,9 +100,9 @@ class AlertWatch:
     """Finds the alerts of a run; call `step` with each report, in order."""
 
     course: Course = field(default_factory=Course)
-    """Of the entropy: a collapse or an explosion is announced when it becomes more urgent, and at each further halving."""
+    """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent, and at each further halving."""
     _version: int = 0
-    """Of the control of the last step."""
+    """Version of the control of the last step."""
     _signal: EarlyLevel = field(default_factory=lambda: EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
     _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
@@ -160,7 +160,7 @@ class AlertWatch:
 
     @property
     def share_lost(self) -> float | None:
-        """Of the early entropy, at the newest step that measured one; None before the early level is known."""
+        """Lost share of the early entropy at the newest step that measured one; None before the early level is known."""
         return self.course.share_lost
 
     def _about_the_course(self, step: int, scalars: Mapping[str, float], control_version: int) -> list[Alert]:

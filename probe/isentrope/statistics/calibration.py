@@ -54,7 +54,7 @@ RATE = 0.1
 """Step of ln q. Seventy steps at twice the right width bring it back; one miss widens the interval by 9 %."""
 
 _NORMAL_QUANTILE = 1.6448536269514722
-"""Of (1 + LEVEL) / 2."""
+"""Normal quantile at (1 + LEVEL) / 2."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class PredictionInterval:
     _inside: float = 0.0
 
     def half_width(self) -> float | None:
-        """Of the next observation's interval, in the residuals' unit; None while there are too few of them."""
+        """Half width of the next observation's interval, in the residuals' unit; None while there are too few of them."""
         if self._residuals < FEWEST:
             return None
         scale = math.sqrt(self._squares / self._weight)
@@ -141,9 +141,9 @@ class Momentum:
     buffer: bool = False
     """True: gradients are added to a buffer, as in SGD. False: averaged, and the average corrected, as in Adam."""
     dampening: float = 0.0
-    """Of a buffer: 1 minus this is what a gradient adds, but for the first one."""
+    """1 minus this is the share of a gradient that enters the momentum buffer; the first one enters whole."""
     nesterov: bool = False
-    """Of a buffer: the update is the gradient plus momentum times the buffer."""
+    """The update is the gradient plus momentum times the buffer."""
 
     @classmethod
     def of(cls, optimizer: Optimizer | None) -> Self | None:
@@ -178,7 +178,7 @@ class CalibratedPrediction:
     predicted_change: float | None
     """In nats; made from the past alone."""
     gain: float | None
-    """Of the step just learnt from: nats per unit of the averaged unit prediction."""
+    """Gain of the step just learnt from: nats per unit of the averaged unit prediction."""
     r2: float | None
     """1 - (squared error of the predictions) / (squared error of predicting the past's mean change)."""
     sign_agreement: float | None

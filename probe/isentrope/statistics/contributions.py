@@ -36,7 +36,7 @@ REWARD = "reward"
 """Under this name `gate` takes the rewards of sequences among the completions' numbers."""
 
 _FIELDS = ("g S_c", "code", "log p", "S_c", "H", "A", "sequence", "position")
-"""Of a token in the vector. A code is 4 id + state: 1 where the token was kept, 3 where it was clipped, 0 or 2 where it does
+"""Fields of a token in the vector. A code is 4 id + state: 1 where the token was kept, 3 where it was clipped, 0 or 2 where it does
 not count. Id, sequence and position are -1 where not known."""
 
 _OF_A_ROW = ("sum of |g S_c|", "reward", "first", "left")
@@ -188,7 +188,7 @@ class _Rows:
             sequences += rows
         only = self._blocks[0]
         self._width = only.width if len(self._blocks) == 1 and only.sequence == 0 else None
-        """Of all rows; None: they differ, or the tokens are not in rows."""
+        """Width of all rows; None: they differ, or the tokens are not in rows."""
 
     @cached_property
     def _table(self) -> Int[Tensor, "3 rows"]:
@@ -203,7 +203,7 @@ class _Rows:
         return torch.cat(columns, dim=1)
 
     def totals_and_peaks(self, sizes: Float64[Tensor, " tokens"]) -> tuple[Tensor, Tensor]:
-        """Of each row the sum of the sizes, and the position of the largest."""
+        """For each row the sum of the sizes, and the position of the largest."""
         totals, peaks, start = [], [], 0
         for block in self._blocks:
             end = start + block.rows * block.width
@@ -229,7 +229,7 @@ class _Rows:
         return sequence, chosen - start
 
     def rewards(self, rows: Int[Tensor, " chosen"]) -> Tensor:
-        """Of some rows, infinite where a `gate` call was not given them."""
+        """Rewards of the chosen rows, infinite where a `gate` call was not given them."""
         rewards = [batch.completions.get(REWARD) for batch in self._batches]
         known = [reward for reward in rewards if reward is not None]
         if len(known) < len(rewards):
@@ -277,4 +277,4 @@ CONTRIBUTIONS = Sum(
     read=_read,
     merge=Contributions.merge,
 )
-"""Of all ranks."""
+"""Top contributions, merged over ranks."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OWN_WEIGHT = 0.4
-"""Of the newest gradient in the average over the steps' own tokens."""
+"""Weight of the newest gradient in the average over the steps' own tokens."""
 _PIECE = 1 << 22
 """Numbers that are multiplied in float64 at a time."""
 
@@ -143,7 +143,7 @@ class EntropyGradient:
                 weight.grad = gradient
 
     def _of_block(self, entropy: Tensor) -> list[Tensor | None]:
-        """Of this rank's tokens alone: the means over ranks are those of the products."""
+        """Gradient by this rank's tokens alone: the products, not the gradients, are averaged over ranks."""
         return list(torch.autograd.grad(entropy, self._weights, allow_unused=True))
 
     def _along(self) -> Tensor:

@@ -55,24 +55,24 @@ if TYPE_CHECKING:
     from jaxtyping import Float64
 
 ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {COVARIANCE_ADVANTAGE_LOGPROB: value.value})
-"""Of the tokens' A and log p; its means are the centre that the next step's covariances are counted about."""
+"""Covariance of A and log p over tokens; its means are the centre that the next step's covariances are counted about."""
 
 ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {COVARIANCE_ADVANTAGE_SCORE: value.value})
-"""Of A and r S_c, r the ratio to the old policy."""
+"""Covariance of A and r S_c, r the ratio to the old policy."""
 
 ADVANTAGE_DISCRIMINATOR = covariance(
     "A",
     "S*",
     lambda value, step: {COVARIANCE_ADVANTAGE_DISCRIMINATOR: value.value + value.mean_left * value.mean_right},
 )
-"""Of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
+"""Covariance of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
 (arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
 
 _BY_SIZE = LogBins(lowest_octave=-14, highest_octave=18)
 """Of |c_t| in nats times the advantage's unit."""
 _BINS = _BY_SIZE.count
 _SUMS = 4
-"""Of each bin: tokens, log p, A, A log p."""
+"""Sums of each bin: tokens, log p, A, A log p."""
 
 
 def covariance_bins(tokens: StepTokens) -> Tensor:
@@ -139,7 +139,7 @@ COVARIANCE_BINS = Sum[Sequence[float]](
     merge=None,
     metrics=lambda sums, step: dict(zip(COVARIANCE_TOP, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
 )
-"""Of all tokens by c_t."""
+"""Covariance bins of all tokens by c_t."""
 
 
 MOST_GROUPS = 256
@@ -159,7 +159,7 @@ class Group(NamedTuple):
     logprob: float
     advantage: float
     product: float
-    """Of log-prob and advantage."""
+    """Mean product of log-prob and advantage."""
     positive: float
     """Sequences with A > 0."""
     negative: float
@@ -181,7 +181,7 @@ class Group(NamedTuple):
 
 
 _FIELDS = 1 + len(Group._fields)
-"""Of each group in the vector: its id, then its sums."""
+"""Fields of each group in the vector: its id, then its sums."""
 
 
 class Groups(NamedTuple):

@@ -88,7 +88,7 @@ class Ratios:
 
 
 def _ratio_sums(name: str, metrics: Callable[[Ratios, StepSums], Metrics]) -> Sum[Ratios]:
-    """Of the log-probs that the loop passed under this name; all 0 where it passed none."""
+    """Ratio sums of the log-probs that the loop passed under this name; all 0 where it passed none."""
 
     def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
         found = tokens.differences(name)
@@ -171,7 +171,7 @@ LARGEST_RATIO = largest(
 
 
 _BY_SIZE = LogBins(lowest_octave=-14, highest_octave=5)
-"""Of |d|. A quantile is the mean of the bin it lies in, so d is off by less than 9 %."""
+"""Bins by |d|. A quantile is the mean of the bin it lies in, so d is off by less than 9 %."""
 _BINS = _BY_SIZE.count
 
 
@@ -241,7 +241,7 @@ CLIPPED = totals(_clip_fractions, 3, _clipped, lambda fractions, step: fractions
 
 
 def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
-    """Of r S_c, whose mean over tokens drawn from q is 0             arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1"""
+    """Sums of r S_c, whose mean over tokens drawn from q is 0       arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1"""
     found = tokens.differences("sampler")
     if found is None:
         return tokens.moments("r S_c")
@@ -261,7 +261,7 @@ class Evidence(NamedTuple):
     """Sums that tell causes of a mismatch apart."""
 
     surprise_squares: float
-    """Of log p + H."""
+    """Sum of squares of log p + H."""
     pulled: float
     """Sum of -d (log p + H)."""
     difference_squares: float
@@ -300,7 +300,7 @@ _HASH_BITS = (1 << 52) - 1
 
 
 def _hash(tokens: StepTokens) -> Tensor:
-    """A number for the step's tokens in whatever order, 0 where the loop's ids are not known."""
+    """A number for the step's tokens that their order does not change; 0 where the loop's ids are not known."""
     ids = [batch.token_ids for batch in tokens.batches if batch.token_ids is not None]
     if len(ids) < len(tokens.batches):
         return tokens.none

@@ -43,12 +43,12 @@ class Moments:
 
     @property
     def standard_deviation(self) -> float:
-        """Of the population; NaN when empty."""
+        """Population standard deviation; NaN when empty."""
         return math.sqrt(self.sum_squares / self.count) if self.count else math.nan
 
     @property
     def standard_error(self) -> float:
-        """Of the mean; NaN with fewer than two values."""
+        """Standard error of the mean; NaN with fewer than two values."""
         return math.sqrt(self.sum_squares / (self.count - 1) / self.count) if self.count > 1 else math.nan
 
 
@@ -77,7 +77,7 @@ class Covariance:
 
     @property
     def value(self) -> float:
-        """Of the population; NaN when empty."""
+        """Population covariance; NaN when empty."""
         return self.sum_products / self.count if self.count else math.nan
 
 
@@ -109,7 +109,7 @@ def device_constant(numbers: Sequence[float], device: torch.device) -> Float64[T
 
 @lru_cache(256)
 def zeros(size: int, device: torch.device) -> Float64[Tensor, " size"]:
-    """Of a statistic that was not measured. Kept: not to be changed in place."""
+    """Zeros for a statistic that was not measured. Cached: must not be changed in place."""
     return torch.zeros(size, dtype=torch.float64, device=device)
 
 
@@ -142,7 +142,7 @@ class ThresholdStatistics:
     """
 
     count: Float64[Tensor, ...]
-    """Of valid tokens."""
+    """Number of valid tokens."""
     discriminator_mean: Float64[Tensor, ...]
     """mean_B(S*) in nats."""
     discriminator_std: Float64[Tensor, ...]

@@ -77,7 +77,7 @@ DISCRIMINATOR = moments(
         SCORE_DISCRIMINATOR_STD: value.standard_deviation,
     },
 )
-"""Of S*. The thresholds of the next step may be counted from it and from VOCAB_CENTERED."""
+"""Moments of S*. The thresholds of the next step may be counted from it and from VOCAB_CENTERED."""
 
 
 VOCAB_CENTERED = moments(
@@ -87,12 +87,12 @@ VOCAB_CENTERED = moments(
         SCORE_VOCAB_CENTERED_STD: value.standard_deviation,
     },
 )
-"""Of S_c."""
+"""Moments of S_c."""
 
 RATIOS = moments(
     lambda tokens: tokens.moments("r"), lambda value, step: {RATIO_MEAN: value.mean} if value.count else {}
 )
-"""Of the importance ratios; empty when the loop passed no sampler log-probs."""
+"""Moments of the importance ratios; empty when the loop passed no sampler log-probs."""
 
 
 def _observed_change(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,11 +105,11 @@ def _observed_change(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
 OBSERVED_CHANGE = moments(
     _observed_change, lambda value, step: {ENTROPY_OBSERVED_CHANGE: value.mean} if value.count else {}
 )
-"""Of H after the update minus H before it on the same tokens; empty when they were not scored again."""
+"""Moments of H after the update minus H before it on the same tokens; empty when they were not scored again."""
 
 
 UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {ENTROPY_UNSEEN_CHANGE: mean})
-"""Of H over the update, on tokens that it was not fitted to."""
+"""Mean change of H over the update, on tokens that it was not fitted to."""
 
 COUPLED_PREDICTION = mean_of(lambda tokens: tokens.coupled)
 """<h, theta> after the update minus <h, theta> before it, in nats; see `isentrope.statistics.coupling`."""
@@ -126,7 +126,7 @@ NOT_FINITE = count(
 
 LARGEST_ENTROPY = largest(lambda tokens: tokens["H"].max())
 LARGEST_EXPECTED_SCORE = largest(lambda tokens: (tokens["S*"] - tokens["S_c"]).max())
-"""Of E[S], which is never negative."""
+"""Maximum over tokens of E[S], which is never negative."""
 
 PUSHED = count(
     lambda tokens: (tokens["g"] != 0).sum(dtype=torch.float64),
@@ -180,7 +180,7 @@ _QUADRANTS: dict[str, tuple[int, ...]] = {
     CHANGE_NEGATIVE_HIGH: (0,),
     CHANGE_NEGATIVE_LOW: (1, 2),
 }
-"""By the signs of A and S_c (high: S_c > 0), each with its `StepTokens.codes`: the sign of S_c is that of A S_c times that
+"""The codes of each quadrant: signs of A and S_c (high: S_c > 0), each with its `StepTokens.codes`: the sign of S_c is that of A S_c times that
 of A."""
 
 
@@ -226,7 +226,7 @@ class SignSums:
 
 
 def _by_code(tokens: StepTokens) -> Tensor:
-    """Of the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by `change_codes`), how many
+    """For the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by `change_codes`), how many
     there are, how many were clipped, how many the intervention selected, and how many of these it kept."""
     table = tokens.ones.new_zeros(5, CODES)
     table[0].scatter_add_(0, tokens.change_codes, tokens.all_effects)
@@ -296,7 +296,7 @@ TOKEN_HISTOGRAMS = Sum[tuple[Histogram, ...]](
     read=_read_histograms,
     merge=lambda left, right: tuple(map(Histogram.merge, left, right)),
 )
-"""Of HISTOGRAMS, in their order."""
+"""One for each of HISTOGRAMS, in their order."""
 
 STEP_SUMS = (
     ENTROPIES,

@@ -204,7 +204,7 @@ def mean_of(
 def largest(
     measure: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
 ) -> Sum[float]:
-    """A value that is never negative, of the token that has most of it."""
+    """Maximum over tokens of a value that is never negative."""
     return Sum(size=1, measure=measure, read=lambda numbers, _: max(numbers[0], 0.0), merge=max, metrics=metrics)
 
 

@@ -15,10 +15,10 @@ from isentrope.statistics.contributions import WINDOW, Row, id_and_kept
 from isentrope_wire.reports import DrivingToken, Rollout
 
 TEXT_CHARACTERS = 40
-"""Of a token's text; 16 tokens then stay below 4 KiB whatever their script."""
+"""Longest text of a token; 16 tokens then stay below 4 KiB in any script."""
 
 ROLLOUT_TEXT_BYTES = 2048
-"""Of a rollout's texts, some three times what most languages need; 6 rollouts then stay below 24 KiB."""
+"""Largest text of a rollout, some three times what most languages need; 6 rollouts then stay below 24 KiB."""
 
 _TEXTS_REMEMBERED = 16_384
 _LONGEST_CHARACTER = 4

@@ -1,7 +1,7 @@
 """The tokens of a step: the micro-batches collected while it is open, and the matrix they become when it closes.
 
 The ledger holds references to detached tensors, freed when the step closes. `StepTokens` is what every declared sum
-measures: one row per quantity, zeros where a token does not count. Whatever several sums need is computed there, once:
+measures: one row per quantity, zeros where a token does not count. What several sums need is computed there, once:
 on an accelerator every small operation is a launch.
 """
 
@@ -65,7 +65,7 @@ class TokenBatch:
     rescore: Callable[[], TokenScores] | None = None
     """Scores the same tokens after the update, in the layout that the loop has them in."""
     packing: Packing | None = None
-    """Of the loop's tokens, where it has them end to end."""
+    """Packing of the loop's tokens, where it lays them end to end."""
     step: int = 0
     rank: int = 0
     first_position: int = 0
@@ -73,7 +73,7 @@ class TokenBatch:
 
     @property
     def keep_mask(self) -> Bool[Tensor, "*tokens"]:
-        """True where the token's gradient takes part, with whatever weight."""
+        """True where the token's gradient takes part, with any weight."""
         return self.mask if self.gradient_factors is None else self.gradient_factors != 0
 
     def in_scope(self, scope: Scope) -> Bool[Tensor, "*tokens"]:
@@ -109,7 +109,7 @@ class TokenLedger:
 
     batches: list[TokenBatch] = field(default_factory=list)
     tokens: int = 0
-    """Of the open step, with padding and with what was dropped."""
+    """Number of tokens of the open step, including padding and dropped tokens."""
     _warned: bool = False
 
     @property
@@ -155,7 +155,7 @@ def detached(scores: TokenScores) -> TokenScores:
 
 
 ROWS = ("S_c", "S*", "H", "p", "log p", "A")
-"""Of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last three are "valid", 1 or 0;
+"""Rows of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last three are "valid", 1 or 0;
 g, the strength with which the loss raises the token's log-prob, over T^2; and g S_c, what that takes from the entropy."""
 
 ADVANTAGES, LOSS_GRADIENT = "advantages", "loss_gradient"
@@ -230,7 +230,7 @@ class StepTokens:
         sums = values.sum(1)
         self._totals = sums.unbind()
         self.count = self.total("valid")
-        """Of valid tokens."""
+        """Number of valid tokens."""
         self.not_finite = mask.sum() - self.count
         """How many tokens the mask names that are not valid."""
         means = sums / self.count.clamp(min=1)

@@ -55,7 +55,7 @@ class ShipperSettings:
     batch_records: int = 250
     """Records of a backlog in one Push: they share one COMMIT of the server."""
     batch_bytes: int = 1024 * 1024
-    """Halved each time a batch was not answered in time; at least one record, whatever its size."""
+    """Halved each time a batch was not answered in time; at least one record, of any size."""
     poll_seconds: float = 0.05
     """Between two looks at an empty spool: the longest a report waits before it is sent."""
     drain_seconds: float = DRAIN_SECONDS

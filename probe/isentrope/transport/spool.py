@@ -65,7 +65,7 @@ class ShipperSupervisor:
         """Start the shipper if none runs and the pause after its last end is over.
 
         Args:
-            last: this process ends: start one whatever the pause, for what is left to deliver.
+            last: this process ends: start one at once, for what is left to deliver.
 
         Raises:
             OSError: the process can't be started.
@@ -173,7 +173,7 @@ class SpoolTransport:
         self._owner_pid = os.getpid()
         self._closing = threading.Event()
         self._is_closing = False
-        """The same, for the training thread: a look at it is no call."""
+        """The same as a plain bool for the training thread: cheaper to read than the Event."""
         self._give_up_at = float("inf")
         self._close_waited = threading.Event()
         self._end_lock = threading.Lock()
@@ -296,7 +296,7 @@ class SpoolTransport:
     def _guarded_round(self) -> bool:
         try:
             return self._round()
-        except Exception:  # the sender thread's guard: training must continue whatever fails here
+        except Exception:  # the sender thread's guard: no failure here may stop the training
             if not self._failure_logged:
                 self._failure_logged = True
                 logger.warning("Writing to the spool %s failed; training continues.", self.folder.path, exc_info=True)

@@ -107,7 +107,7 @@ class SpoolFolder:
             ) from None
         except OSError as error:
             raise SpoolError(
-                f"The spool needs a folder it can write to, and {path} is none ({os.strerror(error.errno or 0)}). "
+                f"The spool needs a folder it can write to, but {path} is not one ({os.strerror(error.errno or 0)}). "
                 "Point ISENTROPE_HOME at a folder on a local disk that you own."
             ) from error
         return folder

@@ -73,7 +73,7 @@ class SpoolReader:
         self._segment, self._offset = None, 0
 
     def next_batch(self, max_records: int, max_bytes: int) -> list[Record]:
-        """The next records to send; empty when nothing new has been written. At least one, whatever its size.
+        """The next records to send; empty when nothing new has been written. At least one, of any size.
 
         Raises:
             OSError: a segment can't be read.

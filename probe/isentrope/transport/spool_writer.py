@@ -160,7 +160,7 @@ logger = logging.getLogger(__name__)
 
 GROUP_RECORDS = 64
 FIRST_SEQ = 1
-"""The number of the record that describes the run; those that are put follow."""
+"""Number of the record that describes the run; reports follow it."""
 QUEUE_FULL = "the queue of reports was full"
 NOT_BUILT = "the report could not be built"
 TOO_LARGE = "the report was larger than a record may be"
@@ -316,7 +316,7 @@ class SpoolWriter:
         try:
             self._disk.append(self._group)
         except OSError as error:
-            # After two failures at once the next round tries again, whatever room there is.
+            # After two failures at once the next round tries again, however little room there is.
             taken_back = self._take_back(self._disk.take_doubtful())
             if not taken_back and is_full(error) and self._make_room():
                 return self._write_group()

@@ -42,7 +42,7 @@ class TransportStatistics:
     spooled: int = 0
     """Written to the spool; the record of the run's start and the records in gaps are included."""
     acknowledged: int = 0
-    """Of those, acknowledged by the server. `spooled - acknowledged` are still to be delivered."""
+    """Spooled reports that the server has acknowledged. `spooled - acknowledged` are still to be delivered."""
     left_out: int = 0
     """Reports that were written without their tokens or histograms, because the disk was full."""
     lag_seconds: float = 0.0

@@ -26,8 +26,8 @@ AHEAD = 50
 """Steps that a forecast reaches."""
 
 WATCH_LEFT, ACT_LEFT = 0.75, 0.5
-"""Of the early entropy: with so much left a collapse is to be watched, and to be acted on. An explosion is the same upside
-down, at 1 / 0.75 and 1 / 0.5 of the early entropy."""
+"""Shares of the early entropy: with so much left a collapse is to be watched, and to be acted on. An explosion is judged at
+their reciprocals, 1 / 0.75 and 1 / 0.5."""
 
 OVER_LEFT, BACK_LEFT = 0.875, 0.625
 """With more than this left there is nothing to watch any more, and nothing to act on. A held entropy is near a target it is
@@ -69,10 +69,10 @@ _SURE = 1.6
 _IN_A_ROW, _CALM = 8, 20
 """Steps for which half must be expected to go before that is acted on, and for which the course must be level after it."""
 _USUAL_OWN, _OWN_PRIOR, _LEAST_OWN = 0.75, 0.3, 0.3
-"""Of a change on own tokens: what the entropy moved in recorded runs; the change of log H that this counts as; the least that is
-taken, and the most upside down. On a real language model it was 1.8."""
+"""Change of the entropy per change on own tokens: its prior, from recorded runs; the change of log H that the prior weighs as
+much as; its lowest value, whose reciprocal is the highest. On a real language model it was 1.8."""
 _UNEXPLAINED = 0.25
-"""Of a fall: where the updates changed the entropy of their own tokens by less than this part, the prompts changed."""
+"""Where the updates changed their own tokens' entropy by less than this share of a fall, the prompts changed."""
 _FLOOR = 1e-6
 """In nats; a smaller entropy counts as this one, for the log of 0 is no number."""
 
@@ -86,7 +86,7 @@ class _Origin:
     level: float
     rate: float
     place: int = 0
-    """Of the next horizon."""
+    """Index of the next horizon."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class _Urgency:
     calm: int = 0
     """Steps in a row in which the course was level."""
     halvings: int = 0
-    """Of the base, at the time of the last alert."""
+    """Halvings of the base entropy at the time of the last alert."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Course:
     step: int = 0
     """The newest."""
     rate: float = 0.0
-    """Of log H, a step: the slope of the line, nearer to 0 the less certain it is."""
+    """Slope of the line through log H, per step, shrunk towards 0 the less certain it is."""
     rate_error: float = math.inf
     """Its standard error."""
     steps: int = 0
@@ -140,11 +140,11 @@ class Course:
     _off: float = 0.0
     """Mean error of the line about the next step."""
     _scatter: float = math.inf
-    """Of a step about the line, in log H."""
+    """Standard deviation of a step about the line, in log H."""
     _origins: deque[_Origin] = field(default_factory=deque)
     _errors: list[deque[float]] = field(default_factory=lambda: [deque(maxlen=_OWN_ERRORS) for _ in _HORIZONS])
     _scored: list[tuple[int, float, float]] = field(default_factory=lambda: [(0, 0.0, 0.0) for _ in _HORIZONS])
-    """Of each horizon: number of forecasts, sum of their errors and of those of "nothing changes", in nats."""
+    """For each horizon: number of forecasts, sum of their errors and of those of "nothing changes", in nats."""
     _moved: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=AHEAD))
     """log H of the last steps, and what their updates changed of it on their own tokens."""
     _urgencies: dict[str, _Urgency] = field(default_factory=lambda: {kind: _Urgency() for kind in DIRECTIONS})
@@ -199,7 +199,7 @@ class Course:
 
     @property
     def pace(self) -> Estimate | None:
-        """Of log H, a step, with a 90 % interval; None of fewer than five steps."""
+        """Slope of log H per step, with a 90 % interval; None for fewer than five steps."""
         if self.steps < LEAST_POINTS:
             return None
         margin = _NORMAL_95 * self.rate_error
@@ -207,7 +207,7 @@ class Course:
 
     @property
     def share_lost(self) -> float | None:
-        """Of the early level; below 0 where the entropy rose, None before that is known, and where it is not above 0."""
+        """Share of the early level that is lost; below 0 where the entropy rose, None unless the level is known and above 0."""
         early = self.early.level
         return None if early is None or early <= 0 or not self.newest else 1 - self.entropy / early
 
@@ -269,7 +269,7 @@ class Course:
         return goes_on + added if added > 0 else goes_on * math.exp(added / now)
 
     def mean_pace(self, steps: int, change: float = 0.0, error: float = 0.0) -> Estimate | None:
-        """Of the entropy over the next steps by the forecast, in nats a step, with a 90 % interval."""
+        """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 % interval."""
         if self.steps < LEAST_POINTS:
             return None
         value = (self.ahead(steps, change) - math.exp(self._start)) / steps

@@ -52,9 +52,9 @@ PROMISED_STEPS = 20
 SUGGESTED_THRESHOLDS = (*(digit / 10 for digit in range(1, 10)), *range(1, 11), *range(20, 110, 10))
 """In standard deviations: of one digit, so that the same situation gives the same threshold."""
 _WORTH = 0.5
-"""Of the pace: a control that leaves more of it is not suggested."""
+"""A control that leaves more than this share of the pace is not suggested."""
 _OFF = 0.45
-"""Of an effect: how far off promises were in forked runs (standard error)."""
+"""Standard error of a promised effect, as a share of it, measured in forked runs."""
 _SLEWS = 20
 """Steps after which a hold's threshold has come from any score to any other."""
 
@@ -72,7 +72,7 @@ class LastSteps:
     of_unseen: bool = False
     """Whether the gain was fitted to tokens that no update is fitted to; else to the steps' own."""
     scalars: Mapping[str, float] | None = None
-    """Of the newest step; None: none was reported."""
+    """The newest step's scalars; None: none was reported."""
 
     def entropy_gain(self, course: Course | None) -> float | None:
         """From the unit prediction to what the entropy moves, in nats."""

@@ -107,7 +107,7 @@ class Diagnosis(Answer):
     alert: Alert | None
     """The newest collapse or explosion."""
     verdict: Verdict | None
-    """Of the newest applied control."""
+    """Verdict on the newest applied control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +142,12 @@ class Measured:
 
     status: Status = Status.RUNNING
     error: str = ""
-    """Of a failed run."""
+    """Why a failed run failed."""
     step: int | None = None
     """The newest."""
     first_step: int | None = None
     early_entropies: Sequence[float] = ()
-    """Of the first steps, finite."""
+    """Mean entropies of the first steps, finite."""
     entropies: Mapping[int, float] = field(default_factory=dict)
     """Step -> entropy of the last steps that measured it, STEPS_READ at most."""
     observed: Mapping[int, float] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Measured:
     """`change_parts` of the last CAUSE_STEPS steps."""
     last: LastSteps = field(default_factory=LastSteps)
     newest: ControlVersion | None = None
-    """The newest control, whatever became of it."""
+    """The newest control, in any state."""
     active: ControlVersion | None = None
     verdict: Verdict | None = None
     alert: Alert | None = None

@@ -36,7 +36,7 @@ class Pull:
     quadrant: str
     """The metric of the part by sign of A and S_c."""
     share: float
-    """Of what all four quadrants pull that way, in [0, 1]."""
+    """This quadrant's share of the pull in its direction, in [0, 1]."""
     mechanism: str | None
     """The metric of the part by mechanism; None where none is measured or pulls that way."""
     changes: Mapping[str, float]
@@ -97,7 +97,7 @@ def cause_of(steps: Iterable[Mapping[str, float]], direction: int) -> Cause | No
         return None
     tokens, _ = QUADRANTS[pull.quadrant]
     message = f"Tokens with {tokens} make {percent(pull.share)} of the pull"
-    # The rest is the policy loss, which is no news.
+    # The policy loss is the usual part and is not reported.
     if pull.mechanism is not None and not pull.mechanism.endswith("policy_loss"):
         message += f"; most of it comes from the {pull.mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
     return Cause(quadrant=pull.quadrant, share=pull.share, mechanism=pull.mechanism, message=message + ".")

@@ -19,15 +19,16 @@ from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
 from isentrope_wire.numbers import decimals_of, fixed, percent
 
 STOPPED, NO_EFFECT = 0.25, 0.75
-"""Of the pace that would have come: what is left of it where a control stopped the change, and where it had no effect."""
+"""Remaining share of the expected pace: at most the first where a control stopped the change, at least the second where it
+had no effect."""
 _REVISED = (PROMISED_STEPS, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 """Steps under a control after which its verdict is given, and given again."""
 _CERTAIN = 0.5
-"""Of that pace: an interval that is wider to each side decides nothing."""
+"""An interval wider to each side than this share of the expected pace decides nothing."""
 _MOST_POINTS = 40
 """Means that a slope is taken of."""
 _NEAR = 0.05
-"""Of its target: a hold that keeps the mean entropy as near has reached it."""
+"""A hold has reached its target where the mean entropy is within this share of it."""
 _NORMAL_95 = 1.6449
 """A normal variable lies below it with a probability of 95 %: the ends of a 90 % interval."""
 
@@ -75,7 +76,7 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _autocorrelation(rests: Sequence[float]) -> float:
-    """Of neighbours, from 0 to 0.9."""
+    """Correlation of neighbouring residuals, limited to [0, 0.9]."""
     middle = fmean(rests)
     rests = [rest - middle for rest in rests]
     squares = sum(rest * rest for rest in rests)

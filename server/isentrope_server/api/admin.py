@@ -52,7 +52,7 @@ async def create_token(request: TokenRequest, backend: BackendDep, principal: Pr
 
 @router.delete("/access-tokens/{token_id}", status_code=204)
 async def delete_token(token_id: str, backend: BackendDep, principal: PrincipalDep) -> Response:
-    """Revoke a token: requests with it are refused from now on; those that have begun run to their end."""
+    """Revoke a token: requests with it are refused from now on; requests that have begun run to their end."""
     revoked = await backend.write(lambda t: revoke_token(t, token_id, by=principal, now=time.time()))
     if not revoked:
         raise NotFound(f"There is no active token {token_id[:64]!r}.", token_id=token_id[:64])

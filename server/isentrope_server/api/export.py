@@ -116,7 +116,7 @@ class _Appending(io.RawIOBase):
         return True
 
     def write(self, data: object) -> int:
-        count = self._sink.write(data)  # type: ignore[arg-type]  # whatever holds bytes
+        count = self._sink.write(data)  # type: ignore[arg-type]  # any buffer
         self._written += count
         return count
 

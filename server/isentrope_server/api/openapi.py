@@ -3,7 +3,7 @@
 Added are what FastAPI can't derive: the token and its scope, every possible error with its code, the docstrings of the
 answers, and descriptions of parameters that several routes share.
 
-Swagger UI draws the page. Every file comes from this server: `fastapi-swagger` packages those that Swagger UI releases,
+Swagger UI draws the page. Every file comes from this server: `fastapi-swagger` packages the files that Swagger UI releases,
 unchanged. Its own page is not used, because that has an inline script.
 """
 
@@ -42,7 +42,7 @@ _PARAMETERS = {
     "project": "Only runs of this project; given several times, of one of these.",
     "status": "Only runs of this status, or of one of several.",
     "tag": "Only runs with this tag, or with one of several.",
-    "order": "`attention`: those that need a person first.",
+    "order": "`attention`: runs that need attention first.",
     "from_step": "First step; default: from the beginning.",
     "to_step": "Last step; default: to the end.",
     "points": "Reduce to so many points.",

@@ -103,7 +103,7 @@ def active_control(connection: Connection, run: Run, newest: ControlItem | None 
 def as_begun(connection: Connection, run: Run, version: int, recorded: ControlItem | None) -> ControlItem | None:
     """A version as the newest incarnation that started with it describes it.
 
-    An incarnation that resumes from a checkpoint continues with the checkpoint's control, whatever it announced. Its
+    An incarnation that resumes from a checkpoint continues with the checkpoint's control, even if it announced another. Its
     reports contain method and scope: where descriptions differ, the newest one that agrees with the reports is used.
 
     Args:

@@ -136,7 +136,8 @@ DROPPED_SERIES = "report/dropped_series"
 _ALERT_KIND = "left_out"
 _EVIDENCE = "series_per_run"
 _NAMES_REMEMBERED = 200_000
-"""Of all runs but the current one: a name may have 500 characters. Forgotten names are read from the database."""
+"""Names remembered of runs other than the current one: a name may have 500 characters. Forgotten ones are read from the
+database."""
 _NAMES_SHOWN = 5
 _CHARACTERS_SHOWN = 100
 _PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
@@ -153,7 +154,7 @@ class SeriesLimit:
     def __init__(self, series_per_run: int) -> None:
         """
         Args:
-            series_per_run: how many, besides those that every probe promises.
+            series_per_run: how many, besides the promised ones.
         """
         self._limit = series_per_run
         self._names: OrderedDict[str, set[str]] = OrderedDict()

@@ -30,7 +30,7 @@ LEAST_RELIABILITY = 0.5
 LEAST_MOVEMENT = 1e-6
 """Least spread of exp(H) over its mean: less is rounding error of a constant entropy."""
 LARGEST_SHARE_OF_ONE_BLOCK = 0.8
-"""Of the squared spread of exp(H): with more, the line goes through two points and fits any curve."""
+"""Largest share of the squared spread of exp(H): with more, the line goes through two points and fits any curve."""
 FARTHEST = 1.0
 """How far outside the seen values of exp(H) the curve is used, over their range."""
 EARLY_SHARE = 0.15
@@ -51,7 +51,7 @@ class PerformanceFit:
     """The curve that one run follows."""
 
     regression: Regression
-    """Of the constant, exp(H) as centred and scaled, and perhaps the scatter."""
+    """Regression on the constant, exp(H) as centred and scaled, and perhaps the scatter."""
     centre: float
     scale: float
     seen: tuple[float, float]

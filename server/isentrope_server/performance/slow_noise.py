@@ -51,13 +51,13 @@ class Regression:
     """Coefficients under every mix of errors that the data leaves possible."""
 
     weights: Floats
-    """Of the mixes, [mixes]; they sum to 1."""
+    """Weights of the mixes, [mixes]; they sum to 1."""
     coefficients: Floats
     """[mixes, columns]."""
     covariances: Floats
-    """Of the coefficients, [mixes, columns, columns]."""
+    """Covariances of the coefficients, [mixes, columns, columns]."""
     autocorrelation: float
-    """Of the errors, from one value to the next."""
+    """Correlation of the errors of one value and the next."""
 
     @property
     def mean(self) -> Floats:
@@ -67,7 +67,7 @@ class Regression:
 
     @property
     def covariance(self) -> Floats:
-        """Of the coefficients, over all mixes, [columns, columns]."""
+        """Covariance of the coefficients over all mixes, [columns, columns]."""
         away = self.coefficients - self.mean
         within = np.tensordot(self.weights, self.covariances, axes=1)
         return within + (self.weights[:, None] * away).T @ away

@@ -210,7 +210,8 @@ def _unauthenticated(headers: Headers, note: str) -> Response:
         headers,
         401,
         "unauthenticated",
-        "A valid token is needed: send Authorization: Bearer TOKEN, or open the login address that `isentrope up` printed.",
+        "A valid token is needed: set ISENTROPE_TOKEN, send Authorization: Bearer TOKEN, or open the login address that "
+        "`isentrope up` printed.",
         sign_in_page(note),
     )
     answer.headers["www-authenticate"] = "Bearer"

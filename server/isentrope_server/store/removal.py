@@ -29,7 +29,7 @@ DELETING = "deleting"
 ROWS_AT_ONCE = 1_000
 
 LARGE_ROWS_AT_ONCE = 32
-"""Of records: each may have megabytes."""
+"""Records deleted at once: each may have megabytes."""
 _PIECES = (
     (records.c.last_position, LARGE_ROWS_AT_ONCE),
     (what_if_sums.c.position, ROWS_AT_ONCE),

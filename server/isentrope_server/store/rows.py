@@ -60,7 +60,7 @@ class RowSizes:
     fewest: int = 64
     """The rest of a run that ended is packed, too, unless it has fewer reports."""
     bytes: int = 16 * 2**20
-    """Of numbers: packing needs a few times as much memory. A single report may be larger."""
+    """Largest size of the numbers: packing needs a few times as much memory. A single report may be larger."""
 
 
 ROW_SIZES = RowSizes()

@@ -39,7 +39,7 @@ from isentrope_wire.reports import RunFinished, RunStarted
 _ENDS = {status for status in Status if status.is_over}
 _FIRST = {HealthLevel.ACT: 0, HealthLevel.WATCH: 1}
 _OTHER_LEVELS, _SILENT, _ENDED = 2, 3, 4
-"""Places in a list of those that need a person first; a new run has that of other levels until its digest is computed."""
+"""Places in the list by attention; a new run has that of other levels until its digest is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Run(RunSummary):
     timeline_version: int
     incarnations: int
     attention: int
-    """Its place in a list of those that need a person first; 0 comes first."""
+    """Place in the list by attention; 0 comes first."""
     basis: Mapping[str, Any] | None
     """What the digest was computed from, so that the next one takes less."""
 

@@ -146,7 +146,7 @@ run_digests = Table(
     "run_digests",
     metadata,
     _run_key(primary_key=True),
-    Column("attention", Integer, nullable=False),  # place in a list of those that need a person first; 0 comes first
+    Column("attention", Integer, nullable=False),  # place in the list by attention; 0 comes first
     Column("level", String(16), nullable=False),
     Column("status", String(16), nullable=False),  # the rest is of this status and position; status includes silent
     Column("position", BigInteger, nullable=False),

@@ -120,7 +120,7 @@ class _KeptFailure:
 
 
 class _Batch:
-    """Settles all jobs of a failed batch, whatever the failure: the thread continues and no caller waits for ever."""
+    """Settles all jobs of a failed batch after any failure: the thread continues and no caller waits for ever."""
 
     def __init__(self, jobs: Sequence[_Job[object]]) -> None:
         self._jobs = jobs

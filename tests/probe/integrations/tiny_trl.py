@@ -87,7 +87,7 @@ def trainer(folder: Path, kind: str = "grpo", policy: Any = None, steps: int = 2
         model=model() if policy is None else policy,
         reward_funcs=of_trainer.pop("reward_funcs", reward),
         args=config(**{**arguments, **settings}),
-        train_dataset=Dataset.from_list(PROMPTS),
+        train_dataset=of_trainer.pop("train_dataset", Dataset.from_list(PROMPTS)),
         processing_class=tokenizer(),
         **of_trainer,
     )

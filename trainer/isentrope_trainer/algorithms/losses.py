@@ -105,7 +105,7 @@ class AdaptiveEntropyCoefficient:
 
     @property
     def applied(self) -> float:
-        """Of the step that runs; 0 where the entropy last lay above its target."""
+        """Coefficient of the current step; 0 where the entropy last lay above its target."""
         return self._coefficient if self._last_entropy <= self._config.target_entropy else 0.0
 
     def step(self, mean_entropy: float) -> None:

@@ -95,7 +95,7 @@ def tree_hidden(policy: LlamaForCausalLM, rollouts: Rollouts, tree: PrefixTree) 
     own_positions = torch.arange(size, device=prompts.device).expand(len(prompts), size).clone()
     own_positions[:, : read + 1] = positions(rollouts.prompt_mask)
     own_positions[tree.prompts, places] = own_positions[tree.prompts, read] + tree.depths
-    # What fills a row up sees itself and what comes before it: seen by nobody, and no row of the mask is empty.
+    # Padding sees itself and what comes before it, and is seen by no node: no row of the mask is empty.
     visible = torch.ones(size, size, dtype=torch.bool, device=prompts.device).tril().repeat(len(prompts), 1, 1)
     visible[tree.prompts, places, read:] = False
     visible[tree.prompts[:, None], places[:, None], places[tree.ancestors]] = True

@@ -94,7 +94,7 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -
 
 
 def positions(seen: Tensor) -> Tensor:
-    """Of tokens that are padded on the left: the first that counts is at 0.
+    """Positions of tokens that are padded on the left: the first that counts is at 0.
 
     Args:
         seen: bool [rows, tokens], False on padding.

@@ -54,7 +54,7 @@ WARM_STARTS = {
     "chain_sum": WarmStartConfig(steps=320, batch_size=64, learning_rate=3e-3, noise=0.9),
     "jugs": WarmStartConfig(steps=240, batch_size=64, learning_rate=3e-3, noise=0.7),
 }
-"""Of each task, the same for every size of the family: all sizes have imitated the same demonstrations."""
+"""For each task, the same for every size of the family: all sizes have imitated the same demonstrations."""
 
 
 def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Policy:

@@ -17,7 +17,7 @@ from isentrope_trainer.reproduce.runs import Run, Series
 Picture = matplotlib.figure.Figure
 
 WIDTH = 6.7
-"""Of a page's text, in inches."""
+"""Width of a page's text, in inches."""
 PANEL_HEIGHT = 2.3
 DOTS_PER_INCH = 160
 SMOOTHED_STEPS = 5
@@ -61,7 +61,7 @@ _MARKERS = "osD^vPX*"
 
 
 def look(index: int) -> Look:
-    """Of the arm at this place; the first is black and solid, for the baseline."""
+    """Look of the arm at this place; the first is black and solid, for the baseline."""
     return Look(_COLORS[index % len(_COLORS)], _DASHES[index % len(_DASHES)], _MARKERS[index % len(_MARKERS)])
 
 

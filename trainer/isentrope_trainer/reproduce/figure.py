@@ -114,7 +114,7 @@ class Figure(ABC):
     """One figure or table; related panels are one figure."""
 
     name: str
-    """Of its files and on the command line."""
+    """Name of its files and on the command line."""
     paper: str
     number: str
     """In the paper, such as `Fig. 2 a-d`."""

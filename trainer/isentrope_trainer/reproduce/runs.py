@@ -77,7 +77,7 @@ class Run:
 
     @property
     def names(self) -> list[str]:
-        """Of the scalars it reports."""
+        """Names of the scalars it reports."""
         return [str(name) for name in self._arrays["names"]]
 
     def series(self, name: str) -> Series:

@@ -21,7 +21,7 @@ MIN_TERMS, MAX_TERMS = 3, 6
 _FILLER = "."
 _SLIPS = (-2, -1, 1, 2)
 _SLIP_CHANCE = 0.3
-"""Of each total of a demonstration that may slip."""
+"""Chance that a slip is made in a total of a demonstration that may have slips."""
 _LARGEST_TOTAL = (9 + max(_SLIPS)) * MAX_TERMS
 
 

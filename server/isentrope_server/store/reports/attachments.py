@@ -242,9 +242,9 @@ def top_tokens(
     """The top contributing tokens of the newest steps that have any, by rising step.
 
     Args:
-        step: of this step alone.
-        last: of no later step.
-        steps: of how many.
+        step: this step alone; None: any.
+        last: no later step than this one; None: any.
+        steps: the most steps to return.
     """
     shown = _shown_rows(connection, driving_tokens, run_key, step=step, last=last)[-steps:]
     packed, around = _packed(connection, driving_tokens, run_key, shown), _around(connection, run_key, shown)

@@ -37,7 +37,7 @@ class Arrival:
 
     @property
     def layout(self) -> Layout:
-        """Of its report; an empty one where it is none."""
+        """Layout of the record's report; empty where the record is no report."""
         return rows.NO_LAYOUT if self.packed is None else self.packed.layout
 
 

@@ -22,7 +22,7 @@ from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN
 NEIGHBOURS = 9
 """Steps about one whose mean is the entropy that an alarm is judged by."""
 TOLERANCE = 0.05
-"""Of the early entropy: how much more than the level's share may be left when an alarm is right."""
+"""An alarm is wrong where the lowest share left lies further than this above the level."""
 IN_TIME, MOST_FALSE = 0.9, 0.05
 """Shares: of the collapses that are announced, and of the runs without one that an alarm is raised in."""
 

@@ -18,13 +18,13 @@ from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN
 
 HORIZONS = (10, 20, 50)
 LEAST, MOST = 0.85, 0.95
-"""Of the band that promises 0.9."""
+"""Accepted coverage of the 90 % band."""
 EVERY, LINE_STEPS, MEAN_STEPS = 5, 20, 5
 """Steps between two forecasts, that the straight line is fitted to, and whose mean is what came."""
 
 
 class Score(NamedTuple):
-    """Of a run's forecasts at one horizon; errors as shares of its early level."""
+    """Score of a run's forecasts at one horizon; errors as shares of its early level."""
 
     error: float
     nothing_changes: float
@@ -34,7 +34,7 @@ class Score(NamedTuple):
 
 
 def scores(run: Run) -> dict[int, Score]:
-    """By horizon; those that no forecast reached are left out."""
+    """Scores by horizon, without horizons that no forecast reached."""
     entropies = run.series(ENTROPY_MEAN)
     early, course = float(np.nanmedian(entropies[:EARLY_STEPS])), Course()
     found: dict[int, list[Score]] = {}

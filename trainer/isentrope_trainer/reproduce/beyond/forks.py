@@ -22,7 +22,7 @@ from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY
 STATES, LENGTH = (30, 90), 30
 """Steps after which a control is pushed, and steps under it."""
 HELPED = 0.5
-"""Of the pace without the control: what is left where it helped."""
+"""A control helped where at most this share of the pace without it is left."""
 WITHOUT = "none"
 
 

@@ -26,16 +26,16 @@ from isentrope_wire.metrics import (
 LEARNING = 0.2
 """Share of a run's steps in which the prediction is still calibrated; they are not judged."""
 LOWEST_COVERAGE, HIGHEST_COVERAGE = 0.87, 0.93
-"""Of the interval that promises 0.9."""
+"""Accepted coverage of the 90 % interval."""
 
 
 class Quality(NamedTuple):
-    """Of a run's predictions, each made before its change was observed."""
+    """Quality of a run's predictions, each made before its change was observed."""
 
     coupled: float
     """Correlation of the coupled prediction with the change of unseen tokens."""
     theory: float
-    """The same of the theory's."""
+    """Correlation of the theory's prediction with the change of unseen tokens."""
     coupled_own: float
     """Correlation of the coupled prediction with the change of the step's own tokens."""
     coupled_r2: float
@@ -73,7 +73,7 @@ def r2(predicted: np.ndarray, came: np.ndarray) -> float:
 
 
 def quality(run: Run) -> Quality:
-    """Of the judged steps."""
+    """Quality of the predictions over the judged steps."""
     predicted, unseen, own = (
         judged(run, name) for name in (ENTROPY_PREDICTED_CHANGE, ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE)
     )

@@ -42,7 +42,7 @@ def method_arms(plan: Plan) -> dict[str, RunSettings]:
 
 
 def last(run: Run, metric: str) -> float:
-    """Of the last evaluation."""
+    """Value of the last evaluation."""
     return run.end(metric, 1)
 
 

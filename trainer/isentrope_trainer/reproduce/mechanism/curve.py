@@ -21,7 +21,7 @@ from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, REWARD_MEAN
 NEIGHBOURS = 5
 """Steps whose mean entropy goes with an evaluation: those before it."""
 EARLY = 0.15
-"""Of the run: what a forecast is made from."""
+"""First share of the run, from which a forecast is made."""
 HELD_OUT_JUGS = 48
 """Problems of an evaluation on jugs: the task has 54 that are held out."""
 COMPARED = ("grpo", "rloo", "prime")
@@ -35,7 +35,7 @@ class Curve:
     a: float
     b: float
     r_squared: float
-    """Of the points it was fitted to."""
+    """R² on the points that it was fitted to."""
 
     def __call__(self, entropies: Series) -> Series:
         return -self.a * np.exp(entropies) + self.b
