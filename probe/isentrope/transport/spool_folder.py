@@ -26,7 +26,6 @@ import logging
 import os
 import re
 import struct
-import threading
 import time
 import zlib
 from dataclasses import dataclass, replace
@@ -322,49 +321,3 @@ def _decoded_control(content: bytes) -> ControlSnapshot:
     if not snapshot or content[: _CHECKSUM.size] != _CHECKSUM.pack(zlib.crc32(snapshot)):
         raise CodecError(f"expected a control snapshot with its checksum, got {len(content)} other bytes.")
     return decode_control(snapshot)
-
-
-class ControlHandover:
-    """Writes the control file, for several threads. What a full disk refused is written by `retry`."""
-
-    def __init__(self, file: ControlFile) -> None:
-        self._file = file
-        self._lock = threading.Lock()
-        self._newest_version = 0
-        self._unwritten: ControlSnapshot | None = None
-        self._logged_error = ""
-
-    def connecting(self) -> None:
-        """Accept any version from the server: after its database was restored it counts from an earlier one."""
-        with self._lock:
-            self._newest_version = 0
-
-    def receive(self, snapshot: ControlSnapshot) -> None:
-        """Write a control to the file, unless a newer one was received before it over this connection."""
-        with self._lock:
-            if snapshot.version < self._newest_version:
-                logger.info(
-                    "Control version %d was received after version %d: ignored.", snapshot.version, self._newest_version
-                )
-                return
-            self._newest_version = snapshot.version
-            self._unwritten = snapshot
-            self._write()
-
-    def retry(self) -> None:
-        """Write the control that the disk refused, if there is one."""
-        with self._lock:
-            self._write()
-
-    def _write(self) -> None:
-        snapshot = self._unwritten
-        if snapshot is None:
-            return
-        try:
-            self._file.write(snapshot)
-        except OSError as error:
-            if str(error) != self._logged_error:
-                logger.error("Control version %d can't be written for the trainer yet: %s.", snapshot.version, error)
-            self._logged_error = str(error)
-            return
-        self._unwritten, self._logged_error = None, ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -188,6 +190,35 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
         assert list_segments(folder.path) == []
     finally:
         end(trainer, shipper)
+
+
+def test_the_newest_answer_is_the_control_and_a_full_disk_is_tried_again(
+    folder: SpoolFolder, server: FakeTelemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.control = ControlSnapshot(version=5, control=Control(), author="ada", requested_at=1.0)
+    refused: list[int] = []
+    write = ControlFile.write
+
+    def without_room(file: ControlFile, snapshot: ControlSnapshot) -> None:
+        refused.append(snapshot.version)
+        if len(refused) == 1:
+            # As after its database was restored: it counts from an earlier version.
+            server.control = replace(snapshot, version=3)
+        if len(refused) < 9:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, snapshot)
+
+    monkeypatch.setattr(ControlFile, "write", without_room)
+    trainer = living_trainer(folder)
+    shipping = threading.Thread(target=ship, args=(folder, QUICK))
+    shipping.start()
+    try:
+        reader = ControlFile(folder.control)
+        wait_until(lambda: (read := reader.read()) is not None and read == server.control)
+    finally:
+        end(trainer)
+        shipping.join()
+    assert refused[0] == 5
 
 
 @pytest.mark.slow
