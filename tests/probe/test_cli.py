@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import isentrope.cli.doctor
 import isentrope.kernels.cpp_backend
 from isentrope.cli import frame
+from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope_wire.control import Hold, HoldSide
 from isentrope_wire.errors import install_command
@@ -285,7 +286,7 @@ def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> Non
 
 def test_the_doctor_tells_a_token_that_may_only_report_from_an_unknown_one(server: RunningServer) -> None:
     with Client(server.url, server.token) as client:
-        reports = client.create_access_token("ingest").token
+        reports = client.ask(calls.create_access_token("ingest")).token
     status, lines = doctor(server, ISENTROPE_TOKEN=reports)
     assert (status, lines["token"].startswith("ok ")) == (0, True), lines
     assert "may only report" in lines["token"]

@@ -24,8 +24,6 @@ _A = TypeVar("_A")
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _PAGE_ITEMS = 500
-_SILENCE_SECONDS = 45.0
-"""A live stream sends a comment every 15 s."""
 
 
 class ApiError(IsentropeError):
@@ -111,20 +109,13 @@ class Connection:
             next_call = _next_page(next_call, page)
 
     @contextmanager
-    def _stream(self, call: Call[Any], *, silence_seconds: float | None = None) -> Iterator[httpx.Response]:
+    def _stream(self, call: Call[Any]) -> Iterator[httpx.Response]:
         """An answer that is read as it arrives."""
-        timeout = self._http.timeout if silence_seconds is None else httpx.Timeout(10.0, read=silence_seconds)
-        with _failures(self.url), self._http.stream(**_request(call), timeout=timeout) as response:
+        with _failures(self.url), self._http.stream(**_request(call)) as response:
             if not response.is_success:
                 response.read()
                 raise _error(response, self.url)
             yield response
-
-    @contextmanager
-    def _lines(self, call: Call[Any]) -> Iterator[Iterator[str]]:
-        """The lines of an answer without an end."""
-        with self._stream(call, silence_seconds=_SILENCE_SECONDS) as response:
-            yield response.iter_lines()
 
 
 def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
