@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, cast
 import httpx
 
 from isentrope.client.calls import Call
-from isentrope.client.credentials import Credentials, advice_on
+from isentrope.client.credentials import advice_on, ssl_context
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 from isentrope_wire.answers import ErrorBody, Page
@@ -127,7 +127,7 @@ def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
     return {
         "base_url": f"{url}/api/v1/",
         "timeout": timeout_seconds,
-        "verify": Credentials.from_environment().ssl_context() if url.startswith("https://") else True,
+        "verify": ssl_context() if url.startswith("https://") else True,
         # The environment names proxies.
         "trust_env": not environment.is_on_this_machine(url),
     }

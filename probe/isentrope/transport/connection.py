@@ -11,7 +11,7 @@ from typing import Self
 
 import grpc
 
-from isentrope.client.credentials import Credentials, advice_on
+from isentrope.client.credentials import advice_on, pem
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 from isentrope_wire.codec import received_control, to_pb
@@ -36,7 +36,7 @@ def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.C
     given = [*options, ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(address) else 1)]
     if not environment.is_encrypted(target):
         return grpc.insecure_channel(address, options=given)
-    ca, key, certificate = Credentials.from_environment().pem()
+    ca, key, certificate = pem()
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options=given)
 
 
