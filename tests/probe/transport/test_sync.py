@@ -83,7 +83,12 @@ def test_only_a_server_that_does_not_answer_is_not_asked_again(
     absent = list(sync_spools([folder, second], target=None, give_up_after_seconds=0.2))
     assert [result.outcome for result in (*answering, *absent)] == [SyncOutcome.LEFT] * 4
     assert [result.server_away for result in (*answering, *absent)] == [False, False, True, True]
-    assert [result.detail.startswith("not tried") for result in (*answering, *absent)] == [False, False, False, True]
+    assert [result.detail.startswith(f"{server.target} does not answer: ") for result in (*answering, *absent)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_folder_nobody_can_deliver_keeps_none_behind_it(
