@@ -122,9 +122,7 @@ def begin_run(
 def transport_of(start: RunStart) -> Transport:
     """Open the transport of this rank's reports."""
     config = start.config
-    return open_transport(
-        start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token
-    )
+    return open_transport(start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target)
 
 
 def announce(config: ProbeConfig) -> None:

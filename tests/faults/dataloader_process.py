@@ -78,7 +78,6 @@ def main() -> None:
         mode="online",
         home=environment.home(),
         grpc_target=environment.grpc_target(),
-        token=environment.token(),
     )
     probe = isentrope.Probe(plan.run_id, run_id=plan.run_id, transport=Recorded(transport, ledger))
     step = 0

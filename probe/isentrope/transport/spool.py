@@ -18,7 +18,6 @@ from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
 from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
-from isentrope_wire import environment
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
@@ -47,15 +46,19 @@ STEADY_SECONDS = 30.0
 class ShipperSupervisor:
     """Keeps one shipper process running on a spool folder. Used by the writer thread alone."""
 
-    def __init__(self, folder: SpoolFolder, *, home: Path, token: str | None) -> None:
+    def __init__(self, folder: SpoolFolder, *, home: Path) -> None:
         """
         Args:
             folder: of the spool.
             home: where the shipper looks for the owner's token.
-            token: for the server; None: the one that the shipper finds in the home.
         """
         self._folder = folder
-        self._environment = _shipper_environment(home, token)
+        self._environment = dict(os.environ) | {
+            "ISENTROPE_HOME": str(home.absolute()),
+            "GRPC_ENABLE_FORK_SUPPORT": "0",
+            # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed calls.
+            "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE"),
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._pause_seconds = FIRST_PAUSE_SECONDS
@@ -111,18 +114,6 @@ class ShipperSupervisor:
                 # A Ctrl-C in the trainer's terminal must not reach the process that delivers its last reports.
                 start_new_session=True,
             )
-
-
-def _shipper_environment(home: Path, token: str | None) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment["ISENTROPE_HOME"] = str(home.absolute())
-    environment["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed calls.
-    environment.setdefault("GRPC_VERBOSITY", "NONE")
-    if token is not None:
-        # The environment, not the command line, which any user of the machine can read.
-        environment["ISENTROPE_TOKEN"] = token
-    return environment
 
 
 class SpoolTransport:
@@ -404,17 +395,17 @@ def open_transport(
     mode: Mode,
     home: Path,
     grpc_target: str,
-    token: str | None,
     limits: SpoolLimits | None = None,
 ) -> Transport:
     """Open the transport of one rank of one attempt of a run.
+
+    Its shipper reads the token as this process would, at each attempt: `ISENTROPE_TOKEN`, or the owner's in the home.
 
     Args:
         run: the first record.
         mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is accepted and discarded.
         home: ISENTROPE_HOME; the spool lies in it.
         grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be away.
-        token: for the server; None: the shipper finds it, as ISENTROPE_TOKEN or in the home, at each attempt.
         limits: of the spool. Default: `SpoolLimits()`.
 
     Raises:
@@ -424,10 +415,7 @@ def open_transport(
     if mode == "disabled":
         return InMemoryTransport(keep_messages=False)
     folder = SpoolFolder.create(home, run, grpc_target)
-    if home == environment.home() and token == environment.token():
-        # The shipper finds it: a token that changes later then takes effect.
-        token = None
-    supervisor = ShipperSupervisor(folder, home=home, token=token) if mode == "online" else None
+    supervisor = ShipperSupervisor(folder, home=home) if mode == "online" else None
     try:
         return SpoolTransport(folder, run, supervisor, limits)
     except OSError:

@@ -281,7 +281,6 @@ class _AlsoToServer:
             mode="online",
             home=environment.home(),
             grpc_target=environment.grpc_target(),
-            token=environment.token(),
         )
         self.statistics = kept.statistics
 
