@@ -9,7 +9,7 @@ from pathlib import Path
 
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
-from isentrope.transport.spool_folder import ShipperState, SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, SpoolEnd, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED, NEVER_WRITTEN, TORN, SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.reports import Gap, Payload, Record, RunFinished, RunStarted, StepReport
@@ -85,7 +85,7 @@ def _read_back(folder: Path, content: bytes, *, closed: bool) -> list[bytes | No
     folder.mkdir(exist_ok=True)
     (folder / f"{1:020d}.seg").write_bytes(content)
     reader = SpoolReader(folder)
-    records = list(_all_records(reader, RECORDS if closed else None))
+    records = list(_all_records(reader, SpoolEnd(RECORDS) if closed else None))
     found: list[bytes | None] = []
     for record in records:
         message = _gap_in(record.payload)
@@ -94,8 +94,8 @@ def _read_back(folder: Path, content: bytes, *, closed: bool) -> list[bytes | No
     return found
 
 
-def _all_records(reader: SpoolReader, last_seq: int | None) -> Iterator[Record]:
-    while batch := reader.next_batch(1000, 1 << 24) or reader.missing_at_the_end(last_seq):
+def _all_records(reader: SpoolReader, end: SpoolEnd | None) -> Iterator[Record]:
+    while batch := reader.next_batch(1000, 1 << 24) or reader.missing_at_the_end(end):
         yield from batch
 
 
@@ -128,7 +128,7 @@ def _check_delivery(stage: Stage, verdict: Verdict, damaged: Iterable[tuple[str,
         folder = SpoolFolder.create(stage.folder / "home", run, stage.server.grpc_target)
         # The first record names the run, and so differs from run to run; the damage is behind it in nearly all.
         (folder.path / f"{1:020d}.seg").write_bytes(content)
-        folder.write_end(RECORDS)
+        folder.write_end(SpoolEnd(RECORDS))
         status = ship(folder, QUICK, find_token=lambda: stage.server.token)
         assert status is not None
         verdict.require(status.state is ShipperState.DRAINED, f"{what} {number} was not delivered: {status}")

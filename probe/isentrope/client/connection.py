@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,8 +12,7 @@ from typing import Any, Self, TypeVar, cast
 import httpx
 
 from isentrope.client.calls import Call
-from isentrope.client.credentials import advice_on, ssl_context
-from isentrope.errors import ConfigurationError
+from isentrope.client.credentials import advice_on, bearer_of, ssl_context
 from isentrope_wire import environment
 from isentrope_wire.answers import ErrorBody, Page
 from isentrope_wire.errors import IsentropeError
@@ -22,7 +20,6 @@ from isentrope_wire.numbers import read
 
 _A = TypeVar("_A")
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _PAGE_ITEMS = 500
 
 
@@ -61,15 +58,10 @@ class Connection:
         Raises:
             ConfigurationError: The token has characters that no token has, or a certificate file can't be used.
         """
-        token = token or environment.token()
-        if token and not _TOKEN.fullmatch(token):
-            raise ConfigurationError(
-                "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
-                "Check ISENTROPE_TOKEN, or the file owner-token in ISENTROPE_HOME."
-            )
+        bearer = bearer_of(token or environment.token())
         self.url = (url or environment.url()).rstrip("/")
         self._http = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"} if token else {}, **way_to(self.url, timeout_seconds)
+            headers={} if bearer is None else {"Authorization": bearer}, **way_to(self.url, timeout_seconds)
         )
 
     def __enter__(self) -> Self:

@@ -1,12 +1,30 @@
-"""Which servers are trusted over TLS, and what is shown to a proxy that asks: `ISENTROPE_CA`, `_CLIENT_CERT`, `_CLIENT_KEY`."""
+"""What every connection needs: the token as a header; which servers are trusted over TLS (`ISENTROPE_CA`), and what is shown
+to a proxy that asks (`ISENTROPE_CLIENT_CERT`, `ISENTROPE_CLIENT_KEY`)."""
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
 
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+
+
+def bearer_of(token: str | None) -> str | None:
+    """What the header `authorization` holds; None without a token.
+
+    Raises:
+        ConfigurationError: the token has characters that no token has.
+    """
+    if token and not _TOKEN.fullmatch(token):
+        raise ConfigurationError(
+            "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
+            "Check ISENTROPE_TOKEN, or the file owner-token in ISENTROPE_HOME."
+        )
+    return f"Bearer {token}" if token else None
 
 
 def pem() -> tuple[bytes | None, bytes | None, bytes | None]:

@@ -11,7 +11,7 @@ from typing import Self
 
 import grpc
 
-from isentrope.client.credentials import advice_on, pem
+from isentrope.client.credentials import advice_on, bearer_of, pem
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 from isentrope_wire.codec import received_control, to_pb
@@ -80,10 +80,6 @@ class ServerRefuses(IsentropeError, ConnectionError):
     """The server refuses this token or format. Keep the data, log an error, try again later."""
 
 
-class TokenRefused(ServerRefuses):
-    """The token is missing, wrong, or of a scope that may not report: only another token helps."""
-
-
 class TelemetryConnection:
     """A channel and the calls on it. `with` closes it, and ends the Watch."""
 
@@ -95,19 +91,15 @@ class TelemetryConnection:
             run: sent with Hello.
 
         Raises:
-            TokenRefused: the token can't even be sent.
-            ServerRefuses: a certificate file can't be read.
+            ServerRefuses: the token can't even be sent, or a certificate file can't be read.
         """
-        if token and not (token.isascii() and token.isprintable()):
-            raise TokenRefused(
-                "A token is plain ASCII, and this one is not. Set ISENTROPE_TOKEN to one of the server's."
-            )
         self._run = run
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         try:
+            bearer = bearer_of(token)
             self._channel = open_channel(target, _CHANNEL_OPTIONS)
         except ConfigurationError as error:
             raise ServerRefuses(str(error)) from error
+        self._metadata = () if bearer is None else (("authorization", bearer),)
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
         self._received_at = time.monotonic()
@@ -212,7 +204,7 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         has_advice = "ISENTROPE_TOKEN" in details
         remedy = "Then deliver with" if has_advice else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
-        return TokenRefused(f"{sentence} {remedy} `isentrope sync`.")
+        return ServerRefuses(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
     sentence = f"{sentence} {advice}" if advice else sentence
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -24,7 +24,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
 from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolError, SpoolFolder
-from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
+from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.numbers import printable
@@ -161,11 +161,7 @@ class Shipper:
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._batch_bytes)
         if not batch and trainer_gone:
-            end = self._folder.read_end()
-            if end is None:
-                batch = self._reader.missing_at_the_end(None)
-            else:
-                batch = self._reader.missing_at_the_end(end.last_seq, end.reason or NEVER_WRITTEN, end.last_payload)
+            batch = self._reader.missing_at_the_end(self._folder.read_end())
         if not batch:
             return False
         try:
@@ -302,14 +298,13 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
-    parser.add_argument("--drain-seconds", type=float, default=os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
     try:
         folder.run()
         _log_into(folder.log)
-        settings = ShipperSettings(drain_seconds=arguments.drain_seconds)
-        status = ship(folder, settings)
+        drain_seconds = float(os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
+        status = ship(folder, ShipperSettings(drain_seconds=drain_seconds))
     except SpoolError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL

@@ -18,6 +18,7 @@ from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
 from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
+from isentrope_wire.backoff import Backoff
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
@@ -61,7 +62,7 @@ class ShipperSupervisor:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
-        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._pauses = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._not_before = 0.0
 
     def keep_running(self, *, last: bool = False) -> None:
@@ -88,15 +89,15 @@ class ShipperSupervisor:
 
     def _plan_restart(self, status: int, now: float) -> None:
         if now - self._started_at >= STEADY_SECONDS:
-            self._pause_seconds = FIRST_PAUSE_SECONDS
+            self._pauses.reset()
+        pause_seconds = self._pauses.next_pause_seconds()
         logger.warning(
-            "The shipper ended with status %d and starts again in %.0f s; reports stay in %s meanwhile.",
+            "The shipper ended with status %d and starts again in %.1f s; reports stay in %s meanwhile.",
             status,
-            self._pause_seconds,
+            pause_seconds,
             self._folder.path,
         )
-        self._not_before = now + self._pause_seconds
-        self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+        self._not_before = now + pause_seconds
 
     def _start(self) -> subprocess.Popen[bytes]:
         # -P: a grpc.py or logging.py lying in the user's working folder must not be taken for the real one.
@@ -249,12 +250,11 @@ class SpoolTransport:
         if undelivered > 0:
             one = undelivered == 1
             logger.warning(
-                "%s not delivered yet to %s (%s: %s); %s in %s. The side process goes on trying for a while; `isentrope sync %s` uploads "
+                "%s not delivered yet to %s (%s); %s in %s. The side process goes on trying for a while; `isentrope sync %s` uploads "
                 "%s later.",
                 "1 record is" if one else f"{undelivered} records are",
                 self._grpc_target,
-                status.state,
-                " ".join(status.error.split()).rstrip("."),
+                status.in_words,
                 "it stays" if one else "they stay",
                 self.folder.path,
                 shlex.quote(str(self.folder.path)),
@@ -340,10 +340,9 @@ class SpoolTransport:
             return
         self._next_warning_at = now + REPEAT_SECONDS
         logger.warning(
-            "Reports are not delivered to %s (%s: %s). Training continues, and they wait in %s.%s",
+            "Reports are not delivered to %s (%s). Training continues, and they wait in %s.%s",
             self._grpc_target,
-            status.state,
-            " ".join(status.error.split()).rstrip("."),
+            status.in_words,
             self.folder.path,
             ""
             if status.state is ShipperState.HOLDING

@@ -26,9 +26,8 @@ import logging
 import os
 import re
 import struct
-import time
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -152,18 +151,17 @@ class SpoolFolder:
         except OSError as error:
             raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
 
-    def write_end(self, end: SpoolEnd | int, *, lasting: bool = True) -> None:
+    def write_end(self, end: SpoolEnd, *, lasting: bool = True) -> None:
         """Write the file `end`: nothing comes after this record.
 
         Args:
-            end: the last record's number, or all that the file holds.
+            end: all that the file holds.
             lasting: see `write_atomically`.
 
         Raises:
             OSError: the folder is gone, read-only or full.
         """
-        document = document_of(SpoolEnd(end) if isinstance(end, int) else end)
-        write_atomically(self.end, json.dumps(document).encode(), lasting=lasting)
+        write_atomically(self.end, json.dumps(document_of(end)).encode(), lasting=lasting)
 
     def read_end(self) -> SpoolEnd | None:
         """How the spool ended; None: the training process did not close it, or not all of it survived."""
@@ -171,11 +169,6 @@ class SpoolFolder:
             return read(SpoolEnd, json.loads(self.end.read_bytes()))
         except (OSError, ValueError):
             return None
-
-    def last_seq(self) -> int | None:
-        """The last record's number; None as for `read_end`."""
-        end = self.read_end()
-        return None if end is None else end.last_seq
 
     @property
     def exists(self) -> bool:
@@ -245,9 +238,13 @@ class ShipperStatus:
     acked_through: int = 0
     error: str = ""
     pid: int = 0
-    updated_at: float = 0.0
     reached: bool = False
     """Whether the server has answered this shipper at least once."""
+
+    @property
+    def in_words(self) -> str:
+        """The state and its error in one line."""
+        return f"{self.state}: {' '.join(self.error.split()).rstrip('.')}"
 
     def write(self, path: Path) -> None:
         """Replace the file.
@@ -255,7 +252,7 @@ class ShipperStatus:
         Raises:
             OSError: the spool folder is gone, read-only or full.
         """
-        write_atomically(path, json.dumps(document_of(replace(self, updated_at=time.time()))).encode())
+        write_atomically(path, json.dumps(document_of(self)).encode())
 
     @classmethod
     def read(cls, path: Path) -> ShipperStatus | None:

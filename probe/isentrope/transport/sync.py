@@ -140,8 +140,8 @@ def in_words(records: int) -> str:
 
 def _remove_if_delivered(folder: SpoolFolder) -> None:
     """Remove a delivered spool whose shipper was killed before it did so."""
-    status, last_seq = ShipperStatus.read(folder.status), folder.last_seq()
-    if status is None or last_seq is None or status.acked_through < last_seq:
+    status, end = ShipperStatus.read(folder.status), folder.read_end()
+    if status is None or end is None or status.acked_through < end.last_seq:
         return
     lock = ProcessLock(folder.shipper_lock)
     if not is_held_by_another_process(folder.trainer_lock) and lock.acquire():

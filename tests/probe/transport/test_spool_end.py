@@ -102,7 +102,7 @@ def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_s
     assert transport.folder.read_end() == SpoolEnd(5, OUT_OF_TIME, encode_payload(GOODBYE))
     reader = SpoolReader(transport.folder.path)
     assert len(reader.next_batch(10, 10**6)) == 1
-    gap, last = reader.missing_at_the_end(5, OUT_OF_TIME, encode_payload(GOODBYE))
+    gap, last = reader.missing_at_the_end(transport.folder.read_end())
     assert decode_payload(gap.payload) == Gap(first_seq=2, last_seq=4, reason=OUT_OF_TIME)
     assert (last.seq, decode_payload(last.payload)) == (5, GOODBYE)
 
@@ -114,6 +114,6 @@ def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> N
     transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert isinstance(transport, SpoolTransport)
     transport.close()
-    assert transport.folder.last_seq() == 1
+    assert transport.folder.read_end() == SpoolEnd(1)
     transport.folder.end.write_bytes(content)
     assert transport.folder.read_end() is None
