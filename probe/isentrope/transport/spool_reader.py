@@ -100,15 +100,14 @@ class SpoolReader:
         segments = list_segments(self._folder)
         content = self._content_of(segments[-1]) if segments else None
         is_unreadable = bool(segments) and content is None
-        is_torn = content is not None and content.tail_bytes > 0
-        if is_torn:
+        if content is not None and content.tail_bytes:
             self._damaged_segments.add(segments[-1])
         if end is not None:
             return self._missing_until(end, DAMAGED if is_unreadable else end.reason or NEVER_WRITTEN)
         if is_unreadable:
             # How many records it held is not known; it was made for the one in its name.
             return self._missing_before(first_seq_of(segments[-1]) + 1, DAMAGED)
-        if content is None or not is_torn:
+        if content is None or not content.tail_bytes:
             return []
         # What is torn is one record: those behind it were never written.
         last_whole = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1

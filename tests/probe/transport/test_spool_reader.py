@@ -226,3 +226,4 @@ def test_what_the_end_lacks_is_one_gap(tmp_path: Path) -> None:
         everything(reader)
         (gap,) = reader.missing_at_the_end(None)
         assert decode_payload(gap.payload) == Gap(first_seq=4, last_seq=4, reason=TORN)
+        assert reader.missing_at_the_end(None) == [], "one gap, and no further one behind it"
