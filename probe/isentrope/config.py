@@ -45,7 +45,6 @@ class ProbeConfig:
     """online: spool and ship. offline: spool only, `isentrope sync` ships later. disabled: neither."""
     home: Path = field(default_factory=environment.home)
     grpc_target: str = environment.DEFAULT_GRPC
-    token: str | None = None
     planned_steps: int | None = None
     threshold_source: ThresholdSource = "auto"
     """Which tokens thresholds take their sigma from. first_pass: those last given to `Probe.first_pass`, this step's whole
@@ -136,7 +135,6 @@ class ProbeConfig:
             world_size=world_size,
             mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
             grpc_target=environment.grpc_target(),
-            token=environment.token(),
             planned_steps=planned_steps,
             threshold_source=threshold_source,
             coupling=coupling or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),

@@ -122,9 +122,7 @@ def begin_run(
 def transport_of(start: RunStart) -> Transport:
     """Open the transport of this rank's reports."""
     config = start.config
-    return open_transport(
-        start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token
-    )
+    return open_transport(start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target)
 
 
 def announce(config: ProbeConfig) -> None:
@@ -224,7 +222,7 @@ def last_unhandled_error() -> BaseException | None:
 
 
 LONGEST_END_SECONDS = 1.0
-"""Longest time that ending a run may take, and that ending all runs together may take which a process leaves unfinished."""
+"""How long the end of a run may take, whatever hangs."""
 LAST_EXCHANGE_SHARE = 0.6
 """Share of it for the other ranks' part of the last report: ranks end within moments of each other, or hang."""
 
@@ -261,27 +259,24 @@ class RunEnd:
         self._finished = False
         self._earlier_error = id(last_unhandled_error())
         if at_process_end:
-            _unfinished.add(self)
             atexit.register(self._process_ends)
 
     def step_closed(self) -> None:
         """Note that training continues: errors before this step have ended nothing."""
         self._earlier_error = id(last_unhandled_error())
 
-    def finish(self, status: str, error: str = "", seconds: float = LONGEST_END_SECONDS) -> None:
+    def finish(self, status: str, error: str = "") -> None:
         """Send the last message and close transport and trackers. Safe to repeat: the first call counts.
 
         Args:
             status: of the run.
             error: what ended it; empty where nothing did.
-            seconds: how long it may take.
         """
         if self._finished:
             return
         self._finished = True
-        _unfinished.discard(self)
         atexit.unregister(self._process_ends)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + LONGEST_END_SECONDS
         with self._guard.protect("finishing the run"):
             message = RunFinished(
                 status=status,
@@ -290,7 +285,7 @@ class RunEnd:
                 error=cut(error, ERROR_CHARACTERS),
                 outcomes=self._control.pending_outcomes,
             )
-            self._ranks.settle(LAST_EXCHANGE_SHARE * seconds)
+            self._ranks.settle(LAST_EXCHANGE_SHARE * LONGEST_END_SECONDS)
             self._transport.put(ReadyMessage(message))
             self._transport.close(timeout_seconds=end - time.monotonic())
             self._trackers.close(timeout_seconds=end - time.monotonic())
@@ -301,18 +296,6 @@ class RunEnd:
             return
         error = last_unhandled_error()
         if error is None or id(error) == self._earlier_error:
-            self.finish("ended", seconds=_shared_seconds())
+            self.finish("ended")
         else:
-            self.finish("failed", error_text(error), seconds=_shared_seconds())
-
-
-_unfinished: set[RunEnd] = set()
-_all_ended_by: list[float] = []
-"""When the process must be through with all of them; empty before the first."""
-
-
-def _shared_seconds() -> float:
-    """An equal share of the time left for each run that is unfinished."""
-    if not _all_ended_by:
-        _all_ended_by.append(time.monotonic() + LONGEST_END_SECONDS)
-    return max(_all_ended_by[0] - time.monotonic(), 0.0) / max(len(_unfinished), 1)
+            self.finish("failed", error_text(error))

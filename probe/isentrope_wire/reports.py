@@ -23,7 +23,7 @@ from isentrope_wire.metrics import (
 from isentrope_wire.numbers import Answer, Number
 from isentrope_wire.what_if import WhatIfSums
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 _SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
 """Scalars that a printed report shows; the rest are counted."""
@@ -54,7 +54,7 @@ class ControlSnapshot:
     author: str
     requested_at: float
     expires_at: float | None = None
-    """A probe that reads the snapshot later than this does not apply it."""
+    """A probe that reads the snapshot later than this, by the clock of its machine, does not apply it."""
     unreadable: str = ""
     """Why this probe can't read the control: the version is to be rejected, and `control` means nothing. Set by the
     shipper for the training process; the server never sends it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
+from isentrope.client import calls
 from isentrope_dashboard.pages.access import made_token, token_table
 from isentrope_dashboard.pages.start import environment
 from isentrope_wire.answers import AccessToken, CreatedToken, Me, TokenScope
@@ -90,7 +91,9 @@ def test_start_makes_a_token_that_reports_and_shows_the_first_run(site: Site, op
     page.get_by_role("button", name="Make a token").click()
     expect(lines).to_contain_text('ISENTROPE_TOKEN="ise_')
     secret = lines.inner_text().rpartition('TOKEN="')[2].rstrip('"')
-    assert [item.scope for item in site.client.access_tokens() if item.name == "training"] == [TokenScope.INGEST]
+    assert [item.scope for item in site.client.ask(calls.access_tokens()).items if item.name == "training"] == [
+        TokenScope.INGEST
+    ]
     assert site.server.client(secret).get("/api/v1/runs").status_code == 403
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     run = Rank(site.server, name="just begun").run_id

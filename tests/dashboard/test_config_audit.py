@@ -9,6 +9,7 @@ import math
 import pytest
 from playwright.sync_api import expect
 
+from isentrope.client import calls
 from isentrope_dashboard.pages import audit, config
 from isentrope_dashboard.pages.audit import as_csv, change_words, history_rows
 from isentrope_dashboard.pages.config import changes_of, flat, parameters, system_facts
@@ -99,7 +100,7 @@ def test_notes_are_saved_and_the_trail_is_for_admins(site: Site, open_page: Open
     expect(page.get_by_role("cell", name="run.edited")).to_be_visible()
     expect(page.locator(".ag-row")).to_have_count(1)
     page.close()
-    read_only = site.client.create_access_token("read", name="reader").token
+    read_only = site.client.ask(calls.create_access_token("read", name="reader")).token
     page = open_page(f"/runs/{run}?tab=config", token=read_only)
     expect(page.get_by_text("restarted twice")).to_be_visible()
     expect(page.get_by_role("button", name="Save", exact=True)).to_have_count(0)

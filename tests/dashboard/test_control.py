@@ -132,7 +132,7 @@ def test_the_figure_has_each_side_with_its_spread(site: Site) -> None:
     lines = {trace["name"]: trace for trace in figure["data"] if "name" in trace}
     lower = lines["lower side, clipped"]
     assert (lower["x"][20], lower["y"][20]) == (-1.0, found.clip_fraction)
-    each = [site.client.what_if(run, step=step, mu_low=1.0).clip_fraction for step in range(11, 21)]
+    each = [site.client.ask(calls.what_if(run, step=step, mu_low=1.0)).clip_fraction for step in range(11, 21)]
     assert found.clip_fraction_std == pytest.approx(stdev(each))
     band = figure["data"][figure["data"].index(lower) - 1]
     assert band["y"][20] - lower["y"][20] == pytest.approx(stdev(each))

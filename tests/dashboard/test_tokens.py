@@ -11,6 +11,7 @@ import pytest
 from dash._utils import to_json
 from playwright.sync_api import expect
 
+from isentrope.client import calls
 from isentrope_dashboard.components.token_text import (
     Filter,
     probability,
@@ -143,9 +144,9 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
     assert newest["token-count"] == "step 8, 1 rollout"
     without = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=12")
     table = to_json(without["token-context"])
-    reported = site.client.tokens(run, step=12)
+    reported = site.client.ask(calls.tokens(run, step=12))
     assert table.count('"Tr"') == len(reported.items) + 1
-    assert len(without["recurring"]) == len(site.client.recurring_tokens(run, steps=10).items)
+    assert len(without["recurring"]) == len(site.client.ask(calls.recurring_tokens(run, steps=10)).items)
 
 
 def test_the_pull_is_split_by_quadrant(site: Site) -> None:

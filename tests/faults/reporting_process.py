@@ -203,7 +203,6 @@ def main() -> None:
         mode=plan.mode,
         home=environment.home(),
         grpc_target=environment.grpc_target(),
-        token=environment.token(),
         limits=SpoolLimits(**plan.limits),
     )
     loop = ReportingLoop(plan, transport, ledger)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
-from isentrope.transport.spool_folder import ShipperState, SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, SpoolEnd, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED, NEVER_WRITTEN, TORN
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import Payload, RunFinished, RunStarted, StepReport
@@ -74,7 +74,7 @@ def _deliver(stage: Stage, name: str, damaged: Sequence[bytes], *, most_lost: in
         folder = SpoolFolder.create(stage.folder / "home", run, stage.server.grpc_target)
         # The first record names the run, and so differs from run to run; the damage is behind it in nearly all.
         (folder.path / f"{1:020d}.seg").write_bytes(content)
-        folder.write_end(RECORDS)
+        folder.write_end(SpoolEnd(RECORDS))
         status = ship(folder, QUICK, find_token=lambda: stage.server.token)
         assert status is not None
         total.require(status.state is ShipperState.DRAINED, f"{run.run_id} was not delivered: {status}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -134,26 +133,9 @@ def test_of_a_deep_traceback_the_last_calls_remain() -> None:
     assert error_in_a_line(text) == "ValueError: at the bottom"
 
 
-def test_several_hanging_runs_together_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from isentrope import lifecycle
-    from tests.probe.tiny_loop import probe_and_transport
-
-    monkeypatch.setattr(lifecycle, "_all_ended_by", [])
-    monkeypatch.setattr(lifecycle, "_unfinished", set())
-    probes = [probe_and_transport()[0] for _ in range(8)]
-    for probe in probes:
-        monkeypatch.setattr(probe._transport, "close", lambda timeout_seconds: time.sleep(timeout_seconds))
-    started = time.monotonic()
-    for probe in probes:
-        probe._end._process_ends()
-    assert time.monotonic() - started < 6.0, "a second, and what a busy machine adds"
-
-
 def test_an_error_from_before_the_last_step_has_ended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from isentrope import lifecycle
     from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 
-    monkeypatch.setattr(lifecycle, "_all_ended_by", [])
     monkeypatch.delattr(sys, "last_exc", raising=False)
     for later, end in ((None, ("ended", "")), (OSError("in a later cell"), ("failed", "OSError: in a later cell"))):
         monkeypatch.setattr(sys, "last_value", ValueError("in a notebook's cell"), raising=False)

@@ -15,6 +15,7 @@ import pytest
 from fastapi import Response
 from sqlalchemy import text
 
+from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_server.api import metrics, runs
@@ -138,15 +139,15 @@ def test_people_write_tags_and_notes(server: ServerInThread) -> None:
 def test_a_renamed_run_keeps_its_name_when_it_is_resumed(server: ServerInThread) -> None:
     rank = Rank(server, name="grpo-7", started_at=1.0)
     with Client(server.url, server.owner_token) as client:
-        assert client.edit_run(rank.run_id, name="seed 3, long").name == "seed 3, long"
-        entry = client.audit(limit=1)[0].change
+        assert client.ask(calls.edit_run(rank.run_id, name="seed 3, long")).name == "seed 3, long"
+        entry = next(client.items(calls.audit())).change
         assert (entry["old"]["name"], entry["new"]) == ("grpo-7", {"name": "seed 3, long"})
         Rank(server, run_id=rank.run_id, name="grpo-7", incarnation="second", started_at=2.0)
         assert client.run(rank.run_id).name == "seed 3, long"
         assert [run.id for run in client.runs(q="SEED 3, l")] == [rank.run_id]
         for name in ("", "x" * 501):
             with pytest.raises(ApiError) as refused:
-                client.edit_run(rank.run_id, name=name)
+                client.ask(calls.edit_run(rank.run_id, name=name))
             assert refused.value.status == 422
 
 

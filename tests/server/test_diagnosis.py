@@ -7,6 +7,7 @@ import math
 import httpx
 import pytest
 
+from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control
@@ -54,10 +55,10 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(server: ServerI
         found = client.diagnosis(collapsed.run_id).suggestion
         assert found is not None
         control = Control.from_document(found.control)
-        shown = client.preview(collapsed.run_id, control)
+        shown = client.ask(calls.preview(collapsed.run_id, control))
         assert control.mu_low is not None
         asked = {"mu_low": control.mu_low, "mu_high": control.mu_high, "scope": control.scope, "method": control.method}
-        each = [client.what_if(collapsed.run_id, step=step, **asked) for step in range(91, 101)]  # type: ignore[arg-type]
+        each = [client.ask(calls.what_if(collapsed.run_id, step=step, **asked)) for step in range(91, 101)]
     assert found.clip_fraction == pytest.approx(sum(one.clip_fraction for one in each) / 10)
     assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
     changes = [0.75 * 0.5 * (one.unit_predicted_change - one.unclipped_unit_predicted_change) for one in each]
@@ -68,7 +69,7 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(server: ServerI
 
 def test_a_preview_changes_nothing_and_refuses_what_a_push_does(server: ServerInThread, collapsed: Rank) -> None:
     with Client(server.url, server.owner_token) as client:
-        unchanged = client.preview(collapsed.run_id, Control())
+        unchanged = client.ask(calls.preview(collapsed.run_id, Control()))
         assert unchanged.forecast == client.diagnosis(collapsed.run_id).forecast
         assert client.control(collapsed.run_id).version == 0
     answer = httpx.post(
@@ -129,7 +130,9 @@ def cured(server: ServerInThread) -> Rank:
 
 def test_a_push_is_predicted_when_it_is_made(server: ServerInThread, cured: Rank) -> None:
     with Client(server.url, server.owner_token) as client:
-        what_if = client.what_if(cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v")
+        what_if = client.ask(
+            calls.what_if(cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v")
+        )
         none, clipped, begun = client.control_history(cured.run_id)
     assert clipped.predicted is not None
     assert clipped.predicted.steps == 10

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 from sqlalchemy import Connection, update
 
+from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_server.backend import RetryPauses
@@ -205,7 +206,7 @@ def test_those_that_need_a_person_come_first(server: ServerInThread) -> None:
         assert ids(client.runs(level="act")) == ["act-1", "act-0"]
         assert ids(client.runs(level=["watch", "healthy"], order="attention")) == expected[2:6]
         assert ids(client.runs(level="act", status="finished")) == []
-        counts = client.run_counts()
+        counts = client.ask(calls.run_counts())
     assert counts.levels == {"act": 2, "watch": 2, "healthy": 2, "no_data": 0, "holding": 0}
     assert counts.statuses == {"running": 6, "silent": 2, "finished": 2, "failed": 0, "ended": 0}
     assert counts.total == 10
@@ -237,12 +238,12 @@ def test_filters_take_several_values_and_combine(server: ServerInThread) -> None
         assert ids(client.runs(q="größ")) == ["r3"]
         assert ids(client.runs(q="out of mem")) == ["r4"]
         assert ids(client.runs(q="[")) == ids(client.runs(q="r_n")) == ids(client.runs(q="%")) == []
-        counts = client.run_counts(project="math", tag="7b")
+        counts = client.ask(calls.run_counts(project="math", tag="7b"))
         assert counts.total == 1
         assert [(one.name, one.runs) for one in counts.projects] == [("code", 1), ("math", 1)]
         assert [(one.name, one.runs) for one in counts.tags] == [("1.5b", 1), ("7b", 1), ("sweep", 1)]
         assert counts.statuses["running"] == 1
-        everything = client.run_counts()
+        everything = client.ask(calls.run_counts())
         assert [(one.name, one.runs) for one in everything.projects] == [("code", 2), ("math", 2), ("web", 1)]
         assert everything.tags[0].name == "7b"
         with pytest.raises(ApiError) as refused:
@@ -255,8 +256,8 @@ def test_tags_that_no_database_reads_as_text_are_stored_as_text(server: ServerIn
     with Client(server.url, server.owner_token) as client:
         assert client.run(rank.run_id).tags == ["nul\ufffd", "twice"]
         assert ids(client.runs(tag="nul\ufffd")) == [rank.run_id]
-        client.edit_run(rank.run_id, tags=["a\0", "b"])
-        assert [(one.name, one.runs) for one in client.run_counts().tags] == [("a\ufffd", 1), ("b", 1)]
+        client.ask(calls.edit_run(rank.run_id, tags=["a\0", "b"]))
+        assert [(one.name, one.runs) for one in client.ask(calls.run_counts()).tags] == [("a\ufffd", 1), ("b", 1)]
 
 
 def test_deleted_runs_are_neither_listed_nor_counted(server: ServerInThread) -> None:
@@ -266,7 +267,7 @@ def test_deleted_runs_are_neither_listed_nor_counted(server: ServerInThread) -> 
     assert server.http.delete(rank.path).status_code == 204
     with Client(server.url, server.owner_token) as client:
         assert ids(client.runs(order="attention")) == [other.run_id]
-        assert (client.run_counts().total, client.run_counts().levels["act"]) == (1, 1)
+        assert (client.ask(calls.run_counts()).total, client.ask(calls.run_counts()).levels["act"]) == (1, 1)
     assert renew(server) == 0
 
 

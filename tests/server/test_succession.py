@@ -76,9 +76,7 @@ def test_probe_connection_dates_its_hello(server: ServerInThread, monkeypatch: p
     set_back = SimpleNamespace(time=lambda: time.time() - HOUR, monotonic=time.monotonic)
     monkeypatch.setattr(connection, "time", set_back)
     started = replace(first.started, incarnation="second", name="second", started_at=set_back.time())
-    with connection.TelemetryConnection(
-        server.grpc_target, server.owner_token, started, receive_control=print, report_problem=print
-    ) as probes_own:
+    with connection.TelemetryConnection(server.grpc_target, server.owner_token, started) as probes_own:
         probes_own.hello()
     assert server.http.get(first.path).json()["name"] == "second"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_wire.control import Control
@@ -75,7 +76,7 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(server: ServerInThread
     send(rank, 1, token(-0.5), token(0.25, sequence=None, token_id=None, text=None, kept=False, logprob=-math.inf))
     send(rank, 2, token(0.125))
     with Client(server.url, server.owner_token) as client:
-        tokens = client.tokens(rank.run_id, step=1)
+        tokens = client.ask(calls.tokens(rank.run_id, step=1))
         first, second = tokens.items
         assert tokens.step == 1
         assert asdict(first) == {
@@ -84,9 +85,9 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(server: ServerInThread
         }  # fmt: skip
         assert (second.sequence, second.token_id, second.text, second.kept) == (None, None, None, False)
         assert second.logprob == -math.inf
-        assert [one.contribution for one in client.tokens(rank.run_id).items] == [0.125]
+        assert [one.contribution for one in client.ask(calls.tokens(rank.run_id)).items] == [0.125]
         with pytest.raises(ApiError, match="9") as missing:
-            client.tokens(rank.run_id, step=9)
+            client.ask(calls.tokens(rank.run_id, step=9))
         assert (missing.value.status, missing.value.code) == (404, "not_found")
 
 
@@ -95,7 +96,7 @@ def test_rollouts_come_back_as_they_were_sent(server: ServerInThread) -> None:
     send(rank, 1, rollouts=(rollout(), rollout(sequence=None, reward=1.0)), what_if=sums(-3.0, 1.0))
     send(rank, 2)
     with Client(server.url, server.owner_token) as client:
-        found = client.rollouts(rank.run_id)
+        found = client.ask(calls.rollouts(rank.run_id))
         assert (found.step, found.score_std, found.lowering, found.raising) == (1, 0.25, -3.0, 1.0)
         first, second = found.items
         assert asdict(first) == {
@@ -106,9 +107,9 @@ def test_rollouts_come_back_as_they_were_sent(server: ServerInThread) -> None:
             "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True),
         }  # fmt: skip
         assert (second.sequence, second.reward) == (None, 1.0)
-        assert client.rollouts(rank.run_id, step=2).items == []
+        assert client.ask(calls.rollouts(rank.run_id, step=2)).items == []
         with pytest.raises(ApiError) as missing:
-            client.rollouts(rank.run_id, step=9)
+            client.ask(calls.rollouts(rank.run_id, step=9))
         assert (missing.value.status, missing.value.code) == (404, "not_found")
 
 
@@ -117,7 +118,7 @@ def test_top_tokens_come_with_what_a_share_and_sigmas_need(server: ServerInThrea
     send(rank, 1, token(), what_if=sums(-3.0, 1.0))
     send(rank, 2, token(), std=math.nan)
     with Client(server.url, server.owner_token) as client:
-        known, unknown = (client.tokens(rank.run_id, step=step) for step in (1, 2))
+        known, unknown = (client.ask(calls.tokens(rank.run_id, step=step)) for step in (1, 2))
     assert (known.score_std, known.lowering, known.raising) == (0.25, -3.0, 1.0)
     assert (unknown.score_std, unknown.lowering, unknown.raising) == (None, None, None)
 
@@ -130,7 +131,7 @@ def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(server: Se
     again = token(-1.0, text="wait", logprob=math.log(0.25), vocab_centered_score=-0.5, kept=False)
     send(rank, 4, again, again, token(-0.5, text=None, token_id=7), std=0.5, what_if=sums(-2.0, 1.0))
     with Client(server.url, server.owner_token) as client:
-        found = client.recurring_tokens(rank.run_id, steps=2)
+        found = client.ask(calls.recurring_tokens(rank.run_id, steps=2))
         assert (found.steps, found.pull) == ([2, 4], 8.0)
         wait, so, unnamed = found.items
         assert (wait.text, wait.times, wait.steps, wait.contribution, wait.share) == ("wait", 3, 2, -3.0, -0.375)
@@ -139,8 +140,8 @@ def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(server: Se
         assert wait.kept_share == pytest.approx(1 / 3)
         assert (so.text, so.share) == ("so", 0.0625)
         assert (unnamed.text, unnamed.token_id, unnamed.times) == (None, 7, 1)
-        assert client.recurring_tokens(rank.run_id, steps=10, step=3).steps == [1, 2]
-        assert client.recurring_tokens(rank.run_id, steps=1, step=1).items[0].text == "early"
+        assert client.ask(calls.recurring_tokens(rank.run_id, steps=10, step=3)).steps == [1, 2]
+        assert client.ask(calls.recurring_tokens(rank.run_id, steps=1, step=1)).items[0].text == "early"
     assert server.http.get(f"{rank.path}/tokens/recurring?steps=101").status_code == 422
 
 
@@ -180,7 +181,7 @@ def test_alerts_come_newest_first_with_message_and_numbers_page_by_page(server: 
     rest = server.http.get(f"{rank.path}/alerts", params={"cursor": found["next_cursor"]}).json()
     assert ([item["kind"] for item in rest["items"]], rest["next_cursor"]) == (["dead_knob"], None)
     with Client(server.url, server.owner_token) as client:
-        assert [item.step for item in client.alerts(rank.run_id)] == [3, 1, 1]
+        assert [item.step for item in client.items(calls.alerts(rank.run_id))] == [3, 1, 1]
     assert server.http.get(f"{rank.path}/alerts?cursor=x").status_code == 400
 
 
@@ -201,7 +202,7 @@ def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(server: Se
     put = server.http.put(f"{rank.path}/control", json=second["suggestion"], headers={"If-Match": '"0"'})
     assert put.status_code == 202
     with Client(server.url, server.owner_token) as client:
-        (newest, _) = client.alerts(rank.run_id)
+        (newest, _) = client.items(calls.alerts(rank.run_id))
         assert newest.level is AlertLevel.ACT
         assert newest.cause is not None
         assert newest.cause.quadrant == "change/negative_low"

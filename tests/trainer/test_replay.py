@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import isentrope
 from isentrope.cli.frame import main
+from isentrope.client import calls
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
 from isentrope_wire.control_answers import State
 from isentrope_wire.errors import install_command
@@ -62,9 +63,9 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recordi
         assert columns["step"] == [report.step for report in recording.reports]
         for name in ("entropy/mean", "reward/mean"):
             assert columns[name] == pytest.approx([report.scalars[name] for report in recording.reports])
-        assert len(client.tokens(run_id, step=1).items) == len(recording.reports[0].tokens) > 0
-        assert client.what_if(run_id, step=1, mu_low=1.0).clip_fraction > 0
-        assert len(client.alerts(run_id)) == sum(len(report.alerts) for report in recording.reports)
+        assert len(client.ask(calls.tokens(run_id, step=1)).items) == len(recording.reports[0].tokens) > 0
+        assert client.ask(calls.what_if(run_id, step=1, mu_low=1.0)).clip_fraction > 0
+        assert len(list(client.items(calls.alerts(run_id)))) == sum(len(report.alerts) for report in recording.reports)
 
         history = {item.reason: item for item in client.control_history(run_id)}
         assert history["mine"].state == "REJECTED"

@@ -108,7 +108,6 @@ def replay(recording: Recording, *, steps_per_second: float, announce: Callable[
         mode="online",
         home=environment.home(),
         grpc_target=environment.grpc_target(),
-        token=environment.token(),
     )
     announce(run.run_id)
     finish = partial(RunFinished, status="failed", error="The replay was interrupted.")

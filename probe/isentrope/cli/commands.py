@@ -25,9 +25,9 @@ from isentrope.cli.printing import (
     step_in_words,
 )
 from isentrope_wire.answers import HealthLevel, RunOrder, Status
-from isentrope_wire.control import TARGETS, Hold, Scope
+from isentrope_wire.control import TARGETS, Control, Hold, Scope
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.methods import METHODS, SUGGESTED, name_and_value
+from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.numbers import plain_json, printable
 
 if TYPE_CHECKING:
@@ -272,7 +272,9 @@ def control(
             raise click.UsageError("--wait and --expires-in go with a change: give --method, --mu-low or another.")
         _show_control(run, as_json, url)
         return
-    _check_before_sending(changes)
+    if "method" in changes:
+        # Otherwise the newest control, which only the server knows, decides what the changes may be.
+        Control.from_document(changes)
     with _client(url) as client:
         before = client.control(run)
         item = _change_control(client, run, before, changes, expires_in)
@@ -337,7 +339,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
     import os
 
     from isentrope.transport.spool_folder import find_spool_folders
-    from isentrope.transport.sync import NOT_TRIED, SpoolsLeft, SyncOutcome, sync_spools
+    from isentrope.transport.sync import SpoolsLeft, SyncOutcome, sync_spools
     from isentrope_wire import environment
 
     folder = folder or environment.home() / "spool"
@@ -355,7 +357,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
     left = [result for result in results if result.outcome is SyncOutcome.LEFT]
     if left:
         # A reason that they share, such as a wrong token, is shown once, in the error below.
-        if not as_json and len({result.detail.removeprefix(NOT_TRIED) for result in left}) > 1:
+        if not as_json and len({result.detail for result in left}) > 1:
             click.echo("\n".join(_sync_line(result) for result in left))
         remedy = " Start the server, or name another with --grpc." if any(result.server_away for result in left) else ""
         raise SpoolsLeft(
@@ -406,26 +408,6 @@ def _client(url: str | None) -> Client:
     from isentrope.client.client import Client
 
     return Client(url)
-
-
-def _check_before_sending(changes: Mapping[str, Any]) -> None:
-    """Refuse values that no control can have, before anything is sent.
-
-    Raises:
-        ConfigurationError: as `Control`.
-    """
-    from isentrope_wire.control import Control
-
-    if "method" in changes:
-        Control.from_document(changes)
-        return
-    # The options apply to the newest control's method, which only the server knows: thresholds are checked with any
-    # method that has them, parameters are not.
-    known = {name: value for name, value in changes.items() if name != "parameters"}
-    if changes.get("hold"):
-        # A field alone changes the hold of the newest control, which has a target.
-        known["hold"] = {"target": "1", **changes["hold"]}
-    Control.from_document({"method": SUGGESTED, "mu_low": 1.0, **known})
 
 
 def _named(parameters: Sequence[str]) -> dict[str, object]:

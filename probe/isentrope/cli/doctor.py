@@ -64,26 +64,25 @@ def _version() -> Finding:
     return Finding(check="version", ok=True, found=found)
 
 
-def _server_and_token() -> tuple[Finding, Finding]:
+def _server_and_token() -> list[Finding]:
+    """The server, and where it answers the token."""
     source = "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(environment.owner_token_file())
-    not_checked = Finding(
-        check="token", ok=False, found="not checked", advice="Solve the problem with the server first."
-    )
     try:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
-            server = Finding(check="server", ok=True, found=f"{client.url} answers")
-            me = client.me()
+            scope = client.me().scope
+        token = Finding(check="token", ok=True, found=f"the token from {source} has the scope {scope}")
     except ConfigurationError as error:
-        return Finding(check="server", ok=False, found=f"not asked: {error}"), not_checked
+        return [Finding(check="server", ok=False, found=f"not asked: {error}")]
     except ApiError as error:
         if error.status == 403:
             found = f"the token from {source} may only report; `isentrope runs` and `control` need another scope"
-            return server, Finding(check="token", ok=True, found=found)
-        if error.status == 401:
+            token = Finding(check="token", ok=True, found=found)
+        elif error.status == 401:
             found = f"the server does not accept the token from {source}" if environment.token() else "no token is set"
-            return server, Finding(check="token", ok=False, found=found, advice=_TOKEN_ADVICE)
-        return Finding(check="server", ok=False, found=str(error)), not_checked
-    return server, Finding(check="token", ok=True, found=f"the token from {source} has the scope {me.scope}")
+            token = Finding(check="token", ok=False, found=found, advice=_TOKEN_ADVICE)
+        else:
+            return [Finding(check="server", ok=False, found=str(error))]
+    return [Finding(check="server", ok=True, found=f"{client.url} answers"), token]
 
 
 def _ingest() -> Finding:

@@ -1,7 +1,10 @@
 """Every call of the REST API: its address, what it sends, and the dataclass it answers with.
 
-`Client` and `AsyncClient` send these. Arguments by name are the query, as the route names it; arguments that are None are not
-sent. The methods of `Client` describe them.
+client.ask(calls.tokens(run_id, step=12)).items
+list(client.items(calls.alerts(run_id), 10))
+
+`Client` and `AsyncClient` send these. Arguments by name are the query, as the route names it and `/docs` of the server
+describes it; those that are None are not sent. The stream of live events is no call.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from isentrope_wire.answers import (
     Gap,
     HistogramColumns,
     LatestMetric,
-    LiveStep,
     Me,
     Page,
     RecurringTokens,
@@ -83,7 +85,6 @@ run = _OfRun("", RunDetail)
 diagnosis = _OfRun("/diagnosis", Diagnosis)
 latest = _OfRun("/metrics", Page[LatestMetric])
 export = _OfRun("/export", bytes)
-live = _OfRun("/live", LiveStep)
 tokens = _OfRun("/tokens", TopTokens)
 rollouts = _OfRun("/rollouts", Rollouts)
 recurring_tokens = _OfRun("/tokens/recurring", RecurringTokens)
@@ -107,7 +108,9 @@ def histograms(run_id: str, name: str, **query: object) -> Call[HistogramColumns
     return Call(path=f"{_run(run_id)}/histograms/{quote(name, safe='/')}", answer=HistogramColumns, query=query)
 
 
-def edit_run(run_id: str, name: str | None, tags: Sequence[str] | None, notes: str | None) -> Call[RunDetail]:
+def edit_run(
+    run_id: str, name: str | None = None, tags: Sequence[str] | None = None, notes: str | None = None
+) -> Call[RunDetail]:
     changes = {"name": name, "tags": None if tags is None else list(tags), "notes": notes}
     body = {name: value for name, value in changes.items() if value is not None}
     return Call(verb="PATCH", path=_run(run_id), answer=RunDetail, body=body)
@@ -153,7 +156,7 @@ def access_tokens() -> Call[Page[AccessToken]]:
     return Call(path="access-tokens", answer=Page[AccessToken])
 
 
-def create_access_token(scope: str, name: str | None) -> Call[CreatedToken]:
+def create_access_token(scope: str, name: str | None = None) -> Call[CreatedToken]:
     return Call(verb="POST", path="access-tokens", answer=CreatedToken, body={"scope": scope, "name": name})
 
 

@@ -7,11 +7,9 @@ client.set_control("countdown-1a2b3c", method="clip_v", mu_low=1, mu_high=1, rea
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,58 +17,32 @@ from isentrope.client import calls
 from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
 from isentrope_wire.answers import (
-    AccessToken,
-    Alert,
-    AuditEntry,
-    CreatedToken,
-    Destination,
     Gap,
-    HistogramColumns,
     LatestMetric,
-    LiveStep,
     Me,
-    RecurringTokens,
-    Rollouts,
-    RunCounts,
     RunDetail,
     RunSummary,
     SeriesAnswer,
     StepReport,
-    TopTokens,
 )
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import (
     ControlVersion,
     EntropyPerformance,
     RunControl,
-    WhatIfAnswer,
 )
-from isentrope_wire.diagnosis.health import Diagnosis, Preview
-from isentrope_wire.numbers import read
+from isentrope_wire.diagnosis.health import Diagnosis
 
 Columns = dict[str, list[Any]]
 
 _POLL_SECONDS = 0.2
-_EVENTS: Mapping[str, type[LiveStep | ControlVersion | RunDetail]] = {
-    "step": LiveStep,
-    "control": ControlVersion,
-    "run": RunDetail,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveEvent:
-    """One event of a run."""
-
-    kind: str
-    """step, control or run."""
-    id: str
-    """The `since` of a stream that begins after it."""
-    data: LiveStep | ControlVersion | RunDetail
 
 
 class Client(Connection):
     """Reads runs and changes their control. Usable as a context manager; methods are thread-safe.
+
+    For what has no method here, `isentrope.client.calls` has the call of every route: `client.ask(calls.tokens(run_id))`
+    gives its answer, `client.items(calls.alerts(run_id))` the items of a list, page by page.
 
     Every method raises `ApiError` where the server gives no answer or refuses.
     """
@@ -100,52 +72,9 @@ class Client(Connection):
         call = calls.runs(project=project, status=status, tag=tag, level=level, q=q, order=order)
         return list(self.items(call, limit))
 
-    def run_counts(
-        self,
-        *,
-        project: Names = None,
-        status: Names = None,
-        tag: Names = None,
-        level: Names = None,
-        q: str | None = None,
-    ) -> RunCounts:
-        """How many runs there are by status, level, project and tag.
-
-        Args:
-            project: As in `runs`; the counts by a field ignore the filter on this field.
-            status: Likewise.
-            tag: Likewise.
-            level: Likewise.
-            q: As in `runs`.
-        """
-        return self.ask(calls.run_counts(project=project, status=status, tag=tag, level=level, q=q))
-
     def run(self, run_id: str) -> RunDetail:
         """One run."""
         return self.ask(calls.run(run_id))
-
-    def edit_run(
-        self,
-        run_id: str,
-        *,
-        name: str | None = None,
-        tags: Sequence[str] | None = None,
-        notes: str | None = None,
-    ) -> RunDetail:
-        """Rename a run, or write its tags or notes; None leaves them as they are.
-
-        Args:
-            run_id: The run.
-            name: What the run is called from now on, also when its training is resumed under its old name. Its id stays,
-                and tokens that may report only runs of a name go by the name that the training reports.
-            tags: In the place of all earlier ones.
-            notes: In the place of the earlier ones.
-        """
-        return self.ask(calls.edit_run(run_id, name, tags, notes))
-
-    def delete_run(self, run_id: str) -> None:
-        """Delete a run with all its reports. A run that is still reporting is refused."""
-        self.ask(calls.delete_run(run_id))
 
     def diagnosis(self, run_id: str) -> Diagnosis:
         """How a run is doing now: its level, one sentence, the cause, and the control that would stop a collapse."""
@@ -246,113 +175,13 @@ class Client(Connection):
         with self._stream(call) as response:
             return sum(file.write(data) for data in response.iter_bytes())
 
-    def live(self, run_id: str, *, since: str | None = None) -> Iterator[LiveEvent]:
-        """A run's events as they are committed, until the run is deleted or the server stops.
-
-        Args:
-            since: An event's id, or the cursor of `series`: begin right after it. None: with the next event.
-
-        Raises:
-            ApiError: The connection is lost; continue with the id of the last event.
-        """
-        with self._lines(calls.live(run_id, since=since)) as lines:
-            for fields in _events_in(lines):
-                kind = fields.get("event", "")
-                if kind in _EVENTS:
-                    data = read(_EVENTS[kind], json.loads(fields["data"]))
-                    yield LiveEvent(kind=kind, id=fields.get("id", ""), data=data)
-
     def step(self, run_id: str, step: int) -> StepReport:
         """The whole report of one step."""
         return self.ask(calls.step(run_id, step))
 
-    def histograms(
-        self,
-        run_id: str,
-        name: str,
-        *,
-        from_step: int | None = None,
-        to_step: int | None = None,
-        points: int | None = None,
-    ) -> HistogramColumns:
-        """One histogram over steps; `counts` has a list of 64 for each step.
-
-        Args:
-            name: The histogram's name, such as `score/vocab_centered`.
-            from_step: The first step.
-            to_step: The last step.
-            points: Add up neighbouring steps, down to at most this many.
-        """
-        return self.ask(calls.histograms(run_id, name, from_step=from_step, to_step=to_step, points=points))
-
-    def what_if(
-        self,
-        run_id: str,
-        *,
-        mu_low: float | None = None,
-        mu_high: float | None = None,
-        scope: str = "all",
-        method: str | None = None,
-        step: int | None = None,
-        steps: int | None = None,
-        curve: bool | None = None,
-    ) -> WhatIfAnswer:
-        """What other thresholds would have done to a step: share of clipped tokens, predicted entropy change.
-
-        Args:
-            mu_low: Lower threshold in standard deviations; None: that side does not clip.
-            mu_high: Upper threshold, likewise.
-            scope: On which tokens the thresholds act.
-            method: One with thresholds; None: the step's own if it has them, else the one that suggestions prefer.
-            step: None: the newest that can answer.
-            steps: The mean over so many steps, the last of them `step`; None: one.
-            curve: Also the columns over all thresholds; None: only when no threshold is given.
-        """
-        return self.ask(
-            calls.what_if(
-                run_id,
-                mu_low=mu_low,
-                mu_high=mu_high,
-                scope=scope,
-                method=method,
-                step=step,
-                steps=steps,
-                curve=curve,
-            )
-        )
-
-    def tokens(self, run_id: str, *, step: int | None = None) -> TopTokens:
-        """The top contributing tokens of a step, largest first; at most 16. Their text is untrusted model output.
-
-        Args:
-            step: None: the newest that reported any.
-        """
-        return self.ask(calls.tokens(run_id, step=step))
-
-    def rollouts(self, run_id: str, *, step: int | None = None) -> Rollouts:
-        """The rollouts of a step whose tokens contribute most, in running text, which is untrusted model output; at most 6.
-
-        Args:
-            step: None: the newest that reported any.
-        """
-        return self.ask(calls.rollouts(run_id, step=step))
-
-    def recurring_tokens(self, run_id: str, *, steps: int = 10, step: int | None = None) -> RecurringTokens:
-        """The top contributing tokens of several steps, by their text; largest first.
-
-        Args:
-            steps: How many steps, from 1 to 100.
-            step: The last of them; None: the newest.
-        """
-        return self.ask(calls.recurring_tokens(run_id, steps=steps, step=step))
-
     def gaps(self, run_id: str, *, limit: int | None = None) -> list[Gap]:
         """Records of a run that were lost, newest first."""
         return list(self.items(calls.gaps(run_id), limit))
-
-    def alerts(self, run_id: str, *, limit: int | None = None) -> list[Alert]:
-        """A run's alerts, newest first."""
-        return list(self.items(calls.alerts(run_id), limit))
 
     def law(self, run_id: str, *, points: int | None = None, reward: str | None = None) -> EntropyPerformance:
         """R = -a exp(H) + b fitted to a run, with intervals, ceiling and forecast, or the reason why there is none.
@@ -371,14 +200,6 @@ class Client(Connection):
     def control_history(self, run_id: str, *, limit: int | None = None) -> list[ControlVersion]:
         """Every requested control version, newest first; with a limit at most this many."""
         return list(self.items(calls.control_history(run_id), limit))
-
-    def preview(self, run_id: str, control: Control, *, curves: bool = False) -> Preview:
-        """What a control would do if it were pushed now: forecast, clipped tokens, pace, what would have no effect.
-
-        Args:
-            curves: Also its thresholds over their range.
-        """
-        return self.ask(calls.preview(run_id, control, curves=curves))
 
     def set_control(
         self,
@@ -455,48 +276,3 @@ class Client(Connection):
     def me(self) -> Me:
         """Name and scope of the token that this client sends."""
         return self.ask(calls.me())
-
-    def access_tokens(self) -> list[AccessToken]:
-        """Every token, revoked ones too, without its secret."""
-        return self.ask(calls.access_tokens()).items
-
-    def create_access_token(self, scope: str, *, name: str | None = None) -> CreatedToken:
-        """Make a token. Its secret is in this answer's `token` and nowhere else.
-
-        Args:
-            scope: read, ingest, control or admin.
-            name: Author of the changes made with it; None: the scope.
-        """
-        return self.ask(calls.create_access_token(scope, name))
-
-    def destinations(self) -> list[Destination]:
-        """Where alerts are sent, without the addresses."""
-        return self.ask(calls.destinations()).items
-
-    def test_destinations(self) -> list[Destination]:
-        """Send a word to each of them, and say which took it."""
-        return self.ask(calls.test_destinations()).items
-
-    def revoke_access_token(self, token_id: str) -> None:
-        """Revoke a token: requests with it are refused from now on."""
-        self.ask(calls.revoke_access_token(token_id))
-
-    def audit(self, *, run_id: str | None = None, limit: int | None = None) -> list[AuditEntry]:
-        """Every change of controls, runs and tokens, newest first; of one run, or at most `limit`, where they are given."""
-        return list(self.items(calls.audit(run_id), limit))
-
-
-def _events_in(lines: Iterable[str]) -> Iterator[dict[str, str]]:
-    """The fields of each server-sent event; comments, which keep the connection open, are skipped."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        if not line:
-            if "data" in fields:
-                yield fields
-            fields = {}
-            continue
-        name, _, value = line.partition(":")
-        if name:
-            # Data of several lines is one text.
-            value = value.removeprefix(" ")
-            fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,8 +12,7 @@ from typing import Any, Self, TypeVar, cast
 import httpx
 
 from isentrope.client.calls import Call
-from isentrope.client.credentials import Credentials, advice_on
-from isentrope.errors import ConfigurationError
+from isentrope.client.credentials import advice_on, bearer_of, ssl_context
 from isentrope_wire import environment
 from isentrope_wire.answers import ErrorBody, Page
 from isentrope_wire.errors import IsentropeError
@@ -22,10 +20,7 @@ from isentrope_wire.numbers import read
 
 _A = TypeVar("_A")
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _PAGE_ITEMS = 500
-_SILENCE_SECONDS = 45.0
-"""A live stream sends a comment every 15 s."""
 
 
 class ApiError(IsentropeError):
@@ -63,15 +58,10 @@ class Connection:
         Raises:
             ConfigurationError: The token has characters that no token has, or a certificate file can't be used.
         """
-        token = token or environment.token()
-        if token and not _TOKEN.fullmatch(token):
-            raise ConfigurationError(
-                "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
-                "Check ISENTROPE_TOKEN, or the file owner-token in ISENTROPE_HOME."
-            )
+        bearer = bearer_of(token or environment.token())
         self.url = (url or environment.url()).rstrip("/")
         self._http = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"} if token else {}, **way_to(self.url, timeout_seconds)
+            headers={} if bearer is None else {"Authorization": bearer}, **way_to(self.url, timeout_seconds)
         )
 
     def __enter__(self) -> Self:
@@ -111,20 +101,13 @@ class Connection:
             next_call = _next_page(next_call, page)
 
     @contextmanager
-    def _stream(self, call: Call[Any], *, silence_seconds: float | None = None) -> Iterator[httpx.Response]:
+    def _stream(self, call: Call[Any]) -> Iterator[httpx.Response]:
         """An answer that is read as it arrives."""
-        timeout = self._http.timeout if silence_seconds is None else httpx.Timeout(10.0, read=silence_seconds)
-        with _failures(self.url), self._http.stream(**_request(call), timeout=timeout) as response:
+        with _failures(self.url), self._http.stream(**_request(call)) as response:
             if not response.is_success:
                 response.read()
                 raise _error(response, self.url)
             yield response
-
-    @contextmanager
-    def _lines(self, call: Call[Any]) -> Iterator[Iterator[str]]:
-        """The lines of an answer without an end."""
-        with self._stream(call, silence_seconds=_SILENCE_SECONDS) as response:
-            yield response.iter_lines()
 
 
 def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
@@ -136,7 +119,7 @@ def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
     return {
         "base_url": f"{url}/api/v1/",
         "timeout": timeout_seconds,
-        "verify": Credentials.from_environment().ssl_context() if url.startswith("https://") else True,
+        "verify": ssl_context() if url.startswith("https://") else True,
         # The environment names proxies.
         "trust_env": not environment.is_on_this_machine(url),
     }

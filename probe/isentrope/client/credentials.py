@@ -1,111 +1,105 @@
-"""Which servers are trusted over TLS, and what to prove oneself with: `ISENTROPE_CA`, `_CLIENT_CERT`, `_CLIENT_KEY`."""
+"""What every connection needs: the token as a header; which servers are trusted over TLS (`ISENTROPE_CA`), and what is shown
+to a proxy that asks (`ISENTROPE_CLIENT_CERT`, `ISENTROPE_CLIENT_KEY`)."""
 
 from __future__ import annotations
 
+import re
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 
-WRONG_CA = (
-    "This machine doesn't trust who signed the server's certificate: point ISENTROPE_CA at the PEM file of that CA."
-)
-CERTIFICATE_WANTED = (
-    "The server wants to see a certificate of its clients: set ISENTROPE_CLIENT_CERT and ISENTROPE_CLIENT_KEY."
-)
-WRONG_NAME = (
-    "The server's certificate is for another name: use that name in ISENTROPE_URL and ISENTROPE_GRPC, or make one that "
-    "has this address among its subject alternative names."
-)
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """What both kinds of connection need, as PEM files; None: the system's CAs, no certificate of one's own."""
+def bearer_of(token: str | None) -> str | None:
+    """What the header `authorization` holds; None without a token.
 
-    ca: Path | None
-    certificate: Path | None
-    key: Path | None
-
-    @classmethod
-    def from_environment(cls) -> Self:
-        """
-        Raises:
-            ConfigurationError: a file that can't be read, or a key without a certificate.
-        """
-        ca, certificate, key = (
-            environment.certificate_authority(),
-            environment.client_certificate(),
-            environment.client_key(),
+    Raises:
+        ConfigurationError: the token has characters that no token has.
+    """
+    if token and not _TOKEN.fullmatch(token):
+        raise ConfigurationError(
+            "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
+            "Check ISENTROPE_TOKEN, or the file owner-token in ISENTROPE_HOME."
         )
-        if key is not None and certificate is None:
-            raise ConfigurationError(
-                "ISENTROPE_CLIENT_KEY is of use with its certificate alone: set ISENTROPE_CLIENT_CERT."
-            )
-        return cls(ca=ca, certificate=certificate, key=key or certificate)
+    return f"Bearer {token}" if token else None
 
-    def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """CA, key and certificate as gRPC takes them.
 
-        Raises:
-            ConfigurationError: a file can't be read.
-        """
-        return (
-            _read("ISENTROPE_CA", self.ca),
-            _read("ISENTROPE_CLIENT_KEY", self.key),
-            _read("ISENTROPE_CLIENT_CERT", self.certificate),
+def pem() -> tuple[bytes | None, bytes | None, bytes | None]:
+    """The CA, this client's key and its certificate, as gRPC takes them; None: the system's CAs, no certificate.
+
+    Raises:
+        ConfigurationError: a file that can't be read, or a key without a certificate.
+    """
+    certificate, key = environment.client_certificate(), environment.client_key()
+    if key is not None and certificate is None:
+        raise ConfigurationError(
+            "ISENTROPE_CLIENT_KEY is of use with its certificate alone: set ISENTROPE_CLIENT_CERT."
         )
+    return (
+        _read("ISENTROPE_CA", environment.certificate_authority()),
+        _read("ISENTROPE_CLIENT_KEY", key or certificate),
+        _read("ISENTROPE_CLIENT_CERT", certificate),
+    )
 
-    def ssl_context(self) -> ssl.SSLContext:
-        """What HTTP connections take.
 
-        Raises:
-            ConfigurationError: a file can't be read, or holds something else.
-        """
-        self.pem()
-        try:
-            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
-        except ssl.SSLError as error:
-            raise ConfigurationError(
-                f"ISENTROPE_CA must be a PEM file of certificates, but {self.ca} is not one."
-            ) from error
-        if self.certificate is not None:
-            try:
-                context.load_cert_chain(self.certificate, self.key, password="")
-            except ssl.SSLError as error:
-                raise ConfigurationError(
-                    f"ISENTROPE_CLIENT_CERT and ISENTROPE_CLIENT_KEY must be PEM files of a certificate and its own key "
-                    f"without a password; {self.certificate} and {self.key} are not."
-                ) from error
-        return context
+def ssl_context() -> ssl.SSLContext:
+    """The same, as HTTP connections take it.
+
+    Raises:
+        ConfigurationError: as `pem`, or a file that holds something else.
+    """
+    pem()
+    ca, certificate = environment.certificate_authority(), environment.client_certificate()
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"ISENTROPE_CA must be a PEM file of certificates, and {ca} is none.") from error
+    try:
+        if certificate is not None:
+            context.load_cert_chain(certificate, environment.client_key(), password="")
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            "ISENTROPE_CLIENT_CERT and ISENTROPE_CLIENT_KEY must be PEM files of a certificate and its own key without a "
+            f"password; {certificate} and {environment.client_key() or certificate} are not."
+        ) from error
+    return context
+
+
+_ADVICE = (
+    (
+        ("HOSTNAME_MISMATCH", "IP_ADDRESS_MISMATCH", "DOESN'T_MATCH", "IS_NOT_VALID_FOR"),
+        (
+            "The server's certificate is for another name: use that name in ISENTROPE_URL and ISENTROPE_GRPC, or make one that "
+            "has this address among its subject alternative names."
+        ),
+    ),
+    (
+        ("CERTIFICATE_VERIFY_FAILED", "UNKNOWN_CA"),
+        "This machine doesn't trust who signed the server's certificate: point ISENTROPE_CA at the PEM file of that CA.",
+    ),
+    (
+        ("CERTIFICATE_REQUIRED",),
+        "The server wants to see a certificate of its clients: set ISENTROPE_CLIENT_CERT and ISENTROPE_CLIENT_KEY.",
+    ),
+    (
+        ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"),
+        "The server speaks no TLS there: write http:// in ISENTROPE_URL and ISENTROPE_GRPC, or start it with --tls-cert.",
+    ),
+)
+"""What the TLS library says of a failure, and what to do about it."""
 
 
 def advice_on(failure: str) -> str:
-    """What to do about a connection that failed, by what the TLS library says of it; empty where TLS isn't the cause."""
+    """What to do about a connection that failed; empty where TLS isn't the cause."""
     said = failure.upper().replace(" ", "_")
-    if (
-        "HOSTNAME_MISMATCH" in said
-        or "IP_ADDRESS_MISMATCH" in said
-        or "DOESN'T_MATCH" in said
-        or "IS_NOT_VALID_FOR" in said
-    ):
-        return WRONG_NAME
-    if "CERTIFICATE_VERIFY_FAILED" in said or "UNKNOWN_CA" in said:
-        return WRONG_CA
-    if "CERTIFICATE_REQUIRED" in said:
-        return CERTIFICATE_WANTED
-    if "WRONG_VERSION_NUMBER" in said or "RECORD_LAYER_FAILURE" in said:
-        return "The server speaks no TLS there: write http:// in ISENTROPE_URL and ISENTROPE_GRPC, or start it with --tls-cert."
-    return ""
+    return next((advice for signs, advice in _ADVICE if any(sign in said for sign in signs)), "")
 
 
 def _read(variable: str, file: Path | None) -> bytes | None:
-    if file is None:
-        return None
     try:
-        return file.read_bytes()
+        return None if file is None else file.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{variable} names {file}, which can't be read ({error.strerror}).") from error

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import grpc
 
-from isentrope.client.credentials import Credentials, advice_on
+from isentrope.client.credentials import advice_on, bearer_of, pem
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 from isentrope_wire.codec import received_control, to_pb
@@ -36,7 +36,7 @@ def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.C
     given = [*options, ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(address) else 1)]
     if not environment.is_encrypted(target):
         return grpc.insecure_channel(address, options=given)
-    ca, key, certificate = Credentials.from_environment().pem()
+    ca, key, certificate = pem()
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options=given)
 
 
@@ -80,49 +80,31 @@ class ServerRefuses(IsentropeError, ConnectionError):
     """The server refuses this token or format. Keep the data, log an error, try again later."""
 
 
-class TokenRefused(ServerRefuses):
-    """The token is missing, wrong, or of a scope that may not report: only another token helps."""
-
-
 class TelemetryConnection:
     """A channel and the calls on it. `with` closes it, and ends the Watch."""
 
-    def __init__(
-        self,
-        target: str,
-        token: str | None,
-        run: RunStarted,
-        *,
-        receive_control: Callable[[ControlSnapshot], None],
-        report_problem: Callable[[str], None],
-    ) -> None:
+    def __init__(self, target: str, token: str | None, run: RunStarted) -> None:
         """
         Args:
             target: host:port, behind https:// where the server has TLS. Nothing is sent before `hello`.
             token: of the server, with scope ingest; None: none is sent.
             run: sent with Hello.
-            receive_control: called with each requested control, also from the Watch's thread.
-            report_problem: called with a sentence about a control that can't be read, likewise.
 
         Raises:
-            TokenRefused: the token can't even be sent.
-            ServerRefuses: a certificate file can't be read.
+            ServerRefuses: the token can't even be sent, or a certificate file can't be read.
         """
-        if token and not (token.isascii() and token.isprintable()):
-            raise TokenRefused(
-                "A token is plain ASCII, and this one is not. Set ISENTROPE_TOKEN to one of the server's."
-            )
         self._run = run
-        self._receive_control = receive_control
-        self._report_problem = report_problem
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         try:
+            bearer = bearer_of(token)
             self._channel = open_channel(target, _CHANNEL_OPTIONS)
         except ConfigurationError as error:
             raise ServerRefuses(str(error)) from error
+        self._metadata = () if bearer is None else (("authorization", bearer),)
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
         self._received_at = time.monotonic()
+        self.control_changed = threading.Event()
+        """Set by the Watch: another `hello` is due. What the Watch itself carries may have waited while the link stood still."""
 
     def __enter__(self) -> Self:
         return self
@@ -132,29 +114,27 @@ class TelemetryConnection:
     ) -> None:
         self._channel.close()
 
-    def hello(self) -> int:
-        """Send Hello, and receive the requested control. From any thread.
-
-        A control's time to live is taken as seconds left when the server answered, less the time that the call took: it
-        needs no clocks that agree, and may end early by a round trip, never late.
+    def hello(self) -> tuple[int, ControlSnapshot | None]:
+        """Send Hello.
 
         Returns:
-            The number of the last record the server has.
+            The number of the last record the server has, and the requested control. It expires by this machine's clock,
+            early by the time that the call took, never late.
 
         Raises:
             ServerAway: it does not answer.
             ServerRefuses: it refuses the run or the token.
         """
-        asked_at = time.monotonic()
-        run = to_pb(self._run)
-        request = pb.HelloRequest(run=run, protocol_version=PROTOCOL_VERSION, sent_at=time.time())
+        asked_at = time.time()
+        request = pb.HelloRequest(run=to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
         try:
             reply = self._stub.Hello(request, timeout=_seconds_for(request), metadata=self._metadata)
         except grpc.RpcError as error:
             raise _named(error) from error
-        if reply.HasField("control"):
-            self._hand_over(reply.control, server_time=reply.server_time + time.monotonic() - asked_at)
-        return reply.acked_through
+        if not reply.HasField("control"):
+            return reply.acked_through, None
+        expires_at = asked_at + reply.expires_in if reply.HasField("expires_in") else None
+        return reply.acked_through, replace(received_control(reply.control), expires_at=expires_at)
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
         """Deliver records.
@@ -183,7 +163,7 @@ class TelemetryConnection:
         return reply.acked_through, aside
 
     def watch(self) -> None:
-        """Receive requested controls on a thread of its own until the connection ends."""
+        """Hear of changes of the control on a thread of its own until the connection ends."""
         threading.Thread(target=self._watch, name="isentrope-watch", daemon=True).start()
 
     def check_watch(self) -> None:
@@ -204,22 +184,11 @@ class TelemetryConnection:
             for reply in self._stub.Watch(request, metadata=self._metadata):
                 self._received_at = time.monotonic()
                 if reply.WhichOneof("body") == "control":
-                    # Asked for once more: this message may have waited while the link or this process stood still.
-                    self.hello()
+                    self.control_changed.set()
         except grpc.RpcError as error:
             self._watch_failure = str(_named(error))
-        except (ServerAway, ServerRefuses) as error:
-            self._watch_failure = str(error)
         else:
             self._watch_failure = "The server ended the Watch."
-
-    def _hand_over(self, control: pb.ControlSnapshot, *, server_time: float) -> None:
-        snapshot = received_control(control)
-        if snapshot.unreadable:
-            self._report_problem(f"The training process will reject a control it can't read: {snapshot.unreadable}")
-        if snapshot.expires_at is not None:
-            snapshot = replace(snapshot, expires_at=time.time() + snapshot.expires_at - server_time)
-        self._receive_control(snapshot)
 
 
 def _seconds_for(request: pb.HelloRequest | pb.PushRequest) -> float:
@@ -235,7 +204,7 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         has_advice = "ISENTROPE_TOKEN" in details
         remedy = "Then deliver with" if has_advice else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
-        return TokenRefused(f"{sentence} {remedy} `isentrope sync`.")
+        return ServerRefuses(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
     sentence = f"{sentence} {advice}" if advice else sentence
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -55,8 +55,6 @@ class SegmentContent:
     """Bytes were skipped in front of a good frame."""
     tail_bytes: int
     """Bytes behind the last good frame: a frame still being written, or torn."""
-    tail_seqs: tuple[int, ...]
-    """Sequence numbers in the headers of torn frames in the tail; damage may have changed them."""
 
 
 def segment_name(first_seq: int) -> str:
@@ -184,7 +182,7 @@ def read_segment(path: Path, offset: int = 0) -> SegmentContent:
         damaged = damaged or start != end
         end = start + FRAME_BYTES + len(payload)
         frames.append(Frame(seq, payload, offset + end))
-    return SegmentContent(tuple(frames), damaged, len(data) - end, tuple(_claimed_seqs(data, end)))
+    return SegmentContent(tuple(frames), damaged, len(data) - end)
 
 
 def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]:
@@ -200,14 +198,6 @@ def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]
             position += FRAME_BYTES + length
         else:
             position += 1
-
-
-def _claimed_seqs(data: bytes, position: int) -> Iterator[int]:
-    """The sequence numbers in what looks like frame headers after `position`."""
-    while (position := data.find(FRAME_MARK, position)) >= 0:
-        if position + FRAME_BYTES <= len(data):
-            yield _FRAME.unpack_from(data, position)[3]
-        position += 1
 
 
 def _checksum(length: int, seq: int, payload: bytes) -> int:

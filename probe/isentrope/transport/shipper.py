@@ -23,15 +23,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
 from isentrope.transport.files import ProcessLock, is_held_by_another_process
-from isentrope.transport.spool_folder import (
-    ControlFile,
-    ControlHandover,
-    ShipperState,
-    ShipperStatus,
-    SpoolError,
-    SpoolFolder,
-)
-from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
+from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolError, SpoolFolder
+from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.numbers import printable
@@ -96,13 +89,14 @@ class Shipper:
         self._target = target or folder.grpc_target()
         earlier = ShipperStatus.read(folder.status)
         self._reader = SpoolReader(folder.path, earlier.acked_through if earlier is not None else 0)
-        self._handover = ControlHandover(ControlFile(folder.control))
+        self._unwritten_control: ControlSnapshot | None = None
         self._away = Backoff(longest_seconds=settings.longest_pause_seconds)
         self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
         self._status = ShipperStatus(pid=os.getpid())
         self._last_success_at = time.monotonic()
         self._trainer_gone_at: float | None = None
         self._reached = False
+        self._control_error_logged = False
         self._batch_bytes = settings.batch_bytes
 
     def run(self) -> ShipperStatus:
@@ -141,21 +135,18 @@ class Shipper:
             ServerAway: try again from Hello.
             ServerRefuses: likewise.
         """
-        with TelemetryConnection(
-            self._target,
-            self._find_token(),
-            self._run,
-            receive_control=self._receive_control,
-            report_problem=logger.error,
-        ) as connection:
-            self._handover.connecting()
-            acked_through = connection.hello()
+        with TelemetryConnection(self._target, self._find_token(), self._run) as connection:
+            acked_through = self._say_hello(connection)
             self._reached = True
             logger.info("Connected to %s; the server has records up to %d.", self._target, acked_through)
             self._reader.resume_after(acked_through)
             self._acknowledge(acked_through)
             connection.watch()
             while True:
+                if connection.control_changed.is_set():
+                    connection.control_changed.clear()
+                    self._say_hello(connection)
+                self._write_control()
                 # Checked before reading: the last records of a process that has just ended must still be read.
                 trainer_gone = self._trainer_is_gone()
                 if self._push_next(connection, trainer_gone=trainer_gone):
@@ -165,17 +156,12 @@ class Shipper:
                     return
                 self._succeed()
                 connection.check_watch()
-                self._handover.retry()
                 time.sleep(self._settings.poll_seconds)
 
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._batch_bytes)
         if not batch and trainer_gone:
-            end = self._folder.read_end()
-            if end is None:
-                batch = self._reader.missing_at_the_end(None)
-            else:
-                batch = self._reader.missing_at_the_end(end.last_seq, end.reason or NEVER_WRITTEN, end.last_payload)
+            batch = self._reader.missing_at_the_end(self._folder.read_end())
         if not batch:
             return False
         try:
@@ -205,11 +191,27 @@ class Shipper:
         self._reader.acknowledge(acked_through)
         self._set_status(ShipperState.DELIVERING)
 
-    def _receive_control(self, snapshot: ControlSnapshot) -> None:
-        logger.info(
-            "Control version %d by %s: %s.", snapshot.version, printable(snapshot.author), snapshot.control.method
-        )
-        self._handover.receive(snapshot)
+    def _say_hello(self, connection: TelemetryConnection) -> int:
+        """The last record that the server has; the requested control is kept for `_write_control`."""
+        acked_through, control = connection.hello()
+        if control is not None:
+            method = control.unreadable or control.control.method
+            logger.info("Control version %d by %s: %s.", control.version, printable(control.author), method)
+            self._unwritten_control = control
+        return acked_through
+
+    def _write_control(self) -> None:
+        """Hand the requested control to the training process; a full disk is tried again at the next call."""
+        if self._unwritten_control is None:
+            return
+        try:
+            ControlFile(self._folder.control).write(self._unwritten_control)
+        except OSError as error:
+            if not self._control_error_logged:
+                logger.error("The control can't be written for the training process yet: %s.", error)
+            self._control_error_logged = True
+            return
+        self._unwritten_control, self._control_error_logged = None, False
 
     def _succeed(self) -> None:
         self._last_success_at = time.monotonic()
@@ -296,14 +298,13 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
-    parser.add_argument("--drain-seconds", type=float, default=os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
     try:
         folder.run()
         _log_into(folder.log)
-        settings = ShipperSettings(drain_seconds=arguments.drain_seconds)
-        status = ship(folder, settings)
+        drain_seconds = float(os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
+        status = ship(folder, ShipperSettings(drain_seconds=drain_seconds))
     except SpoolError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL

@@ -18,7 +18,7 @@ from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
 from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
-from isentrope_wire import environment
+from isentrope_wire.backoff import Backoff
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
@@ -47,18 +47,22 @@ STEADY_SECONDS = 30.0
 class ShipperSupervisor:
     """Keeps one shipper process running on a spool folder. Used by the writer thread alone."""
 
-    def __init__(self, folder: SpoolFolder, *, home: Path, token: str | None) -> None:
+    def __init__(self, folder: SpoolFolder, *, home: Path) -> None:
         """
         Args:
             folder: of the spool.
             home: where the shipper looks for the owner's token.
-            token: for the server; None: the one that the shipper finds in the home.
         """
         self._folder = folder
-        self._environment = _shipper_environment(home, token)
+        self._environment = dict(os.environ) | {
+            "ISENTROPE_HOME": str(home.absolute()),
+            "GRPC_ENABLE_FORK_SUPPORT": "0",
+            # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed calls.
+            "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE"),
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
-        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._pauses = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._not_before = 0.0
 
     def keep_running(self, *, last: bool = False) -> None:
@@ -85,15 +89,15 @@ class ShipperSupervisor:
 
     def _plan_restart(self, status: int, now: float) -> None:
         if now - self._started_at >= STEADY_SECONDS:
-            self._pause_seconds = FIRST_PAUSE_SECONDS
+            self._pauses.reset()
+        pause_seconds = self._pauses.next_pause_seconds()
         logger.warning(
-            "The shipper ended with status %d and starts again in %.0f s; reports stay in %s meanwhile.",
+            "The shipper ended with status %d and starts again in %.1f s; reports stay in %s meanwhile.",
             status,
-            self._pause_seconds,
+            pause_seconds,
             self._folder.path,
         )
-        self._not_before = now + self._pause_seconds
-        self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+        self._not_before = now + pause_seconds
 
     def _start(self) -> subprocess.Popen[bytes]:
         # -P: a grpc.py or logging.py lying in the user's working folder must not be taken for the real one.
@@ -111,18 +115,6 @@ class ShipperSupervisor:
                 # A Ctrl-C in the trainer's terminal must not reach the process that delivers its last reports.
                 start_new_session=True,
             )
-
-
-def _shipper_environment(home: Path, token: str | None) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment["ISENTROPE_HOME"] = str(home.absolute())
-    environment["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed calls.
-    environment.setdefault("GRPC_VERBOSITY", "NONE")
-    if token is not None:
-        # The environment, not the command line, which any user of the machine can read.
-        environment["ISENTROPE_TOKEN"] = token
-    return environment
 
 
 class SpoolTransport:
@@ -258,12 +250,11 @@ class SpoolTransport:
         if undelivered > 0:
             one = undelivered == 1
             logger.warning(
-                "%s not delivered yet to %s (%s: %s); %s in %s. The side process goes on trying for a while; `isentrope sync %s` uploads "
+                "%s not delivered yet to %s (%s); %s in %s. The side process goes on trying for a while; `isentrope sync %s` uploads "
                 "%s later.",
                 "1 record is" if one else f"{undelivered} records are",
                 self._grpc_target,
-                status.state,
-                " ".join(status.error.split()).rstrip("."),
+                status.in_words,
                 "it stays" if one else "they stay",
                 self.folder.path,
                 shlex.quote(str(self.folder.path)),
@@ -349,10 +340,9 @@ class SpoolTransport:
             return
         self._next_warning_at = now + REPEAT_SECONDS
         logger.warning(
-            "Reports are not delivered to %s (%s: %s). Training continues, and they wait in %s.%s",
+            "Reports are not delivered to %s (%s). Training continues, and they wait in %s.%s",
             self._grpc_target,
-            status.state,
-            " ".join(status.error.split()).rstrip("."),
+            status.in_words,
             self.folder.path,
             ""
             if status.state is ShipperState.HOLDING
@@ -404,17 +394,17 @@ def open_transport(
     mode: Mode,
     home: Path,
     grpc_target: str,
-    token: str | None,
     limits: SpoolLimits | None = None,
 ) -> Transport:
     """Open the transport of one rank of one attempt of a run.
+
+    Its shipper reads the token as this process would, at each attempt: `ISENTROPE_TOKEN`, or the owner's in the home.
 
     Args:
         run: the first record.
         mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is accepted and discarded.
         home: ISENTROPE_HOME; the spool lies in it.
         grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be away.
-        token: for the server; None: the shipper finds it, as ISENTROPE_TOKEN or in the home, at each attempt.
         limits: of the spool. Default: `SpoolLimits()`.
 
     Raises:
@@ -424,10 +414,7 @@ def open_transport(
     if mode == "disabled":
         return InMemoryTransport(keep_messages=False)
     folder = SpoolFolder.create(home, run, grpc_target)
-    if home == environment.home() and token == environment.token():
-        # The shipper finds it: a token that changes later then takes effect.
-        token = None
-    supervisor = ShipperSupervisor(folder, home=home, token=token) if mode == "online" else None
+    supervisor = ShipperSupervisor(folder, home=home) if mode == "online" else None
     try:
         return SpoolTransport(folder, run, supervisor, limits)
     except OSError:

@@ -26,10 +26,8 @@ import logging
 import os
 import re
 import struct
-import threading
-import time
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -153,18 +151,17 @@ class SpoolFolder:
         except OSError as error:
             raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
 
-    def write_end(self, end: SpoolEnd | int, *, lasting: bool = True) -> None:
+    def write_end(self, end: SpoolEnd, *, lasting: bool = True) -> None:
         """Write the file `end`: nothing comes after this record.
 
         Args:
-            end: the last record's number, or all that the file holds.
+            end: all that the file holds.
             lasting: see `write_atomically`.
 
         Raises:
             OSError: the folder is gone, read-only or full.
         """
-        document = document_of(SpoolEnd(end) if isinstance(end, int) else end)
-        write_atomically(self.end, json.dumps(document).encode(), lasting=lasting)
+        write_atomically(self.end, json.dumps(document_of(end)).encode(), lasting=lasting)
 
     def read_end(self) -> SpoolEnd | None:
         """How the spool ended; None: the training process did not close it, or not all of it survived."""
@@ -172,11 +169,6 @@ class SpoolFolder:
             return read(SpoolEnd, json.loads(self.end.read_bytes()))
         except (OSError, ValueError):
             return None
-
-    def last_seq(self) -> int | None:
-        """The last record's number; None as for `read_end`."""
-        end = self.read_end()
-        return None if end is None else end.last_seq
 
     @property
     def exists(self) -> bool:
@@ -246,9 +238,13 @@ class ShipperStatus:
     acked_through: int = 0
     error: str = ""
     pid: int = 0
-    updated_at: float = 0.0
     reached: bool = False
     """Whether the server has answered this shipper at least once."""
+
+    @property
+    def in_words(self) -> str:
+        """The state and its error in one line."""
+        return f"{self.state}: {' '.join(self.error.split()).rstrip('.')}"
 
     def write(self, path: Path) -> None:
         """Replace the file.
@@ -256,7 +252,7 @@ class ShipperStatus:
         Raises:
             OSError: the spool folder is gone, read-only or full.
         """
-        write_atomically(path, json.dumps(document_of(replace(self, updated_at=time.time()))).encode())
+        write_atomically(path, json.dumps(document_of(self)).encode())
 
     @classmethod
     def read(cls, path: Path) -> ShipperStatus | None:
@@ -322,49 +318,3 @@ def _decoded_control(content: bytes) -> ControlSnapshot:
     if not snapshot or content[: _CHECKSUM.size] != _CHECKSUM.pack(zlib.crc32(snapshot)):
         raise CodecError(f"expected a control snapshot with its checksum, got {len(content)} other bytes.")
     return decode_control(snapshot)
-
-
-class ControlHandover:
-    """Writes the control file, for several threads. What a full disk refused is written by `retry`."""
-
-    def __init__(self, file: ControlFile) -> None:
-        self._file = file
-        self._lock = threading.Lock()
-        self._newest_version = 0
-        self._unwritten: ControlSnapshot | None = None
-        self._logged_error = ""
-
-    def connecting(self) -> None:
-        """Accept any version from the server: after its database was restored it counts from an earlier one."""
-        with self._lock:
-            self._newest_version = 0
-
-    def receive(self, snapshot: ControlSnapshot) -> None:
-        """Write a control to the file, unless a newer one was received before it over this connection."""
-        with self._lock:
-            if snapshot.version < self._newest_version:
-                logger.info(
-                    "Control version %d was received after version %d: ignored.", snapshot.version, self._newest_version
-                )
-                return
-            self._newest_version = snapshot.version
-            self._unwritten = snapshot
-            self._write()
-
-    def retry(self) -> None:
-        """Write the control that the disk refused, if there is one."""
-        with self._lock:
-            self._write()
-
-    def _write(self) -> None:
-        snapshot = self._unwritten
-        if snapshot is None:
-            return
-        try:
-            self._file.write(snapshot)
-        except OSError as error:
-            if str(error) != self._logged_error:
-                logger.error("Control version %d can't be written for the trainer yet: %s.", snapshot.version, error)
-            self._logged_error = str(error)
-            return
-        self._unwritten, self._logged_error = None, ""

@@ -12,6 +12,7 @@ from collections import deque
 from pathlib import Path
 
 from isentrope.transport.segments import Frame, SegmentContent, first_seq_of, list_segments, read_segment
+from isentrope.transport.spool_folder import SpoolEnd
 from isentrope_wire.codec import decode_payload, payload_hash, record_of
 from isentrope_wire.errors import CodecError
 from isentrope_wire.reports import Gap, Record
@@ -90,36 +91,35 @@ class SpoolReader:
             batch.append(record)
         return batch
 
-    def missing_at_the_end(
-        self, last_seq: int | None, reason: str = NEVER_WRITTEN, last_payload: bytes = b""
-    ) -> list[Record]:
-        """The records that the spool's end lacks, as at most one gap. Only when the writer is gone and everything else is sent.
+    def missing_at_the_end(self, end: SpoolEnd | None) -> list[Record]:
+        """What the spool's end lacks: at most one gap, and the last record. Only when the writer is gone and all else is sent.
 
         Args:
-            last_seq: the last number by the file `end`; None: there is no such file.
-            reason: why records were not written.
-            last_payload: the last record, where it is known and needs no gap.
+            end: the file `end`; None: there is none.
         """
         segments = list_segments(self._folder)
         content = self._content_of(segments[-1]) if segments else None
-        if segments and content is None:
-            # How many records it held is not known; it was made for the one in its name.
-            through = first_seq_of(segments[-1]) if last_seq is None else last_seq
-            return self._missing_before(through + 1, DAMAGED)
+        is_unreadable = bool(segments) and content is None
         if content is not None and content.tail_bytes:
             self._damaged_segments.add(segments[-1])
-        if last_seq is not None:
-            if not last_payload or self._next_seq > last_seq:
-                return self._missing_before(last_seq + 1, reason)
-            missing = self._missing_before(last_seq, reason)
-            self._next_seq = last_seq + 1
-            return [*missing, Record(seq=last_seq, payload=last_payload, payload_hash=payload_hash(last_payload))]
+        if end is not None:
+            return self._missing_until(end, DAMAGED if is_unreadable else end.reason or NEVER_WRITTEN)
+        if is_unreadable:
+            # How many records it held is not known; it was made for the one in its name.
+            return self._missing_before(first_seq_of(segments[-1]) + 1, DAMAGED)
         if content is None or not content.tail_bytes:
             return []
-        last_good = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1
-        # The header of a torn frame holds its number, if that much was written; damage may have changed it.
-        claimed = [seq for seq in content.tail_seqs if 0 < seq - last_good <= content.tail_bytes]
-        return self._missing_before(max(claimed, default=last_good + 1) + 1, TORN)
+        # What is torn is one record: those behind it were never written.
+        last_whole = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1
+        return self._missing_before(last_whole + 2, TORN)
+
+    def _missing_until(self, end: SpoolEnd, reason: str) -> list[Record]:
+        if not end.last_payload or self._next_seq > end.last_seq:
+            return self._missing_before(end.last_seq + 1, reason)
+        missing = self._missing_before(end.last_seq, reason)
+        self._next_seq = end.last_seq + 1
+        last = Record(seq=end.last_seq, payload=end.last_payload, payload_hash=payload_hash(end.last_payload))
+        return [*missing, last]
 
     def acknowledge(self, acked_through: int) -> None:
         """Remember what the server has, and delete the segments that hold nothing else.

@@ -1,7 +1,7 @@
 """Turns queued messages into records on disk.
 
 - `MessageQueue`: between the training loop and the writer thread, without a lock that the loop could wait for
-- `Pressure`: which parts reports lose when the disk is full: the largest and least important first
+- `lightened`: what reports lose when the disk is full
 - `SpoolWriter`: builds, numbers and writes, on the writer thread alone
 """
 
@@ -11,8 +11,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, is_full
@@ -104,55 +104,25 @@ DROPPED_PARTS = "report/dropped_parts"
 """The label of a report that lacks parts; its value names them."""
 
 
-class Pressure(IntEnum):
-    """Which parts reports lose. Scalars, labels, alerts and control outcomes always stay."""
-
-    NONE = 0
-    TOKENS = 1
-    """The top contributing tokens and the rollouts."""
-    HISTOGRAMS = 2
-    """What-if sums and histograms as well."""
+HEAVY_PARTS: Mapping[str, Any] = {"rollouts": (), "tokens": (), "what_if": None, "histograms": ()}
+"""What reports lose where there is little room; scalars, labels, alerts and control outcomes always stay."""
 
 
-_PARTS: Mapping[Pressure, Mapping[str, object]] = {
-    Pressure.TOKENS: {"rollouts": (), "tokens": ()},
-    Pressure.HISTOGRAMS: {"rollouts": (), "tokens": (), "what_if": None, "histograms": ()},
-}
-_SENTENCES = {
-    Pressure.TOKENS: "reports lack their top contributing tokens and rollouts",
-    Pressure.HISTOGRAMS: "reports lack histograms, what-if sums, their top contributing tokens and rollouts",
-}
-
-
-def parts_left_out(report: StepReport, pressure: Pressure) -> tuple[str, ...]:
-    """The names of the parts that a report has and loses."""
-    return tuple(name for name, nothing in _PARTS.get(pressure, {}).items() if getattr(report, name) != nothing)
-
-
-def lightened(report: StepReport, pressure: Pressure) -> StepReport:
-    """The report without the parts it loses, which its label DROPPED_PARTS names."""
-    left_out = parts_left_out(report, pressure)
+def lightened(report: StepReport) -> StepReport:
+    """The report without its heavy parts, which its label DROPPED_PARTS names; itself where it has none."""
+    left_out = [name for name, nothing in HEAVY_PARTS.items() if getattr(report, name) != nothing]
     if not left_out:
         return report
-    label = {DROPPED_PARTS: ", ".join(left_out)}
-    return replace(
-        report,
-        rollouts=(),
-        tokens=(),
-        what_if=None if "what_if" in left_out else report.what_if,
-        histograms=() if "histograms" in left_out else report.histograms,
-        labels={**report.labels, **label},
-    )
+    return replace(report, **HEAVY_PARTS, labels={**report.labels, DROPPED_PARTS: ", ".join(left_out)})
 
 
-def with_alert(report: StepReport, pressure: Pressure, reason: str) -> StepReport:
-    """The report with an alert about the parts that reports lack from now on, and why."""
-    alert = Alert(
-        kind="left_out",
-        level=AlertLevel.WATCH,
-        message=f"From step {report.step} on {_SENTENCES[pressure]}: {reason}. Free space on the disk of the spool.",
-        evidence={"pressure": float(pressure)},
+def with_alert(report: StepReport, reason: str) -> StepReport:
+    """The report with an alert about what reports lack from now on, and why."""
+    message = (
+        f"From step {report.step} on reports lack histograms, what-if sums, their top contributing tokens and rollouts: "
+        f"{reason}. Free space on the disk of the spool."
     )
+    alert = Alert(kind="left_out", level=AlertLevel.WATCH, message=message)
     return replace(report, alerts=(*report.alerts, alert))
 
 
@@ -165,8 +135,8 @@ QUEUE_FULL = "the queue of reports was full"
 NOT_BUILT = "the report could not be built"
 TOO_LARGE = "the report was larger than a record may be"
 OUT_OF_TIME = "the training process ended before the report was written"
-SHARES_UNDER_PRESSURE = ((0.9, Pressure.HISTOGRAMS), (0.75, Pressure.TOKENS))
-"""From which share of the spool's limit reports lose which parts."""
+LIGHT_FROM_SHARE = 0.75
+"""From this share of the spool's limit on reports lose their heavy parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +157,7 @@ class SpoolWriter:
     """Numbers records, frames them and hands them to the disk.
 
     A failed write loses nothing by itself: the group is kept and written again, until the queue behind it is full and
-    refuses. On a full disk reports first lose their tokens, then their histograms, and are labelled so. Reports that are
-    lost whole are written as a gap with its reason, at their place.
+    refuses. On a full disk reports lose their heavy parts, and are labelled so. Reports that are lost whole are written as a gap with its reason, at their place.
     """
 
     def __init__(self, folder: Path, run: RunStarted, queue: MessageQueue, limits: SpoolLimits) -> None:
@@ -201,8 +170,8 @@ class SpoolWriter:
             segment_seconds=limits.segment_seconds,
             max_bytes=limits.max_spool_bytes,
         )
-        self._disk_pressure = Pressure.NONE
-        self._alerted_pressure = Pressure.NONE
+        self._disk_is_full = False
+        self._alerted = False
         self._numbered_through = FIRST_SEQ - 1
         self._group: list[NumberedFrame] = []
         self._disk_error: str | None = None
@@ -226,10 +195,8 @@ class SpoolWriter:
         return not self._group and self._queue.empty
 
     @property
-    def pressure(self) -> Pressure:
-        share = self._disk.used_share
-        by_share = next((pressure for least, pressure in SHARES_UNDER_PRESSURE if share >= least), Pressure.NONE)
-        return max(self._disk_pressure, by_share)
+    def _has_little_room(self) -> bool:
+        return self._disk_is_full or self._disk.used_share >= LIGHT_FROM_SHARE
 
     def write_queued(self, out_of_time: Callable[[], bool] = lambda: False) -> bool:
         """Write one group.
@@ -240,8 +207,8 @@ class SpoolWriter:
         Returns:
             False where the disk refuses; the group is kept for the next call.
         """
-        if self._disk_pressure and self._disk.restore_reserve():
-            self._disk_pressure = Pressure.NONE
+        if self._disk_is_full and self._disk.restore_reserve():
+            self._disk_is_full = False
         if not self._group:
             self._build_group(out_of_time)
         return not self._group or self._write_group()
@@ -323,7 +290,7 @@ class SpoolWriter:
             self._warn_of_disk_error(error)
             return False
         self.left_out += sum(frame.is_lightened for frame in self._group)
-        self._alerted_pressure = min(self._alerted_pressure, self.pressure)
+        self._alerted = self._alerted and self._has_little_room
         self._disk_error = None
         self.spooled_through = self._group[-1].last_seq
         self._group = []
@@ -338,14 +305,10 @@ class SpoolWriter:
         return True
 
     def _make_room(self) -> bool:
-        """Free the reserve and drop tokens; then drop histograms. False: there is nothing left to drop."""
-        before = self._disk_pressure
-        if self._disk.give_up_reserve():
-            self._disk_pressure = max(Pressure.TOKENS, before)
-        elif before < Pressure.HISTOGRAMS:
-            self._disk_pressure = Pressure(before + 1)
-        else:
+        """Free the reserve and drop the heavy parts. False: there is nothing left to drop."""
+        if not self._disk.give_up_reserve() and self._disk_is_full:
             return False
+        self._disk_is_full = True
         self._group = [self._relightened(frame) for frame in self._group]
         return True
 
@@ -357,14 +320,11 @@ class SpoolWriter:
         return _frame_of(frame.first_seq, encode_payload(light), frame.report, is_lightened=is_lightened)
 
     def _lightened(self, report: StepReport) -> StepReport:
-        pressure = self.pressure
-        if not parts_left_out(report, pressure):
-            return report
-        light = lightened(report, pressure)
-        if pressure == self._alerted_pressure:
+        light = lightened(report) if self._has_little_room else report
+        if light is report or self._alerted:
             return light
-        self._alerted_pressure = pressure
-        return with_alert(light, pressure, self._disk_error or "the disk is full")
+        self._alerted = True
+        return with_alert(light, self._disk_error or "the disk is full")
 
     def _warn_of_disk_error(self, error: OSError) -> None:
         if self._disk_error is None:

@@ -13,9 +13,6 @@ from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
 from isentrope_wire.errors import IsentropeError
 
-NOT_TRIED = "not tried: "
-"""Begins the detail of a spool whose server was found away by another spool; that one's detail follows."""
-
 
 class SpoolsLeft(IsentropeError, ConnectionError):
     """Some spools could not be delivered; they stay on disk for another attempt."""
@@ -49,7 +46,7 @@ class SyncResult:
 def sync_spools(
     folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
 ) -> Iterator[SyncResult]:
-    """Deliver spools one after another. A server that is away is not waited for again.
+    """Deliver spools one after another. A server that is away is not waited for again: its spools share one detail.
 
     A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
 
@@ -66,7 +63,7 @@ def sync_spools(
         try:
             server = target or folder.grpc_target()
             if server in away and list_segments(folder.path):
-                result = _left(folder, f"{NOT_TRIED}{away[server]}", server_away=True)
+                result = _left(folder, away[server], server_away=True)
             else:
                 result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds)
         # A `SpoolError`, a refusal, a failing disk: each concerns this spool alone.
@@ -131,8 +128,9 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
     if status.state is ShipperState.DRAINED:
         return SyncOutcome.DELIVERED, f"{in_words(status.acked_through)} stored", False
     server = target or folder.grpc_target()
-    detail = f"{server} stored it up to record {status.acked_through}, then {status.error}"
-    return SyncOutcome.LEFT, detail, not status.reached
+    if not status.reached:
+        return SyncOutcome.LEFT, f"{server} does not answer: {status.error}", True
+    return SyncOutcome.LEFT, f"{server} stored it up to record {status.acked_through}, then {status.error}", False
 
 
 def in_words(records: int) -> str:
@@ -142,8 +140,8 @@ def in_words(records: int) -> str:
 
 def _remove_if_delivered(folder: SpoolFolder) -> None:
     """Remove a delivered spool whose shipper was killed before it did so."""
-    status, last_seq = ShipperStatus.read(folder.status), folder.last_seq()
-    if status is None or last_seq is None or status.acked_through < last_seq:
+    status, end = ShipperStatus.read(folder.status), folder.read_end()
+    if status is None or end is None or status.acked_through < end.last_seq:
         return
     lock = ProcessLock(folder.shipper_lock)
     if not is_held_by_another_process(folder.trainer_lock) and lock.acquire():

@@ -54,23 +54,27 @@ class HelloReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACKED_THROUGH_FIELD_NUMBER: builtins.int
-    SERVER_TIME_FIELD_NUMBER: builtins.int
     CONTROL_FIELD_NUMBER: builtins.int
+    EXPIRES_IN_FIELD_NUMBER: builtins.int
     acked_through: builtins.int
     """Every record with seq <= acked_through of this (run, incarnation, rank) is stored. 0: none yet."""
-    server_time: builtins.float
+    expires_in: builtins.float
+    """Seconds until the control expires, when this was sent: the clocks of the two machines need not agree."""
     @property
     def control(self) -> Global___ControlSnapshot: ...
     def __init__(
         self,
         *,
         acked_through: builtins.int = ...,
-        server_time: builtins.float = ...,
         control: Global___ControlSnapshot | None = ...,
+        expires_in: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_control", b"_control", "control", b"control"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_control", b"_control", "acked_through", b"acked_through", "control", b"control", "server_time", b"server_time"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_control", b"_control", "_expires_in", b"_expires_in", "control", b"control", "expires_in", b"expires_in"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_control", b"_control", "_expires_in", b"_expires_in", "acked_through", b"acked_through", "control", b"control", "expires_in", b"expires_in"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_control", b"_control"]) -> typing.Literal["control"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expires_in", b"_expires_in"]) -> typing.Literal["expires_in"] | None: ...
 
 Global___HelloReply: typing_extensions.TypeAlias = HelloReply
 
@@ -192,9 +196,6 @@ class WatchReply(google.protobuf.message.Message):
 
     CONTROL_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
-    SERVER_TIME_FIELD_NUMBER: builtins.int
-    server_time: builtins.float
-    """When a control was sent: its times are by the server's clock, which may have been set since the Hello."""
     @property
     def control(self) -> Global___ControlSnapshot: ...
     @property
@@ -204,10 +205,9 @@ class WatchReply(google.protobuf.message.Message):
         *,
         control: Global___ControlSnapshot | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
-        server_time: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat", "server_time", b"server_time"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["control", "heartbeat"] | None: ...
 
 Global___WatchReply: typing_extensions.TypeAlias = WatchReply
@@ -216,14 +216,9 @@ Global___WatchReply: typing_extensions.TypeAlias = WatchReply
 class Heartbeat(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SERVER_TIME_FIELD_NUMBER: builtins.int
-    server_time: builtins.float
     def __init__(
         self,
-        *,
-        server_time: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["server_time", b"server_time"]) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 

@@ -81,11 +81,15 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 started.run_id,
             )
         except DataError as error:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}")
+            await abort(
+                context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}"
+            )
+        control = welcome.control
+        expires_at = None if control is None else control.expires_at
         return pb.HelloReply(
             acked_through=welcome.acked_through,
-            server_time=time.time(),
-            control=None if welcome.control is None else to_pb(welcome.control),
+            control=None if control is None else to_pb(control),
+            expires_in=None if expires_at is None else expires_at - time.time(),
         )
 
     async def Push(self, request: pb.PushRequest, context: _Context) -> pb.PushReply:
@@ -121,7 +125,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     snapshot = await self._snapshot(context, request.run_id, run_key)
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
-                        yield pb.WatchReply(control=to_pb(snapshot), server_time=time.time())
+                        yield pb.WatchReply(control=to_pb(snapshot))
                 event = await listener.get(self._backend.settings.heartbeat_seconds)
                 # A dropped event may have been a change of the control.
                 must_read = isinstance(event, ControlChanged) or listener.dropped > dropped
@@ -130,7 +134,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     if time.monotonic() - noted_at >= _SECONDS_BETWEEN_NOTES_OF_A_WATCH:
                         await self._note_watch(context, request.run_id, run_key)
                         noted_at = time.monotonic()
-                    yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
+                    yield pb.WatchReply(heartbeat=pb.Heartbeat())
 
     async def _take_in(self, context: _Context, sender: Sender, sorted_out: Sorted) -> Receipt:
         rows = len(sorted_out.arrivals) + len(sorted_out.refused)

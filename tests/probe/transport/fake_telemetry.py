@@ -60,7 +60,6 @@ class FakeTelemetry(TelemetryServicer):
         self.lose_replies = 0
         """This many pushes are stored, and answered by an error."""
         self.acked_through_instead: int | None = None
-        self.clock_ahead_seconds = 0.0
         self.control: ControlSnapshot | None = None
         self._stopped = threading.Event()
         self._server: grpc.Server | None = None
@@ -87,9 +86,6 @@ class FakeTelemetry(TelemetryServicer):
             self._server.stop(grace=0).wait()
             self._server = None
 
-    def clock(self) -> float:
-        return time.time() + self.clock_ahead_seconds
-
     def acked_through(self) -> int:
         """The last record before the first hole; a gap covers what it says."""
         acked = 0
@@ -104,9 +100,11 @@ class FakeTelemetry(TelemetryServicer):
     def Hello(self, request: pb.HelloRequest, context: grpc.ServicerContext) -> pb.HelloReply:
         self._check_token(context)
         self.hellos += 1
-        reply = pb.HelloReply(acked_through=self.acked_through(), server_time=self.clock())
+        reply = pb.HelloReply(acked_through=self.acked_through())
         if self.control is not None:
             reply.control.CopyFrom(to_pb(self.control))
+            if self.control.expires_at is not None:
+                reply.expires_in = self.control.expires_at - time.time()
         return reply
 
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReply:
@@ -134,8 +132,8 @@ class FakeTelemetry(TelemetryServicer):
         while context.is_active() and not self._stopped.wait(0.02):
             if self.control is not None and self.control is not sent:
                 sent = self.control
-                yield pb.WatchReply(control=to_pb(sent), server_time=self.clock())
-        yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=self.clock()))
+                yield pb.WatchReply(control=to_pb(sent))
+        yield pb.WatchReply(heartbeat=pb.Heartbeat())
 
     def _check_token(self, context: grpc.ServicerContext) -> None:
         if self.token is None:

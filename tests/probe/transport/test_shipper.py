@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +76,7 @@ def end(*processes: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_spool_left_behind_is_delivered_once_and_in_order(folder: SpoolFolder, server: FakeTelemetry) -> None:
-    status = ship(folder, QUICK, find_token=lambda: None)
+    status = ship(folder, QUICK)
     assert status is not None
     assert (status.state, status.acked_through) == (ShipperState.DRAINED, 120)
     assert server.payloads == messages(120)
@@ -83,11 +85,11 @@ def test_a_spool_left_behind_is_delivered_once_and_in_order(folder: SpoolFolder,
 
 
 def test_a_delivered_spool_is_gone_with_the_folders_that_held_it(folder: SpoolFolder, tmp_path: Path) -> None:
-    ship(folder, QUICK, find_token=lambda: None)
+    ship(folder, QUICK)
     assert not folder.exists
     assert list((tmp_path / "spool").iterdir()) == []
     with pytest.raises(SpoolError):
-        ship(folder, QUICK, find_token=lambda: None)
+        ship(folder, QUICK)
 
 
 def test_a_damaged_segment_outlives_the_delivery(folder: SpoolFolder, server: FakeTelemetry) -> None:
@@ -95,15 +97,15 @@ def test_a_damaged_segment_outlives_the_delivery(folder: SpoolFolder, server: Fa
     content = bytearray(segment.read_bytes())
     content[-5] ^= 0xFF
     segment.write_bytes(content)
-    ship(folder, QUICK, find_token=lambda: None)
+    ship(folder, QUICK)
     assert server.payloads[99] == Gap(first_seq=100, last_seq=100, reason=DAMAGED)
     assert {path.name for path in folder.path.iterdir()} == {f"{51:020d}.damaged", "run.payload", "target"}
-    assert ship(folder, QUICK, find_token=lambda: None) is not None, "and delivering again does no harm"
+    assert ship(folder, QUICK) is not None, "and delivering again does no harm"
 
 
 def test_a_lost_reply_doubles_nothing(folder: SpoolFolder, server: FakeTelemetry) -> None:
     server.lose_replies = 2
-    ship(folder, QUICK, find_token=lambda: None)
+    ship(folder, QUICK)
     assert server.payloads == messages(120)
     assert server.duplicates == 0, "Hello comes before a repetition"
 
@@ -133,13 +135,13 @@ def test_a_wrong_token_holds_the_data_says_so_once_and_delivers_when_it_is_right
 def test_a_refusal_never_drops_a_record(folder: SpoolFolder, server: FakeTelemetry, code: grpc.StatusCode) -> None:
     server.push_fails_with = code
     hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.3, longest_pause_seconds=0.05)
-    status = ship(folder, hasty, find_token=lambda: None)
+    status = ship(folder, hasty)
     assert status is not None
     assert (status.state, status.acked_through) == (ShipperState.GAVE_UP, 0)
     assert code.name in status.error
     assert len(list_segments(folder.path)) == 3
     server.push_fails_with = None
-    ship(folder, QUICK, find_token=lambda: None)
+    ship(folder, QUICK)
     assert server.payloads == messages(120)
 
 
@@ -149,7 +151,7 @@ def test_an_acknowledgement_short_of_what_was_sent_is_not_taken_for_all(
     server.acked_through_instead = 0
     # Less than the first pause: a second Hello would learn what is stored.
     hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.2, longest_pause_seconds=0.05)
-    status = ship(folder, hasty, find_token=lambda: None)
+    status = ship(folder, hasty)
     assert status is not None
     assert status.state is ShipperState.GAVE_UP
     assert "up to 0 only" in status.error
@@ -188,6 +190,35 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
         assert list_segments(folder.path) == []
     finally:
         end(trainer, shipper)
+
+
+def test_the_newest_answer_is_the_control_and_a_full_disk_is_tried_again(
+    folder: SpoolFolder, server: FakeTelemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.control = ControlSnapshot(version=5, control=Control(), author="ada", requested_at=1.0)
+    refused: list[int] = []
+    write = ControlFile.write
+
+    def without_room(file: ControlFile, snapshot: ControlSnapshot) -> None:
+        refused.append(snapshot.version)
+        if len(refused) == 1:
+            # As after its database was restored: it counts from an earlier version.
+            server.control = replace(snapshot, version=3)
+        if len(refused) < 9:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, snapshot)
+
+    monkeypatch.setattr(ControlFile, "write", without_room)
+    trainer = living_trainer(folder)
+    shipping = threading.Thread(target=ship, args=(folder, QUICK))
+    shipping.start()
+    try:
+        reader = ControlFile(folder.control)
+        wait_until(lambda: (read := reader.read()) is not None and read == server.control)
+    finally:
+        end(trainer)
+        shipping.join()
+    assert refused[0] == 5
 
 
 @pytest.mark.slow
@@ -231,7 +262,7 @@ def test_a_batch_that_does_not_arrive_in_time_is_sent_in_smaller_ones_that_grow_
     monkeypatch.setattr(connection, "CALL_SECONDS", 0.3)
     monkeypatch.setattr(connection, "SLOWEST_BYTES_PER_SECOND", 1e9)
     server.seconds_per_record = 0.006
-    status = ship(folder, QUICK, find_token=lambda: None)
+    status = ship(folder, QUICK)
     assert status is not None
     assert (status.state, status.acked_through) == (ShipperState.DRAINED, 120)
     sizes = [len(batch) for batch in server.pushes]
@@ -247,7 +278,7 @@ def test_a_call_is_given_the_time_its_message_takes_over_a_slow_link(server: Fak
     writer = SegmentWriter(folder.path, 1)
     writer.append(encode_frame(seq, encode_payload(message)) for seq, message in enumerate(sent, start=1))
     writer.close()
-    ship(folder, QUICK, find_token=lambda: None)
+    ship(folder, QUICK)
     assert server.payloads == sent
     (seconds,) = server.deadlines
     assert 22.0 < seconds < 26.0

@@ -43,7 +43,7 @@ def report(step: int) -> StepReport:
 
 
 def opened(home: Path, limits: SpoolLimits | None = None) -> SpoolTransport:
-    transport = open_transport(RUN, mode="offline", home=home, grpc_target="127.0.0.1:1", token=None, limits=limits)
+    transport = open_transport(RUN, mode="offline", home=home, grpc_target="127.0.0.1:1", limits=limits)
     assert isinstance(transport, SpoolTransport)
     return transport
 
@@ -115,7 +115,7 @@ def test_a_second_spool_of_the_same_incarnation_is_refused(tmp_path: Path, trans
 def test_a_run_too_large_for_a_record_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     large = replace(RUN, config={"text": "x" * MAX_PAYLOAD_BYTES})
     with pytest.raises(ConfigurationError, match=r"config.*8388608.*8388\d\d\d"):
-        open_transport(large, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+        open_transport(large, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -153,7 +153,7 @@ def test_the_spool_is_the_owners_alone_and_says_what_a_shipper_needs(tmp_path: P
 
 
 def test_disabled_builds_nothing_and_makes_no_file(tmp_path: Path) -> None:
-    transport = open_transport(RUN, mode="disabled", home=tmp_path / "none", grpc_target="", token=None)
+    transport = open_transport(RUN, mode="disabled", home=tmp_path / "none", grpc_target="")
     assert isinstance(transport, InMemoryTransport)
     assert transport.put(lambda: pytest.fail("built, which may wait for the device"))
     assert not (tmp_path / "none").exists()
@@ -171,7 +171,7 @@ from isentrope.transport.spool import open_transport
 from isentrope_wire.reports import RunStarted, StepReport
 run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
                  probe_version="0")
-transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target="x", token=None)
+transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target="x")
 def put(step): return transport.put(lambda: StepReport(step=step, recorded_at=0.0))
 """
 
@@ -184,7 +184,7 @@ def test_a_script_whose_reports_are_not_delivered_hears_of_it_once_at_its_end(
     # Else the shipper would outlive the test.
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
     program = OPEN.replace('mode="offline"', 'mode="online"').replace('grpc_target="x"', "grpc_target=sys.argv[2]")
-    program = program.replace("token=None", "token=sys.argv[3]")
+    program = "import os, sys; os.environ['ISENTROPE_TOKEN'] = sys.argv[3]\n" + program
     program += """
 put(1); put(2)
 status, end = transport.folder.status, time.monotonic() + 60
@@ -218,7 +218,7 @@ def test_a_closed_port_is_named_soon_and_again_after_a_while(
     monkeypatch.setattr("isentrope.transport.spool.REPEAT_SECONDS", 1.2)  # the status is read each half second
     target = f"127.0.0.1:{free_port()}"
     run = replace(RUN, rank=0)
-    transport = open_transport(run, mode="online", home=tmp_path, grpc_target=target, token=None)
+    transport = open_transport(run, mode="online", home=tmp_path, grpc_target=target)
     assert isinstance(transport, SpoolTransport)
     try:
         wait_until(lambda: len(caplog.records) > 1)

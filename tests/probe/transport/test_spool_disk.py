@@ -21,6 +21,7 @@ TOKEN = DrivingToken(
     rank=0, sequence=0, position=0, token_id=1, text="t", logprob=-1.0, entropy=0.5, vocab_centered_score=0.25,
     advantage=1.0, contribution=0.5, kept=True,
 )  # fmt: skip
+LEFT_OUT = "tokens, histograms"
 HISTOGRAM = ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2, 3))
 
 
@@ -138,7 +139,7 @@ def put(writer: SpoolWriter, *reports: StepReport) -> bool:
     return writer.write_queued()
 
 
-def test_a_full_disk_costs_the_tokens_first_and_says_so(
+def test_a_full_disk_costs_tokens_and_histograms_and_says_so(
     tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.write_queued()
@@ -146,13 +147,12 @@ def test_a_full_disk_costs_the_tokens_first_and_says_so(
     assert put(writer, heavy_report(1), full_report(2))
     _, first, second = on_disk(tmp_path)
     assert isinstance(first, StepReport)
-    assert (first.tokens, first.histograms) == ((), (HISTOGRAM,))
-    assert first.labels[DROPPED_PARTS] == "tokens"
+    assert (first.tokens, first.histograms, first.scalars) == ((), (), full_report(1).scalars)
+    assert first.labels[DROPPED_PARTS] == LEFT_OUT
     assert [alert.kind for alert in first.alerts] == ["left_out"]
-    assert first.alerts[0].evidence == {"pressure": 1.0}
     assert isinstance(second, StepReport)
     assert (second.tokens, second.alerts) == ((), ())
-    assert second.labels == {"control/method": "none", DROPPED_PARTS: "tokens"}
+    assert second.labels == {"control/method": "none", DROPPED_PARTS: LEFT_OUT}
     assert writer.left_out == 2
 
 
@@ -182,8 +182,8 @@ def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> No
         writer.sync()
     stored = [message for message in on_disk(tmp_path) if isinstance(message, StepReport)]
     left_out = [report.labels.get(DROPPED_PARTS, "") for report in stored]
-    assert left_out == sorted(left_out, key=["", "tokens", "tokens, histograms"].index)
-    assert set(left_out) == {"", "tokens", "tokens, histograms"}
+    assert left_out == sorted(left_out)
+    assert set(left_out) == {"", LEFT_OUT}
     assert sum(path.stat().st_size for path in list_segments(tmp_path)) < 21_000
 
 
@@ -236,5 +236,5 @@ def test_a_report_that_may_be_on_disk_already_is_written_again_as_it_was(
     _, first, second = on_disk(tmp_path)
     assert first == full_report(1)
     assert isinstance(second, StepReport)
-    assert second.labels[DROPPED_PARTS] == "tokens"
+    assert second.labels[DROPPED_PARTS] == LEFT_OUT
     assert writer.left_out == 1

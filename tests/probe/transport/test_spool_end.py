@@ -34,7 +34,7 @@ def slowly(step: int) -> MakeMessage:
 
 
 def test_what_there_is_no_time_to_build_is_a_gap_and_the_goodbye_stands_behind_it(tmp_path: Path) -> None:
-    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert isinstance(transport, SpoolTransport)
     for step in range(100):
         assert transport.put(slowly(step))
@@ -60,7 +60,7 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
     from isentrope_wire.reports import RunFinished, RunStarted, StepReport
     run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
                      probe_version="0")
-    transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target=sys.argv[2], token=None)
+    transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target=sys.argv[2])
     transport.put(lambda: StepReport(step=0, recorded_at=1.0))
     while transport.statistics().spooled < 2: time.sleep(0.01)
     transport.put(lambda: time.sleep(1000))
@@ -75,7 +75,7 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
     assert (ended.returncode, ended.stderr) == (0, "")
     assert float(ended.stdout) < 1.5
     (folder,) = find_spool_folders(tmp_path)
-    status = ship(folder, QUICK, find_token=lambda: None)
+    status = ship(folder, QUICK)
     assert status is not None
     assert (status.state, status.acked_through) == (ShipperState.DRAINED, 8)
     first, report, gap, last = server.payloads
@@ -86,7 +86,7 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
 def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_small_file_of_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert isinstance(transport, SpoolTransport)
     while transport.statistics().spooled < 1:
         time.sleep(0.01)
@@ -102,7 +102,7 @@ def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_s
     assert transport.folder.read_end() == SpoolEnd(5, OUT_OF_TIME, encode_payload(GOODBYE))
     reader = SpoolReader(transport.folder.path)
     assert len(reader.next_batch(10, 10**6)) == 1
-    gap, last = reader.missing_at_the_end(5, OUT_OF_TIME, encode_payload(GOODBYE))
+    gap, last = reader.missing_at_the_end(transport.folder.read_end())
     assert decode_payload(gap.payload) == Gap(first_seq=2, last_seq=4, reason=OUT_OF_TIME)
     assert (last.seq, decode_payload(last.payload)) == (5, GOODBYE)
 
@@ -111,9 +111,9 @@ def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_s
     "content", [b"", b"17x", b"{}", b"[1]", b'{"last_seq": 3, "reason": "r", "last_payload": "z"}']
 )
 def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
-    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert isinstance(transport, SpoolTransport)
     transport.close()
-    assert transport.folder.last_seq() == 1
+    assert transport.folder.read_end() == SpoolEnd(1)
     transport.folder.end.write_bytes(content)
     assert transport.folder.read_end() is None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport.segments import SegmentContent, SegmentWriter, encode_frame, list_segments, read_segment
+from isentrope.transport.spool_folder import SpoolEnd
 from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, NEVER_WRITTEN, REMOVED, TORN, SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
 from isentrope_wire.reports import Gap, Record, StepReport
@@ -217,7 +218,7 @@ def test_what_the_end_lacks_is_one_gap(tmp_path: Path) -> None:
     segment = write(tmp_path, 1, 4)
     reader = SpoolReader(tmp_path)
     everything(reader)
-    (gap,) = reader.missing_at_the_end(7)
+    (gap,) = reader.missing_at_the_end(SpoolEnd(7))
     assert decode_payload(gap.payload) == Gap(first_seq=5, last_seq=7, reason=NEVER_WRITTEN)
     for lost_bytes in (1, 25):
         segment.write_bytes(segment.read_bytes()[:-lost_bytes])
@@ -225,3 +226,4 @@ def test_what_the_end_lacks_is_one_gap(tmp_path: Path) -> None:
         everything(reader)
         (gap,) = reader.missing_at_the_end(None)
         assert decode_payload(gap.payload) == Gap(first_seq=4, last_seq=4, reason=TORN)
+        assert reader.missing_at_the_end(None) == [], "one gap, and no further one behind it"

@@ -14,7 +14,7 @@ import pytest
 
 from isentrope.transport.connection import ServerRefuses
 from isentrope.transport.segments import list_segments
-from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope.transport.sync import SyncOutcome, sync_spool, sync_spools
 from isentrope_wire.reports import Gap, StepReport
@@ -83,7 +83,12 @@ def test_only_a_server_that_does_not_answer_is_not_asked_again(
     absent = list(sync_spools([folder, second], target=None, give_up_after_seconds=0.2))
     assert [result.outcome for result in (*answering, *absent)] == [SyncOutcome.LEFT] * 4
     assert [result.server_away for result in (*answering, *absent)] == [False, False, True, True]
-    assert [result.detail.startswith("not tried") for result in (*answering, *absent)] == [False, False, False, True]
+    assert [result.detail.startswith(f"{server.target} does not answer: ") for result in (*answering, *absent)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_folder_nobody_can_deliver_keeps_none_behind_it(
@@ -115,7 +120,7 @@ def test_a_segment_the_disk_does_not_give_back_arrives_as_a_gap(folder: SpoolFol
     (segment,) = list_segments(folder.path)
     unreadable = segment.with_name(f"{5:020d}.seg")
     unreadable.mkdir()
-    folder.write_end(9)
+    folder.write_end(SpoolEnd(9))
     result = sync_spool(folder, target=None, give_up_after_seconds=5.0)
     assert result.outcome is SyncOutcome.DELIVERED
     assert [type(payload) for payload in server.payloads[1:-1]] == [StepReport] * 3
