@@ -81,9 +81,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 started.run_id,
             )
         except DataError as error:
-            await abort(
-                context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}"
-            )
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}")
         control = welcome.control
         expires_at = None if control is None else control.expires_at
         return pb.HelloReply(
