@@ -10,6 +10,7 @@ from isentrope_wire.codec import to_pb
 from isentrope_wire.control import Control
 from isentrope_wire.reports import (
     CONFIG_CHARACTERS,
+    PROTOCOL_VERSION,
     TAG_CHARACTERS,
     TAGS,
     ControlSnapshot,
@@ -67,7 +68,9 @@ def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(serve
     started.run_id = "large-control"
     started.initial_control.CopyFrom(pb.ControlSnapshot(document_json="[" * 1_000_000))
     with pytest.raises(grpc.RpcError) as refused:
-        rank.stub.Hello(pb.HelloRequest(run=started, protocol_version=1), metadata=rank.metadata, timeout=10)
+        rank.stub.Hello(
+            pb.HelloRequest(run=started, protocol_version=PROTOCOL_VERSION), metadata=rank.metadata, timeout=10
+        )
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert {"65536", "1000000"} <= set((refused.value.details() or "").replace(".", "").split())
 
