@@ -28,6 +28,7 @@ from isentrope_server.store.database import (
     in_a_line,
     upgrade,
 )
+from isentrope_server.store.sqlite_file import DamagedFile, check_sound
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 
 _T = TypeVar("_T")
@@ -127,8 +128,16 @@ def _migrate(database: Database, settings: Settings) -> None:
         if database.file is not None:
             check_file_system(database.file)
             make_private_file(database.file)
+            check_sound(database.file)
+        if database.opened_file is not None:
+            database.opened_file.opened()
         with database.writing_engine.begin() as connection:
             upgrade(connection)
+    except DamagedFile as error:
+        raise StartupError(
+            f"The database {settings.database_name} is damaged: {error}. "
+            "Bring back a backup with `isentrope restore FILE`; it keeps the damaged file under another name."
+        ) from error
     except OtherTables as error:
         raise StartupError(
             f"The database {settings.database_name} can't be used: {error}. Export its runs with the version that wrote "

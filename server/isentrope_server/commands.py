@@ -1,4 +1,4 @@
-"""`isentrope up`, `isentrope token` and `isentrope audit`. Heavy imports are inside: `--help` must be fast.
+"""`isentrope up`, `token`, `audit`, `backup` and `restore`. Heavy imports are inside: `--help` must be fast.
 
 Tokens are made through the REST API: of the running server of the home, because SQLite may have one writing process;
 where none runs, of one in this process, on the home's database and without ports.
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlsplit
 
@@ -134,6 +135,61 @@ def audit(limit: int, as_json: bool) -> None:
         at = datetime.fromtimestamp(entry["at"])
         who = f"{entry['actor']} ({entry['token_id']})" if entry["token_id"] else entry["actor"]
         click.echo(printable(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {who}"))
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def backup(file: Path) -> None:
+    """Copy the database of this home (ISENTROPE_HOME) to a new FILE, also while its server runs.
+
+    Of SQLite; a PostgreSQL is backed up with pg_dump.
+    """
+    from isentrope_server.store.backups import back_up
+
+    database = _sqlite_file(_settings())
+    if not database.exists():
+        _fail(f"There is no database {database} to back up. Set ISENTROPE_HOME to the server's home.")
+    size = back_up(database, file)
+    click.echo(f"{database} was copied to {file}: {size / 1e6:.1f} MB.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def restore(file: Path) -> None:
+    """Put a backup in the place of the database of this home (ISENTROPE_HOME), whose server must not run.
+
+    The database that was there is kept under another name.
+    """
+    from isentrope_server.home import locked_home, running_server_url
+    from isentrope_server.store import backups
+
+    settings = _settings()
+    if (url := running_server_url(settings.home)) is not None:
+        _fail(f"The server at {url} uses the home {settings.home}. Stop it, then restore; trainers keep their reports.")
+    with locked_home(settings.home, settings.local_url):
+        restored = backups.restore(file, _sqlite_file(settings))
+    at = restored.newest_report_at
+    until = "none" if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
+    click.echo(
+        f"{file} is the database now. Its newest report: {until}; later ones are missing where no trainer has them."
+    )
+    click.echo(
+        "Tokens that were revoked after it are active again: `isentrope token list`, `isentrope token revoke ID`."
+    )
+    if restored.earlier is not None:
+        click.echo(f"The database that was there: {restored.earlier}")
+
+
+def _sqlite_file(settings: Settings) -> Path:
+    from isentrope_server.store.database import Database
+
+    database = Database(settings.resolved_database_url)
+    database.close()
+    if database.file is None:
+        _fail(
+            f"{settings.database_name} is no SQLite file. Use its own tools: pg_dump and pg_restore (docs/backup.md)."
+        )
+    return database.file
 
 
 def _ask(

@@ -23,7 +23,7 @@ from tests.system.running_server import free_port
 PRINTS_DATA = {
     "audit", "control", "doctor", "metrics", "runs", "sync", "token create", "token list", "watch",
 }  # fmt: skip
-PRINTS_FILES = {"export", "reproduce"}
+PRINTS_FILES = {"backup", "export", "reproduce", "restore"}
 ENDLESS_OR_TRAINING = {"demo", "mcp", "train", "up"}
 
 

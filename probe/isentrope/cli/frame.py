@@ -20,6 +20,7 @@ from isentrope_wire.numbers import printable
 
 COMMANDS = {
     "audit": "isentrope_server.commands:audit",
+    "backup": "isentrope_server.commands:backup",
     "control": "isentrope.cli.commands:control",
     "demo": "isentrope_trainer.commands:demo",
     "doctor": "isentrope.cli.commands:doctor",
@@ -27,6 +28,7 @@ COMMANDS = {
     "mcp": "isentrope.cli.commands:mcp",
     "metrics": "isentrope.cli.commands:metrics",
     "reproduce": "isentrope_trainer.reproduce.commands:reproduce",
+    "restore": "isentrope_server.commands:restore",
     "runs": "isentrope.cli.commands:runs",
     "sync": "isentrope.cli.commands:sync",
     "token": "isentrope_server.commands:token",

@@ -20,6 +20,7 @@ from isentrope_server.counters import ServerFigures
 from isentrope_server.errors import error_body
 from isentrope_server.store.database import is_standby, newest_version, version_of
 from isentrope_server.store.reports.records import Totals, totals
+from isentrope_server.store.sqlite_file import DatabaseFileLost
 from isentrope_server.store.writer import WriterStopped
 from isentrope_wire import __version__
 from isentrope_wire.answers import Health
@@ -65,7 +66,8 @@ async def tell_alive() -> Health:
 async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
     """Reports can be stored and read now: the database answers, its schema is this server's, its writer writes.
 
-    503 `not_ready` names the cause: `database_unreachable`, `schema_differs`, `writer_stopped` or `writer_stuck`.
+    503 `not_ready` names the cause: `database_unreachable`, `database_file` (removed,
+    replaced or damaged), `schema_differs`, `writer_stopped` or `writer_stuck`.
     """
     readiness: Readiness = request.app.state.readiness
     finding = await readiness.look(backend)
@@ -78,6 +80,8 @@ async def _examine(backend: Backend) -> _Finding:
     if not backend.writer.alive:
         return _Finding("writer_stopped", "The writer has stopped: reports can't be stored.")
     try:
+        if backend.database.opened_file is not None:
+            backend.database.opened_file.check()
         async with asyncio.timeout(_READER_SECONDS):
             found = await backend.read(_look_at)
         async with asyncio.timeout(WRITER_SECONDS):
@@ -85,6 +89,8 @@ async def _examine(backend: Backend) -> _Finding:
             await backend.write(lambda _: None, run_id="")
     except WriterStopped as error:
         return _Finding("writer_stopped", str(error))
+    except DatabaseFileLost as error:
+        return _Finding("database_file", str(error))
     except SQLAlchemyError:
         # The reason is in the log only: the route needs no token.
         return _Finding("database_unreachable", "The database doesn't answer.")

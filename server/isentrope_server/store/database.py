@@ -45,6 +45,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import NullPool
 
+from isentrope_server.store.sqlite_file import OpenedFile
 from isentrope_server.store.tables import json_text
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.numbers import printable, read
@@ -98,6 +99,7 @@ class Database:
         """Whether several servers may use it at the same time."""
         self.file = _file_of(parsed) if self.is_sqlite else None
         """SQLite's file; None for a database server."""
+        self.opened_file = None if self.file is None else OpenedFile(self.file)
         # Errors go to logs and, through gRPC, to other machines: they must not contain values, which may be secrets.
         options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text}
         if self.is_shared:
@@ -111,6 +113,9 @@ class Database:
         if self.is_sqlite:
             _prepare_sqlite(self.writing_engine, begin="BEGIN IMMEDIATE", read_only=False)
             _prepare_sqlite(self.reading_engine, begin="BEGIN", read_only=True)
+        if self.opened_file is not None:
+            for engine in (self.writing_engine, self.reading_engine):
+                _watch(engine, self.opened_file, each_transaction=engine is self.writing_engine)
         if self.is_shared:
             _prepare_postgresql(self.writing_engine, _SESSION)
             _prepare_postgresql(self.reading_engine, {**_SESSION, **_READING_SESSION})
@@ -177,6 +182,23 @@ def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
+
+
+def _watch(engine: Engine, file: OpenedFile, *, each_transaction: bool) -> None:
+    @event.listens_for(engine, "do_connect")
+    def _on_connecting(*_: object) -> None:
+        # SQLite would make a new, empty file.
+        file.check()
+
+    if each_transaction:
+
+        @event.listens_for(engine, "begin")
+        def _on_begin(_connection: Connection) -> None:
+            file.check()
+
+    @event.listens_for(engine, "handle_error")
+    def _on_error(context: ExceptionContext) -> None:
+        file.notice(context.original_exception)
 
 
 def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
