@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
+EXPORTS_AT_ONCE = 2
+"""Each holds some 1 000 reports in memory while it is written; others wait for their turn."""
 
 @dataclass(slots=True, kw_only=True)
 class Backend:
@@ -47,6 +49,8 @@ class Backend:
     owner_token: str
     notifications: Notifications | None
     """None: no other server can share the database."""
+    exporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EXPORTS_AT_ONCE))
+    """Held while an export is written."""
 
     @property
     def on_duty(self) -> bool:

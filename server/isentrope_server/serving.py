@@ -9,13 +9,17 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from urllib.parse import quote
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from isentrope_server.app import create_app
-from isentrope_server.errors import StartupError
+from isentrope_server.errors import StartupError, error_body
 from isentrope_server.home import check_unlocked
 from isentrope_server.ports import Certificate, Port, certificate_of, check_transport_security, listening_socket
 from isentrope_server.settings import Settings
@@ -23,8 +27,10 @@ from isentrope_server.settings import Settings
 _GRACEFUL_SHUTDOWN_SECONDS = 3
 _OPEN_FILES = 65_536
 """Every connection costs one; many systems start a process with 1 024."""
-_HTTP_CONNECTIONS = 2_000
-"""Most connections of each HTTP port; beyond it requests are answered 503."""
+HTTP_CONNECTIONS = 2_000
+"""Most connections of each HTTP port; beyond it requests are answered 503, but for `/healthz`: a restart would not help."""
+REQUEST_SECONDS = 10.0
+"""From a connection's opening, or the end of an answer, to the end of the next request's headers."""
 _SWITCH_INTERVAL_SECONDS = 0.001
 """A request that reads waits for Python's lock some dozen times; at Python's 5 ms a small answer took twice as long."""
 _CONTAINERS_BETWEEN_COLLECTIONS = 50_000
@@ -37,6 +43,45 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Connection(H11Protocol):
+    """Closes a connection that sends no request, or sends its headers too slowly; uvicorn waits for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._close_without_request)
+
+    def on_response_complete(self) -> None:
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._close_without_request)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def _close_without_request(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+class _Uncrowded:
+    """Answers 503 instead of the application where too many connections are open."""
+
+    def __init__(self, app: FastAPI, server: Callable[[], uvicorn.Server]) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer: ASGIApp = self._app
+        if len(self._server().server_state.connections) > HTTP_CONNECTIONS and scope.get("path") != "/healthz":
+            answer = JSONResponse(
+                error_body("too_many_connections", f"More than {HTTP_CONNECTIONS} connections are open; try again."),
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                {"Retry-After": "5"},
+            )
+        await answer(scope, receive, send)
 
 
 async def serve(settings: Settings, announce: Callable[[str, int], None]) -> None:
@@ -63,7 +108,7 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
             listening.append((local, None))
             settings = settings.model_copy(update={"local_http_port": local.getsockname()[1]})
         app = create_app(settings)
-        servers = [_server(app, certificate) for _, certificate in listening]
+        servers = [http_server(app, certificate) for _, certificate in listening]
         async with app.router.lifespan_context(app):
             _stop_on_signals(servers, app.state.backend.hub.close)
             _tune_interpreter()
@@ -93,10 +138,11 @@ def _tune_interpreter() -> None:
     gc.set_threshold(_CONTAINERS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
 
 
-def _server(app: FastAPI, certificate: Certificate | None) -> _Server:
-    return _Server(
+def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
+    """Make the HTTP server of one port; `serve` runs it."""
+    server: _Server = _Server(
         uvicorn.Config(
-            app,
+            _Uncrowded(app, lambda: server),
             # Run by `serve`, so that a failure is reported in one sentence.
             lifespan="off",
             # It would write login addresses, tokens included, to the log.
@@ -104,13 +150,13 @@ def _server(app: FastAPI, certificate: Certificate | None) -> _Server:
             log_level="warning",
             timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
             server_header=False,
-            http="h11",
+            http=_Connection,
             ws="none",
-            limit_concurrency=_HTTP_CONNECTIONS,
             h11_max_incomplete_event_size=16 << 10,
             ssl_context_factory=None if certificate is None else lambda config, default: certificate.context(),
         )
     )
+    return server
 
 
 async def _announce_when_started(

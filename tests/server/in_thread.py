@@ -14,11 +14,11 @@ from typing import Self
 
 import grpc
 import httpx
-import uvicorn
 
 from isentrope_server.app import create_app
 from isentrope_server.backend import Backend
 from isentrope_server.ports import Port, listening_socket
+from isentrope_server.serving import http_server
 from isentrope_server.settings import Settings
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
@@ -99,16 +99,8 @@ class ServerInThread:
             port = bound.getsockname()[1]
             with _BUILDING:
                 app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
-            self._server = uvicorn.Server(
-                uvicorn.Config(
-                    app,
-                    lifespan="off",
-                    log_level="error",
-                    timeout_graceful_shutdown=1,
-                    http="h11",
-                    ws="none",
-                )
-            )
+            self._server = http_server(app, None)
+            self._server.config.timeout_graceful_shutdown = 1
             async with app.router.lifespan_context(app):
                 self.backend = app.state.backend
                 self.url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Idle gRPC connections are closed; calls without a token are refused before their message is read."""
+"""Idle connections are closed; calls without a token are refused before their message is read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from isentrope_server import serving
+from isentrope_server.api import export
 from isentrope_server.ingest import servicer
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank
+from tests.server.rank import Rank, step_report
 
 PATIENCE_SECONDS = 0.4
 IDLE_SECONDS = 1.0
@@ -33,8 +35,8 @@ def impatient(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> Serve
     return make_server(heartbeat_seconds=0.1)
 
 
-def opened(server: ServerInThread) -> socket.socket:
-    host, port = server.grpc_target.split(":")
+def opened(server: ServerInThread, *, http: bool = False) -> socket.socket:
+    host, port = (server.url.removeprefix("http://") if http else server.grpc_target).split(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
     connection.settimeout(10)
     return connection
@@ -98,3 +100,55 @@ def test_a_watch_stream_and_its_connection_outlive_every_deadline(impatient: Ser
         assert watching.next_kind() == "heartbeat"
     assert rank.report(0, x=1.0).acked_through == 1
     watching.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nG"]
+)
+def test_a_connection_without_a_whole_request_is_closed(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", PATIENCE_SECONDS)
+    with opened(server, http=True) as connection:
+        connection.sendall(sent)
+        began = time.monotonic()
+        read_until_closed(connection)
+    assert time.monotonic() - began < 4.0
+
+
+def test_beyond_the_limit_of_connections_only_the_liveness_probe_is_answered(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server()
+    monkeypatch.setattr(serving, "HTTP_CONNECTIONS", 3)
+    with contextlib.ExitStack() as silent:
+        for _ in range(4):
+            silent.enter_context(opened(server, http=True))
+        refused = server.http.get("/api/v1/runs")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
+        assert server.http.get("/healthz").status_code == 200
+    end = time.monotonic() + 10
+    while server.http.get("/api/v1/runs").status_code != 200:
+        assert time.monotonic() < end
+
+
+def test_exports_that_nobody_reads_keep_others_waiting_for_a_while_only(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "UNREAD_SECONDS", 1.0)
+    server = make_server()
+    rank = Rank(server)
+    names = {f"a metric with a long name {number}": 1.0 / 3.0 for number in range(4_000)}
+    for step in range(40):
+        rank.send(step_report(step, names))
+    with contextlib.ExitStack() as unread:
+        for _ in range(3):
+            connection = unread.enter_context(opened(server, http=True))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(
+                f"GET {rank.path}/export?format=jsonl HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                f"Authorization: Bearer {server.owner_token}\r\n\r\n".encode()
+            )
+        time.sleep(0.3)
+        whole = server.http.get(f"{rank.path}/export", params={"format": "jsonl"})
+    assert len(whole.text.splitlines()) == 40

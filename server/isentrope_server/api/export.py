@@ -8,13 +8,14 @@ JSON.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
+from starlette.types import Message, Send
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.api.metrics import check_known
@@ -39,6 +41,10 @@ _LABELLED = (*_FIXED, "control_version", "labels")
 _ROWS_IN_A_GROUP = 16_000
 _CELLS_IN_A_GROUP = 500_000
 """Limits of a row group in Parquet: some megabytes of memory, and few enough groups to be read quickly."""
+_CELLS_SPELLED_AT_ONCE = 50_000
+"""In CSV and JSON lines: a number takes ten times as much memory as text than it does stored."""
+UNREAD_SECONDS = 30.0
+"""An export whose reader takes nothing for this long is ended: it would keep others waiting."""
 
 
 class ExportFormat(StrEnum):
@@ -153,12 +159,13 @@ def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Itera
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
-    for one in pieces:
-        writer.writerows(_rows(one, names, _as_text(one) if labelled else None, missing=""))
-        yield text.getvalue().encode()
-        text.seek(0)
-        text.truncate()
     yield text.getvalue().encode()
+    for one in pieces:
+        for rows in _few_rows(one, names, _as_text(one) if labelled else None, missing=""):
+            text.seek(0)
+            text.truncate()
+            writer.writerows(rows)
+            yield text.getvalue().encode()
 
 
 def _no_formula(text: str) -> str:
@@ -169,39 +176,60 @@ def _no_formula(text: str) -> str:
 def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     columns = column_names(names, labelled=labelled)
     for one in pieces:
-        rows = _rows(one, names, one.labels if labelled else None, missing=None)
-        yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
+        for rows in _few_rows(one, names, one.labels if labelled else None, missing=None):
+            yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
 
 
 def _as_text(one: Piece) -> list[str]:
     return [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
 
 
-def _rows(
+def _few_rows(
     one: Piece, names: Sequence[str], labels: Sequence[object] | None, *, missing: str | None
-) -> Iterator[tuple[object, ...]]:
+) -> Iterator[Iterator[tuple[object, ...]]]:
+    """The rows of a piece as the API spells numbers, so many at once that they take little memory."""
     count = len(one.steps)
-    columns: list[list[object]] = [
-        one.steps.tolist(),
-        [one.incarnation] * count,
-        [one.rank] * count,
-        one.recorded_at.tolist(),
-    ]
-    if labels is not None:
-        columns += [one.control_versions.tolist(), list(labels)]
-    for name in names:
-        metric = one.metrics.get(name)
-        columns.append([missing] * count if metric is None else _spelled(metric, missing))
-    return zip(*columns, strict=True)
+    at_once = max(1, _CELLS_SPELLED_AT_ONCE // (len(names) + len(_LABELLED)))
+    for start in range(0, count, at_once):
+        few = slice(start, min(start + at_once, count))
+        size = few.stop - few.start
+        columns: list[list[object]] = [
+            one.steps[few].tolist(),
+            [one.incarnation] * size,
+            [one.rank] * size,
+            one.recorded_at[few].tolist(),
+        ]
+        if labels is not None:
+            columns += [one.control_versions[few].tolist(), list(labels[few])]
+        for name in names:
+            metric = one.metrics.get(name)
+            columns.append([missing] * size if metric is None else _spelled(metric, few, missing))
+        yield zip(*columns, strict=True)
 
 
-def _spelled(metric: Metric, missing: str | None) -> list[object]:
-    """As the API spells numbers."""
-    is_finite = bool(np.isfinite(metric.values).all())
-    values: list[object] = metric.values.tolist() if is_finite else [number(one) for one in metric.values.tolist()]
-    for index in np.flatnonzero(~metric.measured).tolist():
+def _spelled(metric: Metric, few: slice, missing: str | None) -> list[object]:
+    numbers = metric.values[few]
+    is_finite = bool(np.isfinite(numbers).all())
+    values: list[object] = numbers.tolist() if is_finite else [number(one) for one in numbers.tolist()]
+    for index in np.flatnonzero(~metric.measured[few]).tolist():
         values[index] = missing
     return values
+
+
+class _Export(StreamingResponse):
+    """A file that is written while it is read, when its turn has come."""
+
+    def __init__(self, turn: asyncio.Semaphore, content: Iterator[bytes], **options: Any) -> None:
+        super().__init__(content, **options)
+        self._turn = turn
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(UNREAD_SECONDS):
+                await send(message)
+
+        async with self._turn:
+            await super().stream_response(send_in_time)
 
 
 router = APIRouter(tags=["metrics"])
@@ -229,7 +257,8 @@ async def export_run(
     if name is not None:
         check_known(run, name, known)
     names = sorted(known) if name is None else list(dict.fromkeys(name))
-    return StreamingResponse(
+    return _Export(
+        backend.exporting,
         write(_pieces(backend, run, names, contents), names, format, labelled=labels),
         media_type=format.media_type,
         headers={
