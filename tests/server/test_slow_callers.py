@@ -138,8 +138,8 @@ def test_exports_that_nobody_reads_keep_others_waiting_for_a_while_only(
     monkeypatch.setattr(export, "UNREAD_SECONDS", 1.0)
     server = make_server()
     rank = Rank(server)
-    names = {f"a metric with a long name {number}": 1.0 / 3.0 for number in range(4_000)}
-    for step in range(40):
+    names = {f"a metric with a {'long ' * 80} name {number}": 1.0 / 3.0 for number in range(200)}
+    for step in range(60):
         rank.send(step_report(step, names))
     with contextlib.ExitStack() as unread:
         for _ in range(3):
@@ -151,4 +151,4 @@ def test_exports_that_nobody_reads_keep_others_waiting_for_a_while_only(
             )
         time.sleep(0.3)
         whole = server.http.get(f"{rank.path}/export", params={"format": "jsonl"})
-    assert len(whole.text.splitlines()) == 40
+    assert len(whole.text.splitlines()) == 60

@@ -13,6 +13,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
@@ -229,7 +230,9 @@ class _Export(StreamingResponse):
                 await send(message)
 
         async with self._turn:
-            await super().stream_response(send_in_time)
+            # The answer stays incomplete, so that the server closes the connection.
+            with suppress(TimeoutError):
+                await super().stream_response(send_in_time)
 
 
 router = APIRouter(tags=["metrics"])

@@ -164,7 +164,9 @@ def piece_after(
     wanted = [(one.positions > after) & (one.positions <= through) for one in found]
     if not any(rows_.any() for rows_ in wanted):
         return None
-    metrics = {name: _metric(name, found, wanted) for name in names}
+    # A report may have thousands of names.
+    places = {layout: {n: place for place, n in enumerate(layout.names)} for layout in {one.layout for one in found}}
+    metrics = {name: _metric([places[one.layout].get(name) for one in found], found, wanted) for name in names}
     return Piece(
         incarnation=stream.incarnation,
         rank=stream.rank,
@@ -185,13 +187,11 @@ def _column(columns: Sequence[NDArray[Any]], wanted: Sequence[NDArray[np.bool_]]
     return np.concatenate([column[inside] for column, inside in zip(columns, wanted, strict=True)])
 
 
-def _metric(name: str, found: Sequence[Reports], wanted: Sequence[NDArray[np.bool_]]) -> Metric:
-    words = _column(
-        [
-            one.scalars[one.layout.names.index(name)] if name in one.layout.names else np.full(one.count, MISSING)
-            for one in found
-        ],
-        wanted,
-    )
+def _metric(places: Sequence[int | None], found: Sequence[Reports], wanted: Sequence[NDArray[np.bool_]]) -> Metric:
+    columns = [
+        np.full(one.count, MISSING) if place is None else one.scalars[place]
+        for one, place in zip(found, places, strict=True)
+    ]
+    words = _column(columns, wanted)
     measured = words != MISSING
     return Metric(values=np.where(measured, words.view(np.float64), 0.0), measured=measured)
