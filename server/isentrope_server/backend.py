@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 EXPORTS_AT_ONCE = 2
 """Each holds some 1 000 reports in memory while it is written; others wait for their turn."""
 
+
 @dataclass(slots=True, kw_only=True)
 class Backend:
     """What routes and gRPC methods use."""
