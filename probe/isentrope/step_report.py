@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, SupportsFloat
 
@@ -51,16 +51,21 @@ from isentrope_wire.metrics import (
     PROBE_FAILED_RANKS,
     PROBE_FAILURES,
     PROBE_RANKS_OUT_OF_STEP,
+    PROBE_SECONDS,
     TOKEN_EPOCH,
 )
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import (
+    DROPPED_SERIES,
     ENTROPY_GRADIENT,
     LIKELY_CAUSE,
+    LOGGED_SCALARS,
+    NAME_CHARACTERS,
     PREDICTION_BASIS,
     ControlOutcome,
     ControlSnapshot,
     StepReport,
+    first_of,
 )
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
@@ -128,6 +133,7 @@ class ReportBuilder:
         self._alerts = AlertWatch()
         self._epochs = Epochs()
         self._warned = False
+        self._dropped_before = False
         # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
         self._lock = threading.Lock()
         self._closed = 0
@@ -184,12 +190,13 @@ class ReportBuilder:
         return build
 
     def _build(self, closed: ClosedStep, recorded_at: float) -> StepReport:
+        logged, dropped = self._within_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
         report = StepReport(
             step=closed.step,
             recorded_at=recorded_at,
             scalars=hold_scalars(closed.action, closed.active.control)
-            | {name: float(value) for name, value in closed.logged.items()}
+            | {name: float(value) for name, value in logged.items()}
             | dict(self._transport_scalars())
             | ({} if together is None else _health(together)),
             control_version=closed.active.version,
@@ -200,6 +207,7 @@ class ReportBuilder:
                 "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum.beta:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
+            | ({DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"} if dropped else {})
             | hold_labels(closed.action),
         )
         if together is not None and together.sums is not None:
@@ -208,6 +216,23 @@ class ReportBuilder:
         if closed.learn is not None:
             closed.learn(report)
         return report
+
+    def _within_limits(
+        self, logged: Mapping[str, float | Tensor]
+    ) -> tuple[Mapping[str, float | Tensor], Collection[str]]:
+        """What was logged, without what a server would refuse the whole report for; and the names left out."""
+        if len(logged) <= LOGGED_SCALARS and max(map(len, logged), default=0) <= NAME_CHARACTERS:
+            return logged, ()
+        fitting = [name for name in logged if len(name) <= NAME_CHARACTERS and name != PROBE_SECONDS]
+        kept = {name: logged[name] for name in (*fitting[:LOGGED_SCALARS], PROBE_SECONDS) if name in logged}
+        dropped = logged.keys() - kept.keys()
+        if not self._dropped_before:
+            self._dropped_before = True
+            logger.warning(
+                "%d logged scalars are not reported; a name has at most %d characters, a step %d of them: %s",
+                len(dropped), NAME_CHARACTERS, LOGGED_SCALARS, first_of(dropped),
+            )  # fmt: skip
+        return kept, dropped
 
     def _with_sums(self, report: StepReport, sums: StepSums, closed: ClosedStep) -> StepReport:
         """The report with what was measured of the step; what the loop logged under the same name stays."""

@@ -360,14 +360,15 @@ class Alert(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap(Answer):
-    """Records of one rank that were lost before they reached the server."""
+    """Records of one rank that were lost before they reached the server, or that it refused."""
 
     incarnation: str
     rank: int
     first_seq: int
     last_seq: int
     reason: str
-    """The cause that the probe's spool reported: a full queue, a full disk, a damaged segment."""
+    """The cause that the probe's spool reported: a full queue, a full disk, a damaged segment. Or why the server could not
+    use a record, which it keeps apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

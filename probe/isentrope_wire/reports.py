@@ -8,7 +8,7 @@ The limits of what a run may report. The probe checks them where it is built; th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -295,15 +295,27 @@ TAGS = 50
 TAG_CHARACTERS = 100
 NAME_CHARACTERS = 500
 """Longest name of a run, project, metric or label: an index entry of PostgreSQL holds 2 700 bytes."""
+LOGGED_SCALARS = 10_000
+"""Most scalars that a loop logs in one step, such as a norm for each parameter; the probe adds some hundred of its own."""
+DROPPED_SERIES = "report/dropped_series"
+"""Label of a report whose metrics were too many or had too long names: how many were dropped, and the first of them."""
 ERROR_CHARACTERS = 10_000
 """Longest error of a failed run."""
 
 _CUT = " ... cut"
+_NAMES_SHOWN = 5
+_SHOWN_CHARACTERS = 100
 
 
 def cut(text: str, characters: int) -> str:
     """The text, or its beginning and the word that it was cut."""
     return text if len(text) <= characters else text[: characters - len(_CUT)] + _CUT
+
+
+def first_of(names: Collection[str]) -> str:
+    """The first of many names, cut, for a message."""
+    first = sorted(names)[:_NAMES_SHOWN]
+    return ", ".join(name[:_SHOWN_CHARACTERS] for name in first) + (", ..." if len(names) > len(first) else "")
 
 
 def error_in_a_line(error: str) -> str:

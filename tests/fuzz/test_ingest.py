@@ -158,7 +158,7 @@ def test_unreadable_configuration_is_refused(sender: Sender, config: str) -> Non
 @pytest.mark.parametrize(
     "report",
     [
-        StepReport(step=1, recorded_at=1.0, scalars={f"s{n}": 1.0 for n in range(5_001)}),
+        StepReport(step=1, recorded_at=1.0, scalars={f"s{n}": 1.0 for n in range(12_001)}),
         StepReport(step=1, recorded_at=1.0, labels={"a": "x" * 10_001}),
         StepReport(step=1, recorded_at=1.0, histograms=(ScoreHistogram(name="h", low=0, high=1, counts=(1,) * 5_000),)),
         StepReport(step=1, recorded_at=1.0, scalars={"x" * 600: 1.0}),

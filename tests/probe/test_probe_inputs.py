@@ -13,7 +13,14 @@ from torch import Tensor
 
 import isentrope
 from isentrope.errors import ConfigurationError, InputError
-from isentrope_wire.reports import CONFIG_CHARACTERS, ERROR_CHARACTERS, TAG_CHARACTERS, TAGS, RunFinished
+from isentrope_wire.reports import (
+    CONFIG_CHARACTERS,
+    DROPPED_SERIES,
+    ERROR_CHARACTERS,
+    TAG_CHARACTERS,
+    TAGS,
+    RunFinished,
+)
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 
@@ -76,6 +83,24 @@ def test_only_numbers_can_be_logged(value: Any) -> None:
     probe, _ = probe_and_transport()
     with pytest.raises(InputError, match=r"^reward "):
         probe.log({"reward": value})
+
+
+def test_what_a_server_would_refuse_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    probe, transport = probe_and_transport()
+    for step in (1, 2):
+        probe.log({"n" * 501: 1.0, "reward/mean": 1.0})
+        probe.step(step)
+    probe.log({f"norm/{number:05}": 1.0 for number in range(10_001)})
+    probe.step(3)
+    first, second, third = reports(transport)
+    for report in (first, second):
+        assert set(report.scalars) & {"n" * 501, "reward/mean"} == {"reward/mean"}
+        assert report.labels[DROPPED_SERIES].startswith("1: nnn")
+    assert len([name for name in third.scalars if name.startswith("norm/")]) == 10_000
+    assert third.labels[DROPPED_SERIES] == "1: norm/10000"
+    assert [record.getMessage() for record in caplog.records if "logged scalars" in record.getMessage()] == [
+        f"1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of them: {'n' * 100}"
+    ]
 
 
 @pytest.mark.parametrize("name", [1, None, "", "half a \ud800 character"])

@@ -86,6 +86,8 @@ def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
     assert rank.push([record]).quarantined[0].code == code
     with server.backend.database.reading() as connection:
         assert records.count_refused(connection) == 1
+    (gap,) = server.http.get(f"{rank.path}/gaps").json()["items"]
+    assert gap["reason"] == f"The server could not use it: {reply.quarantined[0].message}"
     assert values(server, rank, "entropy/mean") == {7: 0.5}
 
 

@@ -23,6 +23,8 @@ from isentrope_wire.errors import CodecError
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
 from isentrope_wire.reports import (
     CONFIG_CHARACTERS,
+    DROPPED_SERIES,
+    LOGGED_SCALARS,
     NAME_CHARACTERS,
     TAG_CHARACTERS,
     TAGS,
@@ -30,6 +32,7 @@ from isentrope_wire.reports import (
     AlertLevel,
     StepReport,
     cut,
+    first_of,
 )
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
@@ -65,7 +68,7 @@ OUTCOMES = Limit(10_000, "control outcomes", "versions a report may answer", lam
 
 _OF_A_REPORT = (
     OUTCOMES,
-    Limit(5_000, "scalars", "every name is a series", lambda r: len(r.scalars)),
+    Limit(LOGGED_SCALARS + 2_000, "scalars", "every name is a series", lambda r: len(r.scalars)),
     Limit(500, "histograms", "every name is a series", lambda r: len(r.histograms)),
     Limit(
         4_096, "bins of a histogram", "64 are drawn", lambda r: max([len(h.counts) for h in r.histograms], default=0)
@@ -131,15 +134,11 @@ def _cut_control(control: pb.ControlSnapshot) -> None:
     control.author = cut(control.author, AUTHOR.most)
 
 
-DROPPED_SERIES = "report/dropped_series"
-"""Label of a report with too many metrics: how many names were dropped, and the first of them."""
 _ALERT_KIND = "left_out"
 _EVIDENCE = "series_per_run"
 _NAMES_REMEMBERED = 200_000
 """Names remembered of runs other than the current one: a name may have 500 characters. Forgotten ones are read from the
 database."""
-_NAMES_SHOWN = 5
-_CHARACTERS_SHOWN = 100
 _PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
 
 
@@ -218,7 +217,7 @@ class SeriesLimit:
             report,
             scalars={name: value for name, value in report.scalars.items() if name not in dropped},
             histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
-            labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {_first_of(dropped)}"},
+            labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"},
         )
 
     def _with_alert(self, report: StepReport, dropped: Collection[str]) -> StepReport:
@@ -228,15 +227,9 @@ class SeriesLimit:
             message=(
                 f"From step {report.step} on new metrics are dropped: the run has {self._limit}, the most one may have "
                 f"(ISENTROPE_SERIES_PER_RUN of the server). Check whether names contain a number that changes with every "
-                f"step: {_first_of(dropped)}."
+                f"step: {first_of(dropped)}."
             ),
             evidence={_EVIDENCE: float(self._limit), "left_out": float(len(dropped))},
         )
         # First: of many alerts in a report the first ones are kept.
         return replace(report, alerts=(alert, *report.alerts))
-
-
-def _first_of(names: Collection[str]) -> str:
-    first = sorted(names)[:_NAMES_SHOWN]
-    more = ", ..." if len(names) > len(first) else ""
-    return ", ".join(name[:_CHARACTERS_SHOWN] for name in first) + more

@@ -102,6 +102,11 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         records = [from_pb(Record, record) for record in request.records]
         sorted_out = await asyncio.get_running_loop().run_in_executor(self._sorting, sort_out, records)
         receipt = await self._take_in(context, sender, sorted_out)
+        for refused in receipt.quarantined[:1]:
+            _log.warning(
+                "Run %s, rank %d: %d records of a push can't be used and are kept apart, the first (seq %d) because: %s",
+                printable(sender.run_id), sender.rank, len(receipt.quarantined), refused.seq, printable(refused.message),
+            )  # fmt: skip
         return pb.PushReply(
             acked_through=receipt.acked_through,
             quarantined=[pb.QuarantinedRecord(seq=q.seq, code=q.code, message=q.message) for q in receipt.quarantined],

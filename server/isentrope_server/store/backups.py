@@ -98,7 +98,7 @@ def _note_restore(part: Path, backup: Path) -> float | None:
             record_audit(
                 connection,
                 at=time.time(),
-                actor="server",
+                by="server",
                 action="database.restored",
                 subject="database",
                 change=change,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, func, insert, select, union_all, update
+from sqlalchemy import Connection, bindparam, func, insert, literal, select, union_all, update
 
 from isentrope_server.store.controls import ControlItem, begun_with
 from isentrope_server.store.database import Change, as_answer
@@ -20,6 +20,9 @@ from isentrope_server.store.rows import payload_hashes
 from isentrope_server.store.tables import gaps, quarantine, records, report_layouts, runs, streams
 from isentrope_wire.answers import Gap
 from isentrope_wire.reports import ControlSnapshot, RunStarted
+
+REFUSED = "The server could not use it: "
+"""Begins the reason of a refused record among the gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,18 +386,26 @@ class Timeline:
 def newest_gaps(
     connection: Connection, run_key: int, *, before: Sequence[int] | None, limit: int
 ) -> list[tuple[tuple[int, int], Gap]]:
-    """Gaps of a run with their places (stream key, first seq), those of the newest stream first."""
+    """Gaps and refused records of a run with their places (stream key, first seq), those of the newest stream first."""
+    lost = select(gaps.c.stream_key, gaps.c.first_seq, gaps.c.last_seq, gaps.c.reason)
+    refused = select(
+        quarantine.c.stream_key,
+        quarantine.c.seq,
+        quarantine.c.seq,
+        literal(REFUSED).concat(func.min(quarantine.c.message)),
+    ).group_by(quarantine.c.stream_key, quarantine.c.seq)
+    either = union_all(lost, refused).subquery()
     wanted = (
-        select(gaps, streams.c.incarnation, streams.c.rank)
-        .join(streams, streams.c.key == gaps.c.stream_key)
+        select(either, streams.c.incarnation, streams.c.rank)
+        .join(streams, streams.c.key == either.c.stream_key)
         .where(streams.c.run_key == run_key)
-        .order_by(gaps.c.stream_key.desc(), gaps.c.first_seq.desc())
+        .order_by(either.c.stream_key.desc(), either.c.first_seq.desc())
         .limit(limit)
     )
     if before is not None:
         stream_key, first_seq = before
-        earlier = (gaps.c.stream_key < stream_key) | (
-            (gaps.c.stream_key == stream_key) & (gaps.c.first_seq < first_seq)
+        earlier = (either.c.stream_key < stream_key) | (
+            (either.c.stream_key == stream_key) & (either.c.first_seq < first_seq)
         )
         wanted = wanted.where(earlier)
     return [((row.stream_key, row.first_seq), as_answer(Gap, row)) for row in connection.execute(wanted)]
