@@ -63,7 +63,7 @@ _OWN_ERRORS, _ORIGIN_EVERY = 30, 5
 _NORMAL_95 = 1.6449
 """A normal variable lies below it with a probability of 95 %: the ends of a 90 % interval."""
 _NOISES = 4.0
-"""How many standard errors the share that is lost must be away from 0."""
+"""How many standard errors the change of log H must be away from 0."""
 _SURE = 1.6
 """Times the band: where even its near end is past half, half is expected to go."""
 _IN_A_ROW, _CALM = 8, 20
@@ -376,7 +376,7 @@ class Course:
             state.expected = 0
             return 0
         further = way * self._reach(self.rate)
-        is_sure = 1 - left >= _NOISES * self._noise() * math.sqrt(math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS))
+        is_sure = gone >= _NOISES * self._noise() * math.sqrt(math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS))
         is_expected = (
             left <= WATCH_LEFT
             and further >= MOVES
