@@ -35,7 +35,10 @@ _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
 _REPLAY_SPEED = 4.0
 """Steps a second: the recorded run is over in a minute."""
-_OF_THE_TRAINER = ("torch", "transformers", "reasoning_gym", "tqdm")
+_NEEDED = {"trainer": ("torch", "transformers", "reasoning_gym", "tqdm"), "llm": ("trl", "gguf", "pip")}
+"""Extra -> what it brings."""
+_LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=6, group_size=8, learning_rate=2e-5)
+"""What `demo --llm` trains with. With half the prompts the entropy of a step varies so much that alerts come late."""
 _BY_DEFAULT = ParameterSource.DEFAULT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -60,7 +63,7 @@ def _flag(name: str) -> str:
 
 
 _OPTIONS = options_of(TrainingConfig)
-_IN_DEMO = ("steps", "seed", "learning_rate", "prompts", "group_size")
+_IN_DEMO = ("steps", "seed", "learning_rate", "prompts", "group_size", "model.path")
 
 
 def _run_options(command: _Command) -> _Command:
@@ -135,6 +138,12 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
 @click.option("--grpc-port", type=_port, default=7071, show_default=True, help="Port for reports.")
 @click.option("--headless", is_flag=True, help="Open no browser, and exit when the run is over (for scripts).")
 @click.option("--exit-when-done", is_flag=True, help="Exit when the run is over; otherwise the pages stay up.")
+@click.option(
+    "--llm",
+    is_flag=True,
+    help="Train a real language model under TRL: SmolLM2-135M-Instruct, loaded once, or the one that --model names. By "
+    f"default {_LANGUAGE_MODEL.steps} steps of {_LANGUAGE_MODEL.prompts} prompts by {_LANGUAGE_MODEL.group_size} rollouts.",
+)
 @click.option("--replay", is_flag=True, help="Train nothing: show a recorded run, for which torch is not needed.")
 @click.option(
     "--speed",
@@ -151,13 +160,21 @@ def demo(
     grpc_port: int,
     headless: bool,
     exit_when_done: bool,
+    llm: bool,
     replay: bool,
     speed: float,
     **options: Any,
 ) -> None:
     """Start server and dashboard, and train a policy whose entropy collapses before your eyes."""
-    config, control = _checked(options)
-    _check_replay(replay, options)
+    config, control = _checked(options, _LANGUAGE_MODEL if llm else TrainingConfig())
+    _check_mode(replay, llm, options)
+    run: Callable[[Callable[[str], None]], int] = partial(_train, config, control, options)
+    trainer = "isentrope_trainer.reference_run"
+    if replay:
+        run = partial(_replay, speed)
+    elif llm:
+        run = partial(_train_language_model, _language_model(config), config, control, options)
+        trainer = "isentrope_trainer.language_model_run"
     from isentrope_trainer.server_process import ServerDidNotStart, ServerProcess
 
     _point_at_server(host, http_port, grpc_port)
@@ -167,12 +184,9 @@ def demo(
         with _sigterm_as_interrupt(), ThreadPoolExecutor(2) as beside, server:
             shown = beside.submit(_show_address, server, headless)
             if not replay:
-                _import_training(beside, shown)
+                _import_training(trainer, beside, shown)
             shown.result()
-            if replay:
-                status = _and_deliver(server, partial(_replay, speed))
-            else:
-                status = _and_deliver(server, partial(_train, config, control, options))
+            status = _and_deliver(server, run)
             if status == 0 and not (headless or exit_when_done):
                 _keep_pages_up(server)
     except ServerDidNotStart as error:
@@ -182,23 +196,26 @@ def demo(
     sys.exit(status)
 
 
-def _check_replay(replay: bool, training_options: dict[str, Any]) -> None:
+def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> None:
     """Refuse options that exclude each other, and a training without its libraries, before anything is started."""
     context = click.get_current_context()
     given = [name for name in (*training_options, "speed") if context.get_parameter_source(name) != _BY_DEFAULT]
     if replay:
-        training = [name for name in given if name != "speed"]
+        training = ["llm"] * llm + [name for name in given if name != "speed"]
         if training:
             raise click.UsageError(
                 f"--replay shows a run as it was trained, with the settings it had: leave out --{training[0].replace('_', '-')}."
             )
     elif "speed" in given:
         raise click.UsageError("--speed belongs to --replay; training is as fast as it can be.")
-    elif missing := [name for name in _OF_THE_TRAINER if find_spec(name) is None]:
-        raise click.ClickException(
-            f"Training needs the trainer: {install_command('trainer')} (there is no {missing[0]}). "
-            "`isentrope demo --replay` shows a recorded run without it."
-        )
+    elif "model" in given and not llm:
+        raise click.UsageError("--model belongs to --llm; `isentrope train --model` trains it without TRL.")
+    for extra in ("trainer", "llm") if llm else ("trainer",) if not replay else ():
+        if missing := [name for name in _NEEDED[extra] if find_spec(name) is None]:
+            raise click.ClickException(
+                f"Training needs the extra {extra}: {install_command(extra)} (there is no {missing[0]}). "
+                "`isentrope demo --replay` shows a recorded run without it."
+            )
 
 
 def _show_address(server: ServerProcess, headless: bool) -> None:
@@ -209,17 +226,18 @@ def _show_address(server: ServerProcess, headless: bool) -> None:
         _open_browser(login_url)
 
 
-def _import_training(beside: Executor, shown: Future[None]) -> None:
+def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> None:
     """Import what trains while the kernel of the scores is compiled.
 
     Args:
+        trainer: the module.
         shown: the server's address. Where it can't be had, the rest needs no import.
     """
     from isentrope.kernels import load_cpp
 
     compiled = beside.submit(load_cpp)
     _let_threads_sleep()
-    for module in ("torch", "isentrope_trainer.models.policy", "isentrope_trainer.reference_run"):
+    for module in ("torch", "isentrope_trainer.models.policy", trainer):
         importlib.import_module(module)
         if shown.done():
             shown.result()
@@ -331,6 +349,53 @@ def _train(
     return status
 
 
+def _language_model(config: TrainingConfig) -> Path:
+    """The folder of the model that is trained; SmolLM2's is made, where it isn't there yet."""
+    # Nothing is asked of a model hub, and TRL need not say that `rollout_func` may change: its versions are pinned.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    from isentrope_trainer import smollm2
+
+    if config.model is None:
+        try:
+            return smollm2.ensure()
+        except (smollm2.ModelNotLoaded, OSError) as error:
+            raise click.ClickException(str(error)) from error
+    if not Path(config.model.path).is_dir():
+        raise click.UsageError(f"--model must be a folder with a model and its tokenizer, got {config.model.path!r}.")
+    return Path(config.model.path)
+
+
+def _train_language_model(
+    folder: Path, config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]
+) -> int:
+    """Train under TRL, and return the exit status."""
+    from isentrope_trainer.language_model_run import train_language_model
+    from isentrope_trainer.reference_run import Course
+
+    named = click.get_current_context().get_parameter_source("name") != _BY_DEFAULT
+    course, status = Course(), 0
+    seconds: dict[str, float] = {}
+    try:
+        train_language_model(
+            folder,
+            config,
+            control,
+            name=options["name"] if named else folder.name,
+            project=options["project"],
+            seconds=seconds,
+            announce=announce,
+            follow=course.follow,
+        )
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    if closing_line := str(course):
+        click.echo(closing_line)
+        spent = ", ".join(f"{part} {mean:.1f}" for part, mean in seconds.items())
+        click.echo(f"seconds of an average step: {spent}")
+    return status
+
+
 def _print_event(name: str, **fields: Any) -> None:
     click.echo(json.dumps({"event": name, **fields}))
 
@@ -341,7 +406,10 @@ def _let_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
+def _checked(
+    options: dict[str, Any],
+    default: TrainingConfig = TrainingConfig(),  # noqa: B008  (frozen)
+) -> tuple[TrainingConfig, Control]:
     """Settings that can't work end the command before anything is started."""
     from isentrope_wire.errors import IsentropeError
 
@@ -350,7 +418,7 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     if "model.path" in given:
         given |= {"model.path": str(Path(given["model.path"]).resolve()), "task.wording": "question"}
     try:
-        config = with_settings(TrainingConfig(), given)
+        config = with_settings(default, given)
         config = with_settings(config, dict(_setting(text) for text in options.get("settings", ())))
         control = Control(
             method=options["method"],

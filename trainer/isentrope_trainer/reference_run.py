@@ -101,7 +101,7 @@ def train_reference_policy(
         tokenizer=policy.tokenizer,
         transport=transport,
     )
-    with probe, _noted_interrupts() as interrupted:
+    with probe, noted_interrupts() as interrupted:
         if checkpoints is not None:
             if resume:
                 checkpoints.restore(state, probe, config)
@@ -138,7 +138,7 @@ def train_reference_policy(
         ):
 
             def show(result: StepResult) -> None:
-                progress.set_postfix_str(_progress_text(probe, result), refresh=False)
+                progress.set_postfix_str(progress_text(probe, result), refresh=False)
                 progress.update()
                 follow(probe, result)
 
@@ -149,7 +149,7 @@ def train_reference_policy(
 
 
 @contextmanager
-def _noted_interrupts() -> Iterator[threading.Event]:
+def noted_interrupts() -> Iterator[threading.Event]:
     """Whether Ctrl-C or SIGTERM came; the second of them interrupts as usual. Only the main thread gets signals."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -183,7 +183,7 @@ def shown_settings(
     }
 
 
-def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:
+def progress_text(probe: isentrope.Probe, result: StepResult) -> str:
     text = f"reward {result.reward_mean:.3f}"
     if probe.latest is None:
         return text

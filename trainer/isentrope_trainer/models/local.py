@@ -53,6 +53,21 @@ def local_policy(config: LocalModelConfig) -> Policy:
         ConfigurationError: the folder does not hold them, they have no end marker, or there is no such device.
     """
     device = _device(config.device)
+    model, tokenizer = load_folder(config)
+    eos_token_ids = _end_markers(model, tokenizer)
+    if not eos_token_ids:
+        raise ConfigurationError(f"Neither the model nor the tokenizer in {config.path} names an end marker.")
+    nn.Module.to(model, device)
+    # Completions of a large vocabulary share few beginnings: each is read by itself.
+    return Policy(model, ModelTokenizer(tokenizer, eos_token_ids), shared_beginnings=False)
+
+
+def load_folder(config: LocalModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model, on the CPU, and its tokenizer. Nothing is downloaded.
+
+    Raises:
+        ConfigurationError: the folder does not hold them.
+    """
     if not Path(config.path).is_dir():
         raise ConfigurationError(f"model must be a folder with a model and its tokenizer, got {config.path!r}.")
     try:
@@ -62,12 +77,7 @@ def local_policy(config: LocalModelConfig) -> Policy:
         )
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{config.path} can't be loaded as a causal language model: {error}") from error
-    eos_token_ids = _end_markers(model, tokenizer)
-    if not eos_token_ids:
-        raise ConfigurationError(f"Neither the model nor the tokenizer in {config.path} names an end marker.")
-    nn.Module.to(model, device)
-    # Completions of a large vocabulary share few beginnings: each is read by itself.
-    return Policy(model, ModelTokenizer(tokenizer, eos_token_ids), shared_beginnings=False)
+    return model, tokenizer
 
 
 def _end_markers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
