@@ -88,11 +88,23 @@ def owner_token_file() -> Path:
 
 
 def token() -> str | None:
-    """`ISENTROPE_TOKEN`, or the owner's token of a server with the same home; None when there is neither."""
-    from_environment = os.environ.get("ISENTROPE_TOKEN")
-    if from_environment:
-        return from_environment
+    """What the file `ISENTROPE_TOKEN_FILE` holds now, else `ISENTROPE_TOKEN`, else the owner's token of a server with the
+    same home; None when there is none. A token in a file can be changed while a run reports."""
+    return (
+        _token_in(_file("ISENTROPE_TOKEN_FILE")) or os.environ.get("ISENTROPE_TOKEN") or _token_in(owner_token_file())
+    )
+
+
+def token_source() -> str:
+    """Where `token` takes it from, for a message."""
+    file = _file("ISENTROPE_TOKEN_FILE")
+    if _token_in(file):
+        return str(file)
+    return "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(owner_token_file())
+
+
+def _token_in(file: Path | None) -> str | None:
     try:
-        return owner_token_file().read_text(encoding="utf-8").strip() or None
+        return None if file is None else file.read_text(encoding="utf-8").strip() or None
     except OSError:
         return None

@@ -16,6 +16,7 @@ from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError, AsyncClient, ControlConflict
 from isentrope.transport.shipper import ShipperSettings, ship
+from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
 from tests.system.running_server import RunningServer, free_port
 from tests.system.spool_of_a_run import leave_spool
@@ -123,3 +124,14 @@ def test_no_proxy_sees_the_token_for_a_server_on_this_machine(
     monkeypatch.delenv("no_proxy", raising=False)
     with Client(server.url, server.token) as client:
         assert isinstance(client.runs(), list)
+
+
+def test_a_token_in_a_file_is_read_again_and_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    monkeypatch.setenv("ISENTROPE_TOKEN", "of-the-variable")
+    monkeypatch.setenv("ISENTROPE_TOKEN_FILE", str(file))
+    assert (environment.token(), environment.token_source()) == ("of-the-variable", "ISENTROPE_TOKEN")
+    for token in ("first", "rotated"):
+        file.write_text(f"{token}\n")
+        assert (environment.token(), environment.token_source()) == (token, str(file))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 import pytest
 
 from isentrope_server.ingest.limits import cut_to_size
+from isentrope_wire import __version__
 from isentrope_wire.codec import to_pb
 from isentrope_wire.control import Control
 from isentrope_wire.reports import (
@@ -73,6 +76,16 @@ def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(serve
         )
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert {"65536", "1000000"} <= set((refused.value.details() or "").replace(".", "").split())
+
+
+def test_another_protocol_is_refused_with_both_versions(server: ServerInThread) -> None:
+    rank = Rank(server)
+    started = to_pb(rank.started)
+    started.probe_version = "0.0.7"
+    with pytest.raises(grpc.RpcError) as refused:
+        rank.stub.Hello(pb.HelloRequest(run=started, protocol_version=1), metadata=rank.metadata, timeout=10)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert {"0.0.7", __version__} <= set(re.findall(r"\d+\.\d+\.\d+", refused.value.details() or ""))
 
 
 def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from isentrope_wire import codec
 from isentrope_wire.control import Control, Hold, HoldSide, Scope
 from isentrope_wire.errors import CodecError
-from isentrope_wire.reports import Payload, Rollout, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Rollout, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import CELLS, BinSums
 
@@ -189,6 +190,12 @@ def test_a_rollout_whose_lists_do_not_fit_is_refused(rollout: pb.Rollout) -> Non
     report = pb.StepReport(rollouts=pb.Rollouts(rollouts=[rollout]))
     with pytest.raises(CodecError, match="rollout"):
         codec.decode_payload(pb.Payload(step_report=report).SerializeToString())
+
+
+def test_another_protocol_has_another_number() -> None:
+    """Both sides compare numbers: under one number, messages must mean the same."""
+    digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).hexdigest()[:16]
+    assert (PROTOCOL_VERSION, digest) == (2, "052225225e98670e"), "telemetry.proto changed: raise PROTOCOL_VERSION"
 
 
 def test_wire_imports_neither_torch_nor_grpc() -> None:

@@ -37,8 +37,8 @@ _REPLAY_SPEED = 4.0
 """Steps a second: the recorded run is over in a minute."""
 _NEEDED = {"trainer": ("torch", "transformers", "reasoning_gym", "tqdm"), "llm": ("trl", "gguf", "pip")}
 """Extra -> what it brings."""
-_LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=6, group_size=8, learning_rate=2e-5)
-"""What `demo --llm` trains with. With half the prompts the entropy of a step varies so much that alerts come late."""
+_LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=3, group_size=8, learning_rate=2.5e-5)
+"""What `demo --llm` trains with: one question of each kind a step."""
 _BY_DEFAULT = ParameterSource.DEFAULT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

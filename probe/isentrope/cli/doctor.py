@@ -66,7 +66,7 @@ def _version() -> Finding:
 
 def _server_and_token() -> list[Finding]:
     """The server, and where it answers the token."""
-    source = "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(environment.owner_token_file())
+    source = environment.token_source()
     try:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
             scope = client.me().scope

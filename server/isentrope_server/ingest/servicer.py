@@ -32,6 +32,7 @@ from isentrope_server.security.gate import abort, principal_of_call
 from isentrope_server.store import runs, streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.writer import ControlChanged, Transaction, WriterStopped
+from isentrope_wire import __version__
 from isentrope_wire.codec import from_pb, to_pb
 from isentrope_wire.errors import CodecError
 from isentrope_wire.numbers import printable
@@ -65,7 +66,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"This server uses protocol version {PROTOCOL_VERSION}, the probe {request.protocol_version}. "
+                f"This server (isentrope {__version__}) uses protocol version {PROTOCOL_VERSION}, the probe (isentrope "
+                f"{printable(request.run.probe_version) or 'unknown'}) {request.protocol_version}. "
                 "Install the same version of isentrope on both sides.",
             )
         try:
