@@ -56,14 +56,10 @@ async def keep_digests_current(backend: Backend) -> None:
 
 
 async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, rest: float = _REST) -> int:
-    """Compute digests that are older than their runs, the oldest first, at most 200.
+    """Compute at most 200 digests that are older than their runs, the oldest first; return how many.
 
-    Args:
-        pauses: of earlier calls; a run whose digest can't be computed is skipped for a while.
-        rest: pause after some runs, divided by what they took.
-
-    Returns:
-        Number of new digests.
+    A run whose digest can't be computed is skipped for a while. The pause after some runs is `rest` times what they
+    took.
     """
     pauses = pauses or RetryPauses()
     silent_after = backend.settings.silent_after_seconds

@@ -49,10 +49,7 @@ class Listener:
     """The events of one run, from subscription on."""
 
     def __init__(self, kinds: tuple[type[RunEvent], ...] = ()) -> None:
-        """
-        Args:
-            kinds: of events to receive; empty: all.
-        """
+        """Receives events of these kinds; of all where none is given."""
         self._kinds = kinds
         self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
@@ -101,10 +98,8 @@ class Hub:
         return sum(len(listeners) for listeners in self._listeners.values())
 
     def is_listened_to(self, run_id: str, kind: type[RunEvent] | None = None) -> bool:
-        """Whether a run has listeners; a listener that subscribes later reads the store first.
-
-        Args:
-            kind: of events that a listener must receive; None: any.
+        """Whether a run has listeners to this kind of event, or to any; one that subscribes later reads the store
+        first.
         """
         # Copied at once: the event loop may add a listener meanwhile.
         of_run = tuple(self._listeners.get(run_id, ()))
@@ -124,10 +119,8 @@ class Hub:
 
     @contextmanager
     def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
-        """Subscribe to a run's events. Read the store after subscribing, so that nothing is missed in between.
-
-        Args:
-            kinds: of events to receive; empty: all.
+        """Subscribe to a run's events, of all kinds where none is given. Read the store after subscribing, so that
+        nothing is missed in between.
         """
         listener = Listener(kinds)
         self._listeners[run_id].add(listener)

@@ -197,11 +197,8 @@ def _supersede_passed_over(transaction: Transaction, run_id: str, newer: Control
 
 
 def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float) -> None:
-    """End every open version whose time is over.
-
-    Args:
-        answer_seconds: how long outcomes are waited for after the expiry of a delivered version.
-        rank_seconds: the same after the first of several ranks has answered.
+    """End every open version whose time is over: `answer_seconds` after the expiry of a delivered version,
+    `rank_seconds` after the first of several ranks has answered.
     """
     for run_id, item in controls.all_open(transaction.connection):
         outcomes = controls.outcomes(transaction.connection, item.run_key, item.version)

@@ -203,16 +203,8 @@ def move_to(
     applied_step: int | None = None,
     applied_at: float | None = None,
 ) -> ControlItem:
-    """Put a version into another state.
-
-    Args:
-        by: who caused the change, for the audit trail.
-        code: reason in one word, for programs.
-        message: reason in a sentence, for people.
-        applied_step: first step under the version, where a rank applied it.
-
-    Returns:
-        The version in its new state.
+    """Return the version in another state; `by` and the reason, `code` for programs and `message` for people, go into
+    the audit trail.
     """
     is_final = state not in controls.OPEN_STATES
     changed: dict[str, Any] = {
