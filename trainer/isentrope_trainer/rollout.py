@@ -30,11 +30,7 @@ class Rollouts:
     group_size: int
 
     def of_prompts(self, indices: Tensor) -> Rollouts:
-        """The rollouts of some of the prompts.
-
-        Args:
-            indices: int64, which prompts, in the order wanted.
-        """
+        """The rollouts of these prompts (int64 indices), in this order."""
         rows = self.rows_of_prompts(indices)
         return Rollouts(
             self.prompts[indices],

@@ -203,8 +203,8 @@ def move_to(
     applied_step: int | None = None,
     applied_at: float | None = None,
 ) -> ControlItem:
-    """Return the version in another state; `by` and the reason, `code` for programs and `message` for people, go into
-    the audit trail.
+    """Put a version into another state and return it: `code` is the reason for programs, `message` for people, `by` the
+    author in the audit trail.
     """
     is_final = state not in controls.OPEN_STATES
     changed: dict[str, Any] = {

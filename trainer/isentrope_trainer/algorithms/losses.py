@@ -42,14 +42,10 @@ def surrogate(
 
 
 def reference_kl(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
-    """An estimate of the divergence from the reference, of each sampled token, in nats.
+    """An estimate of each sampled token's divergence from the reference, of log-probs in nats; differentiable.
 
-    With d = log p_ref - log p: k1 = -d, k2 = d² / 2, k3 = exp(d) - 1 - d. Only as values do k1 and k3 estimate the same; as a
-    loss k1 has a gradient of mean 0, and that of k2 is the divergence's own.
-
-    Args:
-        logprobs: of the sampled tokens, differentiable.
-        ref_logprobs: of the same tokens under the reference.
+    With d = log p_ref - log p: k1 = -d, k2 = d² / 2, k3 = exp(d) - 1 - d. Only as values do k1 and k3 estimate the
+    same; as a loss k1 has a gradient of mean 0, and that of k2 is the divergence's own.
     """
     difference = ref_logprobs - logprobs
     if estimator == "k1":

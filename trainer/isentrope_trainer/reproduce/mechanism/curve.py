@@ -47,12 +47,7 @@ class Curve:
 
 
 def fitted(entropies: Series, rewards: Series) -> Curve:
-    """The least-squares curve through these points, of which there are at least three.
-
-    Args:
-        entropies: in nats.
-        rewards: of the same places.
-    """
+    """The least-squares curve through at least three points of entropy in nats and reward."""
     design = np.stack([-np.exp(entropies), np.ones_like(entropies)], axis=1)
     (a, b), *_ = np.linalg.lstsq(design, rewards, rcond=None)
     residual = rewards - design @ [a, b]
