@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.faults.stage import wait_for
-from tests.system.running_server import RunningServer
+from tests.system.running_server import RunningServer, wait_for
 
 ROOT = Path(__file__).parents[2]
 

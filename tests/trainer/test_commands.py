@@ -21,8 +21,7 @@ from isentrope_trainer.loop import StepResult
 from isentrope_trainer.settings import SIZES, EvaluationConfig, LossConfig, PromptFilterConfig, TrainingConfig
 from isentrope_trainer.training_state import Checkpoints
 from isentrope_wire import environment
-from tests.faults.stage import wait_for
-from tests.system.running_server import free_port
+from tests.system.running_server import free_port, wait_for
 from tests.trainer.running_demo import ISENTROPE, running_demo
 
 SMALL = ("--prompts", "2", "--group-size", "4")
