@@ -106,11 +106,7 @@ def _serves(basis: Basis, run: Run) -> bool:
 
 
 def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
-    """Compute a run's digest.
-
-    Returns:
-        The digest, and what the next one needs; None before the run's first step.
-    """
+    """A run's digest, and what the next one needs, which is None before the run's first step."""
     old = run.digest
     basis = Basis.of(run)
     if old is not None and basis is not None and _serves(basis, run):
@@ -162,10 +158,8 @@ def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
 
 
 def line(one: Series, first: int, last: int) -> list[float | None]:
-    """Means of a series over equal parts of the steps first..last; None where a part has no finite value.
-
-    Returns:
-        At most LINE_PARTS numbers; fewer where there are fewer steps, none where the series has no value.
+    """Means of a series over at most LINE_PARTS equal parts of the steps first..last; None where a part has no finite
+    value, none at all where the series has none.
     """
     finite = np.isfinite(one.values)
     if not finite.any():

@@ -75,7 +75,6 @@ def chip(content: Content, tone: str = "", *, symbol: str = "") -> html.Span:
 
 
 def card(*children: Any, title: Content = None, beside: Any = None, name: str = "", **more: Any) -> html.Section:
-    """A card, with a title where it has one."""
     head = [] if title is None else [row(html.H2(title, className="title"), spacer(), beside, name="card-head")]
     return html.Section([*head, *children], className=f"card {name}".strip(), **more)
 

@@ -36,10 +36,8 @@ RANKS_SILENT = "ranks_silent"
 def record_outcomes(
     transaction: Transaction, run_id: str, stream: Stream, message: StepReport | RunFinished, now: float
 ) -> Stream:
-    """Record the outcomes that one rank reports, in the transaction of the message they came with.
-
-    Returns:
-        The stream, with the highest version it has named.
+    """Record the outcomes that one rank reports, in the transaction of the message they came with; return its stream,
+    with the highest version it has named.
     """
     highest = max((outcome.version for outcome in message.outcomes), default=0)
     if message.outcomes:

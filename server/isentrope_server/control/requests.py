@@ -163,12 +163,9 @@ def _supersede_unfetched(
 
 
 def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
-    """Control snapshot sent on Hello and Watch.
+    """The newest requested version that has not ended unapplied, as sent on Hello and Watch; None without one.
 
     The version is marked DELIVERED *before* it is sent: a version that is still PENDING was never seen by a probe.
-
-    Returns:
-        The newest requested version that has not ended unapplied; None without one.
     """
     item = controls.desired(transaction.connection, run_key)
     if item is not None and item.state is State.PENDING:

@@ -34,7 +34,6 @@ class Principal:
     """Whether it is the owner's token of a server's home."""
 
     def may(self, wanted: TokenScope) -> bool:
-        """Whether the token has a scope."""
         return wanted in _GRANTS[self.scope]
 
 

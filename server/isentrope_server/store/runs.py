@@ -70,7 +70,6 @@ class Run(RunSummary):
 
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
-    """Return the run with this id; None without one."""
     row = connection.execute(_described().where(runs.c.id == run_id)).one_or_none()
     return None if row is None else _run_of(row, _silent_before(silent_after_seconds))
 

@@ -75,7 +75,6 @@ _INCARNATIONS_READ = 16
 
 
 def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> Stream | None:
-    """Return one stream; None where it is not known."""
     row = connection.execute(
         _STREAMS.join(runs, runs.c.key == streams.c.run_key).where(
             runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank

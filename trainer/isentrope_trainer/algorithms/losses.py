@@ -105,10 +105,7 @@ class AdaptiveEntropyCoefficient:
         return self._coefficient if self._last_entropy <= self._config.target_entropy else 0.0
 
     def step(self, mean_entropy: float) -> None:
-        """
-        Args:
-            mean_entropy: over the step's tokens, before its update, in nats.
-        """
+        """`mean_entropy` is that of the step's tokens before its update, in nats."""
         config = self._config
         change = config.change_per_step if mean_entropy <= config.target_entropy else -config.change_per_step
         self._coefficient = min(

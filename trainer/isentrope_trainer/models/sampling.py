@@ -105,10 +105,7 @@ class StaleSampler:
     """Weights as they were some updates ago, to sample with."""
 
     def __init__(self, model: PreTrainedModel, lag: int) -> None:
-        """
-        Args:
-            lag: how many updates old the weights are; that many copies of them, and one, are kept.
-        """
+        """The weights are `lag` updates old; that many copies of them, and one, are kept."""
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self._weights = deque([_copy_of(model)], maxlen=lag + 1)
 

@@ -128,9 +128,9 @@ def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *
     axes.set_xlabel(unit)
 
 
-def averaged(values: Series, decay: float = 0.9) -> Series:
+def averaged(values: Series) -> Series:
     """Exponential averages, corrected for their beginning as Adam does; the decay is AdamW's beta_1."""
-    average, averages = 0.0, []
+    decay, average, averages = 0.9, 0.0, []
     for step, value in enumerate(np.nan_to_num(values), start=1):
         average = decay * average + (1 - decay) * value
         averages.append(average / (1 - decay**step))

@@ -18,9 +18,9 @@ from isentrope_trainer.reproduce.figure import Check
 LEVEL = 0.05
 
 
-def spread(values: Sequence[float], unit: str = "", digits: int = 3) -> str:
+def spread(values: Sequence[float], unit: str = "") -> str:
     """Mean and standard deviation over seeds, such as `0.412 ± 0.031 nats`."""
-    text = f"{np.mean(values):.{digits}g}"
+    text = f"{np.mean(values):.3g}"
     if len(values) > 1:
         text += f" ± {np.std(values, ddof=1):.2g}"
     return f"{text} {unit}".rstrip()

@@ -178,7 +178,6 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:
-    """Every metric the run has reported."""
     return frozenset(name for layout in rows.layouts_of(connection, run_key).values() for name in layout.names)
 
 
