@@ -169,11 +169,8 @@ INDEX = f"""<!DOCTYPE html>
 
 
 def attach(app: FastAPI) -> None:
-    """Serve the dashboard's pages from `app`.
-
-    Args:
-        app: The server's application with all of its own routes: any other address is answered here, with a page or 404.
-            Its REST API is called in process, with the browser user's own cookie or token.
+    """Serve the dashboard's pages from the server's application, which has all of its own routes: any other address is
+    answered here, with a page or 404. Its REST API is called in process, with the browser user's own cookie or token.
     """
     dash_app = Dash(
         __name__,

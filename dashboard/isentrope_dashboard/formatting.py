@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion
+from isentrope_wire.control_answers import ControlVersion, version_before
 from isentrope_wire.methods import METHODS, Method
 from isentrope_wire.metrics import Metric, Show
 
@@ -169,9 +169,9 @@ def short_label(new: Control, old: Control | None) -> str:
 
 
 def previous_control(item: ControlVersion, history: Sequence[ControlVersion]) -> Control | None:
-    """The control the trainer ran with before `item`: the newest earlier version that it applied."""
-    earlier = [other for other in history if other.version < item.version and other.was_applied]
-    return max(earlier, key=lambda other: other.version).control if earlier else None
+    """The control that the trainer ran with before; None of the one that it started with."""
+    before = version_before(item, history)
+    return None if before is None else before.control
 
 
 def control_markers(history: Sequence[ControlVersion]) -> list[tuple[int, str]]:

@@ -46,11 +46,7 @@ async def keep_sending(backend: Backend, url: str) -> None:
 
 
 async def send_due(backend: Backend, url: str) -> None:
-    """Send the alerts that are due at a destination.
-
-    Args:
-        url: its address, as Apprise reads it.
-    """
+    """Send the alerts that are due at `url`, an address as Apprise reads it."""
     destination, now = hashlib.sha256(url.encode()).hexdigest()[:32], time.time()
     due = await backend.read(
         lambda connection: attachments.due_notices(
@@ -119,11 +115,7 @@ def title_of(notice: DueNotice) -> str:
 
 
 def body_of(notice: DueNotice, address: str) -> str:
-    """The alert in some lines: what was found, its cause, the suggested control, and a link.
-
-    Args:
-        address: of the server's pages.
-    """
+    """The alert in lines: what was found, its cause, the suggested control, and a link to the pages at `address`."""
     alert = notice.alert
     lines = [alert.message]
     if alert.cause is not None:

@@ -80,12 +80,9 @@ class MeasuredRequests:
         self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._timed(scope, receive, send)
-        else:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
-
-    async def _timed(self, scope: Scope, receive: Receive, send: Send) -> None:
+            return
         status, is_stream = 500, False
 
         async def note_and_send(message: Message) -> None:

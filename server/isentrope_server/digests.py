@@ -56,14 +56,10 @@ async def keep_digests_current(backend: Backend) -> None:
 
 
 async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, rest: float = _REST) -> int:
-    """Compute digests that are older than their runs, the oldest first, at most 200.
+    """Compute at most 200 digests that are older than their runs, the oldest first; return how many.
 
-    Args:
-        pauses: of earlier calls; a run whose digest can't be computed is skipped for a while.
-        rest: pause after some runs, divided by what they took.
-
-    Returns:
-        Number of new digests.
+    A run whose digest can't be computed is skipped for a while. The pause after some runs is `rest` times what they
+    took.
     """
     pauses = pauses or RetryPauses()
     silent_after = backend.settings.silent_after_seconds
@@ -110,11 +106,7 @@ def _serves(basis: Basis, run: Run) -> bool:
 
 
 def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
-    """Compute a run's digest.
-
-    Returns:
-        The digest, and what the next one needs; None before the run's first step.
-    """
+    """A run's digest, and what the next one needs, which is None before the run's first step."""
     old = run.digest
     basis = Basis.of(run)
     if old is not None and basis is not None and _serves(basis, run):
@@ -166,10 +158,8 @@ def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
 
 
 def line(one: Series, first: int, last: int) -> list[float | None]:
-    """Means of a series over equal parts of the steps first..last; None where a part has no finite value.
-
-    Returns:
-        At most LINE_PARTS numbers; fewer where there are fewer steps, none where the series has no value.
+    """Means of a series over at most LINE_PARTS equal parts of the steps first..last; None where a part has no finite
+    value, none at all where the series has none.
     """
     finite = np.isfinite(one.values)
     if not finite.any():

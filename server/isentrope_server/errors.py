@@ -105,11 +105,7 @@ class DeletedRun(RequestError):
 
 
 def error_body(code: str, message: str, details: Mapping[str, object] | None = None) -> dict[str, object]:
-    """The error body of all answers.
-
-    Args:
-        code: for programs.
-        message: for people.
-        details: values that the message names.
+    """The body of every error: `code` is for programs, `message` for people, `details` are values that the message
+    names.
     """
     return {"error": {"code": code, "message": message, "details": dict(details or {})}}

@@ -17,11 +17,7 @@ LOCK_NAME = "server.lock"
 
 @contextmanager
 def locked_home(home: Path, url: str) -> Iterator[None]:
-    """Lock the home for this process.
-
-    Args:
-        home: is made where it is missing.
-        url: written into the lock, so that others find the server.
+    """Lock the home, made where it is missing; the lock holds `url`, so that others find the server.
 
     Raises:
         StartupError: the home can't be made or written to, or belongs to a running server.

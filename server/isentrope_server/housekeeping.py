@@ -54,14 +54,8 @@ async def keep_house(backend: Backend) -> None:
 
 
 async def pack(backend: Backend, sizes: RowSizes = ROW_SIZES, pauses: RetryPauses | None = None) -> int:
-    """Pack every stream that has enough reports.
-
-    Args:
-        sizes: how many reports make a row.
-        pauses: of earlier calls; a stream whose packing failed is skipped for a while.
-
-    Returns:
-        Number of new rows.
+    """Pack every stream that has enough reports for a row; return the number of new rows. A stream whose packing failed
+    is skipped for a while.
     """
     pauses = pauses or RetryPauses()
     found = await backend.read(lambda connection: packing.full_streams(connection, time.time(), sizes))

@@ -49,10 +49,7 @@ class Listener:
     """The events of one run, from subscription on."""
 
     def __init__(self, kinds: tuple[type[RunEvent], ...] = ()) -> None:
-        """
-        Args:
-            kinds: of events to receive; empty: all.
-        """
+        """Receives events of these kinds; of all where none is given."""
         self._kinds = kinds
         self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
@@ -63,7 +60,6 @@ class Listener:
         return self._kinds == (kind,)
 
     def receives(self, kind: type[RunEvent]) -> bool:
-        """Whether events of this kind are queued."""
         return not self._kinds or kind in self._kinds
 
     def put(self, event: RunEvent) -> None:
@@ -101,10 +97,8 @@ class Hub:
         return sum(len(listeners) for listeners in self._listeners.values())
 
     def is_listened_to(self, run_id: str, kind: type[RunEvent] | None = None) -> bool:
-        """Whether a run has listeners; a listener that subscribes later reads the store first.
-
-        Args:
-            kind: of events that a listener must receive; None: any.
+        """Whether a run has listeners to this kind of event, or to any; one that subscribes later reads the store
+        first.
         """
         # Copied at once: the event loop may add a listener meanwhile.
         of_run = tuple(self._listeners.get(run_id, ()))
@@ -124,10 +118,8 @@ class Hub:
 
     @contextmanager
     def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
-        """Subscribe to a run's events. Read the store after subscribing, so that nothing is missed in between.
-
-        Args:
-            kinds: of events to receive; empty: all.
+        """Subscribe to a run's events, of all kinds where none is given. Read the store after subscribing, so that
+        nothing is missed in between.
         """
         listener = Listener(kinds)
         self._listeners[run_id].add(listener)
@@ -176,7 +168,6 @@ class News:
 
     @property
     def of_tokens(self) -> bool:
-        """Whether tokens changed."""
         return self.run_id == ""
 
     def payload(self) -> str:
@@ -213,22 +204,15 @@ class Notifications:
     """Sends in the writer's transactions; receives on its own thread and connection."""
 
     def __init__(self, database: Database, hub: Hub, reload_tokens: Callable[[], None]) -> None:
-        """
-        Args:
-            reload_tokens: called on the receiving thread when tokens may have changed.
-        """
+        """`reload_tokens` is called on the receiving thread when tokens may have changed."""
         self._database = database
         self._hub = hub
         self._reload_tokens = reload_tokens
-        self._on_duty = False
+        self.on_duty = False
+        """Whether this server holds `DUTY_LOCK`."""
         self._stopping = threading.Event()
         self._awake, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._receive_until_stopped, name="notifications", daemon=True)
-
-    @property
-    def on_duty(self) -> bool:
-        """Whether this server holds `DUTY_LOCK`."""
-        return self._on_duty
 
     def start(self) -> None:
         self._thread.start()
@@ -270,7 +254,7 @@ class Notifications:
                 is_logged = True
                 self._stopping.wait(backoff.next_pause_seconds())
             finally:
-                self._on_duty = False
+                self.on_duty = False
 
     def _receive(self, connection: Connection) -> None:
         connection.execute(text(f"SET idle_session_timeout = '{_LONGEST_SILENCE}'"))
@@ -282,7 +266,7 @@ class Notifications:
         next_heartbeat = 0.0
         while not self._stopping.is_set():
             if time.monotonic() >= next_heartbeat:
-                self._on_duty = self._try_duty(connection)
+                self.on_duty = self._try_duty(connection)
                 next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
             for notification in driver.notifies(timeout=0):
                 self._take(notification.payload)
@@ -290,7 +274,7 @@ class Notifications:
 
     def _try_duty(self, connection: Connection) -> bool:
         """Try to hold the duty lock. The query also keeps the session alive, or fails when it is dead."""
-        question = "SELECT true" if self._on_duty else f"SELECT pg_try_advisory_lock({DUTY_LOCK})"
+        question = "SELECT true" if self.on_duty else f"SELECT pg_try_advisory_lock({DUTY_LOCK})"
         return bool(connection.execute(text(question)).scalar_one())
 
     def _take(self, payload: str) -> None:

@@ -36,12 +36,9 @@ class Port(StrEnum):
 
 
 def listening_socket(host: str, port: int, which: Port) -> socket.socket:
-    """Open a listening socket; the caller closes it.
+    """Open a listening socket; the caller closes it. Errors name the port by `which`; port 0 is any free one.
 
-    Args:
-        host: `::` is every address, IPv4 included; `0.0.0.0` every IPv4 address.
-        port: 0: any free one.
-        which: names the port in errors.
+    Host `::` is every address, IPv4 included; `0.0.0.0` every IPv4 address.
 
     Raises:
         StartupError: the port is taken, or the address is not this machine's.

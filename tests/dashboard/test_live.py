@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from isentrope_dashboard import live
 from isentrope_dashboard.pages import compare, overview, run, steps
 from isentrope_dashboard.view import View
 from tests.dashboard.conftest import OpenPage, Site
+from tests.system.running_server import wait_for
 
 
 def ask(
@@ -125,10 +125,7 @@ def test_what_only_the_list_shows_is_no_news(site: Site) -> None:
         state = ask(site, f"/runs/{run_id}").json()["state"]
         if site.client.run(run_id).digest != digest:
             continue  # it came meanwhile
-        end = time.monotonic() + 5
-        while time.monotonic() < end and site.client.run(run_id).digest == digest:
-            time.sleep(0.02)
-        assert site.client.run(run_id).digest != digest
+        wait_for(lambda: site.client.run(run_id).digest != digest)  # noqa: B023  (called at once)
         assert ask(site, f"/runs/{run_id}", state=state).status_code == 204
         return
     pytest.fail("the list's digest never came after the step")

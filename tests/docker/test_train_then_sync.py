@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.dockerfile import stages
+from tests.system.running_server import wait_for
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docker" / "train_then_sync.sh"
@@ -67,10 +68,7 @@ def test_training_is_followed_by_delivery(
 def test_stopped_container_ends_and_delivers(home: Path) -> None:
     (home / "spool").mkdir()
     container = started(home, "train", "long")
-    end = time.monotonic() + 10
-    while not commands(home):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_for(lambda: commands(home))
     time.sleep(0.2)  # until both shells have set their traps
     container.send_signal(signal.SIGTERM)
     assert container.wait(10) == 7

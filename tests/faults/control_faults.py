@@ -11,7 +11,8 @@ import httpx
 from tests.faults.faulty_libc import shifted_clock
 from tests.faults.network import TcpProxy
 from tests.faults.oracle import OracleError, Verdict
-from tests.faults.stage import Stage, wait_for
+from tests.faults.stage import Stage
+from tests.system.running_server import wait_for
 
 OPEN = ("PENDING", "DELIVERED")
 HOUR = 3600

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.faults.faulty_libc import failing_calls
 from tests.faults.oracle import Allowance, Verdict
-from tests.faults.stage import Stage, Trainer, wait_for
+from tests.faults.stage import Stage, Trainer
+from tests.system.running_server import wait_for
 
 SMALL_QUEUE = {"max_queued_messages": 100, "segment_bytes": 100_000}
 REFUSED = Allowance(gap_reasons=("the queue of reports was full",), left_out=True)

@@ -11,10 +11,10 @@ import httpx
 from tests.faults.control_faults import ended, push_successfully
 from tests.faults.network import TcpProxy
 from tests.faults.oracle import Verdict
-from tests.faults.stage import VISIBLE_SECONDS, Stage, wait_for
+from tests.faults.stage import VISIBLE_SECONDS, Stage
 from tests.server.postgresql import PostgreSQL
 from tests.system.haproxy import Haproxy
-from tests.system.running_server import RunningServer
+from tests.system.running_server import RunningServer, wait_for
 
 LOCK_SECONDS = 10.0
 """After which PostgreSQL ends the session of a server that does not answer."""

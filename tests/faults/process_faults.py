@@ -11,7 +11,8 @@ import time
 
 from tests.faults.faulty_libc import failing_calls
 from tests.faults.oracle import Allowance, Verdict
-from tests.faults.stage import Stage, Trainer, wait_for
+from tests.faults.stage import Stage, Trainer
+from tests.system.running_server import wait_for
 
 GENTLE = {"return": 0, "forget": 0, "exception": 1, "sys.exit": 0, "SIGINT": -2}
 """Python ends in its own time, and with what exit code: nothing may be lost."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -21,7 +21,7 @@ from isentrope.transport.spool_folder import ShipperStatus, SpoolFolder, find_sp
 from tests.faults.ledger import Ledger
 from tests.faults.oracle import Allowance, Oracle, OracleError, Verdict
 from tests.faults.reporting_process import Plan
-from tests.system.running_server import RunningServer, patience
+from tests.system.running_server import RunningServer, patience, wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 VISIBLE_SECONDS = 10.0
@@ -31,27 +31,6 @@ ENDLESS = 100_000
 """Steps: far more than any fault lasts."""
 
 _T = TypeVar("_T")
-
-
-def wait_for(what: Callable[[], _T | None], seconds: float, sentence: str) -> _T:
-    """The first truthy answer of `what`.
-
-    Args:
-        what: Asked again and again.
-        seconds: How long on a quiet machine; longer on a busy one.
-        sentence: What is waited for.
-
-    Raises:
-        AssertionError: there was none in time; it names `sentence`.
-    """
-    started = time.monotonic()
-    while True:
-        answer = what()
-        if answer:
-            return answer
-        waited = time.monotonic() - started
-        assert waited < seconds * patience(), f"waited {waited:.0f} s in vain until {sentence}"
-        time.sleep(0.05)
 
 
 class Trainer:

@@ -15,8 +15,7 @@ from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import ERROR_CHARACTERS, RunFinished, error_in_a_line
-from tests.faults.stage import wait_for
-from tests.system.running_server import RunningServer
+from tests.system.running_server import RunningServer, wait_for
 
 PROCESSES = """
 import os, sys, time, isentrope, isentrope.probe

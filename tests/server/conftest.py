@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from isentrope.client.client import Client
 from isentrope_server.store.database import Database, upgrade
 from tests.server.compaction import NEVER
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
+from tests.server.rank import Rank
 
 MakeServer = Callable[..., ServerInThread]
 SharedServer = Callable[..., AbstractContextManager[ServerInThread]]
@@ -98,6 +100,19 @@ def server(shared_server: SharedServer) -> Iterator[ServerInThread]:
         yield running
 
 
+@pytest.fixture
+def rank(server: ServerInThread) -> Rank:
+    """The first rank of a new run."""
+    return Rank(server)
+
+
+@pytest.fixture
+def client(server: ServerInThread) -> Iterator[Client]:
+    """The owner's."""
+    with Client(server.url, server.owner_token) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def still_server(shared_server: SharedServer) -> Iterator[ServerInThread]:
     """Of the tests of a file; it does its housekeeping on request."""
@@ -116,3 +131,9 @@ def make_server(tmp_path: Path, database_kind: str, database_url: str, migrated:
             return stack.enter_context(ServerInThread(furnished, **(given | settings)))
 
         yield make
+
+
+@pytest.fixture
+def still(make_server: MakeServer) -> ServerInThread:
+    """A server of the test's own that does its housekeeping on request."""
+    return make_server(housekeeping_interval_seconds=NEVER)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import httpx
@@ -69,10 +69,14 @@ class ServerInThread:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=10)
 
+    def issue(self, scope: str, name: str | None = None) -> dict[str, Any]:
+        """A fresh token of this scope, as the API answers it."""
+        answer = self.http.post("/api/v1/access-tokens", json={"scope": scope, "name": name or f"{scope} token"})
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
     def token(self, scope: str) -> str:
-        """A fresh token of this scope."""
-        answer = self.http.post("/api/v1/access-tokens", json={"scope": scope, "name": f"{scope} token"})
-        return str(answer.json()["token"])
+        return str(self.issue(scope)["token"])
 
     def session(self, token: str | None = None) -> dict[str, str]:
         """The Cookie header of a browser that logged in with this token, or the owner's."""

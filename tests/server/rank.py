@@ -6,6 +6,9 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
+from sqlalchemy import update
+
+from isentrope_server.store.tables import runs
 from isentrope_server.store.writer import StepStored
 from isentrope_wire.answers import LiveStep
 from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
@@ -143,6 +146,12 @@ def step_report(
         histograms=tuple(histograms),
         labels=labels or {},
     )
+
+
+def age(server: ServerInThread, rank: Rank, *, seconds: float) -> None:
+    """As if the run had been heard of last so long ago."""
+    of_run = update(runs).where(runs.c.id == rank.run_id).values(last_heard_at=time.time() - seconds)
+    server.backend.writer.submit(lambda transaction: transaction.connection.execute(of_run).rowcount).result(timeout=10)
 
 
 def stored_step(run_id: str, step: int, scalars: Mapping[str, float] | None = None, *, position: int = 0) -> StepStored:

@@ -23,6 +23,7 @@ from isentrope_wire.control import Control
 from isentrope_wire.reports import Alert, AlertCause, AlertLevel, RunFinished, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
+from tests.system.running_server import wait_for
 
 WATCH, ACT = AlertLevel.WATCH, AlertLevel.ACT
 
@@ -74,11 +75,9 @@ def alert(kind: str = "collapse", level: AlertLevel = WATCH, **known: Any) -> Al
     return Alert(kind=kind, level=level, message=f"{kind} it is", **known)
 
 
-def wait_for(receiver: type[Receiver], count: int) -> list[str]:
+def titles_of(receiver: type[Receiver], count: int) -> list[str]:
     """Titles of what it took, once there are so many, and a little later."""
-    end = time.monotonic() + 10
-    while len(receiver.taken) < count and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_for(lambda: len(receiver.taken) >= count)
     time.sleep(0.1)
     return sorted(message["title"] for message in receiver.taken)
 
@@ -92,7 +91,7 @@ def test_each_alert_is_sent_once(receiver: type[Receiver], tmp_path: Path) -> No
         send(rank, 2, alert(), alert("not_finite", ACT))
         send(rank, 3, alert(level=ACT))
         send(rank, 90, alert(level=ACT))  # a further halving
-        titles = wait_for(receiver, 5)
+        titles = titles_of(receiver, 5)
         name = server.http.get(rank.path).json()["name"]
     assert titles == [
         f"Act: Collapse in {name}, step 3",
@@ -115,12 +114,12 @@ def test_a_restart_sends_nothing_again(receiver: type[Receiver], tmp_path: Path)
     with server_for(receiver, tmp_path) as server:
         rank = Rank(server)
         send(rank, 1, alert())
-        assert len(wait_for(receiver, 1)) == 1
+        assert len(titles_of(receiver, 1)) == 1
     with server_for(receiver, tmp_path) as server:
         again = Rank(server, run_id=rank.run_id, incarnation="second", started_at=time.time())
         send(again, 1, alert())
         send(again, 2, alert(level=ACT))
-        assert [title.split()[0] for title in wait_for(receiver, 2)] == ["Act:", "Watch:"]
+        assert [title.split()[0] for title in titles_of(receiver, 2)] == ["Act:", "Watch:"]
 
 
 def test_a_refused_notice_is_tried_again_and_given_up_in_the_end(
@@ -131,14 +130,12 @@ def test_a_refused_notice_is_tried_again_and_given_up_in_the_end(
     with server_for(receiver, tmp_path) as server:
         rank = Rank(server)
         send(rank, 1, alert())
-        end = time.monotonic() + 10
-        while receiver.requests < attachments.MOST_ATTEMPTS and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_for(lambda: receiver.requests >= attachments.MOST_ATTEMPTS)
         time.sleep(0.3)
         assert receiver.requests == attachments.MOST_ATTEMPTS
         # The next one is refused once, and then taken.
         send(rank, 2, alert("explosion"))
-        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["Explosion"]
+        assert [title.split()[1] for title in titles_of(receiver, 1)] == ["Explosion"]
 
 
 def test_a_test_is_sent_and_answered_without_the_address(receiver: type[Receiver], tmp_path: Path) -> None:
@@ -159,7 +156,7 @@ def test_old_alerts_and_those_of_deleted_runs_are_not_sent(receiver: type[Receiv
         assert server.http.delete(deleted.path).is_success
         send(new, 1, alert("self_check", ACT))
     with server_for(receiver, tmp_path):
-        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["Tokens"]
+        assert [title.split()[1] for title in titles_of(receiver, 1)] == ["Tokens"]
 
 
 def test_reports_are_stored_while_a_destination_does_not_answer(

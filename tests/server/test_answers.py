@@ -20,13 +20,13 @@ from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_server.api import metrics, runs
 from isentrope_server.api.responses import json_answer
-from isentrope_server.store.tables import runs as runs_table
 from isentrope_wire.answers import SeriesAnswer, SeriesColumns
 from isentrope_wire.numbers import Answer
 from isentrope_wire.reports import RunFinished, ScoreHistogram
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, step_report
+from tests.server.rank import Rank, age, step_report
+from tests.system.running_server import wait_for
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
@@ -82,8 +82,7 @@ def test_a_page_cannot_hide_unknown_addresses_of_the_api(make_server: MakeServer
         assert (answer.status_code, error_of(answer)["code"]) == (404, "not_found")
 
 
-def test_bodies_are_limited_without_content_length(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_bodies_are_limited_without_content_length(server: ServerInThread, rank: Rank) -> None:
     headers = {"If-Match": '"0"', "Content-Type": "application/json"}
     large = b'{"reason": "' + b"x" * (1 << 20) + b'"}'
     announced = server.http.put(f"{rank.path}/control", content=large, headers=headers)
@@ -101,7 +100,7 @@ def test_run_shows_its_state(make_server: MakeServer) -> None:
     failed.send(RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
     ended.send(RunFinished(status="ended", finished_at=time.time()))
     silent.report(3, x=1.0)
-    age_by(server, silent, seconds=61)
+    age(server, silent, seconds=61)
     running = Rank(server, run_id="running")
     running.report(7, x=1.0)
     runs = {item["id"]: item for item in server.http.get("/api/v1/runs").json()["items"]}
@@ -110,12 +109,6 @@ def test_run_shows_its_state(make_server: MakeServer) -> None:
     for status in runs:
         listed = server.http.get("/api/v1/runs", params={"status": status}).json()["items"]
         assert [item["id"] for item in listed] == [status]
-
-
-def age_by(server: ServerInThread, rank: Rank, *, seconds: float) -> None:
-    then = time.time() - seconds
-    change = runs_table.update().where(runs_table.c.id == rank.run_id).values(last_heard_at=then)
-    server.backend.writer.submit(lambda transaction: transaction.connection.execute(change).rowcount).result(timeout=10)
 
 
 def test_a_configuration_that_is_no_json_does_not_hide_the_run(server: ServerInThread) -> None:
@@ -128,31 +121,28 @@ def test_a_configuration_that_is_no_json_does_not_hide_the_run(server: ServerInT
     }
 
 
-def test_people_write_tags_and_notes(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_people_write_tags_and_notes(server: ServerInThread, rank: Rank) -> None:
     edited = server.http.patch(rank.path, json={"tags": ["good"], "notes": "Look at step 40."}).json()
     assert (edited["tags"], edited["notes"]) == (["good"], "Look at step 40.")
     assert server.http.patch(rank.path, json={"notes": ""}).json()["tags"] == ["good"]
     assert server.http.patch(rank.path, json={"project": "other"}).status_code == 422
 
 
-def test_a_renamed_run_keeps_its_name_when_it_is_resumed(server: ServerInThread) -> None:
+def test_a_renamed_run_keeps_its_name_when_it_is_resumed(server: ServerInThread, client: Client) -> None:
     rank = Rank(server, name="grpo-7", started_at=1.0)
-    with Client(server.url, server.owner_token) as client:
-        assert client.ask(calls.edit_run(rank.run_id, name="seed 3, long")).name == "seed 3, long"
-        entry = next(client.items(calls.audit())).change
-        assert (entry["old"]["name"], entry["new"]) == ("grpo-7", {"name": "seed 3, long"})
-        Rank(server, run_id=rank.run_id, name="grpo-7", incarnation="second", started_at=2.0)
-        assert client.run(rank.run_id).name == "seed 3, long"
-        assert [run.id for run in client.runs(q="SEED 3, l")] == [rank.run_id]
-        for name in ("", "x" * 501):
-            with pytest.raises(ApiError) as refused:
-                client.ask(calls.edit_run(rank.run_id, name=name))
-            assert refused.value.status == 422
+    assert client.ask(calls.edit_run(rank.run_id, name="seed 3, long")).name == "seed 3, long"
+    entry = next(client.items(calls.audit())).change
+    assert (entry["old"]["name"], entry["new"]) == ("grpo-7", {"name": "seed 3, long"})
+    Rank(server, run_id=rank.run_id, name="grpo-7", incarnation="second", started_at=2.0)
+    assert client.run(rank.run_id).name == "seed 3, long"
+    assert [run.id for run in client.runs(q="SEED 3, l")] == [rank.run_id]
+    for name in ("", "x" * 501):
+        with pytest.raises(ApiError) as refused:
+            client.ask(calls.edit_run(rank.run_id, name=name))
+        assert refused.value.status == 422
 
 
-def test_of_many_deletions_of_a_run_one_happens_and_the_others_find_nothing(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_of_many_deletions_of_a_run_one_happens_and_the_others_find_nothing(server: ServerInThread, rank: Rank) -> None:
     still_reporting = server.http.delete(rank.path)
     assert (still_reporting.status_code, error_of(still_reporting)["code"]) == (409, "conflict")
     rank.send(RunFinished(status="finished", finished_at=time.time()))
@@ -173,10 +163,7 @@ def test_health_is_open_and_figures_are_not(server: ServerInThread) -> None:
 def not_ready(server: ServerInThread) -> str:
     """The cause a server gives, once it has noticed."""
     with server.client() as anonymous:
-        end = time.monotonic() + 10
-        while (answer := anonymous.get("/readyz")).status_code == 200:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        answer = wait_for(lambda: None if (found := anonymous.get("/readyz")).is_success else found)
     assert (answer.status_code, error_of(answer)["code"]) == (503, "not_ready")
     return str(error_of(answer)["details"]["cause"])
 
@@ -256,9 +243,8 @@ def test_numbers_that_are_not_finite_are_text() -> None:
     ids=["series", "histograms", "runs"],
 )
 def test_answers_are_encoded_where_they_are_read(
-    server: ServerInThread, monkeypatch: pytest.MonkeyPatch, module: object, path: str
+    server: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch, module: object, path: str
 ) -> None:
-    rank = Rank(server)
     rank.send(step_report(3, {"x": 1.5}, histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2))]))
     threads: list[threading.Thread] = []
 

@@ -56,13 +56,6 @@ def newest(server: ServerInThread, action: str) -> dict[str, Any]:
     return found
 
 
-def issue(server: ServerInThread, scope: str, name: str) -> dict[str, Any]:
-    answer = server.http.post("/api/v1/access-tokens", json={"scope": scope, "name": name})
-    assert answer.status_code == 201, answer.text
-    created: dict[str, Any] = answer.json()
-    return created
-
-
 class ReportsAs(Rank):
     """A run whose reports come with this token."""
 
@@ -77,7 +70,7 @@ class ReportsAs(Rank):
 
 def test_reported_author_and_time_are_kept_as_reported(make_server: MakeServer) -> None:
     server = make_server()
-    token = issue(server, "ingest", "node 7")
+    token = server.issue("ingest", "node 7")
     claimed = ControlSnapshot(version=3, control=Control(reason="r"), author="owner", requested_at=1.0)
     rank = ReportsAs(server, token, initial_control=claimed, started_at=1000.0)
     entry = newest(server, "control.initial")
@@ -105,7 +98,7 @@ def test_a_run_s_first_control_has_an_author_that_no_token_is_called(
 def test_every_entry_of_a_token_s_doing_holds_its_id(make_server: MakeServer) -> None:
     server = make_server()
     rank = Rank(server)
-    first, second = (issue(server, "admin", "ada") for _ in range(2))
+    first, second = (server.issue("admin", "ada") for _ in range(2))
     for version, token in enumerate((first, second)):
         with server.client(token["token"]) as client:
             put = client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": f'"{version}"'})

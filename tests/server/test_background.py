@@ -15,6 +15,7 @@ from isentrope_server.backend import RetryPauses, attempt
 from isentrope_server.store.reports import packing
 from tests.server.compaction import EVERYTHING, NEVER, finished_run, pack_all, reports_of_rows
 from tests.server.conftest import MakeServer
+from tests.system.running_server import wait_for
 
 
 def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
@@ -52,10 +53,7 @@ def test_unexpected_failure_is_logged_and_work_continues(
     monkeypatch.setattr(housekeeping, "NOTE_USES_SECONDS", 0.02)
     monkeypatch.setattr(module, name, fails_at_first(lambda: went_on.append(time.time())))
     make_server(housekeeping_interval_seconds=0.02, sweep_interval_seconds=0.02)
-    deadline = time.monotonic() + 10
-    while not went_on and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert went_on
+    wait_for(lambda: went_on)
     (record,) = [record for record in caplog.records if record.name == "isentrope_server.backend"]
     assert record.levelno == logging.ERROR
     assert "ZeroDivisionError('by nothing')" in record.getMessage()

@@ -125,14 +125,12 @@ def test_a_limit_is_kept_over_pages(covered: ServerInThread, monkeypatch: pytest
         assert len(client.runs(limit=1)) == 1
 
 
-def test_newest_values_and_what_is_new_come_as_they_were_asked_for(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_newest_values_and_what_is_new_come_as_they_were_asked_for(rank: Rank, client: Client) -> None:
     for step in range(10):
         rank.report(step, x=float(step), bad=float("nan"))
-    with Client(server.url, server.owner_token) as client:
-        latest = {item.name: (item.step, item.value) for item in client.latest(rank.run_id)}
-        assert latest["x"] == (9, 9.0)
-        assert math.isnan(latest["bad"][1])
-        answer = client.series(rank.run_id, "x", from_step=2, to_step=7, points=3)
-        assert (answer.series["x"].min, answer.series["x"].step) == ([2.0, 4.0, 6.0], [3, 5, 7])
-        assert client.series(rank.run_id, "x", since=answer.cursor).series["x"].step == []
+    latest = {item.name: (item.step, item.value) for item in client.latest(rank.run_id)}
+    assert latest["x"] == (9, 9.0)
+    assert math.isnan(latest["bad"][1])
+    answer = client.series(rank.run_id, "x", from_step=2, to_step=7, points=3)
+    assert (answer.series["x"].min, answer.series["x"].step) == ([2.0, 4.0, 6.0], [3, 5, 7])
+    assert client.series(rank.run_id, "x", since=answer.cursor).series["x"].step == []

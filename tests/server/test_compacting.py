@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from isentrope_server.store.reports import packing, series
 from isentrope_server.store.reports.packing import RowsOvertaken
@@ -21,7 +15,6 @@ from isentrope_wire.codec import record_of, to_pb
 from isentrope_wire.reports import Gap, RunFinished
 from tests.server.compaction import (
     EVERYTHING,
-    NEVER,
     eventful_run,
     everything_said_of,
     key_of,
@@ -30,16 +23,10 @@ from tests.server.compaction import (
 )
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.killed_compactor import POINTS, SIZES
 from tests.server.rank import Rank, step_report
+from tests.system.running_server import wait_for
 
 DATABASES = ("sqlite", "postgresql")
-
-
-@pytest.fixture
-def still(make_server: MakeServer) -> ServerInThread:
-    """A server that packs only on request."""
-    return make_server(housekeeping_interval_seconds=NEVER)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -146,28 +133,22 @@ def test_second_server_packs_nothing(still: ServerInThread) -> None:
     assert reports_of_rows(still, rank, packed=True) == [16]
 
 
-@pytest.mark.slow
-def test_a_killed_compactor_leaves_every_report_in_one_place(still: ServerInThread) -> None:
+@pytest.mark.parametrize("statement", ["DELETE FROM records", "INSERT INTO records"])
+def test_a_packing_that_fails_half_way_changes_nothing(still: ServerInThread, statement: str) -> None:
     rank = eventful_run(still, 4)
-    url = still.backend.settings.resolved_database_url
-    still.stop()
-    received = subprocess.run(
-        [sys.executable, "-m", "tests.server.killed_compactor", url, rank.run_id],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    ).stdout
-    untouched, *deaths = (json.loads(line) for line in received.splitlines())
-    assert [death["point"] for death in deaths] == list(POINTS)
-    assert {death["status"] for death in deaths} == {-signal.SIGKILL}
-    assert {death["digest"] for death in deaths} == {untouched["digest"]}
-    all_loose = (0, untouched["loose"])
-    *before, after = [(death["packed"], death["loose"]) for death in deaths]
-    assert before == [all_loose] * (len(POINTS) - 1)
-    assert 0 < after[0] <= SIZES.reports
-    assert sum(after) == untouched["loose"]
+    before, rows = everything_said_of(still, rank), reports_of_rows(still, rank, packed=False)
+
+    def fail(connection: object, cursor: object, sent: str, *more: object) -> None:
+        if sent.startswith(statement):
+            raise OSError("the disk is gone")
+
+    engine = still.backend.database.writing_engine
+    event.listen(engine, "after_cursor_execute", fail)
+    assert pack_all(still) == 0
+    event.remove(engine, "after_cursor_execute", fail)
+    assert reports_of_rows(still, rank, packed=False) == rows
+    assert everything_said_of(still, rank) == before
+    assert pack_all(still) > 0
 
 
 def test_the_server_packs_by_itself_while_reports_come_in(make_server: MakeServer) -> None:
@@ -175,11 +156,7 @@ def test_the_server_packs_by_itself_while_reports_come_in(make_server: MakeServe
     rank = Rank(server)
     for start in range(0, 4500, 100):
         rank.send(*(step_report(step, {"x": float(step)}) for step in range(start, start + 100)))
-    for _ in range(200):
-        if sum(reports_of_rows(server, rank, packed=False)) < 1000:
-            break
-        time.sleep(0.05)
-    assert sum(reports_of_rows(server, rank, packed=False)) < 1000
+    wait_for(lambda: sum(reports_of_rows(server, rank, packed=False)) < 1000)
     columns = server.http.get(f"{rank.path}/metrics/series?name=x").json()["series"]["x"]
     assert columns["value"] == [float(step) for step in range(4500)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,6 +28,7 @@ from isentrope_wire.reports import ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, stored_step
+from tests.system.running_server import wait_for
 
 CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 2.0, "scope": "negative", "reason": "entropy falls"}
 
@@ -45,17 +45,18 @@ def put(
     return server.http.put(f"{rank.path}/control", json=CLIP_V if document is None else document, headers=headers)
 
 
+def delivered(server: ServerInThread, **known: Any) -> Rank:
+    """A rank that knows version 1 of its run's control."""
+    rank = Rank(server, **known)
+    put(server, rank, 0)
+    assert rank.hello().control.version == 1
+    return rank
+
+
 def state(server: ServerInThread, rank: Rank, version: int) -> dict[str, Any]:
     items = server.http.get(f"{rank.path}/control/history").json()["items"]
     item: dict[str, Any] = next(item for item in items if item["version"] == version)
     return item
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> None:
@@ -71,8 +72,7 @@ def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> No
     assert not rank.welcome.HasField("control")
 
 
-def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: ServerInThread, rank: Rank) -> None:
     rank.report(4, x=1.0)
     watching = rank.watch()
     answer = put(server, rank, 0)
@@ -93,8 +93,7 @@ def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: Serv
     watching.close()
 
 
-def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread, rank: Rank) -> None:
     missing = server.http.put(f"{rank.path}/control", json=CLIP_V)
     assert (missing.status_code, missing.json()["error"]["code"]) == (428, "if_match_required")
     assert put(server, rank, 0).status_code == 202
@@ -106,8 +105,7 @@ def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread) -> 
     assert put(server, rank, 1).json()["version"] == 2
 
 
-def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: ServerInThread, rank: Rank) -> None:
     first = put(server, rank, 0, idempotency_key="once")
     again = put(server, rank, 0, idempotency_key="once")
     assert (first.status_code, again.status_code) == (202, 200)
@@ -129,8 +127,7 @@ def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: Se
         b"[]",
     ],
 )
-def test_json_that_is_none_is_refused(server: ServerInThread, body: bytes) -> None:
-    rank = Rank(server)
+def test_json_that_is_none_is_refused(server: ServerInThread, rank: Rank, body: bytes) -> None:
     answer = server.http.put(
         f"{rank.path}/control", content=body, headers={"If-Match": '"0"', "Content-Type": "application/json"}
     )
@@ -151,9 +148,8 @@ def test_json_that_is_none_is_refused(server: ServerInThread, body: bytes) -> No
     ],
 )
 def test_a_document_with_a_field_missing_mistyped_or_without_effect_is_refused_by_name(
-    server: ServerInThread, document: dict[str, Any], field: str
+    server: ServerInThread, rank: Rank, document: dict[str, Any], field: str
 ) -> None:
-    rank = Rank(server)
     answer = put(server, rank, 0, document)
     assert answer.status_code == 422, answer.text
     assert field in answer.json()["error"]["message"]
@@ -171,8 +167,7 @@ def test_parameters_travel_to_the_probe_and_stand_in_the_history(server: ServerI
     assert state(server, rank, 1)["parameters"] == {"ratio": 0.001, "seed": 7}
 
 
-def test_preset_is_recorded_by_its_values(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_preset_is_recorded_by_its_values(server: ServerInThread, rank: Rank) -> None:
     item = put(server, rank, 0, {"method": "clip_v", "parameters": {"preset": "trinity"}}).json()
     assert (item["mu_low"], item["scope"]) == (8.5, "negative")
     assert item["parameters"] == METHODS["clip_v"].presets["trinity"]["parameters"]
@@ -185,8 +180,7 @@ def test_what_the_probe_cannot_do_is_refused_at_the_door(server: ServerInThread)
     assert answer.json()["error"]["details"]["capability"] == "method:clip_v"
 
 
-def test_unfetched_version_is_superseded_by_the_next(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_unfetched_version_is_superseded_by_the_next(server: ServerInThread, rank: Rank) -> None:
     put(server, rank, 0)
     put(server, rank, 1)
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("SUPERSEDED", "never_delivered")
@@ -194,9 +188,7 @@ def test_unfetched_version_is_superseded_by_the_next(server: ServerInThread) -> 
 
 
 def test_a_delivered_version_may_still_say_it_was_applied(server: ServerInThread) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     put(server, rank, 1)
     assert state(server, rank, 1)["state"] == "DELIVERED"
     rank.answer(3, 1, "APPLIED", active=1)
@@ -207,9 +199,7 @@ def test_a_delivered_version_may_still_say_it_was_applied(server: ServerInThread
 
 
 def test_a_delivered_version_the_probe_passed_over_is_superseded(server: ServerInThread) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     put(server, rank, 1)
     rank.hello()
     rank.answer(3, 2, "APPLIED", active=2)
@@ -217,9 +207,7 @@ def test_a_delivered_version_the_probe_passed_over_is_superseded(server: ServerI
 
 
 def test_rejection_has_a_code_and_keeps_the_old_control(server: ServerInThread) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     rank.answer(3, 1, "REJECTED", code="capability_missing")
     body = server.http.get(f"{rank.path}/control").json()
     assert (body["state"], body["code"], body["applied_step"]) == ("REJECTED", "capability_missing", None)
@@ -228,9 +216,7 @@ def test_rejection_has_a_code_and_keeps_the_old_control(server: ServerInThread) 
 
 
 def test_an_ended_version_stays_as_it_ended(server: ServerInThread) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     rank.answer(3, 1, "APPLIED", active=1)
     rank.answer(4, 1, "REJECTED", code="late")
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 3)
@@ -314,8 +300,7 @@ def test_a_guessed_expiry_yields_to_the_probes_word(make_server: MakeServer) -> 
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("APPLIED", "")
 
 
-def test_a_run_that_ends_ends_its_open_controls(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_run_that_ends_ends_its_open_controls(server: ServerInThread, rank: Rank) -> None:
     rank.report(1, x=1.0)
     put(server, rank, 0)
     rank.send(RunFinished(status="finished", finished_at=time.time(), step=1))
@@ -325,9 +310,7 @@ def test_a_run_that_ends_ends_its_open_controls(server: ServerInThread) -> None:
 
 
 def test_resumed_run_gets_the_active_control(server: ServerInThread) -> None:
-    first = Rank(server, started_at=1000.0)
-    put(server, first, 0)
-    first.hello()
+    first = delivered(server, started_at=1000.0)
     first.answer(3, 1, "APPLIED", active=1)
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     assert second.welcome.control.version == 1
@@ -344,8 +327,7 @@ def test_a_run_that_brings_a_later_version_goes_on_counting_from_it(server: Serv
     assert put(server, rank, 7).json()["version"] == 8
 
 
-def test_watch_sends_heartbeats_and_each_new_version(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_watch_sends_heartbeats_and_each_new_version(server: ServerInThread, rank: Rank) -> None:
     watching = rank.watch()
     assert watching.next_kind() == "heartbeat"
     for version in (1, 2):
@@ -354,8 +336,7 @@ def test_watch_sends_heartbeats_and_each_new_version(server: ServerInThread) -> 
     watching.close()
 
 
-def test_heartbeats_come_however_many_reports_come_in(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_heartbeats_come_however_many_reports_come_in(rank: Rank) -> None:
     watching = rank.watch()
     step, beats = 0, 0
     for _ in range(2):
@@ -369,8 +350,7 @@ def test_heartbeats_come_however_many_reports_come_in(server: ServerInThread) ->
     watching.close()
 
 
-def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInThread, rank: Rank) -> None:
     watching = rank.watch()
     assert watching.next_kind() == "heartbeat"
 
@@ -392,9 +372,7 @@ def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInT
 
 def test_every_change_is_in_the_audit_trail(make_server: MakeServer) -> None:
     server = make_server()
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     rank.answer(3, 1, "APPLIED", active=1)
 
     def trail() -> list[tuple[str, str]]:
@@ -410,9 +388,7 @@ def test_every_change_is_in_the_audit_trail(make_server: MakeServer) -> None:
 
 
 def test_outcomes_of_the_finish_count_before_it_ends_the_rest(server: ServerInThread) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     report = step_report(2, {}, control_version=1)
     rank.answer(1, 1, "APPLIED", active=1)
     rank.send(report, RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
@@ -422,9 +398,8 @@ def test_outcomes_of_the_finish_count_before_it_ends_the_rest(server: ServerInTh
 
 
 def test_change_is_refused_if_the_run_finishes_before_its_turn(
-    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+    server: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank = Rank(server)
     rank.report(1, x=1.0)
     go_on, queued = threading.Event(), list[str]()
     submit = server.backend.writer.submit

@@ -14,28 +14,26 @@ from isentrope_wire.reports import ControlOutcome, ControlSnapshot, OutcomeState
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
-from tests.server.test_control import let_expire, put, state, wait_for
+from tests.server.test_control import delivered, let_expire, put, state
+from tests.system.running_server import wait_for
 
 
-def test_active_version_is_not_reused_by_a_server_that_lost_it(server: ServerInThread) -> None:
+def test_active_version_is_not_reused_by_a_server_that_lost_it(server: ServerInThread, rank: Rank) -> None:
     """As after an older database was restored, or an empty one took its place."""
-    rank = Rank(server)
     rank.send(step_report(7, {}, control_version=3))
     assert server.http.get(f"{rank.path}/control").json()["active"] is None, "version 3 is unknown here"
     assert put(server, rank, 0).json()["version"] == 4
     assert put(server, rank, 4).json()["version"] == 5
 
 
-def test_a_number_an_outcome_named_is_not_given_out_again(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_number_an_outcome_named_is_not_given_out_again(server: ServerInThread, rank: Rank) -> None:
     rank.answer(7, 6, "REJECTED", code="capability_missing")
     assert put(server, rank, 0).json()["version"] == 7
     assert rank.hello().control.version == 7
 
 
-def test_refused_version_is_not_the_active_one(server: ServerInThread) -> None:
+def test_refused_version_is_not_the_active_one(server: ServerInThread, rank: Rank) -> None:
     """The server reused a number before the run could report that it is active."""
-    rank = Rank(server)
     put(server, rank, 0)
     rank.hello()
     rank.answer(3, 1, "REJECTED", code="version_taken", active=1)
@@ -44,17 +42,14 @@ def test_refused_version_is_not_the_active_one(server: ServerInThread) -> None:
     assert put(server, rank, 1).json()["version"] == 2
 
 
-def test_a_number_no_server_can_have_given_out_is_not_counted_on_from(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_number_no_server_can_have_given_out_is_not_counted_on_from(server: ServerInThread, rank: Rank) -> None:
     rank.send(step_report(7, {}, control_version=2**63 - 1))
     assert put(server, rank, 0).json()["version"] == 1
 
 
 @pytest.mark.parametrize("outcome", ["APPLIED", "REJECTED"])
 def test_outcome_of_a_quarantined_report_counts(server: ServerInThread, outcome: str) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     step = 5 if outcome == "APPLIED" else None
     word = ControlOutcome(version=1, state=OutcomeState(outcome), at=time.time(), step=step)
     active = 1 if outcome == "APPLIED" else 0
@@ -64,9 +59,7 @@ def test_outcome_of_a_quarantined_report_counts(server: ServerInThread, outcome:
 
 
 def test_a_word_in_a_refused_report_that_no_database_holds_is_passed_over(server: ServerInThread) -> None:
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     word = ControlOutcome(version=1, state=OutcomeState.APPLIED, at=math.inf, step=5)
     reply = rank.send(step_report(5, {}, control_version=1, outcomes=(word,)))
     assert ([item.code for item in reply.quarantined], reply.acked_through) == (["bad_time"], 1)
@@ -88,9 +81,7 @@ def test_a_version_whose_word_was_lost_was_applied_when_reports_are_made_under_i
 
 def test_a_guessed_expiry_yields_to_a_report_made_under_the_version(make_server: MakeServer) -> None:
     server = make_server(sweep_interval_seconds=0.05, control_answer_grace_seconds=0.1)
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     let_expire(server, rank)
     rank.send(step_report(9, {}, control_version=1))
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 9)
@@ -100,9 +91,7 @@ def test_a_resumed_life_under_a_version_shows_it_was_applied_and_the_first_lifes
     make_server: MakeServer,
 ) -> None:
     server = make_server(control_rank_grace_seconds=0.2, sweep_interval_seconds=0.05)
-    first = Rank(server, started_at=1000.0)
-    put(server, first, 0)
-    first.hello()
+    first = delivered(server, started_at=1000.0)
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     second.send(step_report(6, {}, control_version=1))
     wait_for(lambda: state(server, first, 1)["state"] == "APPLIED")
@@ -115,17 +104,14 @@ def test_a_resumed_life_under_a_version_shows_it_was_applied_and_the_first_lifes
 
 def test_a_ranks_own_word_counts_more_than_what_its_reports_name(make_server: MakeServer) -> None:
     server = make_server(control_rank_grace_seconds=0.2, sweep_interval_seconds=0.05)
-    rank = Rank(server)
-    put(server, rank, 0)
-    rank.hello()
+    rank = delivered(server)
     rank.send(step_report(7, {}, control_version=1))
     assert state(server, rank, 1)["state"] == "DELIVERED"
     rank.answer(8, 1, "REJECTED", code="version_taken", active=1)
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("REJECTED", "version_taken")
 
 
-def test_a_version_no_probe_has_fetched_is_not_the_one_a_report_names(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_version_no_probe_has_fetched_is_not_the_one_a_report_names(server: ServerInThread, rank: Rank) -> None:
     put(server, rank, 0)
     rank.send(step_report(7, {}, control_version=1))
     assert state(server, rank, 1)["state"] == "PENDING"
@@ -133,9 +119,7 @@ def test_a_version_no_probe_has_fetched_is_not_the_one_a_report_names(server: Se
 
 
 def test_late_outcome_of_an_older_attempt_counts_after_the_finish(server: ServerInThread) -> None:
-    first = Rank(server, started_at=1000.0)
-    put(server, first, 0)
-    first.hello()
+    first = delivered(server, started_at=1000.0)
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     second.send(step_report(3, {}), RunFinished(status="finished", finished_at=time.time(), step=3))
     assert (state(server, first, 1)["state"], state(server, first, 1)["code"]) == ("EXPIRED", "run_ended")

@@ -36,9 +36,8 @@ def collapsed(server: ServerInThread) -> Rank:
     return rank
 
 
-def test_a_stored_collapse_is_diagnosed(server: ServerInThread, collapsed: Rank) -> None:
-    with Client(server.url, server.owner_token) as client:
-        found = client.diagnosis(collapsed.run_id)
+def test_a_stored_collapse_is_diagnosed(client: Client, collapsed: Rank) -> None:
+    found = client.diagnosis(collapsed.run_id)
     assert (found.level, found.step, found.lost_in_steps) == (HealthLevel.ACT, 100, 100)
     assert found.early_level == pytest.approx(collapse(2))
     assert found.entropy == pytest.approx(collapse(98))
@@ -50,15 +49,14 @@ def test_a_stored_collapse_is_diagnosed(server: ServerInThread, collapsed: Rank)
     assert found.verdict is None
 
 
-def test_the_suggestion_agrees_with_its_preview_and_with_what_if(server: ServerInThread, collapsed: Rank) -> None:
-    with Client(server.url, server.owner_token) as client:
-        found = client.diagnosis(collapsed.run_id).suggestion
-        assert found is not None
-        control = Control.from_document(found.control)
-        shown = client.ask(calls.preview(collapsed.run_id, control))
-        assert control.mu_low is not None
-        asked = {"mu_low": control.mu_low, "mu_high": control.mu_high, "scope": control.scope, "method": control.method}
-        each = [client.ask(calls.what_if(collapsed.run_id, step=step, **asked)) for step in range(91, 101)]
+def test_the_suggestion_agrees_with_its_preview_and_with_what_if(client: Client, collapsed: Rank) -> None:
+    found = client.diagnosis(collapsed.run_id).suggestion
+    assert found is not None
+    control = Control.from_document(found.control)
+    shown = client.ask(calls.preview(collapsed.run_id, control))
+    assert control.mu_low is not None
+    asked = {"mu_low": control.mu_low, "mu_high": control.mu_high, "scope": control.scope, "method": control.method}
+    each = [client.ask(calls.what_if(collapsed.run_id, step=step, **asked)) for step in range(91, 101)]
     assert found.clip_fraction == pytest.approx(sum(one.clip_fraction for one in each) / 10)
     assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
     changes = [0.75 * 0.5 * (one.unit_predicted_change - one.unclipped_unit_predicted_change) for one in each]
@@ -81,32 +79,28 @@ def test_a_preview_changes_nothing_and_refuses_what_a_push_does(server: ServerIn
     assert "mu_low" in answer.text
 
 
-def test_a_run_without_steps_has_no_data(server: ServerInThread) -> None:
-    with Client(server.url, server.owner_token) as client:
-        found = client.diagnosis(Rank(server).run_id)
+def test_a_run_without_steps_has_no_data(server: ServerInThread, client: Client) -> None:
+    found = client.diagnosis(Rank(server).run_id)
     assert (found.level, found.step, found.message) == (HealthLevel.NO_DATA, None, "No step has been reported.")
 
 
-def test_nan_is_reported_as_it_is(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_nan_is_reported_as_it_is(rank: Rank, client: Client) -> None:
     for step in range(5):
         send_step(rank, step, math.nan if step == 4 else 0.6)
-    with Client(server.url, server.owner_token) as client:
-        found = client.diagnosis(rank.run_id)
+    found = client.diagnosis(rank.run_id)
     assert found.level == HealthLevel.WATCH
     assert found.entropy == pytest.approx(0.6)
     assert "step 4 is NaN" in found.message
 
 
-def test_a_resumed_run_is_as_old_as_its_first_attempt(server: ServerInThread) -> None:
+def test_a_resumed_run_is_as_old_as_its_first_attempt(server: ServerInThread, client: Client) -> None:
     first = Rank(server, started_at=1.0)
     for step in range(1, 31):
         send_step(first, step, 0.6)
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2.0)
     for step in range(25, 61):
         send_step(second, step, 0.6 * math.exp(-0.05 * (step - 24)))
-    with Client(server.url, server.owner_token) as client:
-        found = client.diagnosis(first.run_id)
+    found = client.diagnosis(first.run_id)
     assert (found.level, found.lost_in_steps) == (HealthLevel.ACT, 60)
     assert found.early_level == pytest.approx(0.6)
 
@@ -128,12 +122,11 @@ def cured(server: ServerInThread) -> Rank:
     return rank
 
 
-def test_a_push_is_predicted_when_it_is_made(server: ServerInThread, cured: Rank) -> None:
-    with Client(server.url, server.owner_token) as client:
-        what_if = client.ask(
-            calls.what_if(cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v")
-        )
-        none, clipped, begun = client.control_history(cured.run_id)
+def test_a_push_is_predicted_when_it_is_made(client: Client, cured: Rank) -> None:
+    what_if = client.ask(
+        calls.what_if(cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v")
+    )
+    none, clipped, begun = client.control_history(cured.run_id)
     assert clipped.predicted is not None
     assert clipped.predicted.steps == 10
     assert clipped.predicted.clip_fraction == pytest.approx(what_if.clip_fraction)
@@ -145,11 +138,10 @@ def test_a_push_is_predicted_when_it_is_made(server: ServerInThread, cured: Rank
     assert begun.predicted is None
 
 
-def test_an_applied_control_gets_its_verdict(server: ServerInThread, cured: Rank) -> None:
-    with Client(server.url, server.owner_token) as client:
-        none, clipped, begun = client.control_history(cured.run_id)
-        diagnosis = client.diagnosis(cured.run_id)
-        control = client.control(cured.run_id)
+def test_an_applied_control_gets_its_verdict(client: Client, cured: Rank) -> None:
+    none, clipped, begun = client.control_history(cured.run_id)
+    diagnosis = client.diagnosis(cured.run_id)
+    control = client.control(cured.run_id)
     assert (none.verdict, begun.verdict) == (None, None)
     verdict = clipped.verdict
     assert verdict is not None
@@ -167,19 +159,17 @@ def test_an_applied_control_gets_its_verdict(server: ServerInThread, cured: Rank
     assert diagnosis.message == "Entropy holds at 0.700 nats, for 29 steps now."
 
 
-def test_a_replaced_control_is_judged_by_what_there_is(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_replaced_control_is_judged_by_what_there_is(rank: Rank, client: Client) -> None:
     for step in range(1, 21):
         send_step(rank, step, 1.0 - 0.01 * step)
-    with Client(server.url, server.owner_token) as client:
-        for version, first in ((1, 21), (2, 28)):
-            client.set_control(rank.run_id, method="clip_v", mu_low=version)
-            applied = ControlOutcome(version=version, state=OutcomeState.APPLIED, at=1.0, step=first)
-            for step in range(first, first + 7):
-                outcomes = (applied,) if step == first else ()
-                scalars = {"entropy/mean": 1.0 - 0.01 * step, "change/by_intervention": 0.0, "entropy/gain": 0.5}
-                rank.send(step_report(step, scalars, control_version=version, outcomes=outcomes))
-        second, first_version, _ = client.control_history(rank.run_id)
+    for version, first in ((1, 21), (2, 28)):
+        client.set_control(rank.run_id, method="clip_v", mu_low=version)
+        applied = ControlOutcome(version=version, state=OutcomeState.APPLIED, at=1.0, step=first)
+        for step in range(first, first + 7):
+            outcomes = (applied,) if step == first else ()
+            scalars = {"entropy/mean": 1.0 - 0.01 * step, "change/by_intervention": 0.0, "entropy/gain": 0.5}
+            rank.send(step_report(step, scalars, control_version=version, outcomes=outcomes))
+    second, first_version, _ = client.control_history(rank.run_id)
     assert first_version.verdict is not None
     assert second.verdict is not None
     assert (first_version.verdict.outcome, first_version.verdict.judged_steps) == (Outcome.NO_EFFECT, 7)

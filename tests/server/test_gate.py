@@ -301,9 +301,8 @@ def test_a_browser_whose_token_was_revoked_reads_that_its_session_ended(server: 
     ],
 )
 def test_a_cookie_changes_things_only_from_a_page_of_this_server(
-    server: ServerInThread, headers: dict[str, str], status: int
+    server: ServerInThread, rank: Rank, headers: dict[str, str], status: int
 ) -> None:
-    rank = Rank(server)
     sent = {name: server.url if value == "OWN" else value for name, value in headers.items()}
     with server.client() as browser:
         cookie = server.session()

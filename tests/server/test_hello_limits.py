@@ -65,8 +65,7 @@ def test_what_no_probe_sends_of_a_run_is_cut_and_the_run_goes_on(server: ServerI
     assert len(run["probe_version"]) == 100
 
 
-def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(rank: Rank) -> None:
     started = to_pb(rank.started)
     started.run_id = "large-control"
     started.initial_control.CopyFrom(pb.ControlSnapshot(document_json="[" * 1_000_000))
@@ -78,8 +77,7 @@ def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(serve
     assert {"65536", "1000000"} <= set((refused.value.details() or "").replace(".", "").split())
 
 
-def test_another_protocol_is_refused_with_both_versions(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_another_protocol_is_refused_with_both_versions(rank: Rank) -> None:
     started = to_pb(rank.started)
     started.probe_version = "0.0.7"
     with pytest.raises(grpc.RpcError) as refused:
@@ -88,8 +86,7 @@ def test_another_protocol_is_refused_with_both_versions(server: ServerInThread) 
     assert {"0.0.7", __version__} <= set(re.findall(r"\d+\.\d+\.\d+", refused.value.details() or ""))
 
 
-def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread, rank: Rank) -> None:
     reply = rank.send(RunFinished(status="failed", finished_at=2.0, error="out of memory " + "x" * 8_000_000))
     assert (reply.acked_through, list(reply.quarantined)) == (1, [])
     run = server.http.get(rank.path).json()

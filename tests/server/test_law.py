@@ -32,8 +32,7 @@ def train(rank: Rank, steps: int, *, first: int = 0, evaluated: str = "") -> Non
     rank.send(*reports)
 
 
-def test_fit_with_ceiling_and_forecast(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_fit_with_ceiling_and_forecast(server: ServerInThread, rank: Rank) -> None:
     train(rank, 200)
     rank.send(RunFinished(status="finished", finished_at=time.time(), step=199))
     law = server.http.get(f"{rank.path}/law").json()
@@ -56,8 +55,7 @@ def test_fit_with_ceiling_and_forecast(server: ServerInThread) -> None:
     assert (law["points"]["step"][0], law["points"]["step"][-1], len(law["points"]["entropy"])) == (0, 199, 200)
 
 
-def test_reward_of_an_evaluation_is_preferred(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_reward_of_an_evaluation_is_preferred(server: ServerInThread, rank: Rank) -> None:
     train(rank, 90, evaluated="eval/avg_at_k")
     law = server.http.get(f"{rank.path}/law").json()
     assert (law["reward"], law["steps"]) == ("reward/mean", 90)
@@ -73,8 +71,7 @@ def test_reward_of_an_evaluation_is_preferred(server: ServerInThread) -> None:
     assert law["fit"]["b"]["value"] == pytest.approx(B + 0.2, abs=0.02)
 
 
-def test_wanted_reward_is_fitted(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_wanted_reward_is_fitted(server: ServerInThread, rank: Rank) -> None:
     train(rank, 150, evaluated="val/accuracy")
     assert server.http.get(f"{rank.path}/law").json()["reward"] == "reward/mean"
     law = server.http.get(f"{rank.path}/law?reward=val/accuracy").json()
@@ -83,16 +80,14 @@ def test_wanted_reward_is_fitted(server: ServerInThread) -> None:
     assert (nothing["steps"], nothing["reason"]["code"]) == (0, "too_few_steps")
 
 
-def test_many_steps_are_shown_as_means(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_many_steps_are_shown_as_means(server: ServerInThread, rank: Rank) -> None:
     train(rank, 100)
     points = server.http.get(f"{rank.path}/law?points=10").json()["points"]
     assert points["step"] == [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]
     assert points["entropy"][0] == pytest.approx(entropy_at(4.5), abs=0.01)
 
 
-def test_running_run_is_measured_by_plan_or_steps_so_far(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_running_run_is_measured_by_plan_or_steps_so_far(server: ServerInThread, rank: Rank) -> None:
     train(rank, 150)
     so_far = server.http.get(f"{rank.path}/law").json()["forecast"]
     assert (so_far["run_over"], so_far["through_step"]) == (False, 22)
@@ -105,8 +100,7 @@ def test_running_run_is_measured_by_plan_or_steps_so_far(server: ServerInThread)
     assert (law["forecast"], law["forecast_reason"]["code"]) == (None, "too_early")
 
 
-def test_young_run_gets_reason(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_young_run_gets_reason(server: ServerInThread, rank: Rank) -> None:
     nothing = server.http.get(f"{rank.path}/law").json()
     assert (nothing["steps"], nothing["fit"], nothing["curve"], nothing["forecast"]) == (0, None, None, None)
     assert nothing["reason"]["code"] == "too_few_steps"
@@ -119,8 +113,7 @@ def test_young_run_gets_reason(server: ServerInThread) -> None:
     assert law["forecast_reason"]["code"] == "too_few_steps"
 
 
-def test_only_steps_with_both_numbers_count(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_only_steps_with_both_numbers_count(server: ServerInThread, rank: Rank) -> None:
     train(rank, 60)
     rank.send(
         step_report(60, {"entropy/mean": 1.0}),

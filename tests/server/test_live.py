@@ -13,13 +13,14 @@ from httpx_sse import ServerSentEvent, connect_sse
 
 from isentrope_server.api.dependencies import ReportCursor
 from isentrope_server.api.metrics import current_cursor
-from isentrope_server.live import QUEUE_LENGTH, Listener
+from isentrope_server.live import QUEUE_LENGTH
 from isentrope_server.store import runs
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.reports import RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, stored_step
+from tests.system.running_server import wait_for
 
 
 class Stream:
@@ -38,10 +39,7 @@ class Stream:
 
 
 def wait_for_listener(server: ServerInThread, count: int = 1) -> None:
-    end = time.monotonic() + 15
-    while server.backend.hub.listener_count < count:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: server.backend.hub.listener_count >= count)
 
 
 def test_step_control_and_finish_are_sent_once_committed(make_server: MakeServer) -> None:
@@ -75,8 +73,7 @@ def test_step_control_and_finish_are_sent_once_committed(make_server: MakeServer
     stream.close()
 
 
-def test_a_returning_listener_misses_nothing(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_returning_listener_misses_nothing(server: ServerInThread, rank: Rank) -> None:
     rank.report(0, x=0.0)
     cursor = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["cursor"]
     rank.report(1, x=1.0)
@@ -92,8 +89,7 @@ def test_a_returning_listener_misses_nothing(server: ServerInThread) -> None:
     stream.close()
 
 
-def test_listener_ahead_of_a_restored_database_gets_everything_again(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_listener_ahead_of_a_restored_database_gets_everything_again(server: ServerInThread, rank: Rank) -> None:
     rank.report(0, x=0.0)
     with server.backend.database.reading() as connection:
         found = runs.find(connection, rank.run_id, silent_after_seconds=60)
@@ -118,15 +114,7 @@ def test_steps_of_other_runs_are_not_sent(server: ServerInThread) -> None:
     stream.close()
 
 
-def test_a_slow_listener_loses_the_oldest_and_knows_it() -> None:
-    listener = Listener()
-    for index in range(QUEUE_LENGTH + 3):
-        listener.put(RunChanged(run_id=str(index)))
-    assert listener.dropped == 3
-
-
-def test_listener_that_lost_events_gets_the_current_state(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_listener_that_lost_events_gets_the_current_state(server: ServerInThread, rank: Rank) -> None:
     stream = Stream(server.http, rank.path)
     wait_for_listener(server)
     time.sleep(0.1)

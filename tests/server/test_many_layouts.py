@@ -13,8 +13,7 @@ from isentrope_server.store.reports import series
 from isentrope_server.store.rows import RowSizes
 from isentrope_server.store.tables import report_layouts
 from isentrope_wire.reports import ScoreHistogram, StepReport
-from tests.server.compaction import NEVER, pack_all, reports_of_rows
-from tests.server.conftest import MakeServer
+from tests.server.compaction import pack_all, reports_of_rows
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -22,12 +21,6 @@ DATABASES = ("sqlite", "postgresql")
 
 STEPS = 60
 TASKS = [f"reward/task_{task}" for task in range(30)]
-
-
-@pytest.fixture
-def still(make_server: MakeServer) -> ServerInThread:
-    """A server that packs only on request."""
-    return make_server(housekeeping_interval_seconds=NEVER)
 
 
 def many_tasks(server: ServerInThread, at_once: int) -> tuple[Rank, list[StepReport]]:

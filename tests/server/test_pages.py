@@ -86,8 +86,7 @@ def test_gaps_come_newest_first_with_their_reason_and_of_no_other_run(server: Se
     assert found[1][0] == {"incarnation": "first", "rank": 0, "first_seq": 2, "last_seq": 3, "reason": "<b>loss 0"}
 
 
-def test_the_history_of_a_control_comes_page_by_page(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_the_history_of_a_control_comes_page_by_page(server: ServerInThread, rank: Rank) -> None:
     for version in range(5):
         put = server.http.put(
             f"{rank.path}/control",

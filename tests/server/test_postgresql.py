@@ -8,9 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
@@ -25,6 +24,7 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 from tests.server.rank import Rank, step_report, wire_record
+from tests.system.running_server import wait_for
 
 DATABASES = ("postgresql",)
 pytestmark = pytest.mark.slow
@@ -44,15 +44,6 @@ def add(run_id: str, transaction: Transaction) -> str:
 
 def count(connection: Connection) -> int:
     return connection.execute(select(func.count()).select_from(deleted_runs)).scalar_one()
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """The first truthy answer."""
-    end = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-    return answer
 
 
 def end_own_session(transaction: Transaction) -> None:

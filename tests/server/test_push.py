@@ -26,16 +26,14 @@ def values(server: ServerInThread, rank: Rank, name: str) -> dict[int, object]:
     return dict(zip(columns["step"], columns["value"], strict=True))
 
 
-def test_what_was_pushed_is_read_back(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_what_was_pushed_is_read_back(server: ServerInThread, rank: Rank) -> None:
     reply = rank.send(rank.started, *(step_report(step, {"entropy/mean": 1.0 / (step + 1)}) for step in range(5)))
     assert reply.acked_through == 6
     assert list(reply.quarantined) == []
     assert values(server, rank, "entropy/mean") == {step: 1.0 / (step + 1) for step in range(5)}
 
 
-def test_pushing_again_changes_nothing(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_pushing_again_changes_nothing(server: ServerInThread, rank: Rank) -> None:
     records = [wire_record(1, rank.started), wire_record(2, step_report(0, {"entropy/mean": 1.0}))]
     assert rank.push(records).acked_through == 2
     again = rank.push(records)
@@ -44,22 +42,19 @@ def test_pushing_again_changes_nothing(server: ServerInThread) -> None:
     assert values(server, rank, "entropy/mean") == {0: 1.0}
 
 
-def test_a_record_twice_in_one_push_is_stored_once(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_record_twice_in_one_push_is_stored_once(server: ServerInThread, rank: Rank) -> None:
     record = wire_record(1, step_report(0, {"entropy/mean": 1.0}))
     assert rank.push([record, record]).acked_through == 1
     assert values(server, rank, "entropy/mean") == {0: 1.0}
 
 
-def test_a_gap_counts_for_the_records_that_never_come(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_gap_counts_for_the_records_that_never_come(rank: Rank) -> None:
     rank.push([wire_record(1, rank.started)])
     reply = rank.push([wire_record(5, Gap(first_seq=2, last_seq=4, reason="disk full"))])
     assert reply.acked_through == 5
 
 
-def test_a_gap_cannot_stand_for_records_behind_its_own(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_gap_cannot_stand_for_records_behind_its_own(rank: Rank) -> None:
     reply = rank.push([wire_record(1, rank.started), wire_record(2, Gap(first_seq=2, last_seq=9, reason=""))])
     assert [(item.seq, item.code) for item in reply.quarantined] == [(2, "bad_gap")]
     assert reply.acked_through == 2
@@ -91,15 +86,13 @@ def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
     assert values(server, rank, "entropy/mean") == {7: 0.5}
 
 
-def test_a_seq_beyond_what_databases_count_does_not_block_the_rest(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_seq_beyond_what_databases_count_does_not_block_the_rest(rank: Rank) -> None:
     reply = rank.push([wire_record(1, step_report(0, {})), wire_record(2**64 - 1, step_report(1, {}))])
     assert [item.code for item in reply.quarantined] == ["bad_seq"]
     assert reply.acked_through == 1
 
 
-def test_records_of_an_unknown_sender_are_refused_until_hello(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_records_of_an_unknown_sender_are_refused_until_hello(rank: Rank) -> None:
     request = pb.PushRequest(run_id="unknown", incarnation="first", rank=0, records=[wire_record(1, rank.started)])
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Push(request, metadata=rank.metadata)
@@ -107,8 +100,7 @@ def test_records_of_an_unknown_sender_are_refused_until_hello(server: ServerInTh
     assert "unknown" in (refused.value.details() or "")
 
 
-def test_not_a_number_and_infinities_survive(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_not_a_number_and_infinities_survive(server: ServerInThread, rank: Rank) -> None:
     rank.report(0, a=math.nan, b=math.inf, c=-math.inf, d=0.1)
     scalars = server.http.get(f"{rank.path}/steps/0").json()["scalars"]
     assert scalars == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 0.1}
@@ -117,15 +109,13 @@ def test_not_a_number_and_infinities_survive(server: ServerInThread) -> None:
     assert latest == scalars
 
 
-def test_a_push_of_sixteen_megabytes_is_the_limit(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_push_of_sixteen_megabytes_is_the_limit(rank: Rank) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         rank.push([pb.Record(seq=1, payload=bytes(17 << 20), payload_hash=b"")])
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_step_shows_the_whole_report(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_step_shows_the_whole_report(server: ServerInThread, rank: Rank) -> None:
     histogram = ScoreHistogram(name="entropy/token", low=0.0, high=2.0, counts=(1, 0, 2**40), not_finite=3)
     rank.send(
         step_report(
@@ -143,16 +133,14 @@ def test_a_step_shows_the_whole_report(server: ServerInThread) -> None:
     ]
 
 
-def test_a_histogram_of_nothing_finite_is_stored_too(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_histogram_of_nothing_finite_is_stored_too(server: ServerInThread, rank: Rank) -> None:
     histogram = ScoreHistogram(name="entropy/token", low=math.nan, high=math.nan, counts=(0, 0), not_finite=9)
     assert rank.send(step_report(0, {}, histograms=[histogram])).acked_through == 1
     columns = server.http.get(f"{rank.path}/histograms/entropy/token").json()
     assert (columns["low"], columns["not_finite"]) == (["NaN"], [9])
 
 
-def test_reduced_histograms_lose_no_token(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_reduced_histograms_lose_no_token(server: ServerInThread, rank: Rank) -> None:
     for step in range(10):
         rank.send(step_report(step, {}, histograms=[ScoreHistogram(name="h", low=0, high=1, counts=(1, step))]))
     columns = server.http.get(f"{rank.path}/histograms/h", params={"points": 3}).json()
@@ -163,8 +151,7 @@ def test_reduced_histograms_lose_no_token(server: ServerInThread) -> None:
     assert (some["step"], some["counts"]) == ([4, 5], [[1, 4], [1, 5]])
 
 
-def test_a_push_of_more_than_a_thousand_records_is_refused_and_stores_nothing(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_push_of_more_than_a_thousand_records_is_refused_and_stores_nothing(rank: Rank) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         rank.push([pb.Record()] * (RECORDS.most + 1))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -14,18 +14,6 @@ from tests.server.in_thread import ServerInThread
 ADDRESSES = ("/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css")
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_page_and_files_need_a_token(server: ServerInThread, address: str) -> None:
-    with server.client() as anonymous:
-        assert anonymous.get(address).status_code == 401
-    with server.client(server.token("ingest")) as loop:
-        assert loop.get(address).status_code == 403
-    with server.client(server.token("read")) as reader:
-        assert reader.get(address).status_code == 200
-    with server.client() as browser:
-        assert browser.get(address, headers=server.session()).status_code == 200
-
-
 def test_every_asset_is_the_server_s_own(server: ServerInThread) -> None:
     page = server.http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")

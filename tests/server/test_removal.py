@@ -17,22 +17,19 @@ from isentrope_server.store import removal
 from isentrope_server.store import runs as runs_store
 from isentrope_server.store.removal import OverdueRun
 from isentrope_server.store.runs import Run
-from isentrope_server.store.tables import metadata, runs
+from isentrope_server.store.tables import metadata
 from isentrope_wire.reports import RunFinished
 from tests.server.compaction import NEVER, finished_run, pack_all
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, step_report, wire_record
+from tests.server.rank import Rank, age, step_report, wire_record
+from tests.system.running_server import wait_for
 
 DATABASES = ("sqlite", "postgresql")
 
+DAY = 86_400.0
 KEPT = {"alembic_version", "audit", "audit_head", "deleted_runs", "session_key", "tokens"}
 """Tables without rows of an existing run."""
-
-
-@pytest.fixture
-def still(make_server: MakeServer) -> ServerInThread:
-    return make_server(housekeeping_interval_seconds=NEVER)
 
 
 def rows_by_table(server: ServerInThread) -> dict[str, int]:
@@ -192,24 +189,14 @@ def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(still
             still.stop()
             url = still.backend.settings.database_url
             with ServerInThread(still.home, database_url=url, housekeeping_interval_seconds=0.02) as again:
-                wait_until_nothing_waits(again)
-                assert sum(rows_by_table(again).values()) == 0
+                wait_for(lambda: sum(rows_by_table(again).values()) == 0)
             break
     assert counts[0] - counts[1] == removal.LARGE_ROWS_AT_ONCE
 
 
-def wait_until_nothing_waits(server: ServerInThread) -> None:
-    for _ in range(400):
-        with server.backend.database.reading() as connection:
-            if not connection.execute(select(runs.c.key)).all():
-                return
-        time.sleep(0.02)
-    raise AssertionError("the deleted run is still there")
-
-
 def test_by_default_every_run_is_kept(still_server: ServerInThread) -> None:
     rank = finished_run(still_server, 3)
-    age_by(still_server, rank, days=10_000)
+    age(still_server, rank, seconds=10_000 * DAY)
     asyncio.run(delete_overdue(still_server.backend))
     assert still_server.http.get(rank.path).status_code == 200
 
@@ -218,7 +205,7 @@ def test_deletion_of_silent_runs_is_audited(make_server: MakeServer) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER, retention_days=30)
     old, new, silent = finished_run(server, 3), finished_run(server, 3), Rank(server)
     for rank in (old, silent):
-        age_by(server, rank, days=31)
+        age(server, rank, seconds=31 * DAY)
     asyncio.run(delete_overdue(server.backend))
     assert [server.http.get(rank.path).status_code for rank in (old, new, silent)] == [404, 200, 404]
     audited = audit_of(server, old)
@@ -241,8 +228,8 @@ def test_a_run_is_kept_while_a_step_of_it_may_take_hours(make_server: MakeServer
     server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=1, retention_days=0.01)
     training, dead = Rank(server), Rank(server)
     finished_run(server, 3)
-    age_by(server, training, days=0.9)
-    age_by(server, dead, days=1.1)
+    age(server, training, seconds=0.9 * DAY)
+    age(server, dead, seconds=1.1 * DAY)
     asyncio.run(delete_overdue(server.backend))
     assert [server.http.get(rank.path).status_code for rank in (training, dead)] == [200, 404]
 
@@ -272,7 +259,7 @@ def test_run_with_connected_shipper_is_kept_at_any_age(make_server: MakeServer) 
     watching = training.watch()
     assert watching.next_kind() == "heartbeat"
     finished_run(server, 3)
-    age_by(server, training, days=2)
+    age(server, training, seconds=2 * DAY)
     asyncio.run(delete_overdue(server.backend))
     assert server.http.get(training.path).status_code == 200
     training.report(1, x=1.0)
@@ -282,13 +269,10 @@ def test_run_with_connected_shipper_is_kept_at_any_age(make_server: MakeServer) 
 def test_a_finished_run_is_not_kept_because_somebody_looks_at_it(make_server: MakeServer) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER, retention_days=1, heartbeat_seconds=0.1)
     rank = finished_run(server, 3)
-    age_by(server, rank, days=2)
+    age(server, rank, seconds=2 * DAY)
     with server.http.stream("GET", f"{rank.path}/live") as looking:
         assert looking.status_code == 200
-        end = time.monotonic() + 5
-        while not server.backend.hub.is_listened_to(rank.run_id):
-            assert time.monotonic() < end, "there is no listener"
-            time.sleep(0.01)
+        wait_for(lambda: server.backend.hub.is_listened_to(rank.run_id))
         asyncio.run(delete_overdue(server.backend))
     assert server.http.get(rank.path).status_code == 404
 
@@ -299,7 +283,7 @@ def test_an_open_watch_is_noted_for_other_servers_and_a_silent_run_stays_silent(
     monkeypatch.setattr(servicer, "_SECONDS_BETWEEN_NOTES_OF_A_WATCH", 0.0)
     server = make_server(housekeeping_interval_seconds=NEVER, heartbeat_seconds=0.05)
     rank = Rank(server)
-    age_by(server, rank, days=2)
+    age(server, rank, seconds=2 * DAY)
     watching = rank.watch()
     assert watching.next_kind() == watching.next_kind() == "heartbeat"
     run = runs_store_of(server, rank)
@@ -320,9 +304,3 @@ def audit_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
     query = select(audit).where(audit.c.subject == f"runs/{rank.run_id}").order_by(audit.c.key.desc()).limit(1)
     with server.backend.database.reading() as connection:
         return dict(connection.execute(query).one()._mapping)
-
-
-def age_by(server: ServerInThread, rank: Rank, *, days: float) -> None:
-    then = time.time() - days * 86_400
-    change = runs.update().where(runs.c.id == rank.run_id).values(last_heard_at=then)
-    server.backend.writer.submit(lambda transaction: transaction.connection.execute(change).rowcount).result(timeout=10)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection
 
 from isentrope.client import calls
 from isentrope.client.client import Client
@@ -15,14 +15,14 @@ from isentrope.client.connection import ApiError
 from isentrope_server.backend import RetryPauses
 from isentrope_server.digests import LINE_PARTS, renew_digests
 from isentrope_server.store.runs import Run
-from isentrope_server.store.tables import runs as runs_table
 from isentrope_wire.answers import HealthLevel, RunDigest, RunSummary
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ControlSnapshot, RunFinished
 from tests.server.compaction import NEVER, pack_all
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, step_report
+from tests.server.rank import Rank, age, step_report
+from tests.system.running_server import wait_for
 
 DATABASES = ("sqlite", "postgresql")
 
@@ -57,11 +57,6 @@ def finish(rank: Rank, status: str = "finished", error: str = "") -> None:
     rank.send(RunFinished(status=status, finished_at=time.time(), error=error))
 
 
-def age(server: ServerInThread, rank: Rank, *, seconds: float) -> None:
-    then = update(runs_table).where(runs_table.c.id == rank.run_id).values(last_heard_at=time.time() - seconds)
-    server.backend.writer.submit(lambda transaction: transaction.connection.execute(then).rowcount).result(timeout=10)
-
-
 def digest_of(server: ServerInThread, rank: Rank) -> RunDigest:
     with Client(server.url, server.owner_token) as client:
         digest = client.run(rank.run_id).digest
@@ -73,12 +68,11 @@ def ids(runs: list[RunSummary]) -> list[str]:
     return [run.id for run in runs]
 
 
-def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(server: ServerInThread) -> None:
+def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(server: ServerInThread, client: Client) -> None:
     rank = falling(server, 0.4, steps=108)
-    with Client(server.url, server.owner_token) as client:
-        assert client.runs()[0].digest is None
-        assert renew(server) == 1
-        digest = client.runs()[0].digest
+    assert client.runs()[0].digest is None
+    assert renew(server) == 1
+    digest = client.runs()[0].digest
     assert digest == digest_of(server, rank)
     assert digest.entropy == pytest.approx(0.4)
     assert digest.reward == 1.0
@@ -90,7 +84,7 @@ def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(server: Serv
     assert digest.share_lost == pytest.approx(0.6, abs=0.04)
 
 
-def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThread) -> None:
+def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThread, client: Client) -> None:
     """A long run's lines are kept for some steps; the rest, and the lines of a resumed run, are always new."""
     rank = falling(server, 0.8, steps=400, started_at=1.0)
     renew(server)
@@ -101,8 +95,7 @@ def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThr
     renew(server)
     digest = digest_of(server, rank)
     assert (digest.entropy, digest.reward, digest.entropy_line) == (0.25, 0.9, lines)
-    with Client(server.url, server.owner_token) as client:
-        diagnosis = client.diagnosis(rank.run_id)
+    diagnosis = client.diagnosis(rank.run_id)
     assert digest.level == diagnosis.level == HealthLevel.ACT
     assert digest.share_lost == diagnosis.share_lost
     assert digest.steps_to_three_quarters_lost == diagnosis.steps_to_three_quarters_lost
@@ -116,8 +109,7 @@ def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThr
     assert ended.entropy_line[-1] == pytest.approx(0.8, abs=0.01)
 
 
-def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: Rank) -> None:
     scalars: Mapping[int, Mapping[str, float]] = {
         1: {"entropy/mean": 1.0},
         2: {"entropy/mean": float("nan"), "reward/mean": 0.25},
@@ -130,8 +122,7 @@ def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread) -> Non
     assert (digest.entropy, digest.reward) == (0.5, 0.25)
 
 
-def test_a_run_without_reports_has_no_data(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_run_without_reports_has_no_data(server: ServerInThread, rank: Rank) -> None:
     assert renew(server) == 1
     digest = digest_of(server, rank)
     assert (digest.level, digest.entropy, digest.entropy_line, digest.seconds_per_step) == ("no_data", None, [], None)
@@ -152,12 +143,11 @@ def test_only_what_changed_is_computed_again(server: ServerInThread) -> None:
     assert renew(server) == 0
 
 
-def test_digest_has_the_active_control(server: ServerInThread) -> None:
+def test_digest_has_the_active_control(server: ServerInThread, client: Client) -> None:
     rank = Rank(
         server, initial_control=ControlSnapshot(version=0, control=Control(), author="trainer", requested_at=1.0)
     )
-    with Client(server.url, server.owner_token) as client:
-        client.set_control(rank.run_id, method="clip_v", mu_low=1.0, mu_high=2.5, hold="75%")
+    client.set_control(rank.run_id, method="clip_v", mu_low=1.0, mu_high=2.5, hold="75%")
     rank.report(1, entropy__mean=1.0)
     renew(server)
     before = digest_of(server, rank).control
@@ -179,7 +169,7 @@ def test_reason_is_the_error_in_a_line(server: ServerInThread) -> None:
     assert digest_of(server, finished).reason == ""
 
 
-def test_those_that_need_a_person_come_first(server: ServerInThread) -> None:
+def test_those_that_need_a_person_come_first(server: ServerInThread, client: Client) -> None:
     made = []
     for number in range(2):
         for level in ("silent", "act", "healthy", "finished", "watch"):
@@ -191,22 +181,21 @@ def test_those_that_need_a_person_come_first(server: ServerInThread) -> None:
                 age(server, rank, seconds=61)
     expected = [f"{level}-{n}" for level in ("act", "watch", "healthy", "silent", "finished") for n in (1, 0)]
     renew(server)
-    with Client(server.url, server.owner_token) as client:
-        assert ids(client.runs(order="attention")) == expected
-        assert ids(client.runs()) == ids(client.runs(order="newest")) == made[::-1]
-        read: list[str] = []
-        page = server.http.get("/api/v1/runs", params={"order": "attention", "limit": 3}).json()
-        while True:
-            read += [item["id"] for item in page["items"]]
-            if page["next_cursor"] is None:
-                break
-            query = {"order": "attention", "limit": 3, "cursor": page["next_cursor"]}
-            page = server.http.get("/api/v1/runs", params=query).json()
-        assert read == expected
-        assert ids(client.runs(level="act")) == ["act-1", "act-0"]
-        assert ids(client.runs(level=["watch", "healthy"], order="attention")) == expected[2:6]
-        assert ids(client.runs(level="act", status="finished")) == []
-        counts = client.ask(calls.run_counts())
+    assert ids(client.runs(order="attention")) == expected
+    assert ids(client.runs()) == ids(client.runs(order="newest")) == made[::-1]
+    read: list[str] = []
+    page = server.http.get("/api/v1/runs", params={"order": "attention", "limit": 3}).json()
+    while True:
+        read += [item["id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        query = {"order": "attention", "limit": 3, "cursor": page["next_cursor"]}
+        page = server.http.get("/api/v1/runs", params=query).json()
+    assert read == expected
+    assert ids(client.runs(level="act")) == ["act-1", "act-0"]
+    assert ids(client.runs(level=["watch", "healthy"], order="attention")) == expected[2:6]
+    assert ids(client.runs(level="act", status="finished")) == []
+    counts = client.ask(calls.run_counts())
     assert counts.levels == {"act": 2, "watch": 2, "healthy": 2, "no_data": 0, "holding": 0}
     assert counts.statuses == {"running": 6, "silent": 2, "finished": 2, "failed": 0, "ended": 0}
     assert counts.total == 10
@@ -220,54 +209,51 @@ def test_a_cursor_of_another_order_is_refused(server: ServerInThread) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_cursor")
 
 
-def test_filters_take_several_values_and_combine(server: ServerInThread) -> None:
+def test_filters_take_several_values_and_combine(server: ServerInThread, client: Client) -> None:
     for number, (project, tags) in enumerate(
         [("math", ("7b", "sweep")), ("math", ("1.5b",)), ("code", ("7b",)), ("code", ("größe",)), ("web", ())]
     ):
         rank = Rank(server, run_id=f"r{number}", name=f"run {number}", project=project, tags=tags)
         if number == 4:
             finish(rank, "failed", "CUDA out of memory")
-    with Client(server.url, server.owner_token) as client:
-        assert ids(client.runs(project=["math", "web"])) == ["r4", "r1", "r0"]
-        assert ids(client.runs(tag="7b")) == ["r2", "r0"]
-        assert ids(client.runs(tag=["1.5b", "sweep"])) == ["r1", "r0"]
-        assert ids(client.runs(tag="7")) == []
-        assert ids(client.runs(tag="7b", project="code")) == ["r2"]
-        assert ids(client.runs(status=["failed", "finished"])) == ["r4"]
-        assert ids(client.runs(q="SWEE")) == ["r0"]
-        assert ids(client.runs(q="größ")) == ["r3"]
-        assert ids(client.runs(q="out of mem")) == ["r4"]
-        assert ids(client.runs(q="[")) == ids(client.runs(q="r_n")) == ids(client.runs(q="%")) == []
-        counts = client.ask(calls.run_counts(project="math", tag="7b"))
-        assert counts.total == 1
-        assert [(one.name, one.runs) for one in counts.projects] == [("code", 1), ("math", 1)]
-        assert [(one.name, one.runs) for one in counts.tags] == [("1.5b", 1), ("7b", 1), ("sweep", 1)]
-        assert counts.statuses["running"] == 1
-        everything = client.ask(calls.run_counts())
-        assert [(one.name, one.runs) for one in everything.projects] == [("code", 2), ("math", 2), ("web", 1)]
-        assert everything.tags[0].name == "7b"
-        with pytest.raises(ApiError) as refused:
-            client.runs(order="oldest")
-        assert refused.value.status == 422
+    assert ids(client.runs(project=["math", "web"])) == ["r4", "r1", "r0"]
+    assert ids(client.runs(tag="7b")) == ["r2", "r0"]
+    assert ids(client.runs(tag=["1.5b", "sweep"])) == ["r1", "r0"]
+    assert ids(client.runs(tag="7")) == []
+    assert ids(client.runs(tag="7b", project="code")) == ["r2"]
+    assert ids(client.runs(status=["failed", "finished"])) == ["r4"]
+    assert ids(client.runs(q="SWEE")) == ["r0"]
+    assert ids(client.runs(q="größ")) == ["r3"]
+    assert ids(client.runs(q="out of mem")) == ["r4"]
+    assert ids(client.runs(q="[")) == ids(client.runs(q="r_n")) == ids(client.runs(q="%")) == []
+    counts = client.ask(calls.run_counts(project="math", tag="7b"))
+    assert counts.total == 1
+    assert [(one.name, one.runs) for one in counts.projects] == [("code", 1), ("math", 1)]
+    assert [(one.name, one.runs) for one in counts.tags] == [("1.5b", 1), ("7b", 1), ("sweep", 1)]
+    assert counts.statuses["running"] == 1
+    everything = client.ask(calls.run_counts())
+    assert [(one.name, one.runs) for one in everything.projects] == [("code", 2), ("math", 2), ("web", 1)]
+    assert everything.tags[0].name == "7b"
+    with pytest.raises(ApiError) as refused:
+        client.runs(order="oldest")
+    assert refused.value.status == 422
 
 
-def test_tags_that_no_database_reads_as_text_are_stored_as_text(server: ServerInThread) -> None:
+def test_tags_that_no_database_reads_as_text_are_stored_as_text(server: ServerInThread, client: Client) -> None:
     rank = Rank(server, tags=("nul\0", "twice", "twice"))
-    with Client(server.url, server.owner_token) as client:
-        assert client.run(rank.run_id).tags == ["nul\ufffd", "twice"]
-        assert ids(client.runs(tag="nul\ufffd")) == [rank.run_id]
-        client.ask(calls.edit_run(rank.run_id, tags=["a\0", "b"]))
-        assert [(one.name, one.runs) for one in client.ask(calls.run_counts()).tags] == [("a\ufffd", 1), ("b", 1)]
+    assert client.run(rank.run_id).tags == ["nul\ufffd", "twice"]
+    assert ids(client.runs(tag="nul\ufffd")) == [rank.run_id]
+    client.ask(calls.edit_run(rank.run_id, tags=["a\0", "b"]))
+    assert [(one.name, one.runs) for one in client.ask(calls.run_counts()).tags] == [("a\ufffd", 1), ("b", 1)]
 
 
-def test_deleted_runs_are_neither_listed_nor_counted(server: ServerInThread) -> None:
+def test_deleted_runs_are_neither_listed_nor_counted(server: ServerInThread, client: Client) -> None:
     rank, other = falling(server, 0.4), falling(server, 0.4)
     finish(rank)
     renew(server)
     assert server.http.delete(rank.path).status_code == 204
-    with Client(server.url, server.owner_token) as client:
-        assert ids(client.runs(order="attention")) == [other.run_id]
-        assert (client.ask(calls.run_counts()).total, client.ask(calls.run_counts()).levels["act"]) == (1, 1)
+    assert ids(client.runs(order="attention")) == [other.run_id]
+    assert (client.ask(calls.run_counts()).total, client.ask(calls.run_counts()).levels["act"]) == (1, 1)
     assert renew(server) == 0
 
 
@@ -293,9 +279,4 @@ def test_a_run_whose_digest_fails_does_not_keep_others_from_theirs(
 def test_digests_are_renewed_in_the_background(make_server: MakeServer) -> None:
     server = make_server(housekeeping_interval_seconds=0.02)
     rank = falling(server, 0.4)
-    end = time.monotonic() + 30
-    with Client(server.url, server.owner_token) as client:
-        while (digest := client.run(rank.run_id).digest) is None or digest.level is HealthLevel.NO_DATA:
-            assert time.monotonic() < end
-            time.sleep(0.02)
-    assert digest.level is HealthLevel.ACT
+    wait_for(lambda: (server.http.get(rank.path).json()["digest"] or {}).get("level") == "act", 30)

@@ -28,11 +28,6 @@ def session_of(cookie: dict[str, str]) -> tuple[str, str]:
     return name, value
 
 
-def token(server: ServerInThread, scope: str = "read") -> dict[str, str]:
-    created: dict[str, str] = server.http.post("/api/v1/access-tokens", json={"scope": scope}).json()
-    return created
-
-
 def test_what_a_cookie_holds_is_no_token_and_a_token_is_no_session(server: ServerInThread) -> None:
     cookie = server.session()
     name, session_id = session_of(cookie)
@@ -83,7 +78,7 @@ def test_logging_out_deletes_the_cookie(server: ServerInThread) -> None:
 
 
 def test_me_names_the_token_and_how_it_came(server: ServerInThread) -> None:
-    made = token(server, "control")
+    made = server.issue("control", "control")
     expected = {"token_id": made["id"], "name": "control", "scope": "control", "is_owner": False}
     with server.client(made["token"]) as program:
         assert program.get("/api/v1/me").json() == {**expected, "is_session": False}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from httpx_sse import connect_sse
@@ -22,6 +21,7 @@ from isentrope_wire.numbers import read_exactly
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 from tests.server.rank import Rank, stored_step
+from tests.system.running_server import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -45,15 +45,6 @@ def pair(postgresql: PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -> It
             first, second = pool.map(stack.enter_context, servers)
         wait_for(lambda: first.backend.on_duty or second.backend.on_duty)
         yield first, second
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """The first truthy answer."""
-    end = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-    return answer
 
 
 def end_listening_sessions(server: ServerInThread) -> None:
@@ -166,15 +157,6 @@ def test_of_many_changes_at_both_servers_exactly_one_wins(pair: Pair) -> None:
     with ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(put, range(8)))
     assert sorted(statuses) == [202, *[412] * 7]
-
-
-def test_a_repeated_request_at_the_other_server_is_the_same_request(pair: Pair) -> None:
-    rank = Rank(pair[0])
-    headers = {"If-Match": '"0"', "Idempotency-Key": f"key-{rank.run_id}"}
-    statuses = [
-        server.http.put(f"{rank.path}/control", json={"method": "none"}, headers=headers).status_code for server in pair
-    ]
-    assert statuses == [202, 200]
 
 
 def test_news_missed_meanwhile_is_sent_afterwards(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

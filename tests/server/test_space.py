@@ -9,14 +9,8 @@ import pytest
 from isentrope_server.housekeeping import give_space_back, remove_deleted
 from isentrope_server.store import database
 from isentrope_server.store.database import Database
-from tests.server.compaction import NEVER, finished_run
-from tests.server.conftest import MakeServer
+from tests.server.compaction import finished_run
 from tests.server.in_thread import ServerInThread
-
-
-@pytest.fixture
-def still(make_server: MakeServer) -> ServerInThread:
-    return make_server(housekeeping_interval_seconds=NEVER)
 
 
 def test_the_space_of_a_deleted_run_goes_back_to_the_file_system(

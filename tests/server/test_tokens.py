@@ -16,10 +16,7 @@ from isentrope_server.store import access
 from isentrope_server.store.database import Database, upgrade
 from isentrope_wire.answers import TokenScope
 from tests.server.conftest import MakeServer
-from tests.server.in_thread import ServerInThread
-
-SOON_SECONDS = 8.0
-"""However busy the machine is."""
+from tests.system.running_server import wait_for
 
 
 class PausesAfterReading:
@@ -59,29 +56,19 @@ def test_slow_reload_does_not_restore_a_revoked_token(tmp_path: Path) -> None:
     database.close()
 
 
-def issue(server: ServerInThread, scope: str) -> dict[str, Any]:
-    answer = server.http.post("/api/v1/access-tokens", json={"scope": scope, "name": f"{scope} token"})
-    assert answer.status_code == 201, answer.text
-    created: dict[str, Any] = answer.json()
-    return created
-
-
 def test_a_token_that_another_server_revoked_is_noticed(make_server: MakeServer) -> None:
     server = make_server()
-    token = issue(server, "read")
+    token = server.issue("read")
     server.backend.writer.submit(lambda t: access.revoke_token(t.connection, token["id"], time.time())).result(10)
     with server.client(token["token"]) as client:
-        end = time.monotonic() + SOON_SECONDS
-        while client.get("/api/v1/runs").status_code == 200:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_for(lambda: client.get("/api/v1/runs").status_code != 200)
 
 
 def test_last_use_of_a_token_is_recorded(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isentrope_server.housekeeping.RELOAD_SECONDS", 0.05)
     monkeypatch.setattr("isentrope_server.housekeeping.NOTE_USES_SECONDS", 0.05)
     server = make_server()
-    used, unused = issue(server, "read"), issue(server, "read")
+    used, unused = server.issue("read"), server.issue("read")
     assert used["last_used_at"] is None
     with server.client(used["token"]) as client:
         client.get("/api/v1/runs")
@@ -91,11 +78,7 @@ def test_last_use_of_a_token_is_recorded(make_server: MakeServer, monkeypatch: p
         at: float | None = next(item["last_used_at"] for item in listed if item["id"] == token["id"])
         return at
 
-    end = time.monotonic() + SOON_SECONDS
-    while last_used(used) is None:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert last_used(used) == pytest.approx(time.time(), abs=5)
+    assert wait_for(lambda: last_used(used)) == pytest.approx(time.time(), abs=5)
     assert last_used(unused) is None
 
 

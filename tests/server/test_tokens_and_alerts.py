@@ -71,54 +71,48 @@ def alert(kind: str = "collapse", **evidence: float) -> Alert:
     return Alert(kind=kind, level=AlertLevel.WATCH, message=f"{kind} \x00 because", evidence=evidence)
 
 
-def test_the_tokens_of_a_step_come_back_as_they_were_sent(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_the_tokens_of_a_step_come_back_as_they_were_sent(rank: Rank, client: Client) -> None:
     send(rank, 1, token(-0.5), token(0.25, sequence=None, token_id=None, text=None, kept=False, logprob=-math.inf))
     send(rank, 2, token(0.125))
-    with Client(server.url, server.owner_token) as client:
-        tokens = client.ask(calls.tokens(rank.run_id, step=1))
-        first, second = tokens.items
-        assert tokens.step == 1
-        assert asdict(first) == {
-            "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25,
-            "entropy": 1.5, "vocab_centered_score": 0.5, "advantage": 1.0, "contribution": -0.5, "kept": True,
-        }  # fmt: skip
-        assert (second.sequence, second.token_id, second.text, second.kept) == (None, None, None, False)
-        assert second.logprob == -math.inf
-        assert [one.contribution for one in client.ask(calls.tokens(rank.run_id)).items] == [0.125]
-        with pytest.raises(ApiError, match="9") as missing:
-            client.ask(calls.tokens(rank.run_id, step=9))
-        assert (missing.value.status, missing.value.code) == (404, "not_found")
+    tokens = client.ask(calls.tokens(rank.run_id, step=1))
+    first, second = tokens.items
+    assert tokens.step == 1
+    assert asdict(first) == {
+        "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25,
+        "entropy": 1.5, "vocab_centered_score": 0.5, "advantage": 1.0, "contribution": -0.5, "kept": True,
+    }  # fmt: skip
+    assert (second.sequence, second.token_id, second.text, second.kept) == (None, None, None, False)
+    assert second.logprob == -math.inf
+    assert [one.contribution for one in client.ask(calls.tokens(rank.run_id)).items] == [0.125]
+    with pytest.raises(ApiError, match="9") as missing:
+        client.ask(calls.tokens(rank.run_id, step=9))
+    assert (missing.value.status, missing.value.code) == (404, "not_found")
 
 
-def test_rollouts_come_back_as_they_were_sent(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_rollouts_come_back_as_they_were_sent(rank: Rank, client: Client) -> None:
     send(rank, 1, rollouts=(rollout(), rollout(sequence=None, reward=1.0)), what_if=sums(-3.0, 1.0))
     send(rank, 2)
-    with Client(server.url, server.owner_token) as client:
-        found = client.ask(calls.rollouts(rank.run_id))
-        assert (found.step, found.score_std, found.lowering, found.raising) == (1, 0.25, -3.0, 1.0)
-        first, second = found.items
-        assert asdict(first) == {
-            "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
-            "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"),
-            "logprobs": (-2.0, None, pytest.approx(-1.0, rel=1e-3)),
-            "vocab_centered_scores": (0.25, None, pytest.approx(-0.125, rel=1e-3)),
-            "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True),
-        }  # fmt: skip
-        assert (second.sequence, second.reward) == (None, 1.0)
-        assert client.ask(calls.rollouts(rank.run_id, step=2)).items == []
-        with pytest.raises(ApiError) as missing:
-            client.ask(calls.rollouts(rank.run_id, step=9))
-        assert (missing.value.status, missing.value.code) == (404, "not_found")
+    found = client.ask(calls.rollouts(rank.run_id))
+    assert (found.step, found.score_std, found.lowering, found.raising) == (1, 0.25, -3.0, 1.0)
+    first, second = found.items
+    assert asdict(first) == {
+        "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
+        "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"),
+        "logprobs": (-2.0, None, pytest.approx(-1.0, rel=1e-3)),
+        "vocab_centered_scores": (0.25, None, pytest.approx(-0.125, rel=1e-3)),
+        "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True),
+    }  # fmt: skip
+    assert (second.sequence, second.reward) == (None, 1.0)
+    assert client.ask(calls.rollouts(rank.run_id, step=2)).items == []
+    with pytest.raises(ApiError) as missing:
+        client.ask(calls.rollouts(rank.run_id, step=9))
+    assert (missing.value.status, missing.value.code) == (404, "not_found")
 
 
-def test_top_tokens_come_with_what_a_share_and_sigmas_need(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_top_tokens_come_with_what_a_share_and_sigmas_need(rank: Rank, client: Client) -> None:
     send(rank, 1, token(), what_if=sums(-3.0, 1.0))
     send(rank, 2, token(), std=math.nan)
-    with Client(server.url, server.owner_token) as client:
-        known, unknown = (client.ask(calls.tokens(rank.run_id, step=step)) for step in (1, 2))
+    known, unknown = (client.ask(calls.tokens(rank.run_id, step=step)) for step in (1, 2))
     assert (known.score_std, known.lowering, known.raising) == (0.25, -3.0, 1.0)
     assert (unknown.score_std, unknown.lowering, unknown.raising) == (None, None, None)
 
@@ -145,8 +139,7 @@ def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(server: Se
     assert server.http.get(f"{rank.path}/tokens/recurring?steps=101").status_code == 422
 
 
-def test_a_step_that_names_no_token_answers_with_none(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_step_that_names_no_token_answers_with_none(server: ServerInThread, rank: Rank) -> None:
     assert server.http.get(f"{rank.path}/tokens").json()["items"] == []
     assert server.http.get(f"{rank.path}/tokens").json()["step"] is None
     send(rank, 1)

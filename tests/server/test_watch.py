@@ -146,23 +146,20 @@ def test_numbers_are_printed_as_json(server: ServerInThread, watched: Rank) -> N
     assert diagnosis["suggestion"]["control"]["mu_high"] == 1.0
 
 
-def test_only_new_points_are_transferred(
-    server: ServerInThread, watched: Rank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Client(server.url, server.owner_token) as client:
-        reader = RunReader(client, watched.run_id)
-        paths: list[str] = []
+def test_only_new_points_are_transferred(client: Client, watched: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = RunReader(client, watched.run_id)
+    paths: list[str] = []
 
-        def ask(call: Call[Any]) -> Any:
-            paths.append(call.path.rpartition("/")[2])
-            return Client.ask(client, call)
+    def ask(call: Call[Any]) -> Any:
+        paths.append(call.path.rpartition("/")[2])
+        return Client.ask(client, call)
 
-        monkeypatch.setattr(client, "ask", ask)
-        reader.read()
-        assert paths == [watched.run_id, "diagnosis", "series"]
-        watched.report(41, entropy__mean=0.1)
-        assert reader.read().diagnosis.step == 41
-        assert list(reader.series["entropy/mean"]) == [*range(1, 42)]
+    monkeypatch.setattr(client, "ask", ask)
+    reader.read()
+    assert paths == [watched.run_id, "diagnosis", "series"]
+    watched.report(41, entropy__mean=0.1)
+    assert reader.read().diagnosis.step == 41
+    assert list(reader.series["entropy/mean"]) == [*range(1, 42)]
 
 
 class Terminal:
@@ -247,22 +244,21 @@ class Answers:
         return answer
 
 
-def test_a_lost_server_is_shown_and_waited_for(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_server_is_shown_and_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isentrope.cli.watch._REFRESH_SECONDS", 0.0)
     console = Console(file=StringIO(), force_terminal=True, width=120, height=40)
     back = replace(LOOK, latest={"reward/mean": 0.123})
     answers = Answers(ApiError("gives no answer", None, "unreachable"), back)
     keys = iter(["", "", "q"])
-    with Client(server.url, server.owner_token) as client:
-        _draw_until_quit(client, cast(RunReader, answers), console, lambda seconds: next(keys))
-        drawn = console.file.getvalue()  # type: ignore[attr-defined]
-        lost = drawn.index("Server lost, trying again: gives no answer")
-        assert "Server lost" not in drawn[drawn.index("0.123") :]
-        assert lost < drawn.index("0.123")
-        # A run that was deleted does not come back.
-        deleted = cast(RunReader, Answers(ApiError("no such run", 404, "not_found")))
-        with pytest.raises(ApiError, match="no such run"):
-            _draw_until_quit(client, deleted, console, lambda seconds: "")
+    _draw_until_quit(client, cast(RunReader, answers), console, lambda seconds: next(keys))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    lost = drawn.index("Server lost, trying again: gives no answer")
+    assert "Server lost" not in drawn[drawn.index("0.123") :]
+    assert lost < drawn.index("0.123")
+    # A run that was deleted does not come back.
+    deleted = cast(RunReader, Answers(ApiError("no such run", 404, "not_found")))
+    with pytest.raises(ApiError, match="no such run"):
+        _draw_until_quit(client, deleted, console, lambda seconds: "")
 
 
 def test_a_missing_extra_is_named(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:

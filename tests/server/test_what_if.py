@@ -35,8 +35,7 @@ def send(
     )
 
 
-def test_newest_step_is_the_default(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_newest_step_is_the_default(server: ServerInThread, rank: Rank) -> None:
     send(rank, 1, sums(change_sum=-8.0))
     send(rank, 2, sums())
     newest = server.http.get(f"{rank.path}/what-if", params={"mu_low": 1.0, "scope": "negative"}).json()
@@ -57,8 +56,7 @@ def test_a_step_whose_sums_count_no_token_answers_like_one_without_and_hides_no_
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "what_if_missing")
 
 
-def test_the_calibrated_change_is_missing_until_the_gain_is_known(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_the_calibrated_change_is_missing_until_the_gain_is_known(server: ServerInThread, rank: Rank) -> None:
     send(rank, 1, sums())
     send(rank, 2, sums(), gain=0.5)
     send(rank, 3, sums(), gain=float("nan"))
@@ -69,8 +67,7 @@ def test_the_calibrated_change_is_missing_until_the_gain_is_known(server: Server
     assert found[1]["curve"]["low"]["predicted_change"][0] == pytest.approx(-0.05)
 
 
-def test_without_thresholds_it_is_the_whole_curve_of_each_side(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_without_thresholds_it_is_the_whole_curve_of_each_side(server: ServerInThread, rank: Rank) -> None:
     send(rank, 1, sums())
     found = server.http.get(f"{rank.path}/what-if").json()
     assert (found["clip_fraction"], found["unit_predicted_change"]) == (0, -0.4)
@@ -82,8 +79,7 @@ def test_without_thresholds_it_is_the_whole_curve_of_each_side(server: ServerInT
     assert low["unit_predicted_change"][at(1.0)] == pytest.approx(-0.1)
 
 
-def test_a_curve_holds_the_other_side_at_what_was_asked(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_a_curve_holds_the_other_side_at_what_was_asked(server: ServerInThread, rank: Rank) -> None:
     send(rank, 1, sums())
     found = server.http.get(f"{rank.path}/what-if?mu_high=2&curve=true").json()
     assert found["curve"]["low"]["clip_fraction"][0] == pytest.approx(0.3)
@@ -91,16 +87,14 @@ def test_a_curve_holds_the_other_side_at_what_was_asked(server: ServerInThread) 
     assert found["curve"]["high"]["clip_fraction"][0] == pytest.approx(0.1)
 
 
-def test_bound_is_given_between_edges(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_bound_is_given_between_edges(server: ServerInThread, rank: Rank) -> None:
     send(rank, 1, sums())
     found = server.http.get(f"{rank.path}/what-if?mu_low=1.0125").json()
     assert (found["clip_fraction"], found["clip_fraction_bound"]) == (pytest.approx(0.15), pytest.approx(0.15))
     assert found["unit_predicted_change_bound"] == pytest.approx(0.75 * 0.3)
 
 
-def test_the_method_is_the_steps_own_unless_asked_for(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_the_method_is_the_steps_own_unless_asked_for(server: ServerInThread, rank: Rank) -> None:
     for step, method in enumerate(("clip_b", "none", "clip_cov")):
         send(rank, step, sums(), method=method)
     assert [server.http.get(f"{rank.path}/what-if?step={s}").json()["method"] for s in range(3)] == [
@@ -130,8 +124,7 @@ def test_unanswerable_question_gets_its_reason(server: ServerInThread, query: st
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_several_steps_are_answered_by_their_mean_and_spread(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_several_steps_are_answered_by_their_mean_and_spread(server: ServerInThread, rank: Rank) -> None:
     for step, tokens, change_sum in ((1, 10, -4.0), (2, 10, -9.0), (4, 30, -4.0)):
         send(rank, step, sums(tokens, change_sum=change_sum), gain=0.5)
     send(rank, 3, None)

@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import httpx
 from sqlalchemy import make_url
+
+_T = TypeVar("_T")
 
 OWNER_TOKEN = "the-owner-s-token-in-the-tests-of-the-system"
 READY_SECONDS = 90.0
@@ -22,6 +25,16 @@ READY_SECONDS = 90.0
 def patience() -> float:
     """How many times longer than on a quiet machine to wait: 1 until more than two processes want each core."""
     return max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
+
+
+def wait_for(what: Callable[[], _T | None], seconds: float = 15.0, sentence: str = "it happens") -> _T:
+    """The first truthy answer of `what`, asked for so long on a quiet machine, and longer on a busy one."""
+    started = time.monotonic()
+    while not (answer := what()):
+        waited = time.monotonic() - started
+        assert waited < seconds * patience(), f"waited {waited:.0f} s in vain until {sentence}"
+        time.sleep(0.02)
+    return answer
 
 
 def free_port() -> int:

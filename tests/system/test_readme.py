@@ -21,8 +21,7 @@ from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import StepReport
-from tests.faults.stage import wait_for
-from tests.system.running_server import RunningServer, clean_environment, free_port
+from tests.system.running_server import RunningServer, clean_environment, free_port, wait_for
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/server.md")

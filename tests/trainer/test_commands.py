@@ -21,10 +21,10 @@ from isentrope_trainer.loop import StepResult
 from isentrope_trainer.settings import SIZES, EvaluationConfig, LossConfig, PromptFilterConfig, TrainingConfig
 from isentrope_trainer.training_state import Checkpoints
 from isentrope_wire import environment
-from tests.faults.stage import wait_for
-from tests.system.running_server import free_port
+from tests.system.running_server import free_port, wait_for
 from tests.trainer.running_demo import ISENTROPE, running_demo
 
+BONUS = ("--set", "adaptive_entropy.target_entropy=0.5")
 SMALL = ("--prompts", "2", "--group-size", "4")
 
 
@@ -73,6 +73,11 @@ def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments:
         (("--set", "loss.clip_low=-1"), r"clip_low .*-1\.0\.$"),
         (("--set", "evaluation.k=99"), r"evaluation\.k .*\b16, got 99\.$"),
         (("--set", "adaptive_entropy.change_per_step=1"), "adaptive_entropy.target_entropy: .*required"),
+        (("--set", "adaptive_entropy.target_entropy=0"), r"adaptive_entropy\.target_entropy .*\b0\.0\.$"),
+        ((*BONUS, "--set", "adaptive_entropy.change_per_step=-0.1"), r"adaptive_entropy\.change_per_step .*-0\.1\.$"),
+        ((*BONUS, "--set", "adaptive_entropy.initial_coefficient=2"), r"initial_coefficient .*\b2\.0\.$"),
+        (("--set", "temperature=0"), r"temperature .*\b0\.0\.$"),
+        (("--prompts", "4", "--updates-per-batch", "2", "--steps", "3"), r"steps .*\b2\b.*\b3\.$"),
         (("--resume", "{folder}"), "no checkpoint .*{folder}"),
         (("--resume", "{folder}", "--lr", "1"), "--lr"),
     ],

@@ -19,7 +19,6 @@ from isentrope_trainer.settings import (
 )
 from isentrope_trainer.tasks.base import Problem
 from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import RunFinished, StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
@@ -159,21 +158,3 @@ def test_a_fixed_entropy_bonus_holds_up_the_entropy(tiny_policy_config: PolicyCo
     _, alone = trained(tiny_policy_config, config)
     _, helped = trained(tiny_policy_config, replace(config, loss=LossConfig(entropy_coefficient=1.0)))
     assert helped[-1]["entropy/mean"] > alone[-1]["entropy/mean"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"steps": 0}, r"steps .*\b0\.$"),
-        ({"group_size": 1}, r"group_size .*\b1\.$"),
-        ({"learning_rate": -1e-4}, r"learning_rate .*-0\.0001\.$"),
-        ({"learning_rate": float("nan")}, r"learning_rate .*\bnan\.$"),
-        ({"temperature": 0.0}, r"temperature .*\b0\.0\.$"),
-        ({"algorithm": "magic"}, r"algorithm .*grpo.*'magic'\.$"),
-        ({"updates_per_batch": 2}, r"prompts .*\b2\b.*\b3\.$"),
-        ({"updates_per_batch": 2, "prompts": 4}, r"steps .*\b2\b.*\b3\.$"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(changes: dict[str, float], named: str) -> None:
-    with pytest.raises(ConfigurationError, match=named):
-        replace(CONFIG, **changes)  # type: ignore[arg-type]

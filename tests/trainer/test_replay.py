@@ -17,7 +17,7 @@ from isentrope.client import calls
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
 from isentrope_wire.control_answers import State
 from isentrope_wire.errors import install_command
-from tests.faults.stage import wait_for
+from tests.system.running_server import wait_for
 from tests.trainer.running_demo import running_demo
 
 NO_TRAINER = "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name] = None\n"

@@ -32,13 +32,9 @@ _SEED = 20_250_522
 
 
 def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:
-    """Sample answers to held-out problems, and report how many of them are right.
+    """Sample answers to the problems that the task holds out, and report how many of them are right.
 
-    Args:
-        task: one that holds problems out.
-
-    Returns:
-        `eval/avg_at_k`, `eval/pass_at_k`, and `eval/pass_rate/BIN`, the share of the problems in each bin.
+    Returns `eval/avg_at_k`, `eval/pass_at_k`, and `eval/pass_rate/BIN`, the share of the problems in each bin.
 
     Raises:
         ConfigurationError: the task holds out fewer problems than are wanted.
@@ -68,26 +64,14 @@ def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) 
 
 
 def pass_at_k(right: Tensor, k: int) -> float:
-    """Probability that at least one of `k` samples is right, averaged over the problems.
-
-    Args:
-        right: bool [problems, samples].
-        k: at most as many as there are samples.
-    """
+    """Probability that at least one of `k` samples of bool [problems, samples] is right, averaged over the problems."""
     samples = right.shape[1]
     chances = [1.0 - math.comb(samples - passed, k) / math.comb(samples, k) for passed in range(samples + 1)]
     return torch.tensor(chances, dtype=torch.float64)[right.sum(dim=1)].mean().item()
 
 
 def pass_rate_shares(right: Tensor) -> dict[str, float]:
-    """Share of the problems in each bin of the pass rate, which sum to 1.
-
-    Args:
-        right: bool [problems, samples].
-
-    Returns:
-        Shares by the names of `PASS_RATE_BINS`, in their order.
-    """
+    """Share of the problems of bool [problems, samples] in each of `PASS_RATE_BINS`, in their order; they sum to 1."""
     samples = right.shape[1]
     passed = right.sum(dim=1)
     quarters = 1 + 4 * passed // samples

@@ -90,8 +90,7 @@ def fill_batch(
     """Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): draw prompts until `wanted` of them pass the filter, or
     `config.most_draws` draws are made. A prompt whose answers are all right or all wrong teaches nothing.
 
-    Args:
-        draw: called with the draw's number, from 0; returns what was sampled and its rewards [prompts, group size].
+    `draw(number)`, from 0, returns what was sampled and its rewards [prompts, group size].
 
     Returns:
         Rollouts and rewards of `wanted` prompts, of which others fill up a batch that is capped; how many prompts were sampled

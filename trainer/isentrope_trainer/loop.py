@@ -54,11 +54,8 @@ def train(
 ) -> None:
     """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit for bit.
 
-    Args:
-        task: gives the problems, in order, and judges the answers.
-        on_step: called after each step's report.
-        state: continue from there, in place. Default: begin.
-        go_on: called before each batch, the moment for a checkpoint; False ends the training.
+    `on_step` is called after each step's report, `go_on` before each batch, the moment for a checkpoint: False ends the
+    training. Given a state, it continues from there, in place.
     """
     state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
@@ -86,13 +83,7 @@ def update(
     max_tokens: int,
     started: float,
 ) -> StepResult:
-    """One optimiser update and its report.
-
-    Args:
-        panel: what measures it.
-        max_tokens: the longest that a completion may be.
-        started: when the step began, in seconds of `time.perf_counter`.
-    """
+    """One optimiser update and its report; the step began at `started`, in seconds of `time.perf_counter`."""
     rollouts, mask, loss_config = batch.rollouts, batch.rollouts.mask, config.effective_loss()
     bonus = loss_config.entropy_coefficient
     if state.adaptive_entropy is not None:

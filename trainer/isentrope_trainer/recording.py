@@ -91,13 +91,11 @@ class ControlNotDelivered(IsentropeError, RuntimeError):
 
 
 def replay(recording: Recording, *, steps_per_second: float, announce: Callable[[str], None]) -> None:
-    """Report a recorded run to the server that `ISENTROPE_URL` and `ISENTROPE_GRPC` name.
+    """Report a recorded run to the server that `ISENTROPE_URL` and `ISENTROPE_GRPC` name, and announce the new run's
+    id.
 
-    A control that was pushed while it was recorded is pushed again, and applied at the same step. Any other is rejected:
-    what was trained can't change.
-
-    Args:
-        announce: called with the new run's id.
+    A control that was pushed while it was recorded is pushed again, and applied at the same step. Any other is
+    rejected: what was trained can't change.
 
     Raises:
         ControlNotDelivered: the server didn't take a recorded control.

@@ -30,11 +30,7 @@ class Rollouts:
     group_size: int
 
     def of_prompts(self, indices: Tensor) -> Rollouts:
-        """The rollouts of some of the prompts.
-
-        Args:
-            indices: int64, which prompts, in the order wanted.
-        """
+        """The rollouts of these prompts (int64 indices), in this order."""
         rows = self.rows_of_prompts(indices)
         return Rollouts(
             self.prompts[indices],
@@ -72,11 +68,7 @@ def joined(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
 
 
 def left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Prompts of different lengths as one tensor.
-
-    Returns:
-        Token ids [prompts, length of the longest], and their mask, False on padding.
-    """
+    """Prompts of different lengths as token ids [prompts, length of the longest], and their mask, False on padding."""
     longest = max(map(len, prompts))
     padded = [[pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     counted = [[False] * (longest - len(prompt)) + [True] * len(prompt) for prompt in prompts]

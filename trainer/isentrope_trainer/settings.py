@@ -15,13 +15,10 @@ from isentrope_wire.errors import ConfigurationError
 
 
 def option(default: Any, help_text: str, *, flag: str = "", choices: Collection[str] = (), unset: str = "") -> Any:
-    """A field that the command line offers.
+    """A field that the command line offers, as `flag` where it is not the field's name.
 
-    Args:
-        default: `MISSING`: its class is not built without it.
-        flag: its name on the command line. Default: the field's.
-        choices: the values it may have.
-        unset: what it means that the option is not given. Default: the field's default.
+    A class is not built without a field whose default is `MISSING`. `unset` says what an option that is not given
+    means, where that is not the field's default.
     """
     shown = "" if default is MISSING else f"  [default: {unset or default}]"
     return field(default=default, metadata={"help": help_text + shown, "flag": flag, "choices": tuple(choices)})
@@ -336,11 +333,8 @@ def training_config(document: Mapping[str, Any]) -> TrainingConfig:
 
 
 def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
-    """The settings with some fields changed.
-
-    Args:
-        config: what they are changed from. Fields of the loss that are not named are the algorithm's.
-        changes: name -> value; a field of settings within the settings is named as `loss.clip_high`.
+    """The settings with changes, name -> value; a field of settings within the settings is named as `loss.clip_high`.
+    Fields of the loss that are not named are the algorithm's.
 
     Raises:
         ConfigurationError: there is no such field, or settings that can't work.

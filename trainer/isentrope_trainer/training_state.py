@@ -104,11 +104,7 @@ class Checkpoints:
     folder: Path
 
     def describe(self, run_id: str, config: TrainingConfig, started_with: dict[str, Any]) -> None:
-        """Write `run.json`.
-
-        Args:
-            started_with: what else the run needs to be continued, as JSON takes it.
-        """
+        """Write `run.json`; `started_with` is what else the run needs to be continued, as JSON takes it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         document = {"run_id": run_id, "config": dataclasses.asdict(config), "started_with": started_with}
         _write_whole(self.folder / "run.json", lambda path: path.write_text(json.dumps(document, indent=1)))
@@ -137,11 +133,8 @@ class Checkpoints:
         return folder
 
     def restore(self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig) -> None:
-        """Continue from the newest checkpoint that all ranks have saved, in place.
-
-        Args:
-            state: made of the same settings; its policy has the weights that the run began with.
-            probe: of the same run, before its first step.
+        """Continue in place from the newest checkpoint that all ranks have saved. State and probe are of the same run,
+        before its first step.
 
         Raises:
             ConfigurationError: there is none, or it is one of other settings. The number of steps may be another.

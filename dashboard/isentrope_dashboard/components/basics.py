@@ -75,7 +75,6 @@ def chip(content: Content, tone: str = "", *, symbol: str = "") -> html.Span:
 
 
 def card(*children: Any, title: Content = None, beside: Any = None, name: str = "", **more: Any) -> html.Section:
-    """A card, with a title where it has one."""
     head = [] if title is None else [row(html.H2(title, className="title"), spacer(), beside, name="card-head")]
     return html.Section([*head, *children], className=f"card {name}".strip(), **more)
 
@@ -107,12 +106,8 @@ def wide_table(inside: html.Table, says: str) -> html.Div:
 
 
 def grid(name: str, columns: Sequence[dict[str, Any]], *, row_id: str, empty: str, **more: Any) -> dag.AgGrid:
-    """A grid in the pages' colours whose height the style sheet has.
-
-    Args:
-        row_id: the field of a row that names it.
-        empty: shown in the place of rows.
-        more: further properties; `defaultColDef` and `dashGridOptions` are added to those of every grid.
+    """A grid in the pages' colours whose height the style sheet has. `row_id` is the field of a row that names it;
+    `empty` is shown in the place of rows.
     """
     look = {"theme": {"function": "themeQuartz.withParams(isentropeTheme)"}, "animateRows": False, "headerHeight": 32,
             "tabToNextCell": {"function": "leaveGrid()"}, "tabToNextHeader": {"function": "leaveGrid()"},

@@ -172,11 +172,8 @@ def why_closed(run: RunDetail, me: Me) -> str:
 
 
 def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_if: bool = False) -> Component:
-    """The card's fields, with the stores of the callbacks about them: these run where there is a form.
-
-    Args:
-        base: the version that the first values are those of.
-        only_what_if: whether no trainer takes a control: then it is about thresholds alone.
+    """The card's fields, filled with the version `base`, and the stores of the callbacks about them: these run where
+    there is a form. Where no trainer takes a control, it is about thresholds alone.
     """
     methods = [
         {"value": name, "label": row.label}

@@ -48,13 +48,9 @@ class Filter:
         )
 
     def passes(self, words: str | None, contribution: float, kept_share: float, advantage: float | None = None) -> bool:
-        """Whether a token is wanted.
+        """Whether the reader wants to see a token, or several of one text: these have no advantage.
 
-        Args:
-            words: its text.
-            contribution: below 0 where it pulls the entropy down.
-            kept_share: 1 of a kept token, 0 of a clipped one, between them of several.
-            advantage: None where there is none, as of several tokens.
+        The contribution is below 0 where it pulls the entropy down; the kept share is 1 if none was clipped.
         """
         return (
             self.text.casefold() in (words or "").casefold()

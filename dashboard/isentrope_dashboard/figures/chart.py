@@ -125,9 +125,7 @@ def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[tuple[
     """First and last step of each gap in rising steps: where the next one is farther than it usually is.
 
     A run may report every tenth step only, so what is usual is the median distance; fewer than three steps have none.
-
-    Args:
-        reduced: the steps are buckets, whose widths differ by one.
+    The widths of buckets, which `reduced` steps are, differ by one.
     """
     if len(steps) < 3:
         return []

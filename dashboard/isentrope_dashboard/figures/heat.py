@@ -54,14 +54,11 @@ def cumulative(counts: Sequence[int], low: float, high: float) -> tuple[Floats, 
 
 
 def on_common_axis(histograms: HistogramColumns) -> CommonAxis:
-    """All steps on one axis, as shares of the step's tokens.
+    """All steps, at least one, on one axis, as shares of the step's tokens.
 
-    The axis reaches from the lowest to the highest bin that has LEAST_SHARE of the tokens in some step. With ranges that are
-    powers of two around zero, as the probe sends them, every bin edge of every step that is not narrower than the axis' bins
-    falls onto an edge of the axis.
-
-    Args:
-        histograms: of at least one step.
+    The axis reaches from the lowest to the highest bin that has LEAST_SHARE of the tokens in some step. With ranges
+    that are powers of two around zero, as the probe sends them, every bin edge of every step that is not narrower than
+    the axis' bins falls onto an edge of the axis.
     """
     rows = list(zip(histograms.low, histograms.high, histograms.counts, strict=True))
     width = min((high - low) / len(counts) for low, high, counts in rows)

@@ -34,13 +34,8 @@ def reach(*thresholds: float | None) -> float:
 
 
 def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
-    """Both panels without the handles.
-
-    Args:
-        curves: of the form's method and scope.
-        now: the pace if the control stays as it is, in nats a step.
-        scheme: of the page.
-        width: standard deviations to each side, from `reach`; `meta` has it for the browser.
+    """Both panels without the handles. `now` is the pace if the control stays as it is, in nats a step; `width` goes to
+    each side in standard deviations and is in `meta` for the browser.
     """
     chart = Chart(scheme)
     ink = chart.ink

@@ -50,7 +50,7 @@ def history_rows(history: Sequence[ControlVersion]) -> list[dict[str, Any]]:
     return [
         {
             "version": f"v{item.version}",
-            "change": describe(item.control, previous_control(item, history) if item.version > 0 else None),
+            "change": describe(item.control, previous_control(item, history)),
             "state": item.state.capitalize(),
             "verdict": MISSING if item.verdict is None else item.verdict.outcome.replace("_", " "),
             "verdict_words": "" if item.verdict is None else item.verdict.message,

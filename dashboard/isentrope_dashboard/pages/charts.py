@@ -35,11 +35,8 @@ async def read_shown(
     points: int = CHART_POINTS,
     **known: Any,
 ) -> Shown:
-    """Everything that the panels read of a run, in the steps that the reader wants to see.
-
-    Args:
-        points: of each series.
-        known: further fields of `Shown`.
+    """Everything that the panels read of a run, in the steps that the reader wants to see, with `points` of each
+    series.
     """
     history, alerts = await asyncio.gather(
         client.newest(calls.control_history(run.id), 50), client.newest(calls.alerts(run.id), 50)
@@ -85,14 +82,11 @@ def panel_card(
     name: str = "",
     beside: Any = None,
 ) -> html.Section:
-    """The card with the place of the chart, which can be saved as a picture or as numbers. Where its x axis is that of the
-    steps, a drag over it zooms all such charts, and a click chooses a step.
+    """The card with the place of the chart, which can be saved as a picture or as numbers. Where its x axis is that of
+    the steps, a drag over it zooms all such charts, and a click chooses a step.
 
-    Args:
-        chart: its id, for which a part has plotly's JSON; None: `chart-` and the row's name.
-        title, unit, says: in the place of the row's.
-        name: more classes of the card.
-        beside: to the right of the heading, before the menu.
+    `chart` is the id for which a part has plotly's JSON, by default `chart-` and the row's name. Title, unit and what
+    it says may differ from the row's. `beside` is to the right of the heading.
     """
     title = title or panel.title
     heading = html.H2([title, html.Span(_unit(panel) if unit is None else unit, className="unit")], className="title")

@@ -181,7 +181,7 @@ def _control(history: Sequence[ControlVersion], number: int) -> Component | None
     if item is None:
         return None
     where = f"from step {count(item.applied_step)}" if item.applied_step is not None else item.state.lower()
-    change = describe(item.control, previous_control(item, history) if number > 0 else None)
+    change = describe(item.control, previous_control(item, history))
     return html.Span([change, text(f" · {where}", "dim")])
 
 

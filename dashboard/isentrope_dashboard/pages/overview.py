@@ -194,11 +194,8 @@ KPIS = (
 
 
 def kpi_card(kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: SeriesColumns) -> html.Section:
-    """The card of a number.
-
-    Args:
-        first, last: the values of the run's first and last steps, not reduced.
-        course: those of the steps that the charts show.
+    """The card of a number: `first` and `last` are the values of the run's first and last steps, not reduced; `course`
+    those that the charts show.
     """
     level = EarlyLevel()  # as the alerts define it
     for value in filter(math.isfinite, first.value):

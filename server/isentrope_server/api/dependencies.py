@@ -80,11 +80,7 @@ def check_still_there(connection: Connection, run: Run) -> None:
 
 
 def no_such_run(run_id: str, newest_of_that_name: str | None = None) -> NotFound:
-    """The error of an unknown run.
-
-    Args:
-        newest_of_that_name: id of the newest run that has `run_id` as its name.
-    """
+    """The error of an unknown run; where `run_id` is a name, with the id of the newest run of that name."""
     message = f"There is no run {run_id[:140]!r} on this server."
     if newest_of_that_name is None:
         return NotFound(message, run_id=run_id[:140])
@@ -135,10 +131,7 @@ def encode(*places: int) -> str:
 
 
 def decode(cursor: str, length: int) -> list[int]:
-    """Read the numbers in a cursor.
-
-    Args:
-        length: expected number of numbers.
+    """Read the `length` numbers in a cursor.
 
     Raises:
         BadCursor: the cursor is not from this server.
@@ -167,12 +160,7 @@ def page_after(cursor: str | None, length: int) -> list[int] | None:
 
 
 def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
-    """A page of a list.
-
-    Args:
-        found: items with their places, one more than the page holds where there is a next page.
-        limit: items of a page.
-    """
+    """The first `limit` of items with their places; there is a next page if there are more."""
     place = found[limit - 1][0] if len(found) > limit else None
     return Page(items=[item for _, item in found[:limit]], next_cursor=None if place is None else encode(*place))
 

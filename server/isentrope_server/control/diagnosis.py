@@ -59,8 +59,7 @@ class Basis:
 def measured(connection: Connection, run: Run, *, for_control: bool = True) -> Measured:
     """What a run's diagnosis is made of, read on a connection that reads one consistent state.
 
-    Args:
-        for_control: also what its cause, a suggestion and previews take; the level and the forecast do without.
+    `for_control=False` leaves out what only its cause, a suggestion and previews need.
     """
     basis = Basis.of(run)
     first = first_step(connection, run) if basis is None else basis.first_step

@@ -36,10 +36,8 @@ RANKS_SILENT = "ranks_silent"
 def record_outcomes(
     transaction: Transaction, run_id: str, stream: Stream, message: StepReport | RunFinished, now: float
 ) -> Stream:
-    """Record the outcomes that one rank reports, in the transaction of the message they came with.
-
-    Returns:
-        The stream, with the highest version it has named.
+    """Record the outcomes that one rank reports, in the transaction of the message they came with; return its stream,
+    with the highest version it has named.
     """
     highest = max((outcome.version for outcome in message.outcomes), default=0)
     if message.outcomes:
@@ -197,11 +195,8 @@ def _supersede_passed_over(transaction: Transaction, run_id: str, newer: Control
 
 
 def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float) -> None:
-    """End every open version whose time is over.
-
-    Args:
-        answer_seconds: how long outcomes are waited for after the expiry of a delivered version.
-        rank_seconds: the same after the first of several ranks has answered.
+    """End every open version whose time is over: `answer_seconds` after the expiry of a delivered version,
+    `rank_seconds` after the first of several ranks has answered.
     """
     for run_id, item in controls.all_open(transaction.connection):
         outcomes = controls.outcomes(transaction.connection, item.run_key, item.version)

@@ -163,12 +163,9 @@ def _supersede_unfetched(
 
 
 def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
-    """Control snapshot sent on Hello and Watch.
+    """The newest requested version that has not ended unapplied, as sent on Hello and Watch; None without one.
 
     The version is marked DELIVERED *before* it is sent: a version that is still PENDING was never seen by a probe.
-
-    Returns:
-        The newest requested version that has not ended unapplied; None without one.
     """
     item = controls.desired(transaction.connection, run_key)
     if item is not None and item.state is State.PENDING:
@@ -203,16 +200,8 @@ def move_to(
     applied_step: int | None = None,
     applied_at: float | None = None,
 ) -> ControlItem:
-    """Put a version into another state.
-
-    Args:
-        by: who caused the change, for the audit trail.
-        code: reason in one word, for programs.
-        message: reason in a sentence, for people.
-        applied_step: first step under the version, where a rank applied it.
-
-    Returns:
-        The version in its new state.
+    """Put a version into another state and return it: `code` is the reason for programs, `message` for people, `by` the
+    author in the audit trail.
     """
     is_final = state not in controls.OPEN_STATES
     changed: dict[str, Any] = {

@@ -48,13 +48,8 @@ class Sorted:
 
 
 def sort_out(records: Iterable[Record]) -> Sorted:
-    """Check hashes and decode payloads. A record that can't be used is refused with a reason, never dropped.
-
-    Args:
-        records: of one push, in any order.
-
-    Returns:
-        The records in the order of `seq`.
+    """Check and decode records; the result is by rising `seq`. A record that can't be used is refused with a reason,
+    never dropped.
     """
     result = Sorted()
     for record in sorted(records, key=lambda record: record.seq):

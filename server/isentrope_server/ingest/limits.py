@@ -105,10 +105,7 @@ def excess(report: StepReport) -> str:
 
 
 def cut_to_size(run: pb.RunStarted) -> None:
-    """Shorten in place what is too long.
-
-    Args:
-        run: the description of a run in a Hello.
+    """Shorten in place what is too long in a Hello's description of a run.
 
     Raises:
         CodecError: the first control is too long.
@@ -151,10 +148,7 @@ class SeriesLimit:
     """
 
     def __init__(self, series_per_run: int) -> None:
-        """
-        Args:
-            series_per_run: how many, besides the promised ones.
-        """
+        """`series_per_run`: how many, besides the promised ones."""
         self._limit = series_per_run
         self._names: OrderedDict[str, set[str]] = OrderedDict()
 

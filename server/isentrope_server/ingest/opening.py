@@ -29,9 +29,8 @@ from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
 def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float, now: float) -> RunStarted:
     """Move `started_at` behind that of the incarnation it follows: incarnations are sorted by it.
 
-    Args:
-        known: the run's incarnations, oldest first; the newest and, where it is known, this one are enough.
-        sent_at: when the Hello was sent by the sender's clock; 0: unknown.
+    `known`: the run's incarnations, oldest first; the newest and, where it is known, this one are enough. `sent_at`:
+    when the Hello was sent by the sender's clock; 0: unknown.
     """
     if not known:
         return started
@@ -70,9 +69,6 @@ def open_stream(
     transaction: Transaction, started: RunStarted, now: float, *, by: Principal, sent_at: float = 0.0
 ) -> Welcome:
     """Create the run and the stream, or find them; safe to repeat.
-
-    Args:
-        sent_at: when the Hello was sent by the sender's clock; 0: unknown.
 
     Raises:
         Unprocessable: an id that can't be part of an address, or a number out of range.

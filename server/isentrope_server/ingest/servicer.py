@@ -216,13 +216,8 @@ HANDSHAKE_MILLISECONDS = 10_000
 async def start_grpc(
     backend: Backend, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> tuple[grpc.aio.Server, int]:
-    """Open the ingest port.
-
-    Args:
-        interceptors: called before every method, in this order.
-
-    Returns:
-        The server and its port.
+    """Open the ingest port; return the server and its port. The interceptors are called before every method, in this
+    order.
 
     Raises:
         StartupError: the port is taken.

@@ -90,11 +90,7 @@ class PerformanceFit:
 
 
 def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
-    """Fit one run's series.
-
-    Args:
-        entropies: mean entropy of each step in nats, by rising step, [steps].
-        rewards: mean reward of the same steps, [steps].
+    """Fit mean rewards to mean entropies in nats of one run's steps, both [steps], by rising step.
 
     Raises:
         FitRefused: too few steps, an entropy that did not move, or a reward that never changed.
@@ -154,12 +150,8 @@ def forecast(
 ) -> Forecast:
     """Predict the last rewards from the first EARLY_SHARE of `horizon` steps, and compare with what came.
 
-    Args:
-        steps: numbers of the steps, [steps].
-        entropies: as in `fit_performance`, [steps].
-        rewards: as in `fit_performance`, [steps].
-        horizon: number of steps that the run has, or is planned to have.
-        run_over: False: the last steps are those so far.
+    Steps, entropies and rewards are [steps], as in `fit_performance`. `horizon` is the number of steps that the run
+    has, or is planned to have; where it is not over, the last steps are those so far.
 
     Raises:
         FitRefused: the early part has too little information, is not complete, or its entropies are far from the last.

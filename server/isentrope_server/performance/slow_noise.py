@@ -73,14 +73,10 @@ class Regression:
         return within + (self.weights[:, None] * away).T @ away
 
     def estimates(self, directions: Floats, confidence: float) -> Floats:
-        """Sums of the coefficients with their intervals.
+        """Value, lower and upper end of sums of the coefficients, [sums, 3].
 
-        Args:
-            directions: factor of each coefficient, [sums, columns].
-            confidence: share of the mixture inside an interval.
-
-        Returns:
-            Value, lower and upper end of each sum, [sums, 3].
+        `directions` [sums, columns] has the factor of each coefficient; an interval holds the share `confidence` of the
+        mixture.
         """
         kept = self.weights > _NEGLIGIBLE
         centres = directions @ self.coefficients[kept].T
@@ -98,13 +94,9 @@ class Regression:
 
 
 def regress(design: Floats, values: Floats, steps_per_value: float, blur: Floats | None = None) -> Regression:
-    """Fit values to the columns of a design.
-
-    Args:
-        design: [values, columns], of full rank.
-        values: means over stretches of neighbouring steps, [values].
-        steps_per_value: length of a stretch.
-        blur: covariance of errors in the values that come from the design, and are known, [values, values].
+    """Fit values [values], means over stretches of `steps_per_value` neighbouring steps, to the columns of a design
+    [values, columns] of full rank. `blur` [values, values] is the covariance of errors in the values that come from the
+    design, and are known.
     """
     mixes = _mixes(len(values), steps_per_value)
     whitened = mixes.whiteners @ np.column_stack([design, values])

@@ -51,11 +51,9 @@ class Gate:
     whether a browser's session named it."""
 
     def __init__(self, app: ASGIApp, *, state: State, allowed_hosts: Iterable[str], metrics_open: bool = False) -> None:
-        """
-        Args:
-            state: the application's, with `backend`, `sessions` and the CSP hashes of the pages' inline scripts.
-            allowed_hosts: names in a Host header, besides localhost, the machine's name and IP addresses.
-            metrics_open: whether `/metrics` needs no token.
+        """`state` is the application's, with `backend`, `sessions` and the CSP hashes of the pages' inline scripts. A
+        Host header may name `allowed_hosts`, localhost, the machine's name and IP addresses. `metrics_open`: `/metrics`
+        needs no token.
         """
         self._app = app
         self._state = state

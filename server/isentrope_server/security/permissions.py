@@ -90,7 +90,6 @@ def changes_something(method: str) -> bool:
 
 
 def required_scope(method: str, path: str) -> TokenScope:
-    """The scope a token must have for this request."""
     asked = "GET" if method in _SAFE_METHODS else method
     for rule in _RULES:
         if rule.method == asked and rule.path.fullmatch(path):

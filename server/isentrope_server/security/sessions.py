@@ -50,10 +50,8 @@ def _page(heading: str, text: str) -> str:
 
 
 def sign_in_page(note: str = "") -> str:
-    """The page without a session: its form is sent to its own address, which is shown after signing in.
-
-    Args:
-        note: why there is no session; one of ours, not escaped.
+    """The page without a session; the note, not escaped, says why there is none. Its form is sent to its own address,
+    which is shown after signing in.
     """
     return _page(
         "Sign in to Isentrope",
@@ -92,11 +90,8 @@ def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
 def comes_from_own_page(headers: Headers, scheme: str) -> bool:
     """Whether a page of this server sent the request, or no page at all.
 
-    Browsers send `Origin` with every change and `Sec-Fetch-Site` with every request. A request with
-    neither does not come from a browser.
-
-    Args:
-        scheme: of the request as this process sees it.
+    Browsers send `Origin` with every change and `Sec-Fetch-Site` with every request. A request with neither does not
+    come from a browser.
     """
     origin = headers.get("origin")
     if origin is None:
@@ -125,11 +120,7 @@ def host_name(host_header: str) -> str | None:
 
 
 def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Headers for every response.
-
-    Args:
-        script_hashes: CSP hashes of the pages' inline scripts; others don't run.
-    """
+    """Headers for every response; of inline scripts, those with these CSP hashes run."""
     policy = "; ".join(
         (
             "default-src 'self'",
@@ -160,20 +151,13 @@ class BrowserSessions:
     """Makes and reads the cookies of one database's servers."""
 
     def __init__(self, key: bytes) -> None:
-        """
-        Args:
-            key: signs the cookies; the same for all servers on one database.
-        """
+        """`key` signs the cookies; it is the same for all servers on one database."""
         self._signer = URLSafeSerializer(key, salt="isentrope session", signer_kwargs={"digest_method": hashlib.sha256})
         # In the name, so that two servers on one host don't overwrite each other's cookie.
         self._suffix = hashlib.sha256(key).hexdigest()[:8]
 
     def cookie_name(self, *, secure: bool) -> str:
-        """The cookie's name.
-
-        Args:
-            secure: over TLS the prefix keeps pages without TLS for this very host from setting the cookie.
-        """
+        """Over TLS, the prefix keeps pages without TLS for this very host from setting the cookie."""
         return f"{'__Host-' if secure else ''}isentrope_session_{self._suffix}"
 
     def begin(self, principal: Principal, *, secure: bool) -> str:

@@ -129,15 +129,11 @@ MAKE_A_TOKEN = '`python -c "import secrets; print(secrets.token_urlsafe(32))"`'
 
 
 def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None, *, is_shared: bool = False) -> str:
-    """Return the owner's secret: from the file of an earlier start, else `chosen`, else a random one, and write the
-    file.
+    """Return the owner's secret: from the file of an earlier start, else `chosen` (ISENTROPE_TOKEN), else a random one,
+    and write the file.
 
     An owner's token whose file is missing is revoked, except in a database that servers share: there each home has its
     own owner's token, or all have the same.
-
-    Args:
-        chosen: ISENTROPE_TOKEN.
-        is_shared: whether several servers may use the database.
 
     Raises:
         StartupError: the file can't be read or written, or the chosen token was revoked or is too short.

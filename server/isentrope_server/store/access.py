@@ -34,7 +34,6 @@ class Principal:
     """Whether it is the owner's token of a server's home."""
 
     def may(self, wanted: TokenScope) -> bool:
-        """Whether the token has a scope."""
         return wanted in _GRANTS[self.scope]
 
 
@@ -46,12 +45,7 @@ def secret_hash(secret: str) -> bytes:
 def add_token(
     connection: Connection, name: str, scope: TokenScope, *, secret: str | None = None, is_owner: bool = False
 ) -> CreatedToken:
-    """Make and store a token; only the returned object has its secret.
-
-    Args:
-        secret: chosen by a person; None: random.
-        is_owner: whether it is the owner's token of a server's home.
-    """
+    """Make and store a token, with a random secret unless one is given; only the returned object has it."""
     made = CreatedToken(
         id=secrets.token_hex(4),
         name=name,
@@ -130,13 +124,9 @@ def ensure_session_key(connection: Connection) -> bytes:
 def record_audit(
     connection: Connection, *, at: float, by: Principal | str, action: str, subject: str, change: Mapping[str, object]
 ) -> None:
-    """Add an entry in the transaction that makes the change.
+    """Add an entry in the transaction that makes the change, e.g. `control.requested` of `runs/RUN/control/3`.
 
-    Args:
-        by: a token's holder, `rank N` or `server`.
-        action: e.g. `control.requested`.
-        subject: e.g. `runs/RUN/control/3`.
-        change: what is different now, old and new where both exist.
+    `by` is a token's holder, `rank N` or `server`; `change` is what is different now, old and new where both exist.
     """
     actor, token_id = (by, None) if isinstance(by, str) else (by.name, by.token_id)
     connection.execute(

@@ -60,11 +60,7 @@ class StoredOutcome(RankOutcome):
 def begun_with(
     *, run_key: int, version: int, document: Mapping[str, object], author: str, began_at: float
 ) -> ControlItem:
-    """A version that an incarnation of the run began under.
-
-    Args:
-        began_at: seconds since the epoch, by the trainer's clock.
-    """
+    """A version that an incarnation began under at `began_at`, seconds since the epoch by the trainer's clock."""
     return ControlItem(
         run_key=run_key,
         version=version,

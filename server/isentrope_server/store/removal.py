@@ -41,11 +41,7 @@ _PIECES = (
 
 
 def hide_run(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
-    """Hide a run, and store its id so that a late spool can't create it again.
-
-    Args:
-        by: name of the token, or `server`.
-    """
+    """Hide a run, and store its id so that a late spool can't create it again."""
     connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=hidden_id(run_key)))
     connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
 
@@ -123,11 +119,7 @@ class OverdueRun:
 def overdue_runs(
     connection: Connection, retention: Retention, *, now: float, run_key: int | None = None
 ) -> list[OverdueRun]:
-    """Runs to delete, oldest first.
-
-    Args:
-        run_key: look at this run only.
-    """
+    """Runs to delete, oldest first; with `run_key`, of this run only."""
     if retention.keeps_all:
         return []
     shown = runs.c.state != DELETING

@@ -260,11 +260,7 @@ def alike(
 
 
 def fitting(parts: Sequence[tuple[int, Layout]], sizes: RowSizes = ROW_SIZES) -> int:
-    """How many of these parts, from the first on, fit into one row; at least 1.
-
-    Args:
-        parts: number of reports and layout of each.
-    """
+    """How many of these parts (number of reports, layout), from the first on, fit into one row; at least 1."""
     layout, reports, numbers = parts[0][1], 0, 0
     for index, (count, own) in enumerate(parts):
         united = _united(layout, own)
@@ -371,11 +367,7 @@ def _piece(histograms: Histograms, *, deflated: bool) -> bytes:
 
 
 def read_histograms(stored: bytes, layout: Layout, count: int, wanted: HistogramPlace) -> Histograms:
-    """Histograms of one place from a row's blob.
-
-    Args:
-        count: of the row's reports.
-    """
+    """Histograms of one place from the blob of a row of `count` reports."""
     start = 0
     for place in layout.histograms:
         size, width, deflated = _PIECE.unpack_from(stored, start)
@@ -394,10 +386,8 @@ def read_histograms(stored: bytes, layout: Layout, count: int, wanted: Histogram
 def read(
     connection: Connection, run_key: int, *where: ColumnElement[bool], histograms: bool = False
 ) -> Iterator[Reports]:
-    """A run's reports that fulfil the conditions on rows, by first position, a few rows at a time.
-
-    Args:
-        histograms: whether to read these, too.
+    """A run's reports, with or without histograms, that fulfil the conditions on rows, by first position, a few rows at
+    a time.
     """
     known = layouts_of(connection, run_key)
     columns = [records.c[name] for name in ("stream_key", "layout_key", "reports", "facts", "labels", "scalars")]

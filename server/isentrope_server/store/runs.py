@@ -70,7 +70,6 @@ class Run(RunSummary):
 
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
-    """Return the run with this id; None without one."""
     row = connection.execute(_described().where(runs.c.id == run_id)).one_or_none()
     return None if row is None else _run_of(row, _silent_before(silent_after_seconds))
 
@@ -163,11 +162,8 @@ def heard(connection: Connection, run_key: int, at: float) -> None:
 
 
 def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None) -> Change:
-    """The update of a run after a push.
-
-    Args:
-        last_position: of its newest record.
-        newest: (step, control_version) of its current stream's newest report; None leaves them.
+    """The update of a run after a push. `newest` is (step, control_version) of its current stream's newest report; None
+    leaves them.
     """
     values: dict[str, object] = {"of_run": run_key, "new_last_position": last_position, "heard_at": now}
     if newest is None:
@@ -311,10 +307,8 @@ def page(
     limit: int,
     silent_after_seconds: float,
 ) -> list[Run]:
-    """Runs, newest first, or those that need a person first.
-
-    Args:
-        after: key of the last run on the previous page, by attention (attention, key).
+    """Runs, newest first, or those that need attention first, after the last one of the page before: its key, or
+    (attention, key).
     """
     before = _silent_before(silent_after_seconds)
     query = _matching(connection, _described(), wanted, before).limit(limit)

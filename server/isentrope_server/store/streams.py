@@ -78,7 +78,6 @@ _INCARNATIONS_READ = 16
 
 
 def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> Stream | None:
-    """Return one stream; None where it is not known."""
     row = connection.execute(
         _STREAMS.join(runs, runs.c.key == streams.c.run_key).where(
             runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank
@@ -194,12 +193,7 @@ def highest_control_version(connection: Connection, run_key: int, *, below: int)
 
 
 def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> Change:
-    """The update of a stream after a push.
-
-    Args:
-        acked_through: highest seq up to which every record is stored, quarantined or in a gap.
-        steps: of the push's reports.
-    """
+    """The update of a stream after a push; every record up to `acked_through` is stored, quarantined or in a gap."""
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
     return Change(
         _ADVANCED,
@@ -219,9 +213,8 @@ def contiguous_through(
 ) -> int:
     """The highest seq up to which every record is stored, quarantined or in a gap.
 
-    Args:
-        just_stored: rising seqs that this transaction stored or refused; they need no query.
-        held_through: no other seq beyond it is held, where that is known; saves the query.
+    The rising seqs `just_stored` or refused by this transaction need no query; nor is there one if none is held beyond
+    `held_through`.
     """
     through = stream.acked_through
     for seq in just_stored:
@@ -337,13 +330,9 @@ def _age(incarnation: Incarnation) -> tuple[float, str]:
 
 
 class Timeline:
-    """Picks the rows that are shown."""
+    """Picks the rows of one run that are shown, given its incarnations, oldest first."""
 
     def __init__(self, incarnations: Sequence[Incarnation]) -> None:
-        """
-        Args:
-            incarnations: of one run, oldest first.
-        """
         last = int(np.iinfo(np.int64).max)
         places: list[tuple[int, int, int, int]] = []
         for age, incarnation in enumerate(reversed(incarnations)):
@@ -360,14 +349,10 @@ class Timeline:
     def shown(
         self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.intp]:
-        """Indices of the rows that are shown, one per step, by rising step.
+        """Indices of the rows that are shown, one per step, by rising step; step, stream and position of each row are
+        (rows,).
 
         Much faster where rows come by rising position and little is out of order.
-
-        Args:
-            steps: step of each row, shape (rows,).
-            stream_keys: its stream, shape (rows,).
-            positions: its position, shape (rows,).
         """
         if len(self._keys) == 1 and bool((steps[1:] > steps[:-1]).all()):
             return np.arange(len(steps))

@@ -153,10 +153,8 @@ class Writer:
         publish: Callable[[Sequence[Event]], None],
         announce: Callable[[Connection, Sequence[Event]], None] | None = None,
     ) -> None:
-        """
-        Args:
-            publish: called with the events of a transaction after its COMMIT.
-            announce: called with the events inside the transaction, as its last step.
+        """`publish` is called with the events of a transaction after its COMMIT, `announce` inside it, as its last
+        step.
         """
         self._engine = engine
         self._publish = publish
@@ -188,15 +186,11 @@ class Writer:
         return self._jobs.qsize()
 
     def submit(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> Future[_T]:
-        """Queue one piece of work; it is committed as a whole or not at all.
+        """Queue one piece of work; it is committed as a whole or not at all. The future's result is what `work` returns
+        on the writer's thread, after COMMIT.
 
-        Args:
-            work: called on the writer's thread with a transaction; its return value is the future's result.
-            rows: approximate number of rows it writes; limits how much shares one COMMIT.
-            run_id: the only run it writes to. None: anything; other servers on the same database then wait for it.
-
-        Returns:
-            The result of `work`, after COMMIT.
+        `rows`, about how many it writes, limits how much shares one COMMIT. `run_id` is the only run it writes to;
+        None: anything, and other servers on the same database then wait for it.
 
         Raises:
             WriterStopped: nothing is stored any more.

@@ -18,12 +18,11 @@ from isentrope.errors import ConfigurationError
 from isentrope.integrations import openrlhf
 from isentrope.integrations.attachment import Versions
 from isentrope_wire.control_answers import State
-from tests.faults.stage import wait_for
 from tests.probe.frameworks.openrlhf_actor import PUSHED_IN, SAMPLES, UPDATES, Run, save_model, settings, train
 from tests.probe.frameworks.packages import ROOT, folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.tiny_loop import CLIP
-from tests.system.running_server import RunningServer
+from tests.system.running_server import RunningServer, wait_for
 
 SET_UPS: dict[str, dict[str, Any]] = {
     "padded": {},

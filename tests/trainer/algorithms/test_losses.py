@@ -9,7 +9,6 @@ from isentrope_trainer.algorithms.losses import (
     value_loss,
 )
 from isentrope_trainer.settings import AdaptiveEntropyConfig, Aggregation, KLEstimator
-from isentrope_wire.errors import ConfigurationError
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 
@@ -145,16 +144,3 @@ def test_a_loaded_coefficient_continues() -> None:
     first.step(0.4)
     second.load_state_dict(first.state_dict())
     assert second.applied == first.applied == pytest.approx(0.005)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"target_entropy": 0.0}, r"adaptive_entropy\.target_entropy .*\b0\.0\.$"),
-        ({"change_per_step": -0.1}, r"adaptive_entropy\.change_per_step .*-0\.1\.$"),
-        ({"initial_coefficient": 2.0}, r"initial_coefficient .*\b2\.0\.$"),
-    ],
-)
-def test_a_bonus_that_cannot_work_is_refused(changes: dict[str, float], named: str) -> None:
-    with pytest.raises(ConfigurationError, match=named):
-        AdaptiveEntropyConfig(**{"target_entropy": 0.5, **changes})

@@ -45,14 +45,7 @@ class JudgedRollouts:
 
 
 def zero_advantage_groups(rewards: Tensor) -> Tensor:
-    """Which groups give no gradient, because all their rollouts were rewarded alike.
-
-    Args:
-        rewards: [prompts, group size].
-
-    Returns:
-        Bool [prompts].
-    """
+    """Which groups of rewards [prompts, group size] give no gradient because all are equal: bool [prompts]."""
     return (rewards == rewards[:, :1]).all(dim=1)
 
 
@@ -76,15 +69,10 @@ def leave_one_out_advantages(rewards: Tensor) -> Tensor:
 
 
 def normalised(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = alone) -> Tensor:
-    """Standard scores over all tokens of the batch, on all ranks.
+    """Standard scores over all tokens of the batch, whose sums are taken over all ranks that share it.
 
-    Args:
-        values: [rollouts, tokens].
-        mask: bool, same shape.
-        sum_over_ranks: adds up a tensor over the ranks that share the batch.
-
-    Returns:
-        Same shape, 0 on padding; 0 everywhere where all values are equal.
+    Values and bool mask are [rollouts, tokens], and so is the result: 0 on padding, and everywhere where all values are
+    equal.
     """
     counted = torch.where(mask, values, 0.0).double()
     count, total = sum_over_ranks(torch.stack([mask.sum().double(), counted.sum()]))
@@ -95,28 +83,18 @@ def normalised(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], 
 
 
 def rewards_at_end(rewards: Tensor, mask: Tensor) -> Tensor:
-    """The rewards of completions as rewards of their last tokens.
+    """Rewards [prompts, group size] of completions as those of their last tokens, [rollouts, tokens].
 
-    Args:
-        rewards: [prompts, group size].
-        mask: bool [rollouts, tokens], at least one token of each row.
-
-    Returns:
-        [rollouts, tokens].
+    The mask is bool [rollouts, tokens], with at least one token in each row.
     """
     ends = torch.zeros(mask.shape, dtype=rewards.dtype, device=rewards.device)
     return ends.scatter(1, mask.sum(dim=1, keepdim=True) - 1, rewards.reshape(-1, 1))
 
 
 def returns(token_rewards: Tensor, mask: Tensor, discount: float = 1.0) -> Tensor:
-    """What a token and those after it are rewarded with: sum over s >= t of discount^(s-t) r_s.
+    """What a token and those after it are rewarded with: sum over s >= t of discount^(s-t) r_s, 0 on padding.
 
-    Args:
-        token_rewards: [rollouts, tokens].
-        mask: bool, same shape; padding comes last.
-
-    Returns:
-        Same shape, 0 on padding.
+    Rewards and bool mask are [rollouts, tokens], as is the result; padding comes last.
     """
     kept = torch.where(mask, token_rewards, 0.0)
     sums, following = [], torch.zeros_like(kept[:, 0])
@@ -129,15 +107,12 @@ def returns(token_rewards: Tensor, mask: Tensor, discount: float = 1.0) -> Tenso
 def generalised_advantages(
     token_rewards: Tensor, values: Tensor, mask: Tensor, *, discount: float = 1.0, gae_lambda: float = 1.0
 ) -> Tensor:
-    """Generalised advantage estimation: A_t = delta_t + discount lambda A_(t+1), delta_t = r_t + discount V_(t+1) - V_t.
+    """Generalised advantage estimation: A_t = delta_t + discount lambda A_(t+1).
 
-    Args:
-        token_rewards: [rollouts, tokens].
-        values: [rollouts, tokens], V before each token; nothing follows the last, whose V_(t+1) is 0.
-        mask: bool, same shape; padding comes last.
+        delta_t = r_t + discount V_(t+1) - V_t
 
-    Returns:
-        Same shape, 0 on padding. Advantages plus values are the targets of the value head.
+    All are [rollouts, tokens]: rewards, V before each token (0 after the last), bool mask with padding last, and the
+    result, 0 on padding. Advantages plus values are the targets of the value head.
     """
     known = torch.where(mask, values, 0.0)
     following = torch.cat([known[:, 1:], torch.zeros_like(known[:, :1])], dim=1)

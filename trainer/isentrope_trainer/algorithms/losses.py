@@ -42,14 +42,10 @@ def surrogate(
 
 
 def reference_kl(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
-    """An estimate of the divergence from the reference, of each sampled token, in nats.
+    """An estimate of each sampled token's divergence from the reference, of log-probs in nats; differentiable.
 
-    With d = log p_ref - log p: k1 = -d, k2 = d² / 2, k3 = exp(d) - 1 - d. Only as values do k1 and k3 estimate the same; as a
-    loss k1 has a gradient of mean 0, and that of k2 is the divergence's own.
-
-    Args:
-        logprobs: of the sampled tokens, differentiable.
-        ref_logprobs: of the same tokens under the reference.
+    With d = log p_ref - log p: k1 = -d, k2 = d² / 2, k3 = exp(d) - 1 - d. Only as values do k1 and k3 estimate the
+    same; as a loss k1 has a gradient of mean 0, and that of k2 is the divergence's own.
     """
     difference = ref_logprobs - logprobs
     if estimator == "k1":
@@ -109,10 +105,7 @@ class AdaptiveEntropyCoefficient:
         return self._coefficient if self._last_entropy <= self._config.target_entropy else 0.0
 
     def step(self, mean_entropy: float) -> None:
-        """
-        Args:
-            mean_entropy: over the step's tokens, before its update, in nats.
-        """
+        """`mean_entropy` is that of the step's tokens before its update, in nats."""
         config = self._config
         change = config.change_per_step if mean_entropy <= config.target_entropy else -config.change_per_step
         self._coefficient = min(

@@ -27,10 +27,7 @@ class ProcessReward:
     """The reward model, its optimiser and the frozen reference."""
 
     def __init__(self, policy: Policy, config: ProcessRewardConfig, ranks: Ranks | None = None) -> None:
-        """
-        Args:
-            policy: what model and reference begin as; it is copied twice.
-        """
+        """Model and reference begin as two copies of the policy."""
         self._policy = policy
         self._beta = config.beta
         self._ranks = ranks or Ranks()
@@ -39,13 +36,8 @@ class ProcessReward:
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate, weight_decay=0.0)
 
     def learn(self, rollouts: Rollouts, rewards: Tensor) -> float:
-        """One update from the outcomes of a batch.
-
-        Args:
-            rewards: [prompts, group size], between 0 and 1.
-
-        Returns:
-            The loss before it, in nats.
+        """One update from the outcomes of a batch, rewards [prompts, group size] between 0 and 1; return the loss
+        before it, in nats.
         """
         sums = (self._token_rewards(rollouts) * rollouts.mask).sum(dim=1)
         loss = binary_cross_entropy_with_logits(sums, rewards.reshape(-1).to(sums))

@@ -33,10 +33,7 @@ class WordTokenizer:
     eos_token_ids = (EOS_ID,)
 
     def __init__(self, words: Sequence[str]) -> None:
-        """
-        Args:
-            words: those of the task; the markers come before them.
-        """
+        """The words are the task's; the markers come before them."""
         self.words = (*MARKERS, *words)
         self._ids = {word: token_id for token_id, word in enumerate(self.words)}
 

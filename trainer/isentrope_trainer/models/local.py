@@ -23,10 +23,7 @@ class ModelTokenizer:
     """A model's own tokenizer. A prompt is a user's message, where the model has a chat template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_token_ids: tuple[int, ...]) -> None:
-        """
-        Args:
-            eos_token_ids: each ends a completion; chat models have one for a turn beside the one for a text.
-        """
+        """Each of the ids ends a completion; chat models have one for a turn beside the one for a text."""
         self._tokenizer = tokenizer
         self.eos_token_ids = eos_token_ids
         # Padding is masked, so any token serves; not every model has one for it.

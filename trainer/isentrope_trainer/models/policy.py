@@ -48,10 +48,8 @@ class Policy:
     """A language model that is sampled from and scored."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: TextTokenizer, *, shared_beginnings: bool = True) -> None:
-        """
-        Args:
-            shared_beginnings: read what a prompt's completions share once, where the model's form allows it. Worth it for
-                short completions of few words.
+        """`shared_beginnings`: read what a prompt's completions share once, where the model's form allows it. Worth it
+        for short completions of few words.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -67,13 +65,11 @@ class Policy:
         max_tokens: int,
         model: PreTrainedModel | None = None,
     ) -> Rollouts:
-        """Sample `group_size` completions for each prompt.
+        """Sample `group_size` completions for each prompt, at most `max_tokens` long with their end marker, with the
+        policy's weights or the model's.
 
-        Args:
-            generator: on the model's device; the same state gives the same completions.
-            temperature: the logits are divided by it; scores must be taken with the same one.
-            max_tokens: of a completion, its end marker included.
-            model: other weights to sample from. Default: the policy's own.
+        The logits are divided by the temperature, with which scores must be taken, too. The generator is on the model's
+        device.
         """
         model = self.model if model is None else model
         token_ids, mask = left_padded(
@@ -100,11 +96,8 @@ class Policy:
         return texts
 
     def read(self, rollouts: Rollouts, *, model: PreTrainedModel | None = None, hidden: bool = False) -> Reading:
-        """The distributions that the completions' tokens were drawn from.
-
-        Args:
-            model: other weights to read with, such as a frozen reference. Default: the policy's own.
-            hidden: give the last hidden states, too.
+        """The distributions that the completions' tokens were drawn from, read with the policy's weights or those of a
+        model such as a frozen reference.
         """
         model = self.model if model is None else model
         if self._shared_beginnings and isinstance(model, LlamaForCausalLM):
@@ -112,11 +105,8 @@ class Policy:
         return padded_reading(model, rollouts, hidden=hidden)
 
     def logprobs(self, rollouts: Rollouts, *, temperature: float = 1.0, model: PreTrainedModel | None = None) -> Tensor:
-        """Log-probs of the sampled tokens, differentiable, in nats: [rollouts, completion length]; any number on padding.
-
-        Args:
-            temperature: the logits are divided by it.
-            model: as for `read`.
+        """Log-probs of the sampled tokens, differentiable, in nats: [rollouts, completion length]; any number on
+        padding. The logits are divided by the temperature.
         """
         logits = self.read(rollouts, model=model).logits.float() / temperature
         return torch.log_softmax(logits, dim=-1).gather(-1, rollouts.completions[..., None])[..., 0]

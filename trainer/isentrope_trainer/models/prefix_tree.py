@@ -42,10 +42,6 @@ class PrefixTree:
 # The same rollouts are read again to see what an update did.
 @lru_cache(maxsize=2)
 def prefix_tree(rollouts: Rollouts, vocabulary: int) -> PrefixTree:
-    """
-    Args:
-        vocabulary: how many token ids there are.
-    """
     prompts, completions, mask = rollouts.prompts, rollouts.completions, rollouts.mask
     first_nodes = torch.arange(len(prompts), device=prompts.device)
     length = completions.shape[1]
@@ -77,14 +73,7 @@ def prefix_tree(rollouts: Rollouts, vocabulary: int) -> PrefixTree:
 
 
 def tree_hidden(policy: LlamaForCausalLM, rollouts: Rollouts, tree: PrefixTree) -> Tensor:
-    """The last hidden state at each node.
-
-    Args:
-        rollouts: those that the tree was made of.
-
-    Returns:
-        [nodes, width].
-    """
+    """The last hidden state at each node of the rollouts' tree, [nodes, width]."""
     prompts = rollouts.prompts
     read = prompts.shape[1] - 1
     places = read + _rank_within(tree.prompts, len(prompts))

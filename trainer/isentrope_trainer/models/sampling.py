@@ -30,15 +30,11 @@ def sample_rollouts(
     pad_id: int,
     eos_ids: Collection[int],
 ) -> Rollouts:
-    """Sample `group_size` completions for each prompt.
+    """Sample `group_size` completions for each prompt, int64 [prompts, prompt length] padded on the left; the mask is
+    False there.
 
-    Args:
-        model: any causal language model.
-        prompts: int64 [prompts, prompt length], padded on the left.
-        prompt_mask: bool, same shape, False on padding.
-        temperature: the logits are divided by it; the trainer must score with the same one.
-        max_tokens: of a completion, its end marker included.
-        eos_ids: each ends a completion.
+    The logits are divided by the temperature; the trainer must score with the same one. A completion has at most
+    `max_tokens`, its end marker included, which is one of `eos_ids`.
     """
     vocabulary = model.config.vocab_size
     prompt_of_beginning = torch.arange(len(prompts), device=prompts.device)
@@ -78,11 +74,8 @@ def sample_rollouts(
 
 
 def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -> DynamicCache:
-    """The attention cache of prompts without their last tokens. Gradients flow through.
-
-    Args:
-        prompts: int64 [prompts, prompt length], padded on the left.
-        prompt_mask: bool, same shape, False on padding.
+    """The attention cache of prompts, int64 [prompts, prompt length] padded on the left, without their last tokens.
+    Gradients flow through.
     """
     cache = DynamicCache(config=model.config)
     known: dict[str, Any] = {}
@@ -94,13 +87,8 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -
 
 
 def positions(seen: Tensor) -> Tensor:
-    """Positions of tokens that are padded on the left: the first that counts is at 0.
-
-    Args:
-        seen: bool [rows, tokens], False on padding.
-
-    Returns:
-        int64, same shape; 0 on padding.
+    """Positions of tokens that are padded on the left, int64 [rows, tokens]: 0 at the first that counts, and on
+    padding.
     """
     return (seen.cumsum(dim=1) - 1).clamp(min=0)
 
@@ -117,10 +105,7 @@ class StaleSampler:
     """Weights as they were some updates ago, to sample with."""
 
     def __init__(self, model: PreTrainedModel, lag: int) -> None:
-        """
-        Args:
-            lag: how many updates old the weights are; that many copies of them, and one, are kept.
-        """
+        """The weights are `lag` updates old; that many copies of them, and one, are kept."""
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self._weights = deque([_copy_of(model)], maxlen=lag + 1)
 

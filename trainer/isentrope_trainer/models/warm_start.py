@@ -131,11 +131,7 @@ def train_warm_start(policy: Policy, task: Task, config: WarmStartConfig) -> Non
 
 
 def demonstration_batch(task: Task, size: int, noise: float, generator: random.Random) -> Rollouts:
-    """Demonstrations for one supervised step, as rollouts of one completion each.
-
-    Args:
-        noise: see `Task.demonstration`.
-    """
+    """Demonstrations for one supervised step, as rollouts of one completion each; for `noise` see `Task.demonstration`."""
     tokenizer = WordTokenizer(task.words)
     demonstrations = [task.demonstration(noise, generator) for _ in range(size)]
     prompts, prompt_mask = left_padded([tokenizer.encode(prompt) for prompt, _ in demonstrations], PAD_ID)

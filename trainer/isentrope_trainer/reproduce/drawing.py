@@ -106,10 +106,8 @@ def points(
 def against(
     axes: Axes, positions: Sequence[float], values: Sequence[Sequence[float]], *, label: str, index: int
 ) -> None:
-    """A number of each arm over the arm's position, such as a threshold: mean and standard deviation of the seeds.
-
-    Args:
-        values: [arms][seeds].
+    """A number of each arm over the arm's position, such as a threshold: mean and standard deviation of values
+    [arms][seeds].
     """
     as_look = look(index)
     means = [float(np.mean(of_seeds)) for of_seeds in values]
@@ -121,11 +119,7 @@ def against(
 
 
 def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *, unit: str) -> None:
-    """A number of each arm: the mean as a bar, every seed as a dot.
-
-    Args:
-        values: [arms][seeds].
-    """
+    """A number of each arm: the mean of values [arms][seeds] as a bar, every seed as a dot."""
     for place, of_seeds in enumerate(values):
         axes.barh(place, float(np.mean(of_seeds)), color="#c8d7e6", edgecolor="#0072B2", height=0.7)
         axes.plot(of_seeds, [place] * len(of_seeds), "k|", markersize=7)
@@ -134,9 +128,9 @@ def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *
     axes.set_xlabel(unit)
 
 
-def averaged(values: Series, decay: float = 0.9) -> Series:
+def averaged(values: Series) -> Series:
     """Exponential averages, corrected for their beginning as Adam does; the decay is AdamW's beta_1."""
-    average, averages = 0.0, []
+    decay, average, averages = 0.9, 0.0, []
     for step, value in enumerate(np.nan_to_num(values), start=1):
         average = decay * average + (1 - decay) * value
         averages.append(average / (1 - decay**step))

@@ -18,21 +18,16 @@ from isentrope_trainer.reproduce.figure import Check
 LEVEL = 0.05
 
 
-def spread(values: Sequence[float], unit: str = "", digits: int = 3) -> str:
+def spread(values: Sequence[float], unit: str = "") -> str:
     """Mean and standard deviation over seeds, such as `0.412 ± 0.031 nats`."""
-    text = f"{np.mean(values):.{digits}g}"
+    text = f"{np.mean(values):.3g}"
     if len(values) > 1:
         text += f" ± {np.std(values, ddof=1):.2g}"
     return f"{text} {unit}".rstrip()
 
 
 def higher(statement: str, left: Sequence[float], right: Sequence[float], *, unit: str = "", reason: str = "") -> Check:
-    """The left values lie above the right ones: a paired t-test, one-sided, over seeds.
-
-    Args:
-        left: one value a seed.
-        right: those of the same seeds.
-    """
+    """The left values, one a seed, lie above the right ones of the same seeds: a paired t-test, one-sided."""
     differences = np.asarray(left, dtype=float) - np.asarray(right, dtype=float)
     number = f"{spread(left)} against {spread(right, unit)}"
     return _on_mean(statement, differences, number, "paired t-test of the difference", reason)
@@ -61,11 +56,8 @@ def trend(
     unit: str = "",
     reason: str = "",
 ) -> Check:
-    """The values rise (or fall) with the position: Page's trend test, with seeds as its rows.
-
-    Args:
-        positions: such as thresholds; at least three.
-        values: [seeds][positions].
+    """The values [seeds][positions] rise (or fall) with at least three positions, such as thresholds: Page's trend
+    test, with seeds as its rows.
     """
     table = np.asarray(values, dtype=float)[:, np.argsort(positions)]
     ordered = table if rising else table[:, ::-1]
@@ -93,11 +85,8 @@ def correlated(
     bound: float = 0.0,
     reason: str = "",
 ) -> Check:
-    """Two series go together: Pearson's r of each seed, and a t-test of Fisher's z over seeds against a bound.
-
-    Args:
-        pairs: one pair of series a seed; places where one is NaN are not counted.
-        bound: that r must exceed.
+    """Pairs of series, one a seed, go together: Pearson's r of each without places where one is NaN, and a t-test of
+    Fisher's z over seeds against a bound that r must exceed.
     """
     coefficients = [pearson(*pair) for pair in pairs]
     transformed = np.arctanh(np.clip(coefficients, -0.999999, 0.999999)) - math.atanh(bound)

@@ -89,10 +89,8 @@ class RayCluster:
     """The same as tasks of a Ray cluster, a core for each thread of a run."""
 
     def __init__(self, address: str, workers: int | None = None) -> None:
-        """
-        Args:
-            address: of the cluster; `local` starts one on this machine, `auto` finds the one this machine belongs to.
-            workers: cores of a cluster that is started. Default: all.
+        """The address `local` starts a cluster on this machine, with `workers` cores or all; `auto` finds the one that
+        this machine belongs to.
 
         Raises:
             ConfigurationError: Ray is not installed, or there is no cluster.

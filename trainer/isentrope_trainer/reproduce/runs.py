@@ -77,7 +77,6 @@ class Run:
 
     @property
     def names(self) -> list[str]:
-        """Names of the scalars it reports."""
         return [str(name) for name in self._arrays["names"]]
 
     def series(self, name: str) -> Series:

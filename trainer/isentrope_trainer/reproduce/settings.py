@@ -147,13 +147,10 @@ class Plan:
         warm_start: WarmStartConfig | None = None,
         **training: Any,
     ) -> RunSettings:
-        """Settings of a run, made of the base.
+        """Settings of a run, made of the base with other fields of `TrainingConfig`; `over_seeds` sets the seed.
 
-        Args:
-            control: active from the first step on, or its document. Default: none.
-            policy: the model's shape. Default: the reference policy's.
-            warm_start: what it has learned before. Default: its task's.
-            training: fields of `TrainingConfig` that differ from the base. The seed is set by `over_seeds`.
+        The control, or its document, is active from the first step on. By default the model has the reference policy's
+        shape and its task's warm start.
         """
         if control is None:
             control = isentrope.Control()

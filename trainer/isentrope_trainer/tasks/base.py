@@ -55,12 +55,7 @@ class Task(ABC):
     """Tokens of an answer in its own words, its end included."""
 
     def __init__(self, seed: int, config: TaskConfig = TaskConfig(), *, hold_out: bool = False) -> None:  # noqa: B008
-        """
-        Args:
-            seed: of the training problems.
-            config: the wording, and whether rewards are graded.
-            hold_out: whether there is a held-out split. Without one, training takes all problems.
-        """
+        """`seed` is that of the training problems; without a split to hold out, training takes all problems."""
         self._config = config
         self._hold_out = hold_out
         self._first = seed * _SEED_STRIDE
@@ -90,10 +85,8 @@ class Task(ABC):
         return next(itertools.islice(self._held_out.values(), index, None))
 
     def reward(self, problem: Problem, completion: str | None) -> float:
-        """`SOLVED` where the verifier accepts the answer; 0 for anything else, or a grade where the task grades.
-
-        Args:
-            completion: the completion's text; None where the length limit ended it.
+        """`SOLVED` where the verifier accepts the completion; 0 for anything else, such as None where the length limit
+        ended it, or a grade where the task grades.
         """
         if completion is None:
             return CUT_OFF if self._config.graded else WRONG
@@ -124,10 +117,8 @@ class Task(ABC):
 
     @abstractmethod
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
-        """A problem and an answer in words of the vocabulary, to imitate before reinforcement.
-
-        Args:
-            noise: share of the answers that need not be right.
+        """A problem and an answer in words of the vocabulary, to imitate before reinforcement; a share `noise` of the
+        answers need not be right.
         """
 
     def _entry(self, number: int) -> Mapping[str, Any]:

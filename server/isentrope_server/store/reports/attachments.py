@@ -87,11 +87,7 @@ def newest_alerts(
     kinds: Collection[str] | None = None,
     limit: int,
 ) -> list[tuple[tuple[int, int], Alert]]:
-    """Alerts of reports that are shown with their places (position, number), newest first.
-
-    Args:
-        kinds: only these; None: all.
-    """
+    """Alerts, of some kinds or all, of reports that are shown with their places (position, number), newest first."""
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
     while shown and len(found) < limit:
@@ -147,12 +143,8 @@ class DueNotice:
 
 
 def due_notices(connection: Connection, destination: str, *, since: float, now: float, limit: int) -> list[DueNotice]:
-    """Alerts to send, oldest first.
-
-    Args:
-        destination: a hash of its address.
-        since: alerts of steps that were recorded earlier are not sent, in seconds since the epoch.
-        now: the time, for the pause after a failed attempt.
+    """Alerts to send, oldest first: of steps recorded since `since` (seconds since the epoch), and not in the pause
+    after a failed attempt. The destination is a hash of its address.
     """
     alert, done = alerts.c, notified.c
     same = (
@@ -239,12 +231,8 @@ def append(connection: Connection, run_key: int, stream_key: int, reports: Seque
 def top_tokens(
     connection: Connection, run_key: int, *, step: int | None = None, last: int | None = None, steps: int = 1
 ) -> list[TopTokens]:
-    """The top contributing tokens of the newest steps that have any, by rising step.
-
-    Args:
-        step: this step alone; None: any.
-        last: no later step than this one; None: any.
-        steps: the most steps to return.
+    """The top contributing tokens of the newest steps that have any, at most `steps`, by rising step: of `step` alone,
+    or of none later than `last`.
     """
     shown = _shown_rows(connection, driving_tokens, run_key, step=step, last=last)[-steps:]
     packed, around = _packed(connection, driving_tokens, run_key, shown), _around(connection, run_key, shown)
@@ -287,12 +275,7 @@ def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int
 def read_what_if(
     connection: Connection, run_key: int, *, last: int | None = None, steps: int
 ) -> list[tuple[int, WhatIfSums]]:
-    """The newest steps that have what-if sums, with these, by rising step.
-
-    Args:
-        last: no later step.
-        steps: how many.
-    """
+    """The newest `steps` steps that have what-if sums, none later than `last`, with these, by rising step."""
     shown = _shown_rows(connection, what_if_sums, run_key, last=last)[-steps:]
     packed = _packed(connection, what_if_sums, run_key, shown)
     return [(step, decode_what_if(packed[position])) for step, position in shown]

@@ -51,10 +51,8 @@ def _counts(steps: NDArray[np.int64], histograms: Histograms, row: int) -> _Coun
 
 
 def read(connection: Connection, run_key: int, name: str, wanted: StepRange, *, points: int | None) -> HistogramColumns:
-    """Read one histogram per step, by rising step.
-
-    Args:
-        points: at most this many; neighbours with equal edges are added, of others the last is kept. None: all.
+    """Read one histogram per step, by rising step. Where there are more than `points`, neighbours with equal edges are
+    added, and of others the last is kept.
     """
     found = _shown(connection, run_key, list(_parts(connection, run_key, name, wanted)), points)
     return HistogramColumns(

@@ -44,10 +44,8 @@ class Arrival:
 def stored_hashes(
     connection: Connection, stream_key: int, seqs: Sequence[int], *, held_through: int
 ) -> dict[int, bytes]:
-    """Payload hashes of a stream's records, by seq: at least of those with these seqs that are stored.
-
-    Args:
-        held_through: the stream's; nothing beyond it is stored.
+    """Payload hashes of a stream's records, by seq: at least of those with these seqs that are stored. Nothing beyond
+    `held_through` is.
     """
     if not seqs or min(seqs) > held_through:
         return {}
@@ -71,13 +69,9 @@ def append(
     known_layouts: Mapping[Layout, int],
     now: float,
 ) -> list[int]:
-    """Store new records at the positions after `after_position`; the reports become as few rows as can be.
+    """Store new records, the reports in as few rows as can be; return their positions, which follow `after_position`.
 
-    Args:
-        known_layouts: keys of layouts that the run has used before.
-
-    Returns:
-        The positions, in the order of `arrivals`.
+    `known_layouts` are the keys of layouts that the run has used before.
     """
     positions = [after_position + 1 + index for index in range(len(arrivals))]
     placed = list(zip(positions, arrivals, strict=True))

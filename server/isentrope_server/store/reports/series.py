@@ -178,7 +178,6 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:
-    """Every metric the run has reported."""
     return frozenset(name for layout in rows.layouts_of(connection, run_key).values() for name in layout.names)
 
 
@@ -214,11 +213,8 @@ def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
 
 
 def columns(series: Series, points: int | None) -> SeriesColumns:
-    """The series as an answer.
-
-    Args:
-        points: a longer series is reduced to so many buckets, each with the value at its last step, its minimum and maximum,
-            so that no spike is lost. None: all points.
+    """The series as an answer. One of more than `points` is reduced to so many buckets, each with the value at its last
+    step, its minimum and maximum, so that no spike is lost.
     """
     if points is None or len(series.steps) <= points:
         return SeriesColumns(step=series.steps.tolist(), value=series.values.tolist(), min=None, max=None)

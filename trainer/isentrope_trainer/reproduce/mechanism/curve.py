@@ -47,12 +47,7 @@ class Curve:
 
 
 def fitted(entropies: Series, rewards: Series) -> Curve:
-    """The least-squares curve through these points, of which there are at least three.
-
-    Args:
-        entropies: in nats.
-        rewards: of the same places.
-    """
+    """The least-squares curve through at least three points of entropy in nats and reward."""
     design = np.stack([-np.exp(entropies), np.ones_like(entropies)], axis=1)
     (a, b), *_ = np.linalg.lstsq(design, rewards, rcond=None)
     residual = rewards - design @ [a, b]
@@ -61,11 +56,7 @@ def fitted(entropies: Series, rewards: Series) -> Curve:
 
 
 def measured(run: Run) -> tuple[Series, Series]:
-    """The run's held-out evaluations, with the mean entropy of the steps before each.
-
-    Returns:
-        Entropies and rewards, in the order of the steps.
-    """
+    """Mean entropies of the steps before each of the run's held-out evaluations, and their rewards."""
     entropies, rewards = run.series(ENTROPY_MEAN), run.series(EVAL_AVG_AT_K)
     places = np.flatnonzero(~np.isnan(rewards))
     means = [np.nanmean(entropies[max(0, place + 1 - NEIGHBOURS) : place + 1]) for place in places]
