@@ -395,13 +395,11 @@ def doctor(as_json: bool) -> None:
 @url_option
 def mcp(port: int | None, url: str | None) -> None:
     """Serve runs, health and control as tools of an assistant, over the Model Context Protocol."""
-    from isentrope.mcp.server import HOST, PATH, serve_http, serve_stdio
+    from isentrope.mcp.server import HOST, PATH, serve
 
-    if port is None:
-        serve_stdio(url)
-        return
-    click.echo(f"Assistants reach http://{HOST}:{port}{PATH} with their token.", err=True)
-    serve_http(url, port)
+    if port is not None:
+        click.echo(f"Assistants reach http://{HOST}:{port}{PATH} with their token.", err=True)
+    serve(url, port)
 
 
 def _client(url: str | None) -> Client:

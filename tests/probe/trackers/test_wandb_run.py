@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from isentrope.trackers import StepScalars, WandbRun
+from isentrope.trackers import WandbRun
+from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 from tests.probe.trackers.tracked import finish, wait_until
 
@@ -70,8 +71,8 @@ def column(rows: list[dict[str, Any]], name: str) -> list[Any]:
     return [row[name] for row in rows if name in row]
 
 
-def report(step: int) -> StepScalars:
-    return StepScalars(step, 0.0, {"entropy/mean": float(step)})
+def report(step: int) -> StepReport:
+    return StepReport(step=step, recorded_at=0.0, scalars={"entropy/mean": float(step)})
 
 
 def test_a_probe_mirrors_into_the_active_run_against_an_axis_of_its_own(run: Any) -> None:
