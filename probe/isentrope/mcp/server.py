@@ -64,11 +64,7 @@ class RestTokens(TokenVerifier):
 
 
 def mcp_server(url: str, token: str | None) -> MCPServer[Any]:
-    """The server with its tools.
-
-    Args:
-        url: Address of the Isentrope server.
-        token: Of every request; None: each request carries its own, as over HTTP.
+    """The server with its tools. The token is of every request; None: each request carries its own, as over HTTP.
 
     Raises:
         ConfigurationError: A certificate file can't be used.
