@@ -26,7 +26,6 @@ from isentrope.cli.printing import (
 )
 from isentrope_wire.answers import HealthLevel, RunOrder, Status
 from isentrope_wire.control import TARGETS, Control, Hold, Scope
-from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.numbers import plain_json, printable
 
@@ -409,10 +408,7 @@ def _client(url: str | None) -> Client:
 
 
 def _named(parameters: Sequence[str]) -> dict[str, object]:
-    try:
-        return dict(name_and_value(text) for text in parameters)
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from error
+    return dict(map(name_and_value, parameters))
 
 
 def _change_control(
