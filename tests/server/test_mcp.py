@@ -24,7 +24,6 @@ from mcp_types import CallToolResult, Implementation, TextContent
 from isentrope.mcp.server import mcp_server
 from isentrope.mcp.tools import STEERING
 from isentrope_trainer.recording import SHIPPED, read_recording
-from isentrope_wire.errors import install_command
 from isentrope_wire.reports import DrivingToken
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -178,18 +177,6 @@ def test_the_owner_s_token_is_refused(server: ServerInThread, address: str) -> N
     ask(address, server.owner_token, use)
 
 
-def test_a_revoked_token_is_refused_at_once(server: ServerInThread, address: str) -> None:
-    made = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": "gone"}).json()
-
-    async def use(client: Client) -> None:
-        await client.call_tool("list_runs", {})
-        server.http.delete(f"/api/v1/access-tokens/{made['id']}")
-        with pytest.raises((MCPError, httpx2.HTTPError)):
-            await client.call_tool("list_runs", {})
-
-    ask(address, made["token"], use)
-
-
 def test_runs_are_listed_with_their_health(server: ServerInThread, address: str, collapsing: Rank) -> None:
     answer = call(address, server.token("read"), "list_runs", project="night")
     assert answer["total"] == 1
@@ -306,12 +293,13 @@ def test_an_assistant_s_name_is_short_and_printable(server: ServerInThread, runn
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
+        ({"run": "nothing-here"}, "nothing-here"),
         ({"reason": "  "}, "reason"),
         ({"control": {"method": "clip_x"}}, "clip_x"),
         ({"control": {"method": "none", "parameters": {"ratio": 3}}}, "ratio"),
     ],
 )
-def test_a_control_that_nothing_can_apply_is_refused(
+def test_a_push_that_nothing_can_apply_is_refused(
     server: ServerInThread, address: str, running: Rank, changed: dict[str, Any], named: str
 ) -> None:
     asked = {"run": running.run_id, "control": {"method": "none"}, "if_version": 0, "reason": "to see"} | changed
@@ -334,10 +322,6 @@ def test_a_revert_goes_back_to_the_control_applied_before(server: ServerInThread
     assert answer["reason"] == "too strong"
 
 
-def test_an_unknown_run_is_named(server: ServerInThread, address: str) -> None:
-    assert "nothing-here" in refusal(address, server.token("read"), "get_health", run="nothing-here")
-
-
 def test_a_server_that_is_away_is_named() -> None:
     gone = f"http://127.0.0.1:{free_port()}"
 
@@ -349,13 +333,9 @@ def test_a_server_that_is_away_is_named() -> None:
     asyncio.run(use())
 
 
-def test_without_a_token_or_the_extra_the_command_names_the_remedy(tmp_path: Path) -> None:
+def test_without_a_token_the_command_names_the_remedy(tmp_path: Path) -> None:
     environment = clean_environment() | {"ISENTROPE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "isentrope", "mcp"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "ISENTROPE_TOKEN" in ran.stderr
-    code = "import sys; sys.modules['mcp'] = None; from isentrope.cli import main; main(['mcp'])"
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
-    assert install_command("mcp") in ran.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -65,27 +64,6 @@ def test_a_failure_leaves_the_loop_its_own_log_probs(monkeypatch: pytest.MonkeyP
     assert attachment.gate(own, torch.ones(4), None, attachment.take()) is own
     attachment.close(None)
     assert reports(transport)[-1].scalars[PROBE_ATTACHMENT_FAILURES] == 1
-
-
-@pytest.mark.parametrize(
-    ("norm", "largest", "factor"),
-    [
-        (4.0, 1.0, 0.25),
-        (torch.tensor(4.0), 1.0, 0.25),
-        (0.5, 1.0, 1.0),
-        (torch.tensor(0.5), 1.0, 1.0),
-        (4.0, 0.0, None),
-        (4.0, None, None),
-        (None, 1.0, None),
-    ],
-)
-def test_a_clipped_gradient_is_known_by_its_norm(
-    monkeypatch: pytest.MonkeyPatch, norm: float | torch.Tensor | None, largest: float | None, factor: float | None
-) -> None:
-    attachment, found = Attachment(probe_and_transport()[0]), dict[str, Any]()
-    monkeypatch.setattr(attachment.probe, "step", lambda *_, **about: found.update(about))
-    attachment.close(None, norm=norm, largest_norm=largest)
-    assert found == {"clip_factor": None if factor is None else pytest.approx(factor, rel=1e-5)}
 
 
 def test_scalars_of_a_report_are_handed_out_once() -> None:

@@ -96,14 +96,6 @@ def test_a_probe_mirrors_into_the_active_run_against_an_axis_of_its_own(run: Any
     assert metrics["isentrope/*"] == "isentrope/step"
 
 
-def test_a_run_may_be_handed_over_and_a_run_opened_late_is_found(run: Any) -> None:
-    given, late = WandbRun(run), WandbRun()
-    assert given.is_found(0)
-    assert late.is_found(0)
-    run.finish()
-    assert not WandbRun().is_found(0)
-
-
 @pytest.mark.parametrize("first", [0, 1, None])
 @pytest.mark.parametrize(("logging_steps", "burst"), [(1, 1), (10, 3)])
 def test_a_trainer_s_own_rows_and_those_of_the_mirror_are_all_there(
