@@ -92,10 +92,12 @@ def test_nan_is_data_and_absence_stays() -> None:
     assert "b" not in report.scalars
 
 
-NUMBERS = dict.fromkeys(("logprobs", "vocab_centered_scores", "contributions"), pb.RoundedNumbers(parts=[1]))
+NUMBERS: dict[str, Any] = dict.fromkeys(
+    ("logprobs", "vocab_centered_scores", "contributions"), pb.RoundedNumbers(parts=[1])
+)
 
 
-def what_if(**bins: list[int]) -> dict[str, Any]:
+def what_if(**bins: Any) -> dict[str, Any]:
     return {"what_if": pb.WhatIfSums(edge_set=EDGE_SET, by_method=[pb.BinSums(**bins)])}
 
 
