@@ -18,7 +18,7 @@ from isentrope_server.home import running_server_url
 from isentrope_server.ports import check_transport_security
 from isentrope_server.settings import Settings
 from tests.server.certificates import ThrowAwayAuthority
-from tests.server.test_process import call, grpc_port, up
+from tests.server.test_process import grpc_port, up
 from tests.system.spool_of_a_run import leave_spool
 
 
@@ -121,12 +121,6 @@ def test_the_doctor_explains_a_wrong_or_missing_ca_on_both_ports(
         for finding in (one for one in found if one["check"] in ("server", "ingest")):
             assert finding["ok"] is False
             assert word in f"{finding['found']} {finding['advice']}", finding
-
-
-def test_the_command_line_beside_the_server_makes_tokens_without_any_certificate(encrypted: Encrypted) -> None:
-    created = call("token", "create", "--scope", "read", "--json", home=encrypted.home)
-    assert created.exit_code == 0, created.stderr
-    assert json.loads(created.stdout)["scope"] == "read"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
