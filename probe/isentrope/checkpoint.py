@@ -84,9 +84,6 @@ def state_of(memory: Memory) -> dict[str, Any]:
 
     Waits for the device, and up to REPORT_SECONDS for the last report; not for the other ranks' checkpoints.
 
-    Args:
-        memory: of a probe between two steps.
-
     Raises:
         RuntimeError: a rank whose sums were awaited is gone.
     """
@@ -106,10 +103,9 @@ def state_of(memory: Memory) -> dict[str, Any]:
 
 
 def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSnapshot | None) -> None:
-    """Continue from a state. Every rank calls this; rank 0's state counts for all.
+    """Continue from a state before the first step. Every rank calls this; rank 0's state counts for all.
 
     Args:
-        memory: of a probe before its first step.
         state: what `state_of` gave on this rank or another. None or empty: this rank has none.
         requested: the newest control on this rank.
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from isentrope.errors import ConfigurationError
 from isentrope.trackers import Tracker, requested_trackers
@@ -95,27 +95,18 @@ class ProbeConfig:
         project: str | None,
         run_id: str | None,
         mode: str | None,
-        planned_steps: int | None,
-        threshold_source: ThresholdSource,
         coupling: Coupling | None = None,
-        coupling_every: int = 1,
         rank_and_world_size: tuple[int, int] | None = None,
         trackers: object = None,
+        **others: Any,
     ) -> ProbeConfig:
         """Read settings: arguments win over ISENTROPE_* variables, these over defaults.
 
         Args:
-            name: of the run; None: `ISENTROPE_NAME`, or "run".
-            project: None: `ISENTROPE_PROJECT`, or "default".
-            run_id: None: `ISENTROPE_RUN_ID`, or a new one.
-            mode: None: `ISENTROPE_MODE`, or online.
-            planned_steps: as the field.
-            threshold_source: as the field.
-            coupling: None: `ISENTROPE_COUPLING`, or none.
-            coupling_every: as the field.
             rank_and_world_size: of the process group whose ranks share these settings. None: there is no such group, and
                 RANK and WORLD_SIZE count as torchrun sets them.
             trackers: see `requested_trackers`.
+            **others: further fields.
         """
         run_id = wanted_run_id(run_id)
         rank, world_size = rank_and_world_size or (
@@ -135,11 +126,9 @@ class ProbeConfig:
             world_size=world_size,
             mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
             grpc_target=environment.grpc_target(),
-            planned_steps=planned_steps,
-            threshold_source=threshold_source,
             coupling=coupling or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),
-            coupling_every=coupling_every,
             trackers=requested_trackers(trackers),
+            **others,
         )
 
 

@@ -82,14 +82,11 @@ class Effect:
     _xy: float = 0.0
 
     def regressor(self, scaled_prediction: float, momentum: float) -> float:
-        """Compute x of the step; call it once a step.
+        """x of the step, in nats of unit prediction times the learning rate; call it once a step.
 
         Args:
             scaled_prediction: the unit prediction times the learning rate.
             momentum: the optimiser's beta_1, 0 for plain SGD.
-
-        Returns:
-            x, in nats of unit prediction times the learning rate.
         """
         memory = self.memory(momentum)
         self._average = memory * self._average + (1 - memory) * scaled_prediction
@@ -102,12 +99,7 @@ class Effect:
         return min(momentum, LARGEST_MOMENTUM) ** 2
 
     def learn(self, regressor: float, observed_change: float) -> None:
-        """Add one step to the fit.
-
-        Args:
-            regressor: x of the step.
-            observed_change: y, the change of the entropy by the step's update, in nats.
-        """
+        """Add one step to the fit: its x, and y, the change of the entropy by its update, in nats."""
         keep = 0.5 ** (1 / HALF_LIFE)
         self._observations += 1
         self._weight = keep * self._weight + 1
@@ -178,7 +170,7 @@ class EntropyEstimator:
         momentum: float,
         learning_rate: float = 1.0,
     ) -> EntropyEstimate:
-        """Add one step.
+        """The estimate after one more step.
 
         Args:
             mean_entropy: over the step's tokens, before its update, in nats.
@@ -186,9 +178,6 @@ class EntropyEstimator:
             observed_change: the entropy's change by the update, in nats; None when it was not measured.
             momentum: the optimiser's beta_1, 0 for plain SGD.
             learning_rate: of the step; a schedule then moves the gain at once.
-
-        Returns:
-            The estimate after the step.
         """
         regressor = self._effect.regressor(learning_rate * unit_prediction, momentum)
         before = self._effect.gain
@@ -285,11 +274,7 @@ class HoldController:
         self._memory = read_exactly(_Memory, state)
 
     def decide(self, active: ControlSnapshot) -> Action | None:
-        """Decide about the next step from the numbers that have arrived.
-
-        Returns:
-            The decision; None when no entropy is to be held.
-        """
+        """The decision about the next step from the numbers that have arrived; None when no entropy is to be held."""
         memory = self._memory
         hold, method = active.control.held, clipping_method(active.control)
         if (hold, method) != (memory.requested, memory.method):
@@ -300,16 +285,9 @@ class HoldController:
             memory.version, memory.acting_since, memory.own_fall, memory.stopped = active.version, None, None, ""
         if hold is None:
             return None
-        capped = active.control.value("max_fraction") is not None
+        stopped = memory.stopped if hold.reward_guard else ""
         memory.hold, action = decide(
-            hold,
-            memory.hold,
-            memory.measured,
-            step=memory.closed_steps,
-            method=method,
-            max_fraction=active.control.number("max_fraction") if capped else None,
-            shrink_denominator=active.control.value("denominator") == "shrink",
-            stopped=memory.stopped if hold.reward_guard else "",
+            active.control, memory.hold, memory.measured, step=memory.closed_steps, stopped=stopped
         )
         if memory.hold.acting and memory.acting_since is None:
             memory.acting_since = memory.closed_steps
@@ -324,9 +302,7 @@ class HoldController:
     def begin_step(self, active: ControlSnapshot, action: Action | None) -> None:
         """Set the control of the step that begins.
 
-        Args:
-            active: the control that is active in it.
-            action: the decision, the same on all ranks; one for another version of the control is ignored.
+        `action` is the decision, the same on all ranks; one for another version of the control is ignored.
         """
         self.action = None
         if active.control.hold is not None:

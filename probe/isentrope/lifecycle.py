@@ -22,7 +22,6 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
 from isentrope.control import ControlState
@@ -30,23 +29,12 @@ from isentrope.distributed import RankExchange, Ranks
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.trackers import Trackers
-from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
 from isentrope_wire.control import CAPABILITIES, Control
 from isentrope_wire.reports import ERROR_CHARACTERS, ControlSnapshot, RunFinished, RunStarted, cut
 
 logger = logging.getLogger(__name__)
-
-
-class RunStart(NamedTuple):
-    """A run that all ranks agree on."""
-
-    config: ProbeConfig
-    control: ControlSnapshot
-    """Active from the first step on: version 0."""
-    message: RunStarted
-    """The first message of this rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +59,37 @@ def begin_run(
     control: Control | None,
     run_config: Mapping[str, object],
     tags: Sequence[str],
-) -> RunStart:
+) -> tuple[ProbeConfig, ControlSnapshot, RunStarted]:
     """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting.
 
     Args:
-        ranks: all that make the run's steps together.
         configure: makes this rank's settings.
         run_id: the requested one, if any.
-        control: the intervention the run starts with.
         run_config: the run's hyper-parameters, shown with it.
-        tags: words to find the run by.
 
     Returns:
-        The run, the same on all ranks.
+        The settings, with the run id that all ranks share; the control that is active from the first step on; and the first
+        message of this rank.
 
     Raises:
         ConfigurationError: a setting that can't work here or on another rank, or that differs between them.
     """
     own_error: ConfigurationError | None = None
     try:
-        _check_control(control)
+        initial = _checked(control)
         config = configure()
-        _check_mode(config, control)
+        if config.mode == "disabled" and initial.hold is not None:
+            raise ConfigurationError(
+                "hold is decided from the numbers of the reports, and mode disabled builds none. Use mode offline or online, "
+                "or leave hold out."
+            )
         shown_config, shown_tags = jsonable(run_config), checked_tags(tags)
         mine = _RankSettings(
             error="",
             wanted_run_id=wanted_run_id(run_id),
             run_id=config.run_id,
             incarnation=uuid.uuid4().hex,
-            control=str((control or Control()).to_document()),
+            control=str(initial.to_document()),
             threshold_source=config.threshold_source,
         )
     except ConfigurationError as error:
@@ -114,15 +104,27 @@ def begin_run(
             "only, and applies a new control by itself.",
             config.world_size,
         )
-    config = replace(config, run_id=settings[0].run_id)
-    initial = ControlSnapshot(version=0, control=control or Control(), author="trainer", requested_at=time.time())
-    return RunStart(config, initial, _run_started(config, settings[0].incarnation, initial, shown_config, shown_tags))
-
-
-def transport_of(start: RunStart) -> Transport:
-    """Open the transport of this rank's reports."""
-    config = start.config
-    return open_transport(start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target)
+    config, now = replace(config, run_id=settings[0].run_id), time.time()
+    first = ControlSnapshot(version=0, control=initial, author="trainer", requested_at=now)
+    return (
+        config,
+        first,
+        RunStarted(
+            run_id=config.run_id,
+            incarnation=settings[0].incarnation,
+            rank=config.rank,
+            world_size=config.world_size,
+            name=config.name,
+            project=config.project,
+            started_at=now,
+            probe_version=__version__,
+            config=shown_config,
+            tags=shown_tags,
+            capabilities=CAPABILITIES,
+            planned_steps=config.planned_steps,
+            initial_control=first,
+        ),
+    )
 
 
 def announce(config: ProbeConfig) -> None:
@@ -143,22 +145,17 @@ def page_of(config: ProbeConfig) -> str:
     return "" if pages is None else f"{pages}/runs/{config.run_id}"
 
 
-def _check_control(control: Control | None) -> None:
-    if control is not None and not isinstance(control, Control):
+def _checked(control: object) -> Control:
+    control = Control() if control is None else control
+    if not isinstance(control, Control):
         raise ConfigurationError(
             f"control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got {control!r}."
         )
-    needed = (control or Control()).capability
-    if needed not in CAPABILITIES:
-        raise ConfigurationError(f"This probe can apply {', '.join(CAPABILITIES)}; the control needs {needed}.")
-
-
-def _check_mode(config: ProbeConfig, control: Control | None) -> None:
-    if config.mode == "disabled" and control is not None and control.hold is not None:
+    if control.capability not in CAPABILITIES:
         raise ConfigurationError(
-            "hold is decided from the numbers of the reports, and mode disabled builds none. Use mode offline or online, "
-            "or leave hold out."
+            f"This probe can apply {', '.join(CAPABILITIES)}; the control needs {control.capability}."
         )
+    return control
 
 
 def _check_agreement(settings: Sequence[_RankSettings]) -> None:
@@ -176,30 +173,6 @@ def _check_agreement(settings: Sequence[_RankSettings]) -> None:
                 raise ConfigurationError(
                     f"All ranks must be given the same {name}: rank 0 has {expected}, rank {rank} has {got}."
                 )
-
-
-def _run_started(
-    config: ProbeConfig,
-    incarnation: str,
-    initial: ControlSnapshot,
-    run_config: Mapping[str, object],
-    tags: tuple[str, ...],
-) -> RunStarted:
-    return RunStarted(
-        run_id=config.run_id,
-        incarnation=incarnation,
-        rank=config.rank,
-        world_size=config.world_size,
-        name=config.name,
-        project=config.project,
-        started_at=time.time(),
-        probe_version=__version__,
-        config=run_config,
-        tags=tags,
-        capabilities=CAPABILITIES,
-        planned_steps=config.planned_steps,
-        initial_control=initial,
-    )
 
 
 SHOWN_CALLS = 20
@@ -245,9 +218,6 @@ class RunEnd:
         Args:
             control: gives the last step and the outcomes that no report has carried.
             ranks: waited for shortly, for the last report holds their numbers.
-            transport: takes the last message, then is closed.
-            trackers: closed last.
-            guard: of the probe.
             at_process_end: whether the process's end is the run's. False in mode disabled.
         """
         self._control = control
@@ -266,12 +236,7 @@ class RunEnd:
         self._earlier_error = id(last_unhandled_error())
 
     def finish(self, status: str, error: str = "") -> None:
-        """Send the last message and close transport and trackers. Safe to repeat: the first call counts.
-
-        Args:
-            status: of the run.
-            error: what ended it; empty where nothing did.
-        """
+        """Send the last message and close transport and trackers. Safe to repeat: the first call counts."""
         if self._finished:
             return
         self._finished = True

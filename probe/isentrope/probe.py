@@ -54,7 +54,7 @@ from isentrope.inputs import (
     step_number,
     valid_mask,
 )
-from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of, transport_of
+from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
 from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
@@ -71,6 +71,7 @@ from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder
 from isentrope.trackers import Trackers
+from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
 from isentrope_wire.hold_decision import Action
@@ -163,20 +164,18 @@ class Probe:
                 trackers=trackers,
             )
 
-        begun = begin_run(
-            ranks or Ranks(),
-            configure,
-            run_id=run_id,
-            control=control,
-            run_config=config or {},
-            tags=tags,
+        self.config, initial, started = begin_run(
+            ranks or Ranks(), configure, run_id=run_id, control=control, run_config=config or {}, tags=tags
         )
-        self.config = begun.config
-        self._control = ControlState(begun.control, CAPABILITIES)
+        about = self.config
+        self._control = ControlState(initial, CAPABILITIES)
         self._begun_under: ControlSnapshot | None = None
-        is_tracked = self.config.rank == 0 and self.config.mode != "disabled"
-        self._trackers = Trackers(self.config.trackers if is_tracked else (), self.run_id)
-        self._transport = transport if transport is not None else transport_of(begun)
+        is_tracked = about.rank == 0 and about.mode != "disabled"
+        self._trackers = Trackers(about.trackers if is_tracked else (), self.run_id)
+        if transport is None:
+            self._transport = open_transport(started, mode=about.mode, home=about.home, grpc_target=about.grpc_target)
+        else:
+            self._transport = transport
         # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
         self._reports = ReportBuilder(
             texts,
@@ -192,7 +191,6 @@ class Probe:
         self._ledger, self._counts = TokenLedger(), counts
         self._basis = SelectionBasis(self.config.threshold_source)
         self._ranks = RankExchange(ranks or Ranks(), self._basis)
-        about = self.config
         entropy_gradient = None if about.coupling is None else EntropyGradient(about.coupling, about.coupling_every)
         self._rescoring = Rescoring(entropy_gradient, self._guard, self._stopwatch, self._warn_once)
         self._logged: dict[str, float | Tensor] = {}

@@ -11,10 +11,11 @@ hold began are taken, and the hold is to end where both hold:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import combinations, pairwise
-from statistics import fmean, median
+from itertools import combinations
+from statistics import median
+
+from isentrope_wire.diagnosis.slope import autocorrelation, deviation_of_pairs, slopes_of_pairs
 
 WINDOW = 30
 """Newest rewards since the hold began that are tested; before there are so many there is no answer."""
@@ -28,27 +29,19 @@ _ROBUST_DEVIATION = 1.4826
 
 
 def own_fall(before: Sequence[float]) -> float:
-    """The fall of the reward per step that the run had by itself: 0 where it rose, or is not known.
-
-    Args:
-        before: rewards before the hold began, oldest first; only the last WINDOW count.
-    """
+    """The fall of the reward per step before the hold began, oldest first: 0 where it rose, or is not known."""
     return max(0.0, -_slope(before[-WINDOW:])) if len(before) >= WINDOW // 2 else 0.0
 
 
 def reward_falls(own: float, since: Sequence[float]) -> str:
-    """Why the hold is to end, in a sentence; empty where it goes on.
-
-    Args:
-        own: `own_fall` when it began.
-        since: the rewards since then, oldest first.
-    """
+    """Why the hold is to end, in a sentence; empty where it goes on. `own` is `own_fall` when it began."""
     newest = since[-WINDOW:]
     if len(newest) < WINDOW:
         return ""
     slope = _slope(newest)
     residuals = [value - slope * step for step, value in enumerate(newest)]
-    if _falling_pairs(newest) < LARGEST_FALL_BY_CHANCE * _chance(len(newest), _autocorrelation(residuals)):
+    alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
+    if _falling_pairs(newest) < LARGEST_FALL_BY_CHANCE * deviation_of_pairs(len(newest), alike):
         return ""
     if (-slope - own) * (WINDOW - 1) <= NOISES * _noise(residuals):
         return ""
@@ -63,23 +56,8 @@ def _falling_pairs(values: Sequence[float]) -> int:
     return sum((later < earlier) - (later > earlier) for earlier, later in combinations(values, 2))
 
 
-def _chance(n: int, autocorrelation: float) -> float:
-    """Standard deviation of `_falling_pairs` of n values in any order."""
-    return math.sqrt(n * (n - 1) * (2 * n + 5) / 18 * (1 + autocorrelation) / (1 - autocorrelation))
-
-
-def _autocorrelation(residuals: Sequence[float]) -> float:
-    """Correlation of one value and the next, limited to [0, LARGEST_AUTOCORRELATION]."""
-    centred = [residual - fmean(residuals) for residual in residuals]
-    squares = sum(value * value for value in centred)
-    products = sum(value * following for value, following in pairwise(centred))
-    return min(max(products / squares, 0.0), LARGEST_AUTOCORRELATION) if squares > 0 else 0.0
-
-
 def _slope(values: Sequence[float]) -> float:
-    """The median change per step over all pairs."""
-    pairs = combinations(enumerate(values), 2)
-    return median((second - first) / (late - early) for (early, first), (late, second) in pairs)
+    return median(slopes_of_pairs([*enumerate(values)]))
 
 
 def _noise(residuals: Sequence[float]) -> float:

@@ -18,7 +18,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +36,9 @@ MOST_FAILURES = 5
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StepScalars:
-    """The scalars of one report. A value that was not measured is absent; others may be NaN or infinite."""
-
-    step: int
-    """The number given to `probe.step`."""
-    recorded_at: float
-    """Seconds since the epoch."""
-    scalars: Mapping[str, float]
-
-    def prefixed(self) -> dict[str, float]:
-        """The scalars under their names in a tracker."""
-        return {PREFIX + name: value for name, value in self.scalars.items()}
+def prefixed(report: StepReport) -> dict[str, float]:
+    """The scalars under their names in a tracker."""
+    return {PREFIX + name: value for name, value in report.scalars.items()}
 
 
 class Tracker:
@@ -62,21 +51,16 @@ class Tracker:
     """For messages."""
     remedy = ""
     """What to do where no run is active, as a sentence."""
+    method_of_a_run = ""
+    """Tells its runs from other objects."""
 
     def __init__(self, run: Any = None) -> None:
-        """
-        Args:
-            run: the run to write into. None: the active one.
-        """
         self.run = run
         self.failed_in_a_row = 0
         self._warned = False
 
     def prepare(self, run_id: str) -> None:
-        """Called once, when the probe is built.
-
-        Args:
-            run_id: of the probe's own run.
+        """Called once, when the probe is built, with the id of its run.
 
         Raises:
             ConfigurationError: it can't be written to.
@@ -86,11 +70,7 @@ class Tracker:
         """The run that is active in this process, or None. On the training thread, where it must cost microseconds."""
 
     def is_found(self, step: int) -> bool:
-        """Whether there is a run to write into; looks for one as long as there is none, and warns once.
-
-        Args:
-            step: for the warning.
-        """
+        """Whether there is a run to write into; looks for one as long as there is none, and warns once."""
         if self.run is None:
             self.run = self.active()
         if self.run is None and not self._warned:
@@ -103,8 +83,8 @@ class Tracker:
             )
         return self.run is not None
 
-    def write(self, report: StepScalars) -> None:
-        """Write the scalars of one step. Steps come in the order of the training, which may go back (a resume)."""
+    def write(self, report: StepReport) -> None:
+        """Write the scalars of one step: finite or not, absent where not measured. Steps may go back (a resume)."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -115,10 +95,7 @@ class Trackers:
     """All trackers of rank 0, whose reports are the whole run's; the other ranks have none."""
 
     def __init__(self, trackers: Sequence[Tracker], run_id: str) -> None:
-        """
-        Args:
-            trackers: as `trackers=` named them.
-            run_id: of the probe's run.
+        """Prepare them.
 
         Raises:
             ConfigurationError: one of them can't be written to.
@@ -127,7 +104,7 @@ class Trackers:
             tracker.prepare(run_id)
         self._trackers = trackers
         # Unbounded, and bounded by `_put`: the end marker must fit into a full one.
-        self._queue: queue.SimpleQueue[StepScalars | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[StepReport | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._guard = Guard()
         self._guard.settled = True
@@ -135,15 +112,7 @@ class Trackers:
         self._writing_to = ""
 
     def also(self, step: int, build: Callable[[], StepReport]) -> Callable[[], StepReport]:
-        """Let the trackers have a report, too. Called on the training thread.
-
-        Args:
-            step: the report's.
-            build: builds the report, on another thread.
-
-        Returns:
-            A `build` that queues the report's scalars for the trackers.
-        """
+        """A `build` that also queues the report's scalars for the trackers. Called on the training thread."""
         found = False
         for tracker in self._trackers:
             with self._guard.protect(f"looking for the run of {tracker.name}"):
@@ -153,7 +122,8 @@ class Trackers:
 
         def build_and_queue() -> StepReport:
             report = build()
-            self._put(StepScalars(report.step, report.recorded_at, report.scalars))
+            # Without histograms and tokens: many may wait.
+            self._put(StepReport(step=report.step, recorded_at=report.recorded_at, scalars=report.scalars))
             return report
 
         return build_and_queue
@@ -167,11 +137,7 @@ class Trackers:
         return {name: float(count) for name, count in counts.items() if count}
 
     def close(self, timeout_seconds: float) -> None:
-        """Write what fits in the time.
-
-        Args:
-            timeout_seconds: the longest wait.
-        """
+        """Write what fits in the time."""
         self._queue.put(None)
         if self._thread is None:
             return
@@ -184,7 +150,7 @@ class Trackers:
                 max(left, 1),
             )
 
-    def _put(self, report: StepScalars) -> None:
+    def _put(self, report: StepReport) -> None:
         if self._queue.qsize() >= MOST_QUEUED:
             self._dropped += 1
             if self._dropped == 1:
@@ -213,7 +179,7 @@ class Trackers:
     def _in_use(self) -> list[Tracker]:
         return [one for one in self._trackers if one.run is not None and one.failed_in_a_row < MOST_FAILURES]
 
-    def _write(self, tracker: Tracker, report: StepScalars) -> None:
+    def _write(self, tracker: Tracker, report: StepReport) -> None:
         self._writing_to = tracker.name
         tracker.failed_in_a_row += 1
         with self._guard.protect(f"writing to {tracker.name}"):
@@ -246,12 +212,9 @@ class WandbRun(Tracker):
 
     name = "wandb"
     remedy = "Call wandb.init(...) before training."
+    method_of_a_run = "define_metric"
 
     def __init__(self, run: Any = None) -> None:
-        """
-        Args:
-            run: what `wandb.init` returned. None: the active one.
-        """
         super().__init__(run)
         self._axis_defined = False
         self._held: deque[dict[str, float]] = deque(maxlen=MOST_HELD)
@@ -263,12 +226,12 @@ class WandbRun(Tracker):
     def active(self) -> Any:
         return getattr(sys.modules.get("wandb"), "run", None)
 
-    def write(self, report: StepScalars) -> None:
+    def write(self, report: StepReport) -> None:
         if not self._axis_defined:
             self.run.define_metric(STEP, hidden=True)
             self.run.define_metric(f"{PREFIX}*", step_metric=STEP)
             self._axis_defined = True
-        row = report.prefixed() | {STEP: report.step}
+        row = prefixed(report) | {STEP: report.step}
         if self.run.settings.mode == "shared":
             # Several processes write to one run: it has no steps of its own, hence no order to keep.
             self.run.log(row)
@@ -306,14 +269,15 @@ class TrackioRun(Tracker):
 
     name = "trackio"
     remedy = "Call trackio.init(...) before training, on the training thread."
+    method_of_a_run = "log"
 
     def active(self) -> Any:
         # A context variable: another thread sees none.
         context = sys.modules.get("trackio.context_vars")
         return None if context is None else context.current_run.get()
 
-    def write(self, report: StepScalars) -> None:
-        self.run.log(report.prefixed(), step=report.step)
+    def write(self, report: StepReport) -> None:
+        self.run.log(prefixed(report), step=report.step)
 
 
 MOST_METRICS = 1000
@@ -327,17 +291,18 @@ class MlflowRun(Tracker):
 
     name = "mlflow"
     remedy = "Call mlflow.start_run() before training, on the training thread."
+    method_of_a_run = "info"
 
     def active(self) -> Any:
         active_run = getattr(sys.modules.get("mlflow"), "active_run", None)
         return None if active_run is None else active_run()
 
-    def write(self, report: StepScalars) -> None:
+    def write(self, report: StepReport) -> None:
         mlflow: Any = sys.modules["mlflow"]
         milliseconds = int(report.recorded_at * 1000)
         metrics = [
             mlflow.entities.Metric(allowed(name), value, milliseconds, report.step)
-            for name, value in report.prefixed().items()
+            for name, value in prefixed(report).items()
         ]
         for first in range(0, len(metrics), MOST_METRICS):
             mlflow.MlflowClient().log_batch(self.run.info.run_id, metrics=metrics[first : first + MOST_METRICS])
@@ -357,13 +322,10 @@ class TensorBoardWriter(Tracker):
     """A SummaryWriter of torch or tensorboardX, given or made for a folder. The axis is the trainer's step."""
 
     name = "tensorboard"
+    method_of_a_run = "add_scalar"
 
     def __init__(self, run: Any = None, folder: str = "") -> None:
-        """
-        Args:
-            run: anything with `add_scalar(name, value, step, walltime)` and `flush()`. None: one is made.
-            folder: where events go, without a writer. Empty: RUN_ID in `TENSORBOARD_LOGGING_DIR`, or in "runs".
-        """
+        """`folder` is where events go without a writer. Empty: RUN_ID in `TENSORBOARD_LOGGING_DIR`, or in "runs"."""
         super().__init__(run)
         self._is_ours = run is None
         self._folder = folder
@@ -381,8 +343,8 @@ class TensorBoardWriter(Tracker):
                     "trackers='tensorboard:FOLDER', or hand over your own SummaryWriter."
                 ) from error
 
-    def write(self, report: StepScalars) -> None:
-        for name, value in report.prefixed().items():
+    def write(self, report: StepReport) -> None:
+        for name, value in prefixed(report).items():
             self.run.add_scalar(name, value, report.step, walltime=report.recorded_at)
 
     def close(self) -> None:
@@ -393,31 +355,16 @@ class OwnFunction(Tracker):
     """Calls `function(step, scalars)`; names have no prefix."""
 
     def __init__(self, run: Callable[[int, Mapping[str, float]], object]) -> None:
-        """
-        Args:
-            run: the function.
-        """
         super().__init__(run)
         self.name = getattr(run, "__qualname__", type(run).__qualname__)
 
-    def write(self, report: StepScalars) -> None:
+    def write(self, report: StepReport) -> None:
         # A copy, for the function may change it.
         self.run(report.step, dict(report.scalars))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A tracker that `trackers=` may name by its package, and the method that tells its runs from other objects."""
-
-    tracker: Callable[..., Tracker]
-    method_of_a_run: str
-
-
-KNOWN = {
-    "wandb": _Known(WandbRun, "define_metric"),
-    "trackio": _Known(TrackioRun, "log"),
-    "mlflow": _Known(MlflowRun, "info"),
-    "tensorboard": _Known(TensorBoardWriter, "add_scalar"),
+KNOWN: dict[str, type[Tracker]] = {
+    tracker.name: tracker for tracker in (WandbRun, TrackioRun, MlflowRun, TensorBoardWriter)
 }
 """By the name of the package, to import and to install, which `trackers=` takes as well."""
 _EXPECTED = (
@@ -454,7 +401,7 @@ def _of_name(name: str) -> Tracker:
         raise ConfigurationError(
             f"trackers={name!r} needs the package {tool}, which is not installed: pip install {tool}."
         )
-    return TensorBoardWriter(folder=folder) if folder else KNOWN[tool].tracker()
+    return TensorBoardWriter(folder=folder) if folder else KNOWN[tool]()
 
 
 def _of_object(item: object) -> Tracker:
@@ -462,7 +409,7 @@ def _of_object(item: object) -> Tracker:
     home = "tensorboard" if hasattr(item, "add_scalar") else type(item).__module__.partition(".")[0]
     known = KNOWN.get(home)
     if known is not None and hasattr(item, known.method_of_a_run):
-        return known.tracker(item)
+        return known(item)
     if callable(item):
         return OwnFunction(item)
     raise ConfigurationError(f"{_EXPECTED}; got {item!r}.")

@@ -335,6 +335,16 @@ def _kept_from_pb(rollout: pb.Rollout) -> tuple[bool | None, ...]:
     return tuple(_STATES[state] for state in rollout.states)
 
 
+def _within(name: str, kind: type, message: type[Message]) -> _Field:
+    """A list that travels in a message of its own, where it is not empty."""
+    read = _FORMS[kind].read
+    return _Field(
+        name,
+        lambda values: message(**{name: map(to_pb, values)}) if values else None,
+        lambda report: tuple(map(read, getattr(getattr(report, name), name))),
+    )
+
+
 def _bins_of(method: str, bins: BinSums) -> Any:
     message = to_pb(bins)
     message.method = method
@@ -406,14 +416,6 @@ _travels(Alert, pb.Alert, suggestion=_control("suggestion_json"))
 _travels(
     StepReport,
     pb.StepReport,
-    tokens=_Field(
-        "tokens",
-        lambda tokens: pb.DrivingTokens(tokens=map(to_pb, tokens)) if tokens else None,
-        lambda report: tuple(map(_FORMS[DrivingToken].read, report.tokens.tokens)),
-    ),
-    rollouts=_Field(
-        "rollouts",
-        lambda rollouts: pb.Rollouts(rollouts=map(to_pb, rollouts)) if rollouts else None,
-        lambda report: tuple(map(_FORMS[Rollout].read, report.rollouts.rollouts)),
-    ),
+    tokens=_within("tokens", DrivingToken, pb.DrivingTokens),
+    rollouts=_within("rollouts", Rollout, pb.Rollouts),
 )

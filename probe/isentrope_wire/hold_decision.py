@@ -166,7 +166,6 @@ def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str
     """Why the prediction is not good enough to act on, in one sentence; empty where it is.
 
     Args:
-        calibrated: the quality of the prediction.
         gain: change of the entropy in nats per unit prediction; None while it is not known.
         acting: whether the prediction was acted on in the step before: then only clear evidence ends it.
     """
@@ -277,32 +276,26 @@ class HoldState:
 
 
 def decide(
-    hold: Hold,
-    state: HoldState,
-    measured: Measured | None,
-    *,
-    step: int,
-    method: Method = SUGGESTED,
-    max_fraction: float | None = None,
-    shrink_denominator: bool = False,
-    stopped: str = "",
+    pushed: Control, state: HoldState, measured: Measured | None, *, step: int, stopped: str = ""
 ) -> tuple[HoldState, Action]:
     """Decide the thresholds of the step that begins next.
 
     Args:
-        hold: the requested hold.
+        pushed: the control with the hold; its method and parameters say how it clips.
         state: that the last decision returned.
         measured: the newest measured step; None: no numbers have arrived.
         step: the step that begins, counted as in `Measured.step`.
-        method: whose thresholds are moved.
-        max_fraction: of the requested parameters, see `WhatIfCurve.at`.
-        shrink_denominator: of the requested parameters, see `WhatIfCurve.at`.
         stopped: why the hold was ended, in a sentence; empty: it was not.
 
     Returns:
         The next state, and the action, whose version the caller fills in.
     """
-    target = None if measured is None else hold.target_at(_run_step(measured, step), measured.early_level)
+    hold = pushed.held
+    assert hold is not None, "there is nothing to hold"
+    target = None
+    if measured is not None:
+        run_step = measured.run_step + step - measured.step
+        target = hold.target_at(run_step, measured.early_level)
     reason = stopped or _reason_for_fallback(measured, state, step, target)
     if measured is None or target is None or reason:
         fallback = Action(version=0, status=HoldStatus.FALLBACK, reason=reason, target=target)
@@ -322,15 +315,17 @@ def decide(
         idle = HoldState(acting=True, pace=_pace(state, unclipped, gap), plans=_plans(state, measured, step))
         action = Action(version=0, status=status, reason=watch or _reason_for_idling(scope), target=target)
         return idle, _on_the_way(action, idle, gap, watch)
-    curve = WhatIfCurve(measured.what_if, scope, method)
-    lowest = max(hold.mu_min, min(_cap_binds_from(curve, max_fraction), hold.mu_max))
+    curve = WhatIfCurve(measured.what_if, scope, clipping_method(pushed))
+    cap, shrink_denominator = pushed.value("max_fraction"), pushed.value("denominator") == "shrink"
+    lowest = max(hold.mu_min, min(_cap_binds_from(curve, None if cap is None else float(cap)), hold.mu_max))
 
     def reached(mu: float) -> float:
         # Without the cap: it is only called for thresholds at which the cap does not bind.
         return curve.at(mu, mu, shrink_denominator=shrink_denominator).unit_predicted_change
 
-    solved = _solve(reached, scope, (wanted - drift) / gain, lowest, hold.mu_max)
-    mu, status = _threshold(hold, state, curve, scope, solved, lowest)
+    solved, is_enough = _solve(reached, scope, (wanted - drift) / gain, lowest, hold.mu_max)
+    mu = _threshold(hold, state, curve, scope, solved, lowest)
+    status = HoldStatus.SLEWING if mu != solved else HoldStatus.HOLDING if is_enough else HoldStatus.LIMIT
     plan = Plan(step, reached(mu))
     pace = _pace(state, gain * plan.unit_prediction + drift, gap)
     acting = HoldState(acting=True, scope=scope, mu=mu, pace=pace, plans=(*plans, plan))
@@ -338,18 +333,10 @@ def decide(
     return acting, _on_the_way(action, acting, gap, watch)
 
 
-def _run_step(measured: Measured, step: int) -> int:
-    """The number in the run of the step that begins."""
-    return measured.run_step + step - measured.step
-
-
 def _wanted_change(hold: Hold, target: float, gap: float, unclipped: float) -> float:
     """The change of the resting point that the step is to bring about, in nats.
 
-    Args:
-        target: H*.
-        gap: from the resting point to it, with its sign.
-        unclipped: the change with nothing clipped.
+    `gap` is the way from it to the target, `unclipped` the change with nothing clipped.
     """
     largest = hold.largest_change(target, gap)
     if hold.max_change_per_step is None:
@@ -417,7 +404,6 @@ def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None
     Args:
         missing: what clipping has to add to the step's change, in nats.
         band: what it must exceed before clipping begins, or changes sides.
-        state: has the side that was clipped in the step before.
     """
     wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
     return wanted if abs(missing) > (0.0 if wanted == state.scope else band) else None
@@ -433,27 +419,15 @@ def _reason_for_idling(scope: Scope | None) -> str:
     return f"Only clipping with scope {scope} would move the entropy towards the target, and side does not allow it."
 
 
-@dataclass(frozen=True, slots=True)
-class _Solved:
-    mu: float
-    enough: bool
-    """Whether it reaches the wanted change; else it comes nearest to it."""
-
-
-def _threshold(
-    hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, solved: _Solved, lowest: float
-) -> tuple[float, HoldStatus]:
+def _threshold(hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, solved: float, lowest: float) -> float:
     """The threshold of the next step: the solved one, as far as one step may move it.
 
     `lowest` follows from mu_min and the cap: a lower threshold clips no more.
     """
     begins = min(_furthest_score(curve), hold.mu_max)
     last = min(state.mu, begins) if state.mu is not None and state.scope == scope else begins
-    mu = min(max(solved.mu, (last - SLEW_STEP) / SLEW_FACTOR), last * SLEW_FACTOR + SLEW_STEP)
-    mu = min(max(mu, lowest), hold.mu_max)
-    if mu != solved.mu:
-        return mu, HoldStatus.SLEWING
-    return mu, HoldStatus.HOLDING if solved.enough else HoldStatus.LIMIT
+    mu = min(max(solved, (last - SLEW_STEP) / SLEW_FACTOR), last * SLEW_FACTOR + SLEW_STEP)
+    return min(max(mu, lowest), hold.mu_max)
 
 
 def _furthest_score(curve: WhatIfCurve) -> float:
@@ -475,8 +449,10 @@ def _cap_binds_from(curve: WhatIfCurve, max_fraction: float | None) -> float:
     return high
 
 
-def _solve(reached: Callable[[float], float], scope: Scope, wanted: float, low: float, high: float) -> _Solved:
-    """The highest threshold within bounds that reaches `wanted`, else the one that comes nearest."""
+def _solve(
+    reached: Callable[[float], float], scope: Scope, wanted: float, low: float, high: float
+) -> tuple[float, bool]:
+    """The highest threshold within bounds that reaches `wanted` and True, else the one that comes nearest."""
     sign = 1 if scope == Scope.DECREASING else -1
 
     def missing(mu: float) -> float:
@@ -486,11 +462,11 @@ def _solve(reached: Callable[[float], float], scope: Scope, wanted: float, low: 
     places = [high, *(edge for edge in reversed(EDGES) if low < edge < high), low]
     first = next((index for index, mu in enumerate(places) if missing(mu) <= 0), None)
     if first is None:
-        return _Solved(min(reversed(places), key=missing), enough=False)
+        return min(reversed(places), key=missing), False
     if first == 0:
-        return _Solved(high, enough=True)
+        return high, True
     low, high = places[first], places[first - 1]
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if missing(middle) <= 0 else (low, middle)
-    return _Solved(low, enough=True)
+    return low, True

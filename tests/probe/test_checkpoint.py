@@ -148,6 +148,8 @@ def test_a_version_asked_for_since_is_applied_once_and_one_from_before_never(
     older = resumed_after_a_push(state_at_version_3, 2, run_id="the-run")
     assert [report.control_version for report in older] == [3, 3]
     assert [(o.version, o.state) for r in older for o in r.outcomes] == [(2, OutcomeState.SUPERSEDED)]
+    first_of_another = resumed_after_a_push(state_at_version_3, 1, run_id="another")
+    assert [(o.version, o.state) for r in first_of_another for o in r.outcomes] == [(1, OutcomeState.APPLIED)]
 
 
 def test_another_run_goes_on_with_what_was_learnt_under_the_control_that_it_announced(
@@ -164,11 +166,6 @@ def test_another_run_goes_on_with_what_was_learnt_under_the_control_that_it_anno
         assert report.scalars["entropy/gain"] != 0
     assert "run_id='the-run'" in caplog.text
     assert "(top_entropy)" in caplog.text
-
-
-def test_in_another_run_the_first_control_pushed_is_applied(state_at_version_3: dict[str, Any]) -> None:
-    run = resumed_after_a_push(state_at_version_3, 1, run_id="another")
-    assert [(o.version, o.state) for r in run for o in r.outcomes] == [(1, OutcomeState.APPLIED)]
 
 
 def bytes_of(**fields: Any) -> str:

@@ -43,7 +43,7 @@ def run(server: RunningServer) -> str:
 
 
 def assert_one_sentence(result: Result, exit_status: int) -> None:
-    assert result.exit_code == exit_status
+    assert result.exit_code == exit_status, result.output
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
@@ -227,6 +227,7 @@ def test_wrong_use_is_one_sentence_and_exit_status_2_before_any_server_is_asked(
         (["runs"], {"ISENTROPE_TOKEN": "wrong"}, "token"),
         (["control", RUN, "--method", "none"], {"ISENTROPE_TOKEN": "wrong"}, "token"),
         (["runs"], {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}, "isentrope up"),
+        (["watch", RUN], {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}, "isentrope up"),
         (["runs"], {"ISENTROPE_URL": "no address"}, "no address"),
         (["metrics", "nobody", "--name", "entropy/mean"], {}, "nobody"),
         (["metrics", "countdown"], {}, RUN),
@@ -310,6 +311,17 @@ def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tm
     assert "`isentrope up`" in lines["ingest"]
     assert "point ISENTROPE_HOME" in lines["spool"]
     assert all(".. " not in line for line in lines.values())
+
+
+@pytest.mark.parametrize("name", ["mcp", "watch"])
+def test_a_missing_extra_of_a_command_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for module in [one for one in sys.modules if one.startswith(("mcp.", "isentrope.mcp.", "isentrope.cli.watch"))]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in ("mcp", "plotext"):
+        monkeypatch.setitem(sys.modules, module, None)
+    result = CliRunner().invoke(frame.main, [name, "r"][: 1 + (name == "watch")], env={"ISENTROPE_TOKEN": "t"})
+    assert_one_sentence(result, 1)
+    assert install_command(name) in result.stderr
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

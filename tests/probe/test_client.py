@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
 import pytest
 
-from isentrope.client import calls
 from isentrope.client.client import Client
-from isentrope.client.connection import ApiError, AsyncClient, ControlConflict
+from isentrope.client.connection import ApiError
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
@@ -44,14 +41,6 @@ def test_metrics_are_columns_of_one_length_where_missing_is_none_and_nan_is_nan(
     assert math.isnan(columns["probe/seconds"][1])
 
 
-def test_building_on_an_old_version_is_a_conflict_and_changes_nothing(client: Client) -> None:
-    version = client.control(RUN).version
-    client.set_control(RUN, method="clip_v", mu_low=2, reason="first")
-    with pytest.raises(ControlConflict):
-        client.set_control(RUN, method="clip_v", mu_low=3, reason="second", if_version=version)
-    assert client.control(RUN).reason == "first"
-
-
 def test_errors_have_the_servers_status_code_and_message(client: Client, server: RunningServer) -> None:
     with pytest.raises(ApiError, match="nobody") as unknown_run:
         client.run("nobody")
@@ -68,19 +57,6 @@ def test_no_server_is_a_connection_error_without_status() -> None:
     assert isinstance(raised.value, ConnectionError)
     assert (raised.value.status, raised.value.code) == (None, "unreachable")
     assert "isentrope up" in str(raised.value)
-
-
-def test_the_asynchronous_client_answers_the_same(client: Client, server: RunningServer) -> None:
-    async def ask() -> tuple[object, object]:
-        headers = {"Authorization": f"Bearer {server.token}"}
-        async with httpx.AsyncClient(base_url=f"{server.url}/api/v1/", headers=headers, trust_env=False) as http:
-            api = AsyncClient(http)
-            with pytest.raises(ApiError, match="nobody"):
-                await api.ask(calls.run("nobody"))
-            return await api.ask(calls.step(RUN, 4)), await api.newest(calls.control_history(RUN), 1)
-
-    step, history = asyncio.run(ask())
-    assert (step, history) == (client.step(RUN, 4), client.control_history(RUN, limit=1))
 
 
 class _SomethingElse(BaseHTTPRequestHandler):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import isentrope
-from isentrope.errors import InputError
 from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import CLIP, probe_and_transport, reports
 
@@ -84,18 +83,3 @@ def test_soft_cap_and_scale_are_the_model_s() -> None:
     got = probe.score_hidden(HIDDEN, WEIGHT, TOKEN_IDS, bias=BIAS, temperature=0.7, softcap=5.0, scale=0.5)
     torch.testing.assert_close(got.vocab_centered_scores, expected.vocab_centered_scores)
     torch.testing.assert_close(got.logprobs, expected.logprobs)
-
-
-@pytest.mark.parametrize(
-    ("token_ids", "words"), [(torch.full((5, 7), VOCABULARY), r"\[0, 24\).* 24"), (TOKEN_IDS[:, 1:], "^hidden ")]
-)
-def test_what_score_hidden_is_given_by_mistake_is_named(token_ids: Tensor, words: str) -> None:
-    probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match=words):
-        probe.score_hidden(HIDDEN, WEIGHT, token_ids, bias=BIAS)
-
-
-def test_the_first_hidden_states_that_are_nan_are_named() -> None:
-    probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match="35 of 35 rows"):
-        probe.score_hidden(HIDDEN * torch.nan, WEIGHT, TOKEN_IDS, bias=BIAS)

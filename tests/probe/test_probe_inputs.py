@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import isentrope
 from isentrope.errors import ConfigurationError, InputError
@@ -24,39 +23,6 @@ from isentrope_wire.reports import (
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 
-@pytest.mark.parametrize(
-    ("logits", "token_ids", "words"),
-    [
-        (torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long), r"logits\[:, :-1\]"),
-        (torch.zeros(4, 9), torch.tensor([0, 1, 2, 9]), r"\[0, 9\).* 9"),
-        (torch.zeros(4, 9), torch.tensor([0, 1, 2, -100]), "-100"),
-        (torch.full((4, 9), math.nan), torch.tensor([0, 1, 2, 3]), "4 of 4 rows"),
-    ],
-)
-def test_the_first_call_names_what_is_wrong(logits: Tensor, token_ids: Tensor, words: str) -> None:
-    probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match=words):
-        probe.score(logits, token_ids)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"advantages": torch.zeros(3)}, r"\[4, 5\].*\[4\].*\[3\]"),
-        ({"advantages": torch.zeros(4), "mask": torch.ones(4)}, "^mask "),
-        ({"advantages": torch.zeros(4), "sampler_logprobs": torch.zeros(4, 4)}, "^sampler_logprobs "),
-        ({"advantages": torch.zeros(4), "logprobs": torch.zeros(3)}, r"^logprobs .*\[4, 5\], got \[3\]"),
-        ({"advantages": torch.zeros(4, device="meta")}, "^advantages .*meta.*cpu"),
-        ({"advantages": torch.zeros(4), "mask": torch.ones(4, 5, device="meta")}, "^mask .*meta"),
-    ],
-)
-def test_gate_names_the_argument_whose_shape_does_not_fit(arguments: dict[str, Any], words: str) -> None:
-    probe, _ = probe_and_transport()
-    scores = probe.score(torch.zeros(4, 5, 9), torch.zeros(4, 5, dtype=torch.long))
-    with pytest.raises(InputError, match=words):
-        probe.gate(scores, **arguments)
-
-
 def test_padding_may_hold_nan_from_the_first_step_on_and_a_counted_token_may_not() -> None:
     probe, transport = probe_and_transport()
     logits = torch.zeros(4, 9)
@@ -67,22 +33,6 @@ def test_padding_may_hold_nan_from_the_first_step_on_and_a_counted_token_may_not
     probe.gate(scores, torch.ones(4), torch.tensor([1, 1, 1, 0]))
     probe.step(0)
     assert reports(transport)[0].scalars["token/count"] == 3
-
-
-def test_rescore_of_other_tokens_is_refused() -> None:
-    probe, _ = probe_and_transport()
-    scores = probe.score(torch.zeros(4, 5, 9), torch.zeros(4, 5, dtype=torch.long))
-    probe.gate(scores, torch.zeros(4))
-    other = probe.score(torch.zeros(3, 5, 9), torch.zeros(3, 5, dtype=torch.long))
-    with pytest.raises(InputError, match=r"\[\[4, 5\]\].*\[\[3, 5\]\]"):
-        probe.step(0, rescore=lambda: other)
-
-
-@pytest.mark.parametrize("value", ["high", torch.zeros(2), torch.tensor(1j), 1j, None])
-def test_only_numbers_can_be_logged(value: Any) -> None:
-    probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match=r"^reward "):
-        probe.log({"reward": value})
 
 
 def test_what_a_server_would_refuse_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,21 +51,6 @@ def test_what_a_server_would_refuse_is_left_out_and_said_once(caplog: pytest.Log
     assert [record.getMessage() for record in caplog.records if "logged scalars" in record.getMessage()] == [
         f"1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of them: {'n' * 100}"
     ]
-
-
-@pytest.mark.parametrize("name", [1, None, "", "half a \ud800 character"])
-def test_a_scalar_s_name_is_text(name: Any) -> None:
-    probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match=re.escape(repr(name))):
-        probe.log({name: 1.0})
-
-
-@pytest.mark.parametrize("step", [-1, 1.5, "7", None, 2**63])
-def test_a_step_s_number_is_a_whole_one(step: Any) -> None:
-    probe, transport = probe_and_transport()
-    with pytest.raises(InputError, match=f"^step .*{re.escape(repr(step))}"):
-        probe.step(step)
-    assert transport.messages == []
 
 
 def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,33 +131,74 @@ def test_why_a_run_failed_takes_ten_thousand_characters_at_most() -> None:
     assert goodbye.error.endswith("xxx ... cut")
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda probe: probe.score([[0.0]], torch.tensor([0])), "^logits .*list"),
-        (lambda probe: probe.score(torch.zeros(1, 2), [0]), "^token_ids .*list"),
-        (lambda probe: probe.score(torch.zeros(1, 2), torch.tensor([0]), temperature="1"), "^temperature .*'1'"),
-        (lambda probe: probe.gate(tiny_scores(probe), 1.0), "^advantages .*float"),
-        (lambda probe: probe.gate(tiny_scores(probe), torch.zeros(1), [1]), "^mask .*list"),
-        (lambda probe: probe.log(5), "^log .*5"),
-        (lambda probe: probe.step(0, "adam"), "^optimizer .*'adam'"),
-        (lambda probe: probe.step(0, clip_factor="half"), "^clip_factor .*'half'"),
-        (lambda probe: rescored_by_nothing(probe), "^rescore .*TokenScores.*None"),
-    ],
-)
-def test_an_argument_of_another_type_is_named(call: Callable[[isentrope.Probe], object], words: str) -> None:
-    probe, _ = probe_and_transport()
+def some_scores(probe: isentrope.Probe, rows: int = 4) -> isentrope.TokenScores:
+    return probe.score(torch.zeros(rows, 5, 9), torch.zeros(rows, 5, dtype=torch.long))
+
+
+def score_hidden(probe: isentrope.Probe, token_ids: torch.Tensor, value: float = 0.0) -> None:
+    probe.score_hidden(torch.full((5, 7, 8), value), torch.zeros(24, 8), token_ids)
+
+
+def rescored_by(probe: isentrope.Probe, found: Callable[[isentrope.Probe], Any]) -> None:
+    probe.gate(some_scores(probe), torch.zeros(4))
+    probe.step(0, rescore=lambda: found(probe))
+
+
+IDS = torch.arange(4)
+CALLS: list[tuple[Callable[[Any], object], str]] = [
+    (lambda probe: probe.score(torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long)), r"logits\[:, :-1\]"),
+    (lambda probe: probe.score(torch.zeros(4, 9), torch.tensor([0, 1, 2, 9])), r"\[0, 9\).* 9"),
+    (lambda probe: probe.score(torch.zeros(4, 9), torch.tensor([0, 1, 2, -100])), "-100"),
+    (lambda probe: probe.score(torch.full((4, 9), math.nan), IDS), "4 of 4 rows"),
+    (lambda probe: probe.score([[0.0]], IDS), "^logits .*list"),
+    (lambda probe: probe.score(torch.zeros(1, 2), [0]), "^token_ids .*list"),
+    (lambda probe: probe.score(torch.zeros(4, 9), IDS, temperature="1"), "^temperature .*'1'"),
+    (lambda probe: probe.gate(some_scores(probe), torch.zeros(3)), r"\[4, 5\].*\[4\].*\[3\]"),
+    (lambda probe: probe.gate(some_scores(probe), 1.0), "^advantages .*float"),
+    (lambda probe: probe.gate(some_scores(probe), torch.zeros(4, device="meta")), "^advantages .*meta.*cpu"),
+    (lambda probe: probe.gate(some_scores(probe), torch.zeros(4), [1]), "^mask .*list"),
+    (lambda probe: probe.gate(some_scores(probe), torch.zeros(4), torch.ones(4)), "^mask "),
+    (lambda probe: probe.gate(some_scores(probe), torch.zeros(4), torch.ones(4, 5, device="meta")), "^mask .*meta"),
+    (
+        lambda probe: probe.gate(some_scores(probe), torch.zeros(4), sampler_logprobs=torch.zeros(4, 4)),
+        "^sampler_logprobs ",
+    ),
+    (
+        lambda probe: probe.gate(some_scores(probe), torch.zeros(4), logprobs=torch.zeros(3)),
+        r"^logprobs .*\[4, 5\], got \[3\]",
+    ),
+    (lambda probe: score_hidden(probe, torch.full((5, 7), 24)), r"\[0, 24\).* 24"),
+    (lambda probe: score_hidden(probe, torch.zeros(5, 6, dtype=torch.long)), "^hidden "),
+    (lambda probe: score_hidden(probe, torch.zeros(5, 7, dtype=torch.long), math.nan), "35 of 35 rows"),
+    (lambda probe: probe.first_pass([1]), "^first_pass .*TokenScores"),
+    (lambda probe: probe.first_pass([some_scores(probe)], [torch.ones(4, 5)] * 2), "1 parts.* 2 masks"),
+    (lambda probe: probe.first_pass(some_scores(probe), torch.ones(3)), "^mask "),
+    (lambda probe: probe.log(5), "^log .*5"),
+    *(
+        (lambda probe, value=value: probe.log({"reward": value}), "^reward ")
+        for value in ("high", torch.zeros(2), torch.tensor(1j), 1j, None)
+    ),
+    *(
+        (lambda probe, name=name: probe.log({name: 1.0}), re.escape(repr(name)))
+        for name in (1, None, "", "half a \ud800 character")
+    ),
+    *(
+        (lambda probe, step=step: probe.step(step), f"^step .*{re.escape(repr(step))}")
+        for step in (-1, 1.5, "7", None, 2**63)
+    ),
+    (lambda probe: probe.step(0, "adam"), "^optimizer .*'adam'"),
+    (lambda probe: probe.step(0, clip_factor="half"), "^clip_factor .*'half'"),
+    (lambda probe: rescored_by(probe, lambda _: None), "^rescore .*TokenScores.*None"),
+    (lambda probe: rescored_by(probe, lambda probe: some_scores(probe, 3)), r"\[\[4, 5\]\].*\[\[3, 5\]\]"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS)
+def test_an_argument_that_cannot_be_meant_is_named(call: Callable[[Any], object], words: str) -> None:
+    probe, transport = probe_and_transport()
     with pytest.raises(InputError, match=words):
         call(probe)
-
-
-def tiny_scores(probe: isentrope.Probe) -> isentrope.TokenScores:
-    return probe.score(torch.zeros(1, 2), torch.tensor([0]))
-
-
-def rescored_by_nothing(probe: isentrope.Probe) -> None:
-    probe.gate(tiny_scores(probe), torch.zeros(1))
-    probe.step(0, rescore=lambda: None)  # type: ignore[arg-type, return-value]
+    assert transport.messages == []
 
 
 @pytest.mark.parametrize("weight", [0.5, float("nan")])

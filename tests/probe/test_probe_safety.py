@@ -134,9 +134,7 @@ def test_a_step_that_was_scored_and_never_gated_is_said_once(caplog: pytest.LogC
 
 
 def config_of(mode: str) -> ProbeConfig:
-    return ProbeConfig.from_environment(
-        name=None, project=None, run_id="r-1", mode=mode, planned_steps=None, threshold_source="auto"
-    )
+    return ProbeConfig.from_environment(name=None, project=None, run_id="r-1", mode=mode)
 
 
 def test_a_run_says_on_stderr_who_it_is_and_where_to_look(

@@ -16,9 +16,9 @@ from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import TokenScope
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ControlSnapshot
+from tests.probe.test_cli import assert_one_sentence
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
-from tests.system.running_server import free_port
 
 PRINTS_DATA = {
     "audit", "control", "doctor", "metrics", "runs", "sync", "token create", "token list", "watch",
@@ -54,14 +54,6 @@ def environment(server: ServerInThread, tmp_path_factory: pytest.TempPathFactory
 
 def call(words: str, environment: dict[str, str | None]) -> Result:
     return CliRunner().invoke(frame.main, words.split(), env=environment)
-
-
-def assert_one_sentence(result: Result, status: int) -> None:
-    assert result.exit_code == status, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert "Traceback" not in result.stderr
 
 
 def test_every_command_belongs_to_a_kind() -> None:
@@ -108,18 +100,6 @@ def test_every_command_that_prints_data_prints_json_too(
 @pytest.mark.parametrize("words", sorted(set(all_commands())))
 def test_unknown_option_is_wrong_usage_in_one_sentence(words: str, environment: dict[str, str | None]) -> None:
     assert_one_sentence(call(f"{words} --no-such-option", environment), 2)
-
-
-@pytest.mark.parametrize("words", ["runs", "metrics r", "control r", "watch r"])
-def test_a_server_that_is_away_is_a_failure_in_one_sentence(words: str, environment: dict[str, str | None]) -> None:
-    assert_one_sentence(call(words, environment | {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}), 1)
-
-
-@pytest.mark.parametrize("words", ["runs", "metrics r", "control r", "control r --method none"])
-def test_a_token_that_may_not_is_a_failure_in_one_sentence(
-    words: str, environment: dict[str, str | None], server: ServerInThread
-) -> None:
-    assert_one_sentence(call(words, environment | {"ISENTROPE_TOKEN": server.token("ingest")}), 1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from mcp_types import CallToolResult, Implementation, TextContent
 from isentrope.mcp.server import mcp_server
 from isentrope.mcp.tools import STEERING
 from isentrope_trainer.recording import SHIPPED, read_recording
-from isentrope_wire.errors import install_command
 from isentrope_wire.reports import DrivingToken
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -178,18 +177,6 @@ def test_the_owner_s_token_is_refused(server: ServerInThread, address: str) -> N
     ask(address, server.owner_token, use)
 
 
-def test_a_revoked_token_is_refused_at_once(server: ServerInThread, address: str) -> None:
-    made = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": "gone"}).json()
-
-    async def use(client: Client) -> None:
-        await client.call_tool("list_runs", {})
-        server.http.delete(f"/api/v1/access-tokens/{made['id']}")
-        with pytest.raises((MCPError, httpx2.HTTPError)):
-            await client.call_tool("list_runs", {})
-
-    ask(address, made["token"], use)
-
-
 def test_runs_are_listed_with_their_health(server: ServerInThread, address: str, collapsing: Rank) -> None:
     answer = call(address, server.token("read"), "list_runs", project="night")
     assert answer["total"] == 1
@@ -206,16 +193,16 @@ def test_health_has_cause_and_a_control_whose_preview_agrees(
 ) -> None:
     token = server.token("read")
     health = call(address, token, "get_health", run=collapsing.run_id)
-    assert 0.4 < health["entropy_lost_share"] < 0.9
-    assert health["cause"].startswith("Tokens with")
-    assert health["control_version"] == 0
-    suggested = health["suggested_control"]
-    answer = call(address, token, "preview_control", run=collapsing.run_id, **suggested)
+    assert 0.4 < health["share_lost"] < 0.9
+    assert health["cause"]["message"].startswith("Tokens with")
+    assert health["control"]["version"] == 0
+    assert -600 < health["last_report_at"] <= 0
+    suggested = health["suggestion"]["control"]
+    answer = call(address, token, "preview_control", run=collapsing.run_id, control=suggested)
     expected = server.http.post(f"{collapsing.path}/control/preview", json=suggested).json()
-    assert answer["clipped_tokens_share"] == pytest.approx(expected["clip_fraction"], rel=1e-4)
-    assert answer["pace_nats_a_step"]["value"] == pytest.approx(expected["pace"]["value"], rel=1e-3, abs=1e-6)
-    assert [one["step"] for one in answer["forecast_nats"]] == [70, 80, 110]
-    assert [one["step"] for one in health["forecast_nats"]] == [70, 80, 110]
+    assert answer["clip_fraction"] == pytest.approx(expected["clip_fraction"], rel=1e-4)
+    assert answer["pace"]["value"] == pytest.approx(expected["pace"]["value"], rel=1e-3, abs=1e-6)
+    assert answer["forecast"]["step"] == health["forecast"]["step"] == [70, 80, 110]
 
 
 def test_metrics_are_reduced_with_units_and_unknown_ones_named(
@@ -249,11 +236,11 @@ def test_a_push_is_applied_and_names_assistant_and_reason(
     server: ServerInThread, address: str, collapsing: Rank
 ) -> None:
     token = server.token("control")
-    pushed: dict[str, Any] = {"run": collapsing.run_id, "method": "clip_v", "mu_low": 1.0, "mu_high": 1.0}
+    pushed = {"run": collapsing.run_id, "control": {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0}}
     answer = call(address, token, "push_control", **pushed, if_version=0, reason="entropy halved", wait_seconds=0)
     assert (answer["version"], answer["state"]) == (1, "PENDING")
     assert answer["author"] == "control token via night-watch"
-    assert 0 < answer["predicted"]["clipped_tokens_share"] < 1
+    assert 0 < answer["predicted"]["clip_fraction"] < 1
     (entry,) = server.http.get("/api/v1/audit", params={"run": collapsing.run_id, "limit": 1}).json()["items"]
     assert entry["actor"] == "control token via night-watch"
     assert entry["change"]["new"]["reason"] == "entropy halved"
@@ -268,14 +255,20 @@ def test_a_push_waits_for_the_trainer_s_answer(server: ServerInThread, address: 
         running.answer(2, 1, "APPLIED", active=1)
 
     async def push(client: Client) -> CallToolResult:
-        asked = {"run": running.run_id, "method": "none", "if_version": 0, "reason": "to see", "wait_seconds": 60}
+        asked = {
+            "run": running.run_id,
+            "control": {"method": "none"},
+            "if_version": 0,
+            "reason": "to see",
+            "wait_seconds": 60,
+        }
         trainer = asyncio.create_task(asyncio.to_thread(answer_when_pushed))
         result = await client.call_tool("push_control", asked)
         await trainer
         return result
 
     answer = json.loads(text_of(ask(address, token, push)))
-    assert (answer["state"], answer["applied_from_step"]) == ("APPLIED", 2)
+    assert (answer["state"], answer["applied_step"]) == ("APPLIED", 2)
 
 
 def test_what_a_person_changed_meanwhile_is_not_overwritten(
@@ -284,7 +277,7 @@ def test_what_a_person_changed_meanwhile_is_not_overwritten(
     document = {"method": "clip_v", "mu_low": 2.0}
     server.http.put(f"{running.path}/control", json=document, headers={"If-Match": '"0"'})
     token = server.token("control")
-    mine = {"run": running.run_id, "method": "none", "if_version": 0, "reason": "mine"}
+    mine = {"run": running.run_id, "control": {"method": "none"}, "if_version": 0, "reason": "mine"}
     assert "Version 1 is PENDING, by 'owner'" in refusal(address, token, "push_control", **mine)
     assert "Version 1" in refusal(address, token, "revert_control", run=running.run_id, if_version=0, reason="mine")
     assert server.http.get(f"{running.path}/control").json()["version"] == 1
@@ -300,15 +293,16 @@ def test_an_assistant_s_name_is_short_and_printable(server: ServerInThread, runn
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
+        ({"run": "nothing-here"}, "nothing-here"),
         ({"reason": "  "}, "reason"),
-        ({"method": "clip_x"}, "clip_x"),
-        ({"parameters": {"ratio": 3}}, "ratio"),
+        ({"control": {"method": "clip_x"}}, "clip_x"),
+        ({"control": {"method": "none", "parameters": {"ratio": 3}}}, "ratio"),
     ],
 )
-def test_a_control_that_nothing_can_apply_is_refused(
+def test_a_push_that_nothing_can_apply_is_refused(
     server: ServerInThread, address: str, running: Rank, changed: dict[str, Any], named: str
 ) -> None:
-    asked = {"run": running.run_id, "method": "none", "if_version": 0, "reason": "to see"} | changed
+    asked = {"run": running.run_id, "control": {"method": "none"}, "if_version": 0, "reason": "to see"} | changed
     assert named in refusal(address, server.token("control"), "push_control", **asked)
     assert server.http.get(f"{running.path}/control").json()["version"] == 0
 
@@ -324,12 +318,8 @@ def test_a_revert_goes_back_to_the_control_applied_before(server: ServerInThread
     asked = {"run": running.run_id, "if_version": 2, "reason": "too strong", "wait_seconds": 0}
     answer = call(address, token, "revert_control", **asked)
     assert answer["version"] == 3
-    assert answer["control"]["mu_low"] == 2.0
+    assert answer["mu_low"] == 2.0
     assert answer["reason"] == "too strong"
-
-
-def test_an_unknown_run_is_named(server: ServerInThread, address: str) -> None:
-    assert "nothing-here" in refusal(address, server.token("read"), "get_health", run="nothing-here")
 
 
 def test_a_server_that_is_away_is_named() -> None:
@@ -343,13 +333,9 @@ def test_a_server_that_is_away_is_named() -> None:
     asyncio.run(use())
 
 
-def test_without_a_token_or_the_extra_the_command_names_the_remedy(tmp_path: Path) -> None:
+def test_without_a_token_the_command_names_the_remedy(tmp_path: Path) -> None:
     environment = clean_environment() | {"ISENTROPE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "isentrope", "mcp"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "ISENTROPE_TOKEN" in ran.stderr
-    code = "import sys; sys.modules['mcp'] = None; from isentrope.cli import main; main(['mcp'])"
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
-    assert install_command("mcp") in ran.stderr

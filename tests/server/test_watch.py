@@ -10,24 +10,22 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
-from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
 from isentrope.cli import frame as commands
-from isentrope.cli.watch import Look, RunReader, _draw_until_quit, frame
-from isentrope.client.calls import Call
+from isentrope.cli.watch import Look, _draw_until_quit, frame
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.diagnosis.health import Measured, diagnose
-from isentrope_wire.errors import install_command
 from tests.dashboard.made_answers import gap, run_detail
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -42,17 +40,19 @@ MEASURED = {
     "reward/mean": 0.25,
     "clip/fraction": 0.125,
 }
-LOOK = Look(run=run_detail(step=41, planned_steps=150), diagnosis=COLLAPSED, latest=MEASURED)
+SERIES = {
+    "entropy/mean": {step: 1.0 - step / 100 for step in range(41)} | {41: math.nan},
+    "entropy/observed_change": {step: -0.01 + step / 1e4 for step in range(41)},
+}
+LOOK = Look(run=run_detail(step=41, planned_steps=150), diagnosis=COLLAPSED, latest=MEASURED, series=SERIES)
 NO_STEP = Look(run=run_detail(), diagnosis=diagnose(Measured()))
 
 
 def text_of(look: Look, *, width: int = 120, height: int | None = 40, note: str = "") -> str:
     """The frame as a terminal of this size shows it."""
     console = Console(width=width, color_system=None, highlight=False)
-    entropies = {step: 1.0 - step / 100 for step in range(41)} | {41: math.nan}
-    series = {"entropy/mean": entropies, "entropy/observed_change": {step: -0.01 + step / 1e4 for step in range(41)}}
     with console.capture() as captured:
-        console.print(frame(look, series, width=width, height=height, note=note))
+        console.print(frame(look, width=width, height=height, note=note))
     return captured.get()
 
 
@@ -82,22 +82,30 @@ def test_a_frame_shows_what_was_measured() -> None:
     assert "Verdict" not in shown
 
 
-def test_a_frame_shows_the_verdict_on_the_newest_control() -> None:
-    verdict = judge(-0.002, 0.002)
-    shown = " ".join(text_of(replace(LOOK, diagnosis=replace(COLLAPSED, verdict=verdict)), width=160).split())
-    assert f"Verdict: version 3: {verdict.message} (promised 0.0002)" in shown
+VERDICT = judge(-0.002, 0.002)
+ERROR = "Traceback (most recent call last):\n  File x\nValueError: bad batch"
 
 
-def test_a_failed_run_shows_its_error() -> None:
-    error = "Traceback (most recent call last):\n  File x\nValueError: bad batch"
-    look = replace(LOOK, run=run_detail(step=41, status=Status.FAILED, error=error))
-    assert "failed: ValueError: bad batch " in text_of(look)
-
-
-def test_what_was_not_measured_is_a_dash() -> None:
-    shown = " ".join(text_of(NO_STEP).split())
-    assert "status running last report never" in shown
-    assert "entropy - share lost -" in shown
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (
+            replace(LOOK, diagnosis=replace(COLLAPSED, verdict=VERDICT)),
+            f"Verdict: version 3: {VERDICT.message} (promised 0.0002)",
+        ),
+        (
+            replace(LOOK, run=run_detail(step=41, status=Status.FAILED, error=ERROR)),
+            "status failed: ValueError: bad batch last",
+        ),
+        (replace(LOOK, run=run_detail(step=1, name="a\x1b[2Jb [red]c")), "a\\u001b[2Jb [red]c"),
+        (NO_STEP, "status running last report never"),
+        (NO_STEP, "entropy - share lost -"),
+    ],
+)
+def test_a_frame_names_what_there_is_in_words(look: Look, words: str) -> None:
+    shown = text_of(look, width=160)
+    assert words in " ".join(shown.split())
+    assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (120, 40), (200, 60), (30, 8)])
@@ -105,12 +113,6 @@ def test_a_frame_fits_its_terminal(width: int, height: int) -> None:
     lines = text_of(LOOK, width=width, height=height).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= max(height, 30)
-
-
-def test_a_hostile_name_is_printed_harmlessly() -> None:
-    shown = text_of(replace(LOOK, run=run_detail(step=1, name="a\x1b[2Jb [red]c")))
-    assert "\x1b" not in shown
-    assert "a\\u001b[2Jb [red]c" in shown
 
 
 @pytest.fixture
@@ -144,22 +146,6 @@ def test_numbers_are_printed_as_json(server: ServerInThread, watched: Rank) -> N
     assert (diagnosis["level"], numbers["latest"]["reward/mean"], numbers["run"]["step"]) == ("act", "NaN", 40)
     assert diagnosis["early_level"] == pytest.approx(collapse(2))
     assert diagnosis["suggestion"]["control"]["mu_high"] == 1.0
-
-
-def test_only_new_points_are_transferred(client: Client, watched: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = RunReader(client, watched.run_id)
-    paths: list[str] = []
-
-    def ask(call: Call[Any]) -> Any:
-        paths.append(call.path.rpartition("/")[2])
-        return Client.ask(client, call)
-
-    monkeypatch.setattr(client, "ask", ask)
-    reader.read()
-    assert paths == [watched.run_id, "diagnosis", "series"]
-    watched.report(41, entropy__mean=0.1)
-    assert reader.read().diagnosis.step == 41
-    assert list(reader.series["entropy/mean"]) == [*range(1, 42)]
 
 
 class Terminal:
@@ -227,43 +213,19 @@ def test_the_suggestion_is_pushed_after_a_confirmation(server: ServerInThread, w
         assert terminal.process.wait(timeout=30) == 0
 
 
-class Answers:
-    """Reads like a `RunReader`, from a list of answers and errors."""
-
-    series: Mapping[str, Mapping[int, float]] = {}
-
-    def __init__(self, *answers: Look | ApiError) -> None:
-        self.look = LOOK
-        self._answers = list(answers)
-
-    def read(self) -> Look:
-        answer = self._answers.pop(0)
-        if isinstance(answer, ApiError):
-            raise answer
-        self.look = answer
-        return answer
-
-
-def test_a_lost_server_is_shown_and_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_server_is_shown_and_waited_for(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isentrope.cli.watch._REFRESH_SECONDS", 0.0)
     console = Console(file=StringIO(), force_terminal=True, width=120, height=40)
     back = replace(LOOK, latest={"reward/mean": 0.123})
-    answers = Answers(ApiError("gives no answer", None, "unreachable"), back)
     keys = iter(["", "", "q"])
-    _draw_until_quit(client, cast(RunReader, answers), console, lambda seconds: next(keys))
-    drawn = console.file.getvalue()  # type: ignore[attr-defined]
-    lost = drawn.index("Server lost, trying again: gives no answer")
-    assert "Server lost" not in drawn[drawn.index("0.123") :]
-    assert lost < drawn.index("0.123")
-    # A run that was deleted does not come back.
-    deleted = cast(RunReader, Answers(ApiError("no such run", 404, "not_found")))
-    with pytest.raises(ApiError, match="no such run"):
-        _draw_until_quit(client, deleted, console, lambda seconds: "")
-
-
-def test_a_missing_extra_is_named(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "isentrope.cli.watch")
-    monkeypatch.setitem(sys.modules, "plotext", None)
-    result = command_line(server, "any")
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert f"{install_command('watch')} (there is no plotext)" in result.stderr
+    with Client(server.url, server.owner_token) as client:
+        read = Mock(side_effect=[ApiError("gives no answer", None, "unreachable"), back])
+        _draw_until_quit(client, LOOK, read, console, lambda seconds: next(keys))
+        drawn = console.file.getvalue()  # type: ignore[attr-defined]
+        lost = drawn.index("Server lost, trying again: gives no answer")
+        assert "Server lost" not in drawn[drawn.index("0.123") :]
+        assert lost < drawn.index("0.123")
+        # A run that was deleted does not come back.
+        deleted = Mock(side_effect=ApiError("no such run", 404, "not_found"))
+        with pytest.raises(ApiError, match="no such run"):
+            _draw_until_quit(client, LOOK, deleted, console, lambda seconds: "")

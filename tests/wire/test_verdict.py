@@ -10,7 +10,8 @@ import pytest
 
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Estimate, Outcome, PredictedEffect, Verdict
-from isentrope_wire.diagnosis.verdict import judged_after, slope_of, verdict_on
+from isentrope_wire.diagnosis.slope import slope_of
+from isentrope_wire.diagnosis.verdict import judged_after, verdict_on
 from tests.wire.test_diagnosis import version
 
 CLIP = Control(method="clip_v", mu_low=1.0, mu_high=1.0)

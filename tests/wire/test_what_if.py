@@ -6,18 +6,11 @@ import math
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from isentrope_wire import codec
 from isentrope_wire.control import Method, Scope
-from isentrope_wire.errors import CodecError
 from isentrope_wire.methods import METHODS
-from isentrope_wire.reports import StepReport
-from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import (
     CELLS,
-    EDGE_SET,
     EDGES,
     SIDES,
     BinSums,
@@ -170,49 +163,3 @@ def test_wrong_cells_are_refused(cells: tuple[int, ...]) -> None:
         BinSums(cells, (1, 1), (0.0, 0.0))
     with pytest.raises(WhatIfError, match=r"1\D+2\D+1"):
         BinSums((1,), (1, 1), (0.0,))
-
-
-@st.composite
-def bin_sums(draw: st.DrawFn) -> BinSums:
-    cells = sorted(draw(st.sets(st.integers(0, CELLS - 1), max_size=8)))
-    counts = draw(st.lists(st.integers(0, 2**40), min_size=len(cells), max_size=len(cells)))
-    changes = draw(st.lists(st.floats(width=32, allow_nan=False), min_size=len(cells), max_size=len(cells)))
-    return BinSums(tuple(cells), tuple(counts), tuple(changes))
-
-
-sums = st.builds(
-    WhatIfSums,
-    tokens=st.integers(0, 2**40),
-    change_sum=st.floats(allow_nan=False),
-    by_method=st.dictionaries(st.text(max_size=8), bin_sums(), max_size=3),
-)
-
-
-@given(st.none() | sums)
-def test_sums_survive_encoding(what_if_sums: WhatIfSums | None) -> None:
-    report = StepReport(step=3, recorded_at=1.0, what_if=what_if_sums)
-    assert codec.decode_payload(codec.encode_payload(report)) == report
-    if what_if_sums is not None:
-        assert codec.decode_what_if(codec.encode_what_if(what_if_sums)) == what_if_sums
-
-
-@pytest.mark.parametrize(
-    ("packed", "named"),
-    [
-        (pb.WhatIfSums(edge_set=EDGE_SET + 1), str(EDGE_SET + 1)),
-        (pb.WhatIfSums(edge_set=EDGE_SET, by_method=[pb.BinSums(cell_steps=[1, 0], counts=[1, 1])]), r"2\D+2\D+0"),
-        (
-            pb.WhatIfSums(
-                edge_set=EDGE_SET, by_method=[pb.BinSums(cell_steps=[CELLS + 1], counts=[1], change_sums=[0])]
-            ),
-            str(CELLS),
-        ),
-    ],
-)
-def test_undecodable_sums_are_refused(packed: pb.WhatIfSums, named: str) -> None:
-    with pytest.raises(CodecError, match=named):
-        codec.decode_what_if(packed.SerializeToString())
-    with pytest.raises(CodecError, match=named):
-        codec.decode_payload(pb.Payload(step_report=pb.StepReport(what_if=packed)).SerializeToString())
-    with pytest.raises(CodecError, match="3"):
-        codec.decode_what_if(b"\xff\xff\xff")

@@ -26,7 +26,6 @@ from isentrope.cli.printing import (
 )
 from isentrope_wire.answers import HealthLevel, RunOrder, Status
 from isentrope_wire.control import TARGETS, Control, Hold, Scope
-from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.numbers import plain_json, printable
 
@@ -395,13 +394,11 @@ def doctor(as_json: bool) -> None:
 @url_option
 def mcp(port: int | None, url: str | None) -> None:
     """Serve runs, health and control as tools of an assistant, over the Model Context Protocol."""
-    from isentrope.mcp.server import HOST, PATH, serve_http, serve_stdio
+    from isentrope.mcp.server import HOST, PATH, serve
 
-    if port is None:
-        serve_stdio(url)
-        return
-    click.echo(f"Assistants reach http://{HOST}:{port}{PATH} with their token.", err=True)
-    serve_http(url, port)
+    if port is not None:
+        click.echo(f"Assistants reach http://{HOST}:{port}{PATH} with their token.", err=True)
+    serve(url, port)
 
 
 def _client(url: str | None) -> Client:
@@ -411,10 +408,7 @@ def _client(url: str | None) -> Client:
 
 
 def _named(parameters: Sequence[str]) -> dict[str, object]:
-    try:
-        return dict(name_and_value(text) for text in parameters)
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from error
+    return dict(map(name_and_value, parameters))
 
 
 def _change_control(

@@ -1,7 +1,7 @@
 """The view of `isentrope watch RUN`: what is read from the server, the frame drawn of it, the loop.
 
-`frame` is pure. `RunReader` asks the server for what is new, `watch_run` prints one frame, or draws frames
-until `q` is pressed and pushes the suggested control where a person confirms it.
+`look_at` asks the server, `frame` is pure, `watch_run` prints one frame, or draws frames until `q` is pressed and pushes the
+suggested control where a person confirms it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import plotext
 from rich.columns import Columns
@@ -28,7 +28,7 @@ from rich.text import Text
 from isentrope.cli.printing import age_in_words, control_in_words, step_in_words
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError, ControlConflict
-from isentrope_wire.answers import Gap, HealthLevel, RunDetail, SeriesAnswer
+from isentrope_wire.answers import Gap, HealthLevel, RunDetail
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.health import Diagnosis, Suggestion
@@ -44,14 +44,11 @@ from isentrope_wire.metrics import (
 )
 from isentrope_wire.numbers import MINUS, percent, printable
 
-Series = Mapping[str, Mapping[int, float]]
-"""Metric -> step -> value."""
-
 _OBSERVED = (ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE)
 _CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
 _LATEST = frozenset({ENTROPY_PREDICTED_CHANGE, *_OBSERVED, REWARD_MEAN, CLIP_FRACTION})
 _POINTS = 300
-"""Points of each series at first; a terminal has no more columns to show. Three times as many are read again, reduced."""
+"""Points of each series; a terminal has no more columns to show."""
 _REFRESH_SECONDS = 1.0
 
 _HEALTH = {
@@ -73,24 +70,41 @@ class Look:
     latest: Mapping[str, float] = field(default_factory=dict)
     """The newest value of each of the metrics that are shown, where it was measured."""
     gaps: Sequence[Gap] = ()
+    series: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Metric -> step -> value, of the metrics of `_CHARTED` that were reported."""
 
 
-def frame(look: Look, series: Series, *, width: int, height: int | None, note: str = "") -> RenderableType:
+def look_at(client: Client, run: str) -> Look:
+    """The run as it is now.
+
+    Raises:
+        ApiError: the server gives no answer or refuses.
+    """
+    answer = client.series(run, _CHARTED, points=_POINTS).series
+    return Look(
+        run=client.run(run),
+        diagnosis=client.diagnosis(run),
+        latest={item.name: item.value for item in client.latest(run) if item.name in _LATEST},
+        gaps=client.gaps(run),
+        series={name: dict(zip(columns.step, columns.value, strict=True)) for name, columns in answer.items()},
+    )
+
+
+def frame(look: Look, *, width: int, height: int | None, note: str = "") -> RenderableType:
     """One picture of a run.
 
     Args:
-        look: what the texts show.
-        series: what the charts show: the metrics of `_CHARTED` that were reported.
         width: of the terminal, in characters; below 100 the entropy alone is drawn.
         height: of the terminal, in lines; the charts take what the texts leave. None: of no terminal.
         note: the last lines: the keys, a question, an answer, that the server is lost.
     """
-    diagnosis = look.diagnosis
+    series = look.series
+    diagnosis, suggestion = look.diagnosis, look.diagnosis.suggestion
     word, style = _HEALTH[diagnosis.level]
     health = Text.assemble((f"{word}  ", style), printable(diagnosis.message))
     below_it = {
         "Cause": diagnosis.cause.message if diagnosis.cause else "",
-        "Suggested": _suggested(diagnosis.suggestion),
+        "Suggested": f"{suggestion.message} ({_control_of(suggestion)})" if suggestion else "",
         "Verdict": _verdict_in_words(diagnosis.verdict),
     }
     for name, text in below_it.items():
@@ -118,11 +132,6 @@ def frame(look: Look, series: Series, *, width: int, height: int | None, note: s
     return Group(*texts, *charts, *below)
 
 
-def _suggested(suggestion: Suggestion | None) -> str:
-    """The effect, and the document that is pushed."""
-    return "" if suggestion is None else f"{suggestion.message} ({_control_of(suggestion)})"
-
-
 def _control_of(suggestion: Suggestion) -> str:
     return control_in_words(Control.from_document(suggestion.control))
 
@@ -147,21 +156,15 @@ def _facts(look: Look) -> Table:
         ("status", status, "last report", age_in_words(run.last_report_at)),
         ("step", step_in_words(run), "records lost", str(lost)),
         ("entropy", f"{_number(diagnosis.entropy)}{of_early}", "share lost", _percent(diagnosis.share_lost)),
-        (
-            "predicted",
-            _number(latest.get(ENTROPY_PREDICTED_CHANGE)),
-            "observed",
-            _number(measured_change(latest)),
-        ),
+        ("predicted", _number(latest.get(ENTROPY_PREDICTED_CHANGE)), "observed", _number(measured_change(latest))),
         ("reward", _number(latest.get(REWARD_MEAN)), "clipped", _percent(latest.get(CLIP_FRACTION))),
         ("control", control_in_words(control), f"version {control.version}", f"{control.state}{running}"),
     ]
     table = Table.grid(padding=(0, 2))
+    for style in ("dim", "", "dim", ""):
+        table.add_column(style=style)
     for row in rows:
-        cells = [Text(printable(cell)) for cell in row]
-        cells[0].stylize("dim")
-        cells[2].stylize("dim")
-        table.add_row(*cells)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table
 
 
@@ -198,78 +201,38 @@ def _chart(title: str, lines: Mapping[str, Mapping[int, float]], width: int, hei
     return Text.from_ansi(figure.build().string().rstrip("\n"), no_wrap=True)
 
 
-class RunReader:
-    """Reads a run as often as it is asked, and transfers what is new.
-
-    Raises:
-        ApiError: from every method, where the server gives no answer or refuses.
-    """
-
-    def __init__(self, client: Client, run: str) -> None:
-        self.series: dict[str, dict[int, float]] = {}
-        self._client = client
-        self._run = run
-        self._cursor: str | None = None
-        self.look = self.read()
-
-    def read(self) -> Look:
-        """The run as it is now."""
-        run = self._client.run(self._run)
-        diagnosis = self._client.diagnosis(self._run)
-        answer = self._client.series(self._run, _CHARTED, since=self._cursor, points=_POINTS)
-        if self._merge(answer) or self._cursor is None:
-            latest = {item.name: item.value for item in self._client.latest(self._run) if item.name in _LATEST}
-            self.look = Look(run=run, diagnosis=diagnosis, latest=latest, gaps=self._client.gaps(self._run))
-        else:
-            self.look = replace(self.look, run=run, diagnosis=diagnosis)
-        longest = max(map(len, self.series.values()), default=0)
-        self._cursor = None if longest > 3 * _POINTS else answer.cursor
-        return self.look
-
-    def _merge(self, answer: SeriesAnswer) -> bool:
-        """Add the points that are new; whether there are any."""
-        if answer.reset:
-            self.series = {}
-        for name, columns in answer.series.items():
-            self.series.setdefault(name, {}).update(zip(columns.step, columns.value, strict=True))
-        return answer.reset or any(columns.step for columns in answer.series.values())
-
-
 def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Look:
-    """Show a run.
+    """Show a run, and return what was shown last.
 
     Args:
         client: with a short timeout; a server that does not answer is asked again.
-        run: the run's id.
         live: draw frames until `q` is pressed, where there is a terminal.
         quiet: print nothing.
-
-    Returns:
-        What was shown last.
 
     Raises:
         ApiError: the run can't be read. While frames are drawn, a server that gives no answer is waited for.
     """
-    reader = RunReader(client, run)
+    look = look_at(client, run)
     console = Console()
     if live and console.is_terminal:
         with _keys() as pressed, suppress(KeyboardInterrupt):
-            _draw_until_quit(client, reader, console, pressed)
+            _draw_until_quit(client, look, lambda: look_at(client, run), console, pressed)
     elif not quiet:
         plain = Console(color_system=None, highlight=False)
-        plain.print(frame(reader.look, reader.series, width=plain.width, height=None))
-    return reader.look
+        plain.print(frame(look, width=plain.width, height=None))
+    return look
 
 
-def _draw_until_quit(client: Client, reader: RunReader, console: Console, pressed: Callable[[float], str]) -> None:
+def _draw_until_quit(
+    client: Client, look: Look, read: Callable[[], Look], console: Console, pressed: Callable[[float], str]
+) -> None:
     note = lost = ""
     asked: Look | None = None  # what was shown when `p` was pressed
     with Live(console=console, screen=True, auto_refresh=False) as screen:
         due = time.monotonic() + _REFRESH_SECONDS
         while True:
-            look = reader.look
             below = "\n".join(filter(None, (lost, note))) or "p pushes the suggestion, q quits"
-            drawn = frame(look, reader.series, width=console.width, height=console.height, note=below)
+            drawn = frame(look, width=console.width, height=console.height, note=below)
             screen.update(drawn, refresh=True)
             for key in pressed(max(0.0, due - time.monotonic())):
                 if key == "q":
@@ -282,8 +245,7 @@ def _draw_until_quit(client: Client, reader: RunReader, console: Console, presse
             if time.monotonic() < due:
                 continue
             try:
-                reader.read()
-                lost = ""
+                look, lost = read(), ""
             except ApiError as error:
                 if error.status is not None and error.status < 500:
                     raise  # the token was revoked, or the run deleted

@@ -60,13 +60,10 @@ class Versions:
     below: str
 
     def check(self) -> str:
-        """Look at the installed version.
-
-        Returns:
-            That version.
+        """The installed version.
 
         Raises:
-            ConfigurationError: it is another one, or none is installed.
+            ConfigurationError: it is another one than these, or none is installed.
         """
         try:
             installed = version(self.distribution)
@@ -103,8 +100,6 @@ def check_parameters(owner: object, name: str, expected: Iterable[str], framewor
 
     Args:
         owner: the object, class or module that has it.
-        name: of the method.
-        expected: names of parameters.
         framework: with its version, as the message names it.
 
     Raises:
@@ -154,7 +149,6 @@ def in_worker(
     """Build the probe of one worker process. Name, project, run and server come from the environment (ISENTROPE_...).
 
     Args:
-        config: shown with the run.
         group: the ranks that gate; every one of them must call. With context or tensor parallelism these are also the
             ranks that hold the same tokens: each needs the gate. Default: all ranks.
         name: of the run, where `ISENTROPE_NAME` is not set.
@@ -173,10 +167,9 @@ class Attachment:
     update closes the step."""
 
     def __init__(self, probe: Probe, guard: Guard | None = None, *, rescore: bool | None = None) -> None:
-        """
+        """`guard` counts what fails in the adapter's own code.
+
         Args:
-            probe: of this worker, such as `in_worker` builds.
-            guard: counts what fails in the adapter's own code. Default: one of its own.
             rescore: whether `rescore_of_first` gives something. Default: `ISENTROPE_RESCORE`, or true.
         """
         self.probe = probe
@@ -192,11 +185,7 @@ class Attachment:
         self._shown_step: int | None = None
 
     def score(self, score: Callable[[], TokenScores]) -> TokenScores | None:
-        """Score a micro-batch where its logits are, without gradient.
-
-        Returns:
-            The scores, detached; None where scoring failed.
-        """
+        """Detached scores of a micro-batch where its logits are; None where scoring failed."""
         with self.guard.protect("scoring beside the head"), torch.no_grad():
             scores = score()
             return replace(detached(scores), token_ids=scores.token_ids)
@@ -235,7 +224,6 @@ class Attachment:
         Args:
             own: log-probs that the loss uses.
             advantages: one per token or per sequence.
-            mask: True where a token counts.
             scores: of the same tokens; None: they were not scored.
             **known: what else `Probe.gate` takes.
 
@@ -251,9 +239,8 @@ class Attachment:
     def count_completions(self, rewards: Tensor | None, tokens: Tensor) -> None:
         """Let completions of a micro-batch count in the step's mean reward and length, over all ranks.
 
-        Args:
-            rewards: one per completion, on the device of the process group; None on all ranks: they are not known.
-            tokens: how many there are in all of them, or 1 for each.
+        `rewards` has one per completion, on the device of the process group; None on all ranks: they are not known.
+        `tokens` says how many there are in all of them, or has 1 for each.
         """
         if rewards is not None:
             total = tokens.sum().double()
@@ -272,7 +259,6 @@ class Attachment:
         """Close the step after the optimiser's update.
 
         Args:
-            optimizer: what made the update.
             step: number of the update. Default: one more than the last.
             norm: of the gradient before it was clipped; None: not known.
             largest_norm: that clipping allows; None or 0: nothing is clipped.

@@ -24,8 +24,7 @@ def step(engine: Any, probe: Probe, rescore: Callable[[], TokenScores | Sequence
     """Call `engine.step()`, and where that was an update close the probe's step, numbered by `engine.global_steps`.
 
     Args:
-        engine: what `deepspeed.initialize` returned first.
-        probe: of this rank. Every rank must call.
+        engine: what `deepspeed.initialize` returned first. Every rank must call.
         rescore: as for `Probe.step`: scores the micro-batches of the step again, in the order of their `gate` calls.
 
     Returns:
@@ -45,10 +44,8 @@ def step(engine: Any, probe: Probe, rescore: Callable[[], TokenScores | Sequence
 
 
 def before_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
-    """Read what `engine.step()` will change.
-
-    Returns:
-        Called after that step, it gives what `Probe.step` is to know about the update; None where none was made.
+    """Read what `engine.step()` will change. Called after that step, what is returned gives what `Probe.step` is to know about
+    the update; None where none was made.
     """
     # Asked for a boundary, an engine whose caller manages accumulation answers during its step alone.
     updates, rates = engine.global_steps, learning_rates_of(engine.optimizer)

@@ -61,13 +61,11 @@ class WatchedPolicy:
     """What a worker of the actor does besides: a base class beside OpenRLHF's own, and before it."""
 
     def init_model_from_pretrained(self, strategy: Any, *arguments: Any, **settings: Any) -> None:
-        """Build model and trainer, and attach to them."""
         check_supported(strategy.args)  # before the model is loaded
         super().init_model_from_pretrained(strategy, *arguments, **settings)  # type: ignore[misc]
         self.isentrope = attach(self.trainer)  # type: ignore[attr-defined]
 
     def save_checkpoint(self, tag: str, *arguments: Any, **settings: Any) -> None:
-        """Save the checkpoint, and the probe's state in it."""
         super().save_checkpoint(tag, *arguments, **settings)  # type: ignore[misc]
         self.isentrope.save(checkpoints(self.isentrope.args) / tag)
 
@@ -85,9 +83,6 @@ def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> Tra
         rescore: score the first micro-batch of each update once more after it, for the observed change. Default:
             `ISENTROPE_RESCORE`, or true.
         **settings: of `Probe`. Default: from the environment.
-
-    Returns:
-        What was attached, with its `probe`.
 
     Raises:
         ConfigurationError: the set-up can't be observed, or the version is not known to work.

@@ -39,15 +39,12 @@ FUSED = "fused_lm_head_token_chunk_size"
 
 
 def loss(inputs: Any, loss: str = "default", **settings: Any) -> Any:
-    """A loss of one sample, computed from gated log-probs.
+    """prime-rl's `LossOutputs` of one sample, computed from gated log-probs.
 
     Args:
         inputs: prime-rl's `LossInputs`.
         loss: `default`, `ipo`, or the import path of a custom loss.
         **settings: of that loss, from `[trainer.loss.kwargs]`.
-
-    Returns:
-        Its `LossOutputs`.
 
     Raises:
         ConfigurationError: a set-up that can't be followed.
@@ -85,7 +82,6 @@ class _Training:
         """Score a pack where its hidden states are.
 
         Args:
-            head: the fused head.
             hidden: [1, tokens, width].
             labels: [1, tokens], at each place the token that follows.
             temperature: [1, tokens].
@@ -100,11 +96,7 @@ class _Training:
         self._scores = None if scores is None else each_field(scores, _shifted)
 
     def gated(self, inputs: Any) -> Tensor:
-        """The log-probs of one sample, gated.
-
-        Returns:
-            [tokens of the sample]
-        """
+        """The log-probs of one sample, gated, [tokens of the sample]."""
         own: Tensor = inputs.trainer_logprobs
         # A sample without a token to learn from is skipped, so its place is not the number of calls before it; but each
         # sample is a part of the pack's log-probs in memory.

@@ -69,18 +69,14 @@ def policy_loss(
     sum_of_sample_mean: Callable[[Tensor], Tensor],
     loss: Loss | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """A policy loss, computed from gated log-probs.
+    """A policy loss as `policy_loss_function` gives it, computed from gated log-probs.
 
     Args:
-        args: slime's.
         batch: one micro-batch of this rank.
         logits: [1, T, vocabulary / tensor-parallel ranks], float32.
         sum_of_sample_mean: slime's reduction.
         loss: called with the four arguments before. It looks `get_log_probs_and_entropy` up in slime's loss module at each
             call, where the gate is put for as long as it runs. Default: slime's `policy_loss_function`.
-
-    Returns:
-        As `policy_loss_function`.
 
     Raises:
         ConfigurationError: the hook that builds the probe is not set; at the first call also where `loss` did not get its
@@ -97,12 +93,9 @@ def before_train_step(
     """Build the probe before the first step, on the last pipeline stage of the actor, and close what was not closed.
 
     Args:
-        args: slime's.
         rollout_id: of the rollout that is trained on, one above that of the checkpoint where training continues from one.
-        step_id: not used.
         model: this rank's chunks.
         optimizer: Megatron's; its `step` is wrapped once.
-        opt_param_scheduler: not used.
 
     Raises:
         ConfigurationError: a set-up that can't be followed.

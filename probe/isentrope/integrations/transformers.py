@@ -55,7 +55,6 @@ class StepReports(TrainerCallback):
         self.log(scalars_of(logs or {}))
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Close the last step's report and end the run."""
         self.close_open_step()
         self._save_probe(self._checkpoint_to_complete)
         self.finish()
@@ -78,17 +77,14 @@ class StepReports(TrainerCallback):
             self.close_step(done)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
-        """Add scalars to the step that is open."""
         if self.probe is not None:
             self.probe.log(scalars)
 
     def close_step(self, step: int) -> None:
-        """Close the step with this number."""
         if self.probe is not None:
             self.probe.step(step)
 
     def finish(self, status: str = "finished", error: str = "") -> None:
-        """End the run, where it has not ended."""
         if self.probe is not None:
             self.probe.finish(status, error)
 
@@ -112,8 +108,7 @@ class StepReports(TrainerCallback):
 def resume_training(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None = None) -> None:
     """Continue the probe from the checkpoint that training continues from. Every rank must call this.
 
-    Args:
-        given: the folder that `train(resume_from_checkpoint=...)` was given; None: not known.
+    `given` is the folder that `train(resume_from_checkpoint=...)` was given; None: not known.
     """
     if state.global_step:
         named, likely = args.resume_from_checkpoint, _folder_of(args, state)
@@ -150,14 +145,7 @@ class IsentropeCallback(StepReports):
         trackers: object = None,
         transport: Transport | None = None,
     ) -> None:
-        """
-        Args:
-            name: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_NAME`, or "run".
-            project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
-            config: shown with the run, beside the training arguments.
-            mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
-            trackers: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_TRACKERS`, or none.
-            transport: where reports go instead of the spool (tests).
+        """Arguments are those of `Probe`; `name` is by default the training arguments' `run_name`.
 
         Raises:
             ConfigurationError: `trackers` names nothing that can be written to.

@@ -191,7 +191,6 @@ class TrainerAttachment(StepReports):
         self._finished = False
 
     def install(self) -> None:
-        """Wrap the trainer's methods and add the callback."""
         wrapped: dict[str, Callable[..., Any]] = {
             "_get_per_token_logps_and_entropies": self._logprobs_for_trl,
             "_generate_and_score_completions": self._generate,
@@ -207,7 +206,6 @@ class TrainerAttachment(StepReports):
         self._trainer.add_callback(self)
 
     def remove(self) -> None:
-        """Restore the methods and remove the callback."""
         for name, own in self._own.items():
             del self._trainer.__dict__[name]
             if own is not None:

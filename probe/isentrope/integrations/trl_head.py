@@ -40,10 +40,9 @@ class FusedHead:
     """The fused forward of one model, with our head instead of TRL's or beside it."""
 
     def __init__(self, model: nn.Module, head: Head, guard: Guard, *, entropy_gradient: bool) -> None:
-        """
+        """`model` is the one whose forward TRL patched (under PEFT: the base model).
+
         Args:
-            model: the model whose forward TRL patched (under PEFT: the base model).
-            head: replace or observe.
             guard: catches failures of our head; TRL's head is used then.
             entropy_gradient: whether TRL's loss has an entropy bonus.
 
@@ -63,7 +62,6 @@ class FusedHead:
         self._scored: TokenScores | None = None
 
     def install(self) -> None:
-        """Bind our forward to the model."""
         self.model.forward = self._ours
 
     def remove(self) -> None:

@@ -24,15 +24,12 @@ Inputs = Mapping[str, Any]
 
 
 def completion_scores(records: Sequence[TokenScores], logprobs: Tensor, entropies: Tensor | None = None) -> TokenScores:
-    """The scores of the completions, from those of each chunk's whole sequences.
+    """The scores of the completions, without token ids, from those of each chunk's whole sequences.
 
     Args:
         records: one per chunk of rows, [rows, tokens - 1].
-        logprobs: as TRL returned them, [batch, completion].
+        logprobs: as TRL returned them, [batch, completion]; they are kept themselves.
         entropies: the same; None: it returned none.
-
-    Returns:
-        Scores of the log-probs' shape, with these log-probs and entropies themselves, without token ids.
     """
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -78,7 +75,6 @@ def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
     which is no part of TRL's loss.
 
     Args:
-        inputs: of `_compute_loss`.
         logprobs: of the policy, [batch, completion].
         level: "token"; "sequence" where GRPO takes the mean over a sequence (GSPO).
 

@@ -70,16 +70,14 @@ Inputs = Mapping[str, Any]
 
 
 def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Probe:
-    """Measure and steer the updates of an engine. Call it on every rank, after `engine.initialize()`.
+    """Measure and steer the updates of an engine by the probe that is returned. Call it on every rank, after
+    `engine.initialize()`.
 
     Args:
         engine: verl's FSDP engine of a language model that is trained.
         rescore: score the first micro-batch of each update once more after it, for the observed change. Default:
             `ISENTROPE_RESCORE`, or true.
         **settings: of `Probe`. Default: from the environment.
-
-    Returns:
-        The probe of this rank.
 
     Raises:
         ConfigurationError: the set-up can't be observed, or the version of verl is not known to work.
@@ -211,11 +209,7 @@ class EngineAttachment(Attachment):
 
     def _hold(self, values: Tensor, score: Callable[..., TokenScores]) -> None:
         """Hold the scores of all tokens of a micro-batch, [tokens]; position t holds the token that follows it, as in verl's
-        log-probs.
-
-        Args:
-            values: logits or hidden states, [batch, tokens, ...]; packed ones are a batch of one.
-            score: makes scores of them, with a row for each token.
+        log-probs. `values` are logits or hidden states, [batch, tokens, ...]; packed ones are a batch of one.
         """
         values = values.detach()
 

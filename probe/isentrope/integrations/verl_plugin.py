@@ -102,12 +102,7 @@ class ScalarsOfVerl:
     """What verl's driver logs, as a run of its own: the driver is another process than the workers, and counts other steps."""
 
     def __init__(self, project: str, experiment: str, config: Mapping[str, object]) -> None:
-        """
-        Args:
-            project: `trainer.project_name`, where `ISENTROPE_PROJECT` is not set.
-            experiment: `trainer.experiment_name`, where `ISENTROPE_NAME` is not set.
-            config: verl's whole configuration.
-        """
+        """`ISENTROPE_PROJECT` and `ISENTROPE_NAME` go before verl's `project_name` and `experiment_name`."""
         name, run_id = (os.environ.get(f"ISENTROPE_{of_workers}") for of_workers in ("NAME", "RUN_ID"))
         self._probe = Probe(
             f"{name}-driver" if name else experiment,
@@ -118,7 +113,6 @@ class ScalarsOfVerl:
         )
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
-        """Report the numbers of one training step."""
         numbers = {
             name: float(value)
             for name, value in data.items()

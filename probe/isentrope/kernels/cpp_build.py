@@ -70,7 +70,7 @@ def load() -> ctypes.CDLL:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _only_ours(folder):
             raise PermissionError(f"{folder} can be written by other users")
-        if kept.exists() and _only_ours(kept):
+        if kept.exists():
             return ctypes.CDLL(str(kept))
         with tempfile.TemporaryDirectory(prefix="building-", dir=folder, ignore_cleanup_errors=True) as scratch:
             built, library = _compiled(compiler, Path(scratch))

@@ -1,10 +1,14 @@
-"""The REST API with the token of the caller of a tool, and how a tool answers: compact JSON, and refusals as text."""
+"""The REST API with the token of the caller of a tool, and how a tool answers: compact JSON, and refusals as text.
+
+In an answer a time (`..._at`) is in seconds from now, and what is missing was not measured.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
@@ -16,7 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from isentrope.client.calls import Call
 from isentrope.client.connection import ApiError, AsyncClient, way_to
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.numbers import plain_json, printable
+from isentrope_wire.numbers import document_of, printable
 
 _A = TypeVar("_A")
 _P = ParamSpec("_P")
@@ -43,14 +47,7 @@ class Callers:
     """Makes the client of each request."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        """
-        Args:
-            url: The server's address.
-            token: Of every request; None: the one that the request itself carries, or none.
-
-        Raises:
-            ConfigurationError: A certificate file can't be used.
-        """
+        """As for `mcp_server`."""
         self._http = httpx.AsyncClient(**way_to(url))
         self._token = token
 
@@ -82,25 +79,30 @@ def answers_json(tool: Callable[_P, Awaitable[dict[str, Any]]]) -> Callable[_P, 
             found = await tool(*arguments, **named)
         except (ApiError, ConfigurationError) as error:
             raise ToolError(str(error)) from error
-        return json.dumps(_compact(plain_json(found)), ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(_compact(document_of(found)), ensure_ascii=False, separators=(",", ":"))
 
     answer.__annotations__ = {**tool.__annotations__, "return": "str"}
     return answer
 
 
-def _compact(value: object) -> object:
-    """Without None and empty texts in objects; numbers rounded, texts harmless. Lists keep their length."""
+def _compact(value: object, name: str = "") -> object:
+    """Without None and empty texts in objects; numbers rounded, texts harmless. Lists keep their length.
+
+    Args:
+        name: of the field that has this value.
+    """
     if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}")
+        return round(value - time.time()) if name.endswith("_at") else float(f"{value:.{_DIGITS}g}")
     if isinstance(value, str):
-        return harmless(value)
+        return _harmless(value)
     if isinstance(value, dict):
-        return {harmless(name): _compact(inner) for name, inner in value.items() if inner is not None and inner != ""}
+        found = {name: inner for name, inner in value.items() if inner is not None and inner != ""}
+        return {_harmless(name): _compact(inner, name) for name, inner in found.items()}
     if isinstance(value, list):
         return [_compact(inner) for inner in value]
     return value
 
 
-def harmless(text: str, most: int = _LONGEST_TEXT) -> str:
+def _harmless(text: str) -> str:
     """A text that a person or a model may have written: in one line, bounded, invisible characters by their numbers."""
-    return printable(text) if len(text) <= most else printable(text[:most]) + " …"
+    return printable(text) if len(text) <= _LONGEST_TEXT else printable(text[:_LONGEST_TEXT]) + " …"

@@ -60,7 +60,7 @@ _USUAL_ERRORS = (0.12, 0.15, 0.20, 0.30)
 _USUAL = [NormalDist().inv_cdf(0.5 + (place + 0.5) / 20) / 1.6449 for place in range(10)]
 """They count as ten errors, spread as a normal variable's are."""
 _OWN_ERRORS, _ORIGIN_EVERY = 30, 5
-_NORMAL_95 = 1.6449
+NORMAL_95 = 1.6449
 """A normal variable lies below it with a probability of 95 %: the ends of a 90 % interval."""
 _NOISES = 4.0
 """How many standard errors the change of log H must be away from 0."""
@@ -202,7 +202,7 @@ class Course:
         """Slope of log H per step, with a 90 % interval; None for fewer than five steps."""
         if self.steps < LEAST_POINTS:
             return None
-        margin = _NORMAL_95 * self.rate_error
+        margin = NORMAL_95 * self.rate_error
         return Estimate(value=self.rate, low=self.rate - margin, high=self.rate + margin)
 
     @property
@@ -254,7 +254,7 @@ class Course:
             return None
         found = EntropyForecast(step=[], entropy=[], low=[], high=[])
         for steps, width in enumerate(self._widths(), 1):
-            middle, by_control = self.ahead(steps, change), _NORMAL_95 * error * steps
+            middle, by_control = self.ahead(steps, change), NORMAL_95 * error * steps
             found.step.append(self.step + steps)
             found.entropy.append(middle)
             found.low.append(max(middle - math.hypot(middle * (1 - math.exp(-width)), by_control), 0.0))
@@ -273,7 +273,7 @@ class Course:
         if self.steps < LEAST_POINTS:
             return None
         value = (self.ahead(steps, change) - math.exp(self._start)) / steps
-        margin = _NORMAL_95 * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error) / steps, error)
+        margin = NORMAL_95 * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error) / steps, error)
         return Estimate(value=value, low=value - margin, high=value + margin)
 
     def steps_until(self, share: float) -> float | None:
@@ -383,7 +383,7 @@ class Course:
             and gone + further - _SURE * self._widths()[-1] >= -math.log(ACT_LEFT)
         )
         state.expected = state.expected + 1 if is_expected else 0
-        is_level = way * self._reach(self.rate + way * _NORMAL_95 * self.rate_error) < MOVES
+        is_level = way * self._reach(self.rate + way * NORMAL_95 * self.rate_error) < MOVES
         is_over = is_level or left > BACK_LEFT if state.now == 2 else left > OVER_LEFT
         state.calm = state.calm + 1 if is_over else 0
         if state.calm >= _CALM:

@@ -23,7 +23,6 @@ from isentrope_wire.hold_decision import (
     EntropyEstimate,
     HoldState,
     Measured,
-    clipping_method,
     decide,
 )
 from isentrope_wire.methods import METHODS, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
@@ -80,13 +79,9 @@ class LastSteps:
 
 
 def predicted_effect(control: Control, last: LastSteps, course: Course | None) -> PredictedEffect | None:
-    """What a control would have done to the last steps, and the pace that follows.
+    """What a control would have done to the last steps, and the pace that follows; without a course no pace.
 
-    Args:
-        course: of the run; None: no pace is asked for.
-
-    Returns:
-        None for a method without thresholds, for a held entropy, whose thresholds move, and without steps.
+    None for a method without thresholds, for a held entropy, whose thresholds move, and without steps.
     """
     if not has_preview(control) or not last.sums:
         return None
@@ -123,13 +118,9 @@ class Stopping:
 
 
 def stopping_control(course: Course, last: LastSteps, direction: int, reason: str = "") -> Stopping | None:
-    """The threshold that ends a fall, or a rise, and clips the fewest tokens for it.
+    """The threshold that ends a fall (direction -1), or a rise (1), and clips the fewest tokens for it.
 
     While the gain is not known, the sign of the unit prediction is all that is asked for.
-
-    Args:
-        direction: -1 where a fall is to be ended, 1 where a rise is.
-        reason: of the control.
 
     Returns:
         None where the forecast does not go that way, nothing was measured, or more than half of the pace would be left.
@@ -164,8 +155,7 @@ def stopping_control(course: Course, last: LastSteps, direction: int, reason: st
 def effect_curves(control: Control, last: LastSteps, course: Course | None) -> EffectCurves | None:
     """Each side's threshold over all edges, with the other side off, for a control's method and scope.
 
-    Returns:
-        None of a method without thresholds, and without steps.
+    None of a method without thresholds, and without steps.
     """
     if not control.method.thresholds or not last.sums:
         return None
@@ -227,14 +217,8 @@ def expected_action(
     calibration's gain, with no drift.
 
     Args:
-        wanted: a control with a hold.
-        last: with the scalars of the newest step, and its sums.
-        step: the newest.
-        entropy: its mean entropy, in nats.
-        early_level: of the run's entropy, in nats; None: not known.
-        highest: the highest mean entropy of the run so far, in nats.
+        step: the newest; `entropy`, `early_level` (None: not known) and `highest` of the run so far are in nats.
     """
-    assert wanted.held is not None, "asked for a hold"
     newest = last.scalars or {}
     held = HOLD_GAIN in newest
     agreement = newest.get(ENTROPY_PREDICTION_SIGN_AGREEMENT)
@@ -260,15 +244,7 @@ def expected_action(
     state = HoldState(acting=held)
     for _ in range(_SLEWS):
         before = state
-        state, action = decide(
-            wanted.held,
-            replace(before, plans=()),
-            measured,
-            step=1,
-            method=clipping_method(wanted),
-            max_fraction=None if wanted.value("max_fraction") is None else wanted.number("max_fraction"),
-            shrink_denominator=wanted.value("denominator") == "shrink",
-        )
+        state, action = decide(wanted, replace(before, plans=()), measured, step=1)
         if state.mu == before.mu:
             break
     return action

@@ -38,8 +38,8 @@ from isentrope_wire.diagnosis.effect import (
     stopping_control,
 )
 from isentrope_wire.diagnosis.pull import Cause, cause_of
-from isentrope_wire.diagnosis.verdict import slope_of
-from isentrope_wire.hold_decision import HoldStatus, clipping_method
+from isentrope_wire.diagnosis.slope import slope_of
+from isentrope_wire.hold_decision import HoldStatus, control_under
 from isentrope_wire.methods import Method
 from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
 from isentrope_wire.reports import error_in_a_line
@@ -225,11 +225,7 @@ def diagnose(measured: Measured) -> Diagnosis:
 
 
 def preview(measured: Measured, control: Control, *, curves: bool = False) -> Preview:
-    """What a control would do if it were pushed now.
-
-    Args:
-        curves: also its thresholds over their range.
-    """
+    """What a control would do if it were pushed now; with `curves` also its thresholds over their range."""
     state = _State(measured)
     course, last = state.course, measured.last
     warnings = dead_parts(control, last) if control.method != Method.NONE or control.hold is not None else []
@@ -268,16 +264,7 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
     words = f"The hold {_HOLD_WORDS[action.status]}"
     if action.target is not None:
         words += f" (target {_nats(action.target)} nats, now {_nats(course.entropy)})"
-    under = Control()
-    if action.mu is not None:
-        under = replace(
-            control,
-            hold=None,
-            method=clipping_method(control),
-            mu_low=action.mu,
-            mu_high=action.mu,
-            scope=action.scope,
-        )
+    under = Control() if action.mu is None else replace(control_under(action, control), hold=None)
     effect = predicted_effect(under, measured.last, course)
     if action.mu is not None and effect is not None:
         words += f": µ {_mu(action.mu)}, {action.scope}, clips {percent(effect.clip_fraction, 1)}"
@@ -474,15 +461,11 @@ def _message(state: _State) -> str:
     if measured.status.is_over:
         word = measured.status.capitalize()
         error = error_in_a_line(measured.error).rstrip(".")
-        return f"{word}: {error}. {said}" if error else f"{word}: {_lower(said)}"
+        return f"{word}: {error}. {said}" if error else f"{word}: {said[:1].lower()}{said[1:]}"
     not_finite = state.newest_not_finite
     if not_finite is not None:
         said = f"The entropy of step {max(measured.entropies)} is {fixed(not_finite, 0)}."
     return f"{_SILENT} {said}" if measured.status == Status.SILENT else said
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
 
 
 def _course_in_words(state: _State, course: Course) -> str:

@@ -49,14 +49,10 @@ def change_parts(scalars: Mapping[str, float]) -> dict[str, float]:
 
 
 def largest_pull(steps: Iterable[Mapping[str, float]], direction: int) -> Pull | None:
-    """The part of the unit prediction that pulls most in a direction.
+    """The part of the unit prediction that pulls most down (direction -1) or up (1).
 
-    Args:
-        steps: `change_parts` of the last steps.
-        direction: -1 where the entropy falls, 1 where it rises.
-
-    Returns:
-        None where no part by sign of advantage and score pulls that way, or none was measured.
+    `steps` are the `change_parts` of the last steps. None where no part by sign of advantage and score pulls that way, or none
+    was measured.
     """
     parts: dict[str, list[float]] = {}
     for step in steps:

@@ -7,15 +7,14 @@ up to 5 000, and the verdict is given after 20 of them and again after 50, 100, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations, pairwise
-from statistics import fmean, median
+from statistics import fmean
 
 from isentrope_wire.control import Method
 from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, Verdict
 from isentrope_wire.diagnosis.course import LEAST_POINTS, OVER_LEFT
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
+from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.numbers import decimals_of, fixed, percent
 
 STOPPED, NO_EFFECT = 0.25, 0.75
@@ -25,62 +24,13 @@ _REVISED = (PROMISED_STEPS, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 """Steps under a control after which its verdict is given, and given again."""
 _CERTAIN = 0.5
 """An interval wider to each side than this share of the expected pace decides nothing."""
-_MOST_POINTS = 40
-"""Means that a slope is taken of."""
 _NEAR = 0.05
 """A hold has reached its target where the mean entropy is within this share of it."""
-_NORMAL_95 = 1.6449
-"""A normal variable lies below it with a probability of 95 %: the ends of a 90 % interval."""
 
 
 def judged_after(steps: int) -> int:
     """The number of steps that a verdict after so many is made of: 20, 50, 100 ... 5 000; 0 before the twentieth."""
     return max((mark for mark in _REVISED if mark <= steps), default=0)
-
-
-def slope_of(steps: Sequence[int], values: Sequence[float]) -> Estimate | None:
-    """The Theil-Sen slope: the median of the slopes between all pairs of points, which one odd step does not move.
-
-    The interval is Sen's, by the variance of Kendall's tau. Neighbouring steps resemble each other, so it is widened by the
-    autocorrelation of what the line leaves over, as if there were fewer points. Of many points means are taken.
-
-    Args:
-        steps: rising.
-        values: of each step, finite.
-
-    Returns:
-        None of fewer than LEAST_POINTS points.
-    """
-    points = _thinned(list(zip(map(float, steps), values, strict=True)))
-    number = len(points)
-    if number < LEAST_POINTS:
-        return None
-    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2))
-    value = median(slopes)
-    rests = [y - value * x for x, y in points]
-    fewer = math.sqrt((1 + (r := _autocorrelation(rests))) / (1 - r))
-    width = _NORMAL_95 * math.sqrt(number * (number - 1) * (2 * number + 5) / 18) * fewer
-    margin = math.floor((len(slopes) - width) / 2)
-    if margin < 0:  # so few points, or so alike, that any slope would fit
-        spread = max(abs(slopes[0] - value), abs(slopes[-1] - value), abs(value))
-        return Estimate(value=value, low=value - spread, high=value + spread)
-    return Estimate(value=value, low=slopes[margin], high=slopes[-1 - margin])
-
-
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    size = math.ceil(len(points) / _MOST_POINTS)
-    if size < 2:
-        return points
-    groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
-
-
-def _autocorrelation(rests: Sequence[float]) -> float:
-    """Correlation of neighbouring residuals, limited to [0, 0.9]."""
-    middle = fmean(rests)
-    rests = [rest - middle for rest in rests]
-    squares = sum(rest * rest for rest in rests)
-    return min(max(sum(a * b for a, b in pairwise(rests)) / squares, 0.0), 0.9) if squares > 0 else 0.0
 
 
 def verdict_on(

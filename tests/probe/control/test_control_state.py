@@ -23,21 +23,6 @@ def state() -> ControlState:
     return ControlState(snapshot(0, method=Method.NONE), CAPABILITIES)
 
 
-def test_without_a_request_nothing_changes() -> None:
-    control = state()
-    assert control.decide(None, now=100.0) == ()
-    assert control.decide(snapshot(0), now=100.0) == ()
-    assert control.active.version == 0
-
-
-def test_a_new_version_is_applied_and_says_from_which_step() -> None:
-    control = state()
-    control.reported(40, sent=True)
-    (outcome,) = control.decide(snapshot(3), now=107.5)
-    assert (outcome.version, outcome.state, outcome.step, outcome.at) == (3, OutcomeState.APPLIED, 41, 107.5)
-    assert control.active == snapshot(3)
-
-
 UNREADABLE = replace(snapshot(2, method=Method.NONE), unreadable="method must be one of none; got 'newer'.")
 
 
@@ -110,17 +95,3 @@ def test_what_a_checkpoint_knows_only_by_its_number_is_not_contested() -> None:
     control.resume(snapshot(2), newest_decided=3, last_step=8)
     assert control.decide(snapshot(3), now=100.0) == ()
     assert control.newest_decided == 3
-
-
-def test_outcomes_travel_with_the_first_report_that_is_sent_and_name_its_step() -> None:
-    control = state()
-    assert control.open_step()
-    assert not control.open_step()
-    control.decide(snapshot(1), now=100.0)
-    control.end_step()
-    assert [(o.version, o.step) for o in control.outcomes_at(7)] == [(1, 7)]
-    control.reported(7, sent=False)
-    assert [(o.version, o.step) for o in control.pending_outcomes] == [(1, 7)]
-    assert [(o.version, o.step) for o in control.outcomes_at(8)] == [(1, 7)]
-    control.reported(8, sent=True)
-    assert (control.pending_outcomes, control.next_step, control.has_begun) == ((), 9, True)

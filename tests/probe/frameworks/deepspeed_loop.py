@@ -45,8 +45,6 @@ class Run:
     reports: list[StepReport] = field(default_factory=list)
     gated: list[int] = field(default_factory=list)
     """Of each update: tokens whose gradient did not reach the policy."""
-    rates: list[float] = field(default_factory=list)
-    """What the engine made each update with."""
     norms: list[float] = field(default_factory=list)
     shape_outside: list[int] = field(default_factory=list)
     """Of the head's weight, between two forward passes."""
@@ -141,12 +139,10 @@ def train(rank: int, packages: str, stage: int, mode: str) -> Run:
         loss = -(own * advantages.unsqueeze(-1)).mean()
         engine.backward(loss)
         run.losses.append(loss.item())
-        rate = engine.get_lr()[0]
         if probe is None:
             engine.step()
         elif step(engine, probe):
             run.gated.append(sum(int((gradient == 0).sum()) for gradient in gradients))
-            run.rates.append(rate)
             run.norms.append(float(engine.get_global_grad_norm()))
             gradients.clear()
             if mode == "pushed" and engine.global_steps == PUSHED_IN and rank == 0:

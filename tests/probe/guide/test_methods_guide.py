@@ -41,13 +41,19 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
         moved = scores.entropies.detach() * (0.1 * torch.sin(torch.arange(80.0))).exp().view(16, 5)
         logprobs = probe.gate(scores, advantages, loop.mask, old_logprobs=old, groups=4, old_entropies=moved)
         assert torch.equal(logprobs, scores.logprobs)
+        gated, plain = (
+            torch.autograd.grad(-(advantages * (of - old).exp())[loop.mask].mean(), scores.logprobs, retain_graph=True)
+            for of in (logprobs, scores.logprobs)
+        )
+        acted = not torch.allclose(gated[0], plain[0])
         probe.step(step)
     report = reports(transport)[-1]
     preset = control.mu_low in (2.5, 8.5)
     assert report.labels["control/method"] == control.method
     assert {"clip/candidate_fraction", "clip/fraction", "change/by_intervention"} <= set(report.scalars)
     # A preset's thresholds are meant for more than 80 tokens.
-    assert preset or report.scalars["clip/candidate_fraction"] > 0
+    assert preset or (acted and report.scalars["clip/candidate_fraction"] > 0)
+    assert preset or "control/dead" not in report.labels
     assert preset or report.scalars["change/by_intervention"] != 0
     weighs = control.method in WEIGHS
     assert (report.scalars["clip/fraction"] == 0) == (weighs or preset)

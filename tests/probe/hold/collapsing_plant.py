@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from isentrope.hold import EntropyEstimator
-from isentrope_wire.control import Hold, Method, Scope
-from isentrope_wire.hold_decision import Action, Calibrated, HoldState, HoldStatus, Measured, decide
+from isentrope_wire.control import Control, Hold, Method, Scope
+from isentrope_wire.hold_decision import Action, Calibrated, HoldState, Measured, decide
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
 GAIN = 0.5
@@ -28,6 +29,14 @@ def step_sums(lowering: float, raising: float) -> WhatIfSums:
     occupied = tuple(sorted(changes))
     bins = BinSums(occupied, (1,) * len(occupied), tuple(changes[cell] for cell in occupied))
     return WhatIfSums(tokens=100, change_sum=100 * (raising - lowering), by_method={"clip_v": bins})
+
+
+def decided(
+    hold: Hold, state: HoldState, measured: Measured | None, *, step: int, **parameters: Any
+) -> tuple[HoldState, Action]:
+    """The decision under a control that clips by Clip_V with these parameters."""
+    control = Control(method=Method.CLIP_V, hold=hold.to_document(), parameters=parameters)
+    return decide(control, state, measured, step=step)
 
 
 class CollapsingPlant:
@@ -66,7 +75,7 @@ class CollapsingPlant:
         state = HoldState()
         for step in range(steps):
             arrived = self._arriving[step - self._lag] if step >= self._lag else None
-            state, action = decide(hold, state, arrived, step=step)
+            state, action = decided(hold, state, arrived, step=step)
             self.actions.append(action)
             self._advance(step, action)
 
@@ -83,7 +92,3 @@ class CollapsingPlant:
         self.entropy += change
         estimate = self._estimator.step(mean_entropy=seen, unit_prediction=unit, observed_change=change, momentum=0.9)
         self._arriving.append(Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums))
-
-
-def words(plant: CollapsingPlant) -> set[HoldStatus]:
-    return {action.status for action in plant.actions}

@@ -20,10 +20,9 @@ from isentrope_wire.hold_decision import (
     HoldStatus,
     Measured,
     Plan,
-    decide,
 )
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
-from tests.probe.hold.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, step_sums
+from tests.probe.hold.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, decided, step_sums
 
 # With nothing clipped the unit prediction is -0.04: at a gain of 0.5 the entropy falls by 0.02 nats a step.
 FALLING = step_sums(lowering=0.09, raising=0.05)
@@ -51,7 +50,7 @@ def clipping_at(mu: float, scope: Scope = Scope.DECREASING) -> HoldState:
 
 @pytest.mark.parametrize("entropy", [0.46, 0.49, 0.5, 0.54])
 def test_the_threshold_gives_the_correction_that_is_wanted(entropy: float) -> None:
-    state, action = decide(HOLD, clipping_at(1.0), measured(entropy), step=10)
+    state, action = decided(HOLD, clipping_at(1.0), measured(entropy), step=10)
     assert (action.status, action.scope) == (HoldStatus.HOLDING, Scope.DECREASING)
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
     reached = curve.at(action.mu, action.mu).unit_predicted_change
@@ -62,44 +61,44 @@ def test_the_threshold_gives_the_correction_that_is_wanted(entropy: float) -> No
 
 def test_tokens_that_lower_the_entropy_are_clipped_below_the_target_and_those_that_raise_it_above() -> None:
     level = step_sums(lowering=0.05, raising=0.05)
-    assert decide(HOLD, HoldState(), measured(0.45, what_if=level), step=10)[1].scope == Scope.DECREASING
-    assert decide(HOLD, HoldState(), measured(0.55, what_if=level), step=10)[1].scope == Scope.INCREASING
+    assert decided(HOLD, HoldState(), measured(0.45, what_if=level), step=10)[1].scope == Scope.DECREASING
+    assert decided(HOLD, HoldState(), measured(0.55, what_if=level), step=10)[1].scope == Scope.INCREASING
 
 
 @pytest.mark.parametrize(("side", "entropy", "what_if"), [("lower", 0.4, FALLING), ("raise", 0.9, RISING)])
 def test_a_side_that_is_not_allowed_is_left_alone(side: str, entropy: float, what_if: WhatIfSums) -> None:
     numbers = measured(entropy, what_if=what_if)
-    state, action = decide(replace(HOLD, side=HoldSide(side)), HoldState(), numbers, step=10)
+    state, action = decided(replace(HOLD, side=HoldSide(side)), HoldState(), numbers, step=10)
     assert (action.status, action.mu, state.mu) == (HoldStatus.SIDE, None, None)
     assert "side does not allow it" in action.reason
 
 
 def test_a_correction_is_never_larger_than_asked_for() -> None:
     hold = replace(HOLD, max_change_per_step=0.002)
-    state, _ = decide(hold, clipping_at(1.0), measured(0.1), step=10)
+    state, _ = decided(hold, clipping_at(1.0), measured(0.1), step=10)
     assert 0.5 * state.plans[-1].unit_prediction == pytest.approx(0.002, abs=1e-6)
 
 
 def test_a_threshold_stays_within_its_limits_and_says_when_it_would_leave_them() -> None:
     hold = replace(HOLD, mu_min=1.3, mu_max=1.9)
-    _, low = decide(hold, clipping_at(1.35), measured(0.45), step=10)
+    _, low = decided(hold, clipping_at(1.35), measured(0.45), step=10)
     assert (low.status, low.mu) == (HoldStatus.LIMIT, 1.3)
     hold = replace(HOLD, mu_min=0.8, mu_max=1.2)
-    _, high = decide(hold, clipping_at(1.1), measured(0.599), step=10)
+    _, high = decided(hold, clipping_at(1.1), measured(0.599), step=10)
     assert (high.status, high.mu) == (HoldStatus.APPROACHING, 1.2)
 
 
 def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_what_it_leaves() -> None:
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
     # 40 tokens lie from 0 to 2: a tenth of the 100 is reached at 1.5, and the correction asks for more.
-    state, action = decide(HOLD, clipping_at(1.6), measured(0.46), step=10, max_fraction=0.1)
+    state, action = decided(HOLD, clipping_at(1.6), measured(0.46), step=10, max_fraction=0.1)
     assert action.status == HoldStatus.LIMIT
     assert action.mu == pytest.approx(1.5, abs=1e-6)
     capped = curve.at(0.5, 0.5, max_fraction=0.1).unit_predicted_change
     assert state.plans[-1].unit_prediction == pytest.approx(capped, abs=1e-6)
-    state, action = decide(HOLD, clipping_at(1.0), measured(0.46), step=10, max_fraction=0.9)
+    state, action = decided(HOLD, clipping_at(1.0), measured(0.46), step=10, max_fraction=0.9)
     assert state.plans[-1].unit_prediction > capped
-    _, action = decide(HOLD, clipping_at(1.6), measured(0.57), step=10, max_fraction=0.1)
+    _, action = decided(HOLD, clipping_at(1.6), measured(0.57), step=10, max_fraction=0.1)
     assert action.status == HoldStatus.APPROACHING
     assert action.mu is not None
     assert action.mu > 1.5
@@ -107,7 +106,7 @@ def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_wh
 
 @pytest.mark.parametrize("entropy", [0.46, 0.5, 0.53])
 def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float) -> None:
-    state, action = decide(HOLD, clipping_at(1.0), measured(entropy), step=10, shrink_denominator=True)
+    state, action = decided(HOLD, clipping_at(1.0), measured(entropy), step=10, denominator="shrink")
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
     reached = curve.at(action.mu, action.mu, shrink_denominator=True).unit_predicted_change
     assert action.status == HoldStatus.HOLDING
@@ -116,8 +115,8 @@ def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float)
 
 
 def test_a_threshold_moves_only_so_far_in_a_step() -> None:
-    _, down = decide(HOLD, clipping_at(1.9), measured(0.46), step=10)
-    _, up = decide(HOLD, clipping_at(0.1), measured(0.5), step=10)
+    _, down = decided(HOLD, clipping_at(1.9), measured(0.46), step=10)
+    _, up = decided(HOLD, clipping_at(0.1), measured(0.5), step=10)
     assert down.status == up.status == HoldStatus.SLEWING
     assert down.mu == pytest.approx(0.9)
     assert up.mu == pytest.approx(0.3)
@@ -126,10 +125,10 @@ def test_a_threshold_moves_only_so_far_in_a_step() -> None:
 def test_clipping_sets_out_from_the_furthest_score_there_is() -> None:
     # No token of these lies beyond 2 standard deviations: thresholds from there to mu_max clip nothing.
     for state in (HoldState(), clipping_at(8.0), clipping_at(1.0, Scope.INCREASING)):
-        after, action = decide(HOLD, state, measured(0.4), step=10)
+        after, action = decided(HOLD, state, measured(0.4), step=10)
         assert action.mu == pytest.approx((2.0 - SLEW_STEP) / SLEW_FACTOR)
         assert after.plans[-1].unit_prediction > FALLING.change_sum / FALLING.tokens
-    _, bounded = decide(replace(HOLD, mu_max=1.5), HoldState(), measured(0.4), step=10)
+    _, bounded = decided(replace(HOLD, mu_max=1.5), HoldState(), measured(0.4), step=10)
     assert bounded.mu == pytest.approx((1.5 - SLEW_STEP) / SLEW_FACTOR)
 
 
@@ -137,16 +136,16 @@ def test_clipping_begins_beyond_a_band_and_ends_at_its_middle() -> None:
     # Falls by itself just as fast as is wanted, but for half the band.
     band = HYSTERESIS * HOLD.largest_change(0.5)
     entropy = 0.5 + (0.02 - band / 2) / RATE
-    assert decide(HOLD, HoldState(), measured(entropy), step=10)[1].mu is None
-    assert decide(HOLD, clipping_at(1.9), measured(entropy), step=10)[1].scope == Scope.DECREASING
-    assert decide(HOLD, clipping_at(1.9), measured(entropy + band / RATE), step=10)[1].mu is None
-    assert decide(HOLD, HoldState(), measured(entropy - band / RATE), step=10)[1].scope == Scope.DECREASING
+    assert decided(HOLD, HoldState(), measured(entropy), step=10)[1].mu is None
+    assert decided(HOLD, clipping_at(1.9), measured(entropy), step=10)[1].scope == Scope.DECREASING
+    assert decided(HOLD, clipping_at(1.9), measured(entropy + band / RATE), step=10)[1].mu is None
+    assert decided(HOLD, HoldState(), measured(entropy - band / RATE), step=10)[1].scope == Scope.DECREASING
 
 
 def test_what_momentum_and_steps_not_yet_measured_will_do_is_counted_in() -> None:
     falling = measured(0.5, to_come=-0.045)
     state = replace(clipping_at(1.0), plans=(Plan(8, -1.0), Plan(9, -1.0), Plan(10, 0.02), Plan(11, 0.04)))
-    after, _ = decide(HOLD, state, falling, step=12)
+    after, _ = decided(HOLD, state, falling, step=12)
     standing = 0.5 - 0.045 + 0.5 * (0.02 + 0.04)
     assert 0.5 * after.plans[-1].unit_prediction == pytest.approx(RATE * (0.5 - standing), abs=1e-6)
     assert [plan.step for plan in after.plans] == [10, 11, 12]
@@ -154,7 +153,7 @@ def test_what_momentum_and_steps_not_yet_measured_will_do_is_counted_in() -> Non
 
 def test_what_the_prediction_misses_on_average_is_made_up_for() -> None:
     standing_still = measured(0.5, drift=-0.001)
-    after, _ = decide(HOLD, clipping_at(1.0), standing_still, step=10)
+    after, _ = decided(HOLD, clipping_at(1.0), standing_still, step=10)
     assert 0.5 * after.plans[-1].unit_prediction == pytest.approx(0.001, abs=1e-6)
 
 
@@ -165,7 +164,7 @@ def test_without_numbers_or_trust_the_pushed_control_stays_with_the_reason() -> 
         (measured(gain=-0.1), 10, "gain is -0.1"),
         (measured(calibrated=replace(TRUSTED, compared_steps=3)), 10, "compared in 3 steps"),
     ):
-        state, action = decide(HOLD, clipping_at(1.0), numbers, step=step)
+        state, action = decided(HOLD, clipping_at(1.0), numbers, step=step)
         assert (action.status, action.mu, state.acting, state.scope) == (HoldStatus.FALLBACK, None, False, None)
         assert words in action.reason
 
@@ -173,10 +172,10 @@ def test_without_numbers_or_trust_the_pushed_control_stays_with_the_reason() -> 
 def test_an_approach_is_slowed_only_near_the_target_or_where_asked() -> None:
     # Nothing clipped, it falls by 0.02 a step: a fifth of the distance is more until 0.1 nats above the target.
     for entropy, slowed in ((2.0, False), (0.7, False), (0.55, True)):
-        _, action = decide(HOLD, HoldState(), measured(entropy), step=10)
+        _, action = decided(HOLD, HoldState(), measured(entropy), step=10)
         assert (action.scope == Scope.DECREASING) == slowed
         assert action.status == HoldStatus.APPROACHING
-    _, asked = decide(replace(HOLD, max_change_per_step=0.005), HoldState(), measured(2.0), step=10)
+    _, asked = decided(replace(HOLD, max_change_per_step=0.005), HoldState(), measured(2.0), step=10)
     assert asked.scope == Scope.DECREASING
 
 
@@ -184,7 +183,7 @@ def test_an_approach_is_slowed_only_near_the_target_or_where_asked() -> None:
 def test_a_far_target_is_corrected_towards_by_a_share_of_the_distance(entropy: float) -> None:
     state, numbers = HoldState(), measured(entropy, what_if=step_sums(0.05, 0.049), gain=5.0)
     for _ in range(20):  # the threshold moves only so far in a step
-        state, action = decide(HOLD, replace(state, plans=()), numbers, step=10)
+        state, action = decided(HOLD, replace(state, plans=()), numbers, step=10)
     change = 5.0 * abs(state.plans[-1].unit_prediction)
     assert change == pytest.approx(LARGEST_CHANGE * max(abs(0.5 - entropy), 0.5), rel=1e-3)
     assert action.status == HoldStatus.APPROACHING
@@ -192,41 +191,36 @@ def test_a_far_target_is_corrected_towards_by_a_share_of_the_distance(entropy: f
 
 
 def test_an_entropy_that_moves_away_does_not_approach() -> None:
-    _, action = decide(replace(HOLD, mu_min=1.9), clipping_at(1.95), measured(0.3), step=10)
+    _, action = decided(replace(HOLD, mu_min=1.9), clipping_at(1.95), measured(0.3), step=10)
     assert (action.status, action.steps_to_target) == (HoldStatus.LIMIT, None)
 
 
 def test_a_target_no_policy_can_have_is_refused() -> None:
     small = replace(measured(2.0), vocabulary=24)
     for target, status in ((3.17, HoldStatus.APPROACHING), (3.19, HoldStatus.FALLBACK), (1e9, HoldStatus.FALLBACK)):
-        state, action = decide(Hold(target_entropy=target), HoldState(), replace(small, what_if=RISING), step=10)
+        state, action = decided(Hold(target_entropy=target), HoldState(), replace(small, what_if=RISING), step=10)
         assert (action.status, action.target, state.acting) == (status, target, status != HoldStatus.FALLBACK)
 
 
 def test_a_target_the_run_never_had_is_named() -> None:
     for highest, named in ((0.49, True), (0.5, False)):
-        _, action = decide(HOLD, clipping_at(1.0), replace(measured(0.49), highest_entropy=highest), step=10)
+        _, action = decided(HOLD, clipping_at(1.0), replace(measured(0.49), highest_entropy=highest), step=10)
         assert (action.status, f"{highest:.4g}, the highest" in action.reason) == (HoldStatus.HOLDING, named)
 
 
 def test_a_share_is_of_the_early_level_once_it_is_known() -> None:
     half = Hold(target_share=0.5)
-    _, early = decide(half, clipping_at(1.0), measured(0.5), step=10)
+    _, early = decided(half, clipping_at(1.0), measured(0.5), step=10)
     assert (early.status, early.target) == (HoldStatus.FALLBACK, None)
-    _, later = decide(half, clipping_at(1.0), replace(measured(0.5), early_level=1.0), step=10)
+    _, later = decided(half, clipping_at(1.0), replace(measured(0.5), early_level=1.0), step=10)
     assert (later.status, later.target) == (HoldStatus.HOLDING, 0.5)
 
 
 def test_a_curve_s_target_is_that_of_the_step_that_begins() -> None:
     hold = Hold(target_curve=((100, 0.6), (200, 0.4)))
-    _, action = decide(hold, clipping_at(1.0), replace(measured(0.5), run_step=148), step=11)
+    _, action = decided(hold, clipping_at(1.0), replace(measured(0.5), run_step=148), step=11)
     assert action.status == HoldStatus.HOLDING
     assert action.target == pytest.approx(0.5)
-
-
-def test_a_stopped_hold_falls_back_with_its_reason() -> None:
-    state, action = decide(HOLD, clipping_at(1.0), measured(0.5), step=10, stopped="The reward fell.")
-    assert (action.status, action.reason, state.acting) == (HoldStatus.FALLBACK, "The reward fell.", False)
 
 
 @pytest.mark.parametrize("share", [0.75, 0.25, 0.1, 0.01])

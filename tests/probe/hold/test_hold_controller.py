@@ -1,4 +1,4 @@
-"""What a hold controller keeps survives a checkpoint, and what is no such state is refused."""
+"""Decisions of a hold controller over the steps: what is pushed beside the hold, and the reward guard."""
 
 from __future__ import annotations
 
@@ -41,17 +41,6 @@ def run_steps(controller: HoldController, steps: range, pushed: ControlSnapshot 
         controller.end_step()
         controller.learner(0.9)(report(step))
     return actions
-
-
-def test_a_pilot_taken_up_again_decides_as_if_it_had_not_been_interrupted() -> None:
-    through, interrupted, resumed = HoldController(), HoldController(), HoldController()
-    expected = run_steps(through, range(16))
-    run_steps(interrupted, range(12))
-    resumed.restore(json.loads(json.dumps(interrupted.state())))
-    assert run_steps(resumed, range(12, 16)) == expected[12:]
-    assert HoldStatus.FALLBACK not in {action.status for action in expected[12:]}
-    # A controller that knows nothing falls back.
-    assert run_steps(HoldController(), range(12, 13))[0].status == HoldStatus.FALLBACK
 
 
 def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:

@@ -54,14 +54,6 @@ def test_a_resumed_trl_run_predicts_what_the_uninterrupted_one_does(tmp_path: Pa
         assert after[2:] == pytest.approx(before[2:], rel=1e-4)
 
 
-def test_attach_takes_the_run_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ISENTROPE_RUN_ID")
-    made = tiny_trl.trainer(tmp_path)
-    assert attach(made, run_id="that-run", transport=InMemoryTransport()).run_id == "that-run"
-    made = tiny_trl.trainer(tmp_path)
-    assert attach(made, transport=InMemoryTransport()).run_id != "that-run"
-
-
 @pytest.mark.slow
 def test_the_last_checkpoint_holds_the_last_step_and_its_report_everything_about_it(tmp_path: Path) -> None:
     transport = trl(tmp_path, CLIP, resume=False)

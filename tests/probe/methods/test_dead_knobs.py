@@ -134,6 +134,20 @@ def test_a_threshold_that_clipped_by_the_last_step_s_spread_is_not_called_dead_i
     assert "mu_low 50 lies beyond" in reports(transport)[2].labels["control/dead"]
 
 
+def test_an_update_from_the_policy_the_tokens_came_from_is_told_apart_from_a_later_one() -> None:
+    probe, transport = probe_and_transport(control=control("kl_cov", k=0.2))
+    loop = TinyLoop()
+    logits, token_ids, advantages = loop.sample()
+    old = probe.score(logits, token_ids).logprobs.detach()
+    for step in (0, 1):
+        scores = probe.score(loop.policy(loop.states), token_ids)
+        loop.update(probe.gate(scores, advantages, loop.mask, sampler_logprobs=old), advantages)
+        probe.step(step)
+    on_policy, off_policy = reports(transport)
+    assert "importance ratio is 1 on every token" in on_policy.labels["control/dead"]
+    assert "control/dead" not in off_policy.labels
+
+
 def test_several_dead_knobs_are_all_named() -> None:
     one = control("kl_cov", beta=0, scope="negative")
     assert len(dead_knobs(one, replace(STEP, negative=0, ratio_spread=None))) == 3

@@ -21,12 +21,9 @@ FIRST = tokens([1.0, 1.0, -1.0, -1.0], logprobs=[-1.0, -3, -1, -3], entropies=[0
 SECOND = tokens([1.0, 1.0], entropies=[0.5, 0.6], logprobs=[-1.0, -3])
 
 
-def basis(wanted: str = "auto") -> SelectionBasis:
-    return SelectionBasis(wanted)
-
-
-def close(one: SelectionBasis, of_ranks: Tensor) -> None:
-    """The step's sums arrive: its means, and thresholds of no token."""
+def close(one: SelectionBasis, control: Control, batches: Sequence[TokenBatch], of_ranks: Tensor) -> None:
+    """A step ends, and its sums arrive: its means, and thresholds of no token."""
+    one.step_closed(control, batches, alone=False)
     one.sums_closed(lambda: torch.zeros(len(of_ranks), 6, dtype=torch.float64), lambda: of_ranks)
 
 
@@ -41,75 +38,66 @@ def cutoff(of: SelectionBasis, control: Control, now: TokenBatch) -> tuple[str |
 
 
 def test_the_first_step_counts_from_each_micro_batch() -> None:
-    one = basis()
+    one = SelectionBasis("auto")
     assert cutoff(one, TOP, FIRST) == ("micro_batch", pytest.approx(0.4))
     assert cutoff(one, TOP, SECOND) == ("micro_batch", pytest.approx(0.6))
 
 
 def test_later_steps_count_from_the_whole_step_before() -> None:
-    one = basis()
-    one.step_closed(TOP, [FIRST, SECOND], alone=False)
-    close(one, means([6, 0, 0]))
+    one = SelectionBasis("auto")
+    close(one, TOP, [FIRST, SECOND], means([6, 0, 0]))
     # Two of six tokens: 0.5 and 0.6; for each micro-batch of the step that follows.
     for now in (FIRST, SECOND):
         assert cutoff(one, TOP, now) == ("previous_step", pytest.approx(0.5))
-    one.step_closed(TOP, [FIRST], alone=False)
-    close(one, means([4, 0, 0]))
+    close(one, TOP, [FIRST], means([4, 0, 0]))
     assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
 
 
 def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
-    one = basis()
-    one.step_closed(TOP, [FIRST], alone=False)
-    close(one, means([4, 0.5, -2.0]))
+    one = SelectionBasis("auto")
+    close(one, TOP, [FIRST], means([4, 0.5, -2.0]))
     one.choose(TOP, SECOND)
-    one.step_closed(TOP, [], alone=False)
-    close(one, means([0, 0, 0]))
+    close(one, TOP, [], means([0, 0, 0]))
     assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
     _, centres, _ = one.choose(KL, SECOND)
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -2.0)
 
 
 def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
-    one = basis()
-    one.step_closed(TOP, [FIRST], alone=False)
-    close(one, means([4, 0, 0]))
+    one = SelectionBasis("auto")
+    close(one, TOP, [FIRST], means([4, 0, 0]))
     half = Control(method="top_entropy", parameters={"fraction": 0.5})
     assert cutoff(one, half, SECOND) == ("previous_step", pytest.approx(0.3))
 
 
 def test_a_method_that_comes_anew_counts_from_the_micro_batch_for_one_step() -> None:
-    one = basis()
-    one.step_closed(Control(), [FIRST], alone=False)
-    close(one, means([4, 0, -2]))
+    one = SelectionBasis("auto")
+    close(one, Control(), [FIRST], means([4, 0, -2]))
     source, centres, _ = one.choose(KL, SECOND)
     assert source == "micro_batch"  # its share; the means are there
     assert centres.mean_logprob == -2
-    one.step_closed(KL, [FIRST], alone=False)
-    close(one, means([4, 0, -2]))
+    close(one, KL, [FIRST], means([4, 0, -2]))
     assert one.choose(KL, SECOND)[0] == "previous_step"
 
 
 def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
-    one = basis()
+    one = SelectionBasis("auto")
     control = Control(method="clip_cov")
-    one.step_closed(control, [FIRST], alone=False)
-    close(one, means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
+    close(one, control, [FIRST], means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
     source, centres, value = one.choose(control, SECOND)
     assert (source, value) == ("previous_step", None)
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -1.5)
 
 
 def test_the_covariance_s_share_is_counted_with_the_same_means_it_is_used_with() -> None:
-    one = basis()
-    one.step_closed(KL, [FIRST], alone=False)
-    close(one, means([4, 0.0, -4.0]))
+    one = SelectionBasis("auto")
+    close(one, KL, [FIRST], means([4, 0.0, -4.0]))
     # (log p + 4) A: 3, 1, -3, -1
     assert cutoff(one, KL, SECOND) == ("previous_step", 3.0)
 
 
 def test_a_cap_ranks_the_step_before_and_the_thresholds_keep_their_own_source() -> None:
-    one = basis()
+    one = SelectionBasis("auto")
     before = tokens([1.0] * 4, centred=[-3.0, -1.0, 1.0, 3.0])  # sigma' = sqrt(5)
     one.step_closed(CAPPED, [before], alone=False)
     sums = threshold_sums([before.scores], [before.mask]).unsqueeze(0)
@@ -122,4 +110,4 @@ def test_a_cap_ranks_the_step_before_and_the_thresholds_keep_their_own_source() 
 
 @pytest.mark.parametrize("method", ["score_sign", "unlikely", "ratio_clip"])
 def test_a_method_with_nothing_to_count_from_names_no_source(method: str) -> None:
-    assert basis().choose(Control(method=method), SECOND)[0] is None
+    assert SelectionBasis("auto").choose(Control(method=method), SECOND)[0] is None

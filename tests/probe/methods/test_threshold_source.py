@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.errors import InputError
 from isentrope.scores import TokenScores, token_scores
 from isentrope.transport.transport import InMemoryTransport
 from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
@@ -89,14 +88,22 @@ def test_a_first_pass_that_was_asked_for_and_never_came_is_missed_once(caplog: p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("calls", "source", "sources"),
     [
-        (([1],), "^first_pass .*TokenScores"),
-        (([scores_of(1)], [everywhere(scores_of(1))] * 2), "1 parts.* 2 masks"),
-        ((scores_of(1), torch.ones(3)), "^mask "),
+        ([1, 1, 1], "auto", ["micro_batch"] * 3),
+        ([1, 1, 1], "previous_step", ["micro_batch", "previous_step", "previous_step"]),
+        ([2, 2], "auto", ["micro_batch", "previous_step"]),
+        # The first call of the second step could not know that another would follow.
+        ([1, 2, 1, 1], "auto", ["micro_batch", "micro_batch", "previous_step", "micro_batch"]),
     ],
 )
-def test_what_a_first_pass_is_given_by_mistake_is_named(arguments: tuple[object, ...], words: str) -> None:
-    probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match=words):
-        probe.first_pass(*arguments)  # type: ignore[arg-type]
+def test_whole_step_in_one_call_counts_from_itself(calls: list[int], source: str, sources: list[str]) -> None:
+    control = isentrope.Control(method="top_entropy")
+    probe, transport = probe_and_transport(control=control, threshold_source=source)
+    for step, times in enumerate(calls):
+        for call in range(times):
+            probe.gate(scores_of(10 * step + call), torch.ones(40))
+        probe.step(step)
+    assert [report.labels["threshold/source"] for report in reports(transport)] == sources
+    exact = [report.scalars["clip/fraction"] == pytest.approx(0.8, abs=0.01) for report in reports(transport)]
+    assert all(exact[step] for step, one in enumerate(sources) if one == "micro_batch" and calls[step] == 1)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from isentrope.trackers import StepScalars, WandbRun
+from isentrope.trackers import WandbRun
+from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 from tests.probe.trackers.tracked import finish, wait_until
 
@@ -70,8 +71,8 @@ def column(rows: list[dict[str, Any]], name: str) -> list[Any]:
     return [row[name] for row in rows if name in row]
 
 
-def report(step: int) -> StepScalars:
-    return StepScalars(step, 0.0, {"entropy/mean": float(step)})
+def report(step: int) -> StepReport:
+    return StepReport(step=step, recorded_at=0.0, scalars={"entropy/mean": float(step)})
 
 
 def test_a_probe_mirrors_into_the_active_run_against_an_axis_of_its_own(run: Any) -> None:
@@ -93,14 +94,6 @@ def test_a_probe_mirrors_into_the_active_run_against_an_axis_of_its_own(run: Any
         if record.WhichOneof("record_type") == "metric"
     }
     assert metrics["isentrope/*"] == "isentrope/step"
-
-
-def test_a_run_may_be_handed_over_and_a_run_opened_late_is_found(run: Any) -> None:
-    given, late = WandbRun(run), WandbRun()
-    assert given.is_found(0)
-    assert late.is_found(0)
-    run.finish()
-    assert not WandbRun().is_found(0)
 
 
 @pytest.mark.parametrize("first", [0, 1, None])

@@ -16,7 +16,8 @@ from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.control_answers import Outcome
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
-from isentrope_wire.diagnosis.verdict import outcome_of, slope_of
+from isentrope_wire.diagnosis.slope import slope_of
+from isentrope_wire.diagnosis.verdict import outcome_of
 from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY_MEAN
 
 STATES, LENGTH = (30, 90), 30
