@@ -78,9 +78,9 @@ def test_a_push_of_refused_records_asks_the_database_no_more_often_than_one_reco
     assert counts[1] <= counts[0]
 
 
-def test_a_page_of_the_list_is_one_query(server: ServerInThread) -> None:
+def test_a_page_of_the_list_is_one_query(still_server: ServerInThread) -> None:
     for _ in range(5):
-        Rank(server).report(0, entropy__mean=1.0)
-    with statements(server, reading=True) as sent:
-        server.http.get("/api/v1/runs", params={"order": "attention", "level": "act", "tag": "x", "q": "y"})
+        Rank(still_server).report(0, entropy__mean=1.0)
+    with statements(still_server, reading=True) as sent:
+        still_server.http.get("/api/v1/runs", params={"order": "attention", "level": "act", "tag": "x", "q": "y"})
     assert len([one for one in sent if one.startswith("SELECT") and "runs" in one]) == 1
