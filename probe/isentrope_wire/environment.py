@@ -106,5 +106,5 @@ def token_source() -> str:
 def _token_in(file: Path | None) -> str | None:
     try:
         return None if file is None else file.read_text(encoding="utf-8").strip() or None
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None

@@ -33,11 +33,25 @@ _REST_WHILE_OTHERS_WAIT = 4.0
 """Pause divided by work while other work is queued: at most a fifth of one processor."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
 _DAY_SECONDS = 86_400.0
+_MOST_DRIFT_SECONDS = 60.0
+"""Between the machine's clock and its monotonic one, over an interval between retentions."""
+
+
+class SteadyClock:
+    """Detects that the machine's clock was set or the machine slept: then runs had no time to report."""
+
+    def __init__(self) -> None:
+        self._wall_minus_monotonic = time.time() - time.monotonic()
+
+    def has_jumped(self) -> bool:
+        """Whether that happened since the last call."""
+        before, self._wall_minus_monotonic = self._wall_minus_monotonic, time.time() - time.monotonic()
+        return abs(self._wall_minus_monotonic - before) > _MOST_DRIFT_SECONDS
 
 
 async def keep_house(backend: Backend) -> None:
     """Pack, remove and return space, again and again."""
-    pauses = RetryPauses()
+    pauses, clock = RetryPauses(), SteadyClock()
     # Not at once: after a day without this server, running runs must first reconnect.
     retained_at = time.monotonic()
     while True:
@@ -45,7 +59,10 @@ async def keep_house(backend: Backend) -> None:
             await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
             continue
         if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
-            await attempt(delete_overdue(backend), what="Deleting runs by retention")
+            if clock.has_jumped():
+                _log.warning("The machine's clock was set, or it slept: no run is deleted in this round.")
+            else:
+                await attempt(delete_overdue(backend), what="Deleting runs by retention")
             retained_at = time.monotonic()
         await attempt(remove_deleted(backend), what="Removing deleted runs")
         await attempt(pack(backend, ROW_SIZES, pauses), what="Packing")
@@ -82,12 +99,15 @@ async def remove_deleted(backend: Backend) -> None:
 
 async def give_space_back(backend: Backend) -> None:
     """Make the database's file smaller while many of its pages are free."""
-    while await backend.read(database.free_pages) > database.FREE_PAGES_KEPT:
+    before, free = None, await backend.read(database.free_pages)
+    # A file that was made by another program may give nothing back.
+    while free > database.FREE_PAGES_KEPT and free != before:
         effort = Effort()
         await backend.write(
             effort.of(lambda transaction: database.give_back_pages(transaction.connection)), rows=database.PAGES_AT_ONCE
         )
         await _rest(backend, effort)
+        before, free = free, await backend.read(database.free_pages)
 
 
 async def delete_overdue(backend: Backend) -> None:

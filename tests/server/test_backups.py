@@ -126,6 +126,26 @@ def test_a_backup_restored_after_a_crash_is_not_mixed_with_what_was_there(tmp_pa
         Rank(server, run_id=rank.run_id, incarnation="resumed").report(1, x=1.0)
 
 
+def test_two_restores_in_one_second_keep_both_databases_that_were_there(tmp_path: Path, migrated: Path) -> None:
+    home, backup = tmp_path / "home", tmp_path / "backup.db"
+    home.mkdir()
+    shutil.copy(migrated, home)
+    assert run(home, "backup", str(backup)).exit_code == 0
+    backup.chmod(0o400)
+    for _ in range(2):
+        assert run(home, "restore", str(backup)).exit_code == 0
+    assert len([*home.glob("isentrope.db.before-*")]) == 2
+
+
+def test_of_a_damaged_database_no_backup_is_written(tmp_path: Path, migrated: Path) -> None:
+    home, backup = tmp_path / "home", tmp_path / "backup.db"
+    home.mkdir()
+    whole = migrated.read_bytes()
+    (home / migrated.name).write_bytes(whole[: len(whole) // 2] + b"\xa5" * 4096 + whole[len(whole) // 2 + 4096 :])
+    assert run(home, "backup", str(backup)).exit_code == 1
+    assert not backup.exists()
+
+
 @pytest.mark.parametrize("kind", ["missing", "no database", "another program's", "damaged"])
 def test_what_is_no_backup_changes_nothing(tmp_path: Path, migrated: Path, kind: str) -> None:
     home, file = tmp_path / "home", tmp_path / "file"

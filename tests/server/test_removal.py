@@ -11,7 +11,7 @@ import grpc
 import pytest
 from sqlalchemy import Column, Table, UniqueConstraint, func, select
 
-from isentrope_server.housekeeping import delete_overdue
+from isentrope_server.housekeeping import SteadyClock, delete_overdue
 from isentrope_server.ingest import servicer
 from isentrope_server.store import removal
 from isentrope_server.store import runs as runs_store
@@ -290,6 +290,15 @@ def test_an_open_watch_is_noted_for_other_servers_and_a_silent_run_stays_silent(
     assert run.last_heard_at == pytest.approx(time.time() - server.backend.settings.silent_after_seconds, abs=20)
     assert run.status == "silent"
     watching.close()
+
+
+def test_a_clock_that_was_set_or_stood_still_is_noticed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SteadyClock()
+    assert not clock.has_jumped()
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + 25 * 3_600)
+    assert clock.has_jumped()
+    assert not clock.has_jumped()
 
 
 def runs_store_of(server: ServerInThread, rank: Rank) -> Run:

@@ -48,6 +48,7 @@ _OBSERVED = (ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE)
 _CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
 _LATEST = frozenset({ENTROPY_PREDICTED_CHANGE, *_OBSERVED, REWARD_MEAN, CLIP_FRACTION})
 _POINTS = 300
+_MOST_GAPS = 100
 """Points of each series; a terminal has no more columns to show."""
 _REFRESH_SECONDS = 1.0
 
@@ -85,7 +86,7 @@ def look_at(client: Client, run: str) -> Look:
         run=client.run(run),
         diagnosis=client.diagnosis(run),
         latest={item.name: item.value for item in client.latest(run) if item.name in _LATEST},
-        gaps=client.gaps(run),
+        gaps=client.gaps(run, limit=_MOST_GAPS),
         series={name: dict(zip(columns.step, columns.value, strict=True)) for name, columns in answer.items()},
     )
 

@@ -21,6 +21,7 @@ from isentrope_wire.numbers import read
 _A = TypeVar("_A")
 
 _PAGE_ITEMS = 500
+_EXPORT_SECONDS = 600.0
 
 
 class ApiError(IsentropeError):
@@ -103,7 +104,9 @@ class Connection:
     @contextmanager
     def _stream(self, call: Call[Any]) -> Iterator[httpx.Response]:
         """An answer that is read as it arrives."""
-        with _failures(self.url), self._http.stream(**_request(call)) as response:
+        # Its turn may come later: a server writes two exports at a time.
+        timeout = httpx.Timeout(self._http.timeout.connect, read=_EXPORT_SECONDS)
+        with _failures(self.url), self._http.stream(**_request(call), timeout=timeout) as response:
             if not response.is_success:
                 response.read()
                 raise _error(response, self.url)

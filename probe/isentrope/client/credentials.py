@@ -22,7 +22,7 @@ def bearer_of(token: str | None) -> str | None:
     if token and not _TOKEN.fullmatch(token):
         raise ConfigurationError(
             "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
-            "Check ISENTROPE_TOKEN, or the file owner-token in ISENTROPE_HOME."
+            f"Check {environment.token_source()}."
         )
     return f"Bearer {token}" if token else None
 

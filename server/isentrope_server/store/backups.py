@@ -10,10 +10,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import func, select
+from sqlalchemy import URL, func, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.store.access import record_audit
-from isentrope_server.store.database import Database, newest_version, version_of
+from isentrope_server.store.database import Database, in_a_line, newest_version, version_of
 from isentrope_server.store.sqlite_file import DamagedFile, check_sound, connect_existing
 from isentrope_server.store.tables import runs
 from isentrope_wire.errors import IsentropeError
@@ -53,6 +54,10 @@ def back_up(database: Path, backup: Path) -> int:
         raise UnusableBackup(f"{backup} exists; a backup is written to a new file.")
     with _unfinished(backup) as part:
         _copy(database, part)
+        try:
+            check_sound(part)
+        except DamagedFile as error:
+            raise UnusableBackup(f"{database} is damaged: {error}. No backup was written.") from error
         part.rename(backup)
         _synchronise(backup.parent)
     return backup.stat().st_size
@@ -76,7 +81,12 @@ def restore(backup: Path, database: Path) -> Restored:
             check_sound(part)
         except DamagedFile as error:
             raise UnusableBackup(f"{backup} is damaged: {error}. Nothing was changed.") from error
-        newest = _note_restore(part, backup)
+        except sqlite3.Error as error:
+            raise UnusableBackup(f"{backup} can't be checked: {error}. Nothing was changed.") from error
+        try:
+            newest = _note_restore(part, backup)
+        except SQLAlchemyError as error:
+            raise UnusableBackup(f"{backup} can't be used: {in_a_line(error)}. Nothing was changed.") from error
         earlier = _set_aside(database)
         part.rename(database)
         _synchronise(database.parent)
@@ -84,7 +94,7 @@ def restore(backup: Path, database: Path) -> Restored:
 
 
 def _note_restore(part: Path, backup: Path) -> float | None:
-    database = Database(f"sqlite:///{part}")
+    database = Database(URL.create("sqlite", database=str(part)))
     try:
         with database.writing_engine.begin() as connection:
             has, wants = version_of(connection), newest_version(connection)
@@ -109,7 +119,11 @@ def _note_restore(part: Path, backup: Path) -> float | None:
 
 
 def _set_aside(database: Path) -> Path | None:
-    earlier = database.with_name(f"{database.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
+    at, number = time.strftime("%Y%m%d-%H%M%S"), 0
+    earlier = database.with_name(f"{database.name}.before-{at}")
+    while any(Path(f"{earlier}{suffix}").exists() for suffix in ("", *_BESIDE)):
+        number += 1
+        earlier = database.with_name(f"{database.name}.before-{at}-{number}")
     existed = database.exists()
     for suffix in ("", *_BESIDE):
         with suppress(FileNotFoundError):
@@ -122,6 +136,8 @@ def _copy(source: Path, target: Path) -> None:
     try:
         with closing(connect_existing(source)) as reading, closing(connect_existing(target)) as writing:
             reading.backup(writing)
+            # With a write-ahead log it could not be opened where nobody may write.
+            writing.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise UnusableBackup(f"{source} can't be copied to {target.parent}: {error}.") from error
     with target.open("rb") as file:

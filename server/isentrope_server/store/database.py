@@ -92,7 +92,7 @@ class Database:
     On PostgreSQL each server process has one such connection too; the locks below say what they may do at once.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | URL) -> None:
         parsed = with_driver(make_url(url))
         self.is_sqlite = parsed.get_backend_name() == SQLITE
         self.is_shared = parsed.get_backend_name() == POSTGRESQL

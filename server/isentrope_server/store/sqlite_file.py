@@ -83,11 +83,14 @@ def check_sound(path: Path) -> None:
 
     Raises:
         DamagedFile: with the first damage that was found.
+        sqlite3.Error: it can't be read.
     """
     try:
         with closing(connect_existing(path)) as connection:
             (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as error:
+    except sqlite3.DatabaseError as error:
+        if not error.sqlite_errorname.startswith(_DAMAGE):
+            raise
         finding = str(error)
     if finding != "ok":
         raise DamagedFile(" ".join(str(finding).split()))

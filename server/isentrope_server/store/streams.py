@@ -372,13 +372,16 @@ def newest_gaps(
     connection: Connection, run_key: int, *, before: Sequence[int] | None, limit: int
 ) -> list[tuple[tuple[int, int], Gap]]:
     """Gaps and refused records of a run with their places (stream key, first seq), those of the newest stream first."""
-    lost = select(gaps.c.stream_key, gaps.c.first_seq, gaps.c.last_seq, gaps.c.reason)
-    refused = select(
-        quarantine.c.stream_key,
-        quarantine.c.seq,
-        quarantine.c.seq,
-        literal(REFUSED).concat(func.min(quarantine.c.message)),
-    ).group_by(quarantine.c.stream_key, quarantine.c.seq)
+    of_run = select(streams.c.key).where(streams.c.run_key == run_key)
+    lost = select(gaps.c.stream_key, gaps.c.first_seq, gaps.c.last_seq, gaps.c.reason).where(
+        gaps.c.stream_key.in_(of_run)
+    )
+    why = literal(REFUSED).concat(func.min(quarantine.c.message))
+    refused = (
+        select(quarantine.c.stream_key, quarantine.c.seq, quarantine.c.seq, why)
+        .where(quarantine.c.stream_key.in_(of_run))
+        .group_by(quarantine.c.stream_key, quarantine.c.seq)
+    )
     either = union_all(lost, refused).subquery()
     wanted = (
         select(either, streams.c.incarnation, streams.c.rank)
