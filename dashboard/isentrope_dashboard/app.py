@@ -111,8 +111,11 @@ def register(app: Dash, api: Api) -> None:
 
     @app.callback(Output("who", "children"), Input("who", "id"))
     async def show_who(_id: str) -> Any:
-        async with api.open() as client:
-            me = await client.ask(calls.me())
+        try:
+            async with api.open() as client:
+                me = await client.ask(calls.me())
+        except ApiError:
+            return []
         return header.who_am_i(me.name, me.scope)
 
     for page in (run, runs, start, access, compare):

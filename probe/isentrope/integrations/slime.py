@@ -166,8 +166,7 @@ class _Training:
     def _update(self, theirs: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         result = theirs(*arguments, **settings)
         if self._is_open:
-            _, norm, _ = result  # whether it was made, norm of the gradient, its zeros
-            self._close(norm=norm)
+            self._close(norm=result[1])  # whether it was made, norm of the gradient, its zeros
         return result
 
     def _close_open_step(self) -> None:

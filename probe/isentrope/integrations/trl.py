@@ -207,7 +207,7 @@ class TrainerAttachment(StepReports):
 
     def remove(self) -> None:
         for name, own in self._own.items():
-            del self._trainer.__dict__[name]
+            self._trainer.__dict__.pop(name, None)
             if own is not None:
                 self._trainer.__dict__[name] = own
         self._trainer.remove_callback(self)

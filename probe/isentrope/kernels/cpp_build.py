@@ -71,7 +71,10 @@ def load() -> ctypes.CDLL:
         if not _only_ours(folder):
             raise PermissionError(f"{folder} can be written by other users")
         if kept.exists():
-            return ctypes.CDLL(str(kept))
+            try:
+                return ctypes.CDLL(str(kept))
+            except OSError as error:
+                logger.warning("Isentrope compiles its kernels again: %s can't be loaded (%s).", kept, error)
         with tempfile.TemporaryDirectory(prefix="building-", dir=folder, ignore_cleanup_errors=True) as scratch:
             built, library = _compiled(compiler, Path(scratch))
             built.chmod(0o755)

@@ -130,6 +130,17 @@ def test_library_belongs_to_processor_source_compiler(
     assert cpp_build._key(compiler) == keys[0]
 
 
+@pytest.mark.usefixtures("compiles_at_once")
+def test_a_library_that_cannot_be_loaded_is_replaced(home: Path) -> None:
+    cpp_build.load()
+    (library,) = (home / "kernels").iterdir()
+    whole = library.stat().st_size
+    library.unlink()
+    library.write_bytes(b"cut")
+    cpp_build.load()
+    assert library.stat().st_size == whole
+
+
 def test_compiling_processes_do_not_collide(home: Path, compiled: Path, compiler: Compiler) -> None:
     (library,) = compiled.glob("*.so")
     compiler(f'while [ "$1" != -o ]; do shift; done; head -c 5000 {library} > "$2"; sleep 0.2; cp {library} "$2"')
