@@ -19,7 +19,7 @@ from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
-from isentrope.statistics.mismatch import TOKEN_HASH, Epochs, likely_cause
+from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.step import (
     COUPLED_PREDICTION,
     DISCRIMINATOR,
@@ -353,6 +353,7 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         groups=len(sums[GROUPS].of_several),
         old_entropies_known=bool(sums[OLD_ENTROPIES_KNOWN]),
         ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
+        ratio_to_sampler=bool(sums[RATIO].count and not sums[RATIO].to_old),
         outside_low=outside_low,
         outside_high=outside_high,
     )

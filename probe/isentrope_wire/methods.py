@@ -117,6 +117,8 @@ class StepEvidence:
     """The same of E[S]."""
     ratio_spread: float | None
     """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
+    ratio_to_sampler: bool = False
+    """Whether r is to the sampler, for the loop gave no log-probs of the old policy."""
     groups: int = 0
     """Groups of two sequences and more that the loop named."""
     old_entropies_known: bool = False
@@ -320,6 +322,14 @@ def _clip_cov_dead(number: Callable[[str], float], step: StepEvidence) -> Iterat
         )
 
 
+def _kl_cov_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
+    if step.ratio_to_sampler:
+        yield (
+            "beta can't act: the ratio to the old policy is not known, and to the sampler the penalty would be one of "
+            "round-off. Give gate old_logprobs."
+        )
+
+
 def _rank_reward_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.groups:
         yield "rank_reward can't act: no group of sequences is known. Give gate the groups, each in one call."
@@ -432,6 +442,7 @@ method(
     does="adds a KL penalty on the share of tokens with the largest covariance",
     source="arXiv:2505.22617, eq. 13-14",
     implementation="covariance.KL_COV",
+    dead=_kl_cov_dead,
     parameters=(
         Parameter(
             name="k",

@@ -110,6 +110,8 @@ class _Training:
             inputs.advantages.unsqueeze(0),
             inputs.loss_mask.unsqueeze(0),
             scores,
+            # prime-rl's loss takes its ratio to the sampler.
+            old_logprobs=inputs.inference_logprobs.unsqueeze(0),
             sampler_logprobs=inputs.inference_logprobs.unsqueeze(0),
             ref_logprobs=None if inputs.ref_logprobs is None else inputs.ref_logprobs.unsqueeze(0),
         ).squeeze(0)

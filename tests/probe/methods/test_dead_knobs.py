@@ -141,9 +141,17 @@ def test_an_update_from_the_policy_the_tokens_came_from_is_told_apart_from_a_lat
     old = probe.score(logits, token_ids).logprobs.detach()
     for step in (0, 1):
         scores = probe.score(loop.policy(loop.states), token_ids)
-        loop.update(probe.gate(scores, advantages, loop.mask, sampler_logprobs=old), advantages)
+        loop.update(probe.gate(scores, advantages, loop.mask, old_logprobs=old), advantages)
         probe.step(step)
-    on_policy, off_policy = reports(transport)
+    # A sampler's log-probs are the same policy's but for round-off: a penalty of |log r| would follow its sign.
+    own = torch.ones_like(old, requires_grad=True)
+    scores = probe.score(loop.policy(loop.states), token_ids)
+    near = scores.logprobs.detach() + 1e-5 * torch.randn_like(old)
+    gated = probe.gate(scores, advantages, loop.mask, logprobs=own, sampler_logprobs=near)
+    assert bool((torch.autograd.grad(gated.sum(), own)[0] == 1).all())
+    probe.step(2)
+    on_policy, off_policy, sampled = reports(transport)
+    assert "Give gate old_logprobs" in sampled.labels["control/dead"]
     assert "importance ratio is 1 on every token" in on_policy.labels["control/dead"]
     assert "control/dead" not in off_policy.labels
 
