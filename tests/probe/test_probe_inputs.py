@@ -139,9 +139,11 @@ def score_hidden(probe: isentrope.Probe, token_ids: torch.Tensor, value: float =
     probe.score_hidden(torch.full((5, 7, 8), value), torch.zeros(24, 8), token_ids)
 
 
-def rescored_by(probe: isentrope.Probe, found: Callable[[isentrope.Probe], Any]) -> None:
-    probe.gate(some_scores(probe), torch.zeros(4))
-    probe.step(0, rescore=lambda: found(probe))
+def rescored_by(probe: isentrope.Probe, found: Callable[[isentrope.Probe], Any] | None) -> None:
+    """`found` None: by what was gated."""
+    gated = some_scores(probe)
+    probe.gate(gated, torch.zeros(4))
+    probe.step(0, rescore=lambda: gated if found is None else found(probe))
 
 
 IDS = torch.arange(4)
@@ -190,6 +192,7 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda probe: probe.step(0, clip_factor="half"), "^clip_factor .*'half'"),
     (lambda probe: rescored_by(probe, lambda _: None), "^rescore .*TokenScores.*None"),
     (lambda probe: rescored_by(probe, lambda probe: some_scores(probe, 3)), r"\[\[4, 5\]\].*\[\[3, 5\]\]"),
+    (lambda probe: rescored_by(probe, None), "^rescore .*gated, from before the update"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed engines in a loop of one's own: `step(engine, probe)` in place of `engine.step()`.
+"""DeepSpeed engines in a loop of one's own: `engine_step(engine, probe)` in place of `engine.step()`.
 
 `score` and `gate` are called as in any loop. What DeepSpeed does differently is the update: `engine.step()` is called after
 each micro-batch and updates at the accumulation boundary only, it moves the learning rate by itself, and it clips. Read
@@ -20,7 +20,9 @@ from isentrope.scores import TokenScores
 VERSIONS = Versions("DeepSpeed", "deepspeed", at_least="0.19", below="0.20")
 
 
-def step(engine: Any, probe: Probe, rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None = None) -> bool:
+def engine_step(
+    engine: Any, probe: Probe, rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None = None
+) -> bool:
     """Call `engine.step()`, and where that was an update close the probe's step, numbered by `engine.global_steps`.
 
     Args:

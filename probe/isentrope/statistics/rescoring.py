@@ -151,7 +151,7 @@ def entropies_after_update(
         scored.
 
     Raises:
-        InputError: `rescore` returned something else.
+        InputError: `rescore` returned something else, or the scores from before the update.
     """
     # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
     rescored: Any = []
@@ -174,7 +174,18 @@ def entropies_after_update(
         raise InputError(
             f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
         )
+    if any(part is not None and _are_gated(part, batch) for part, batch in zip(parts, batches, strict=True)):
+        raise InputError(
+            "rescore returned the scores that were gated, from before the update: every change would be 0. Let it score "
+            "anew, also where gradients are off, as they are while it is called."
+        )
     return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
+
+
+def _are_gated(scores: TokenScores, batch: TokenBatch) -> bool:
+    """Whether these are the very tensors that were gated."""
+    again, gated = scores.discriminator_scores, batch.scores.discriminator_scores
+    return bool(again.numel()) and again.data_ptr() == gated.data_ptr()
 
 
 def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:

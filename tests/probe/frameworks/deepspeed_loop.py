@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import isentrope
-from isentrope.integrations.deepspeed import step
+from isentrope.integrations.deepspeed import engine_step
 from isentrope.probe import Probe
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import StepReport
@@ -141,7 +141,7 @@ def train(rank: int, packages: str, stage: int, mode: str) -> Run:
         run.losses.append(loss.item())
         if probe is None:
             engine.step()
-        elif step(engine, probe):
+        elif engine_step(engine, probe):
             run.gated.append(sum(int((gradient == 0).sum()) for gradient in gradients))
             run.norms.append(float(engine.get_global_grad_norm()))
             gradients.clear()
@@ -171,7 +171,7 @@ def train_in_parts(rank: int, packages: str, stage: int, saving: str, loading: s
             _, logits = engine(states)
             own = probe.gate(probe.score(logits.detach(), ids), advantages, logprobs=logprobs_of(logits, ids))
             engine.backward(-(own * advantages.unsqueeze(-1)).mean())
-            if step(engine, probe) and engine.global_steps == 1 and rank == 0:
+            if engine_step(engine, probe) and engine.global_steps == 1 and rank == 0:
                 transport.set_control(pushed(1, CLIP))
         exec(saving, {"engine": engine, "probe": probe, "folder": folder})  # noqa: S102
         run.weights = weights_of(deepspeed, engine, stage)

@@ -61,7 +61,7 @@ def test_a_step_closes_at_the_boundary(norm: float | None, clipping: float, fact
     engine, probe = Engine(norm, clipping), probe_and_transport()[0]
     closed: list[dict[str, Any]] = []
     probe.step = lambda number, *_, **about: closed.append({"number": number} | about)  # type: ignore[method-assign]
-    assert [deepspeed.step(engine, probe) for _ in range(4)] == [False, True, False, True]
+    assert [deepspeed.engine_step(engine, probe) for _ in range(4)] == [False, True, False, True]
     assert [about["number"] for about in closed] == [1, 2]
     assert [float(about["learning_rates"]) for about in closed] == [1e-2, 5e-3]
     assert [about["clip_factor"] for about in closed] == [pytest.approx(factor)] * 2
@@ -80,14 +80,14 @@ def test_the_scale_of_float16_is_the_one_before_the_update() -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_pipeline_engine_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="train_batch"):
-        deepspeed.step(PipelineEngine(None, 0.0), probe_and_transport()[0])
+        deepspeed.engine_step(PipelineEngine(None, 0.0), probe_and_transport()[0])
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     deepspeed.check.cache_clear()
     monkeypatch.setattr("isentrope.integrations.attachment.version", lambda _: "0.20.0")
     with pytest.raises(ConfigurationError, match=r"0\.20\.0"):
-        deepspeed.step(Engine(None, 0.0), probe_and_transport()[0])
+        deepspeed.engine_step(Engine(None, 0.0), probe_and_transport()[0])
 
 
 @pytest.mark.slow

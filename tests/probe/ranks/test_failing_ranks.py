@@ -31,7 +31,7 @@ def steps_with_faults(rank: int) -> list[StepReport]:
         else:
             gate(probe, part)
         number: Any = "four" if fault == "step" else step
-        again: Any = 5 if fault == "rescore" else scores
+        again: Any = 5 if fault == "rescore" else probe.score(part.logits, part.token_ids)
         probe.step(number, rescore=lambda again=again: again)  # type: ignore[misc]
         if rank == 0 and step == 4:
             transport.set_control(pushed(1))
