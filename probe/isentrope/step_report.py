@@ -46,6 +46,9 @@ from isentrope_wire.methods import StepEvidence
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_BY_BATCH,
+    ENTROPY_PREDICTED_BY_MOMENTUM,
+    ENTROPY_PREDICTED_BY_WEIGHT_DECAY,
     ENTROPY_SHARE_LOST,
     ENTROPY_UNSEEN_CHANGE,
     PROBE_FAILED_RANKS,
@@ -269,6 +272,11 @@ class ReportBuilder:
         scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
         if epoch := self._epochs.step(sums[TOKEN_HASH]):
             scalars[TOKEN_EPOCH] = float(epoch)
+        coupled = sums[COUPLED_PREDICTION]
+        if coupled is not None and closed.coupling == "model" and math.isfinite(coupled.by_momentum):
+            scalars[ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
+            scalars[ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
+            scalars[ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
         unit = unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
@@ -279,7 +287,7 @@ class ReportBuilder:
                     closed.momentum or Momentum(),
                     rate * sums[ENTROPIES].mean,
                     1.0 if closed.clip_factor is None else float(closed.clip_factor),
-                    coupled=sums[COUPLED_PREDICTION],
+                    coupled=None if coupled is None else coupled.change,
                     is_part=closed.coupling == "last_block",
                 )
             scalars |= calibration_scalars(prediction)

@@ -153,6 +153,19 @@ ENTROPY_PREDICTED_CHANGE_LOW = metric(
 ENTROPY_PREDICTED_CHANGE_HIGH = metric(
     "entropy/predicted_change_high", unit=PER_STEP, meaning="upper end of the prediction's 90 % interval"
 )
+ENTROPY_PREDICTED_BY_BATCH = metric(
+    "entropy/predicted_by_batch",
+    unit=PER_STEP,
+    meaning="part of the coupled prediction that this step's gradient makes",
+)
+ENTROPY_PREDICTED_BY_MOMENTUM = metric(
+    "entropy/predicted_by_momentum",
+    unit=PER_STEP,
+    meaning="the same, by momentum of earlier steps' gradients: it comes whatever is clipped now",
+)
+ENTROPY_PREDICTED_BY_WEIGHT_DECAY = metric(
+    "entropy/predicted_by_weight_decay", unit=PER_STEP, meaning="the same, by decoupled weight decay"
+)
 ENTROPY_INTERVAL_COVERAGE = metric(
     "entropy/interval_coverage", meaning="share of steps whose observed change lay inside the interval"
 )

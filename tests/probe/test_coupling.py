@@ -45,6 +45,7 @@ def train(
     steps: int = 8,
     evaluates: bool = False,
     with_unseen: bool = False,
+    idle_step: int | None = None,
     **settings: Any,
 ) -> tuple[nn.Sequential, list[StepReport], list[Tensor]]:
     """A policy after some steps, their reports, and each gradient that the loop finds after `step`.
@@ -66,7 +67,7 @@ def train(
         advantages = torch.randn(8, generator=generator)
         logprobs = probe.gate(scored(ids, targets), advantages)
         optimizer.zero_grad()
-        (-(advantages[:, None] * logprobs).mean()).backward()
+        ((step != idle_step) * -(advantages[:, None] * logprobs).mean()).backward()
         optimizer.step()
         probe.step(
             step,
@@ -109,6 +110,18 @@ def test_of_small_steps_the_prediction_is_the_change_of_unseen_tokens(optimizer_
         came = report.scalars["entropy/unseen_change"]
         assert abs(came) > 1e-6
         assert report.scalars["entropy/predicted_change"] == pytest.approx(came, rel=0.02, abs=2e-7)
+
+
+@pytest.mark.parametrize("optimizer_of", [case[0] for case in OPTIMIZERS[:2]], ids=["AdamW", "SGD"])
+def test_an_update_without_a_gradient_is_made_by_momentum_and_weight_decay(optimizer_of: Any) -> None:
+    _, found, _ = train("model", optimizer_of=optimizer_of, learning_rate=1e-3, idle_step=3, with_unseen=True)
+    for report in found[1:]:
+        batch, *others = (
+            report.scalars[f"entropy/predicted_by_{part}"] for part in ("batch", "momentum", "weight_decay")
+        )
+        assert batch + sum(others) == pytest.approx(report.scalars["entropy/predicted_change"], rel=1e-9)
+        assert abs(others[0]) > 1e-6
+        assert (abs(batch) < 1e-4 * abs(sum(others))) == (report.step == 3)
 
 
 @pytest.mark.parametrize(("coupling", "judged"), [("last_block", [2]), ("model", [1, 2, 3, 4])])

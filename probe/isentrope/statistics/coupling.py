@@ -7,14 +7,17 @@ has both inside, with momentum, weight decay, clipping and the learning rate, fo
 step, and known before the step's change is observed. h is taken after each update, by one more backward pass over entropies
 that are scored then anyway. Of the step's own tokens it is averaged with those of earlier steps, for each batch moves its own
 tokens most; of unseen tokens it is taken as it is, for it is of the very tokens that the next change is measured on.
+
+Of Adam, AdamW and SGD two parts of the next prediction are known before the next batch is: what momentum and decoupled
+weight decay would do to H in an update whose gradient is 0. The rest is the batch's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,10 +56,14 @@ class EntropyGradient:
         self._gradient: list[Tensor] = []
         self._product: Tensor | None = None
         """<h, theta> after the last step."""
+        self._optimizer: Any = None
+        self._coming: Sequence[Tensor] = ()
+        """See `_without_gradient`."""
 
     def change(self, optimizer: Optimizer | None) -> Tensor | None:
-        """The prediction of the step whose update was just made in nats, and 1: [2] float64 on the device. The mean over ranks is
-        the prediction, of shards and of whole weights. None before there is a gradient.
+        """The prediction of the step whose update was just made, its parts by momentum and by weight decay (NaN: not known), in nats,
+        and 1: [4] float64 on the device. The mean over ranks is the prediction, of shards and of whole weights. None before there is
+        a gradient.
 
         Raises:
             ConfigurationError: there is no gradient to be had of this optimiser's weights.
@@ -64,10 +71,11 @@ class EntropyGradient:
         self._steps += 1
         if not self._weights:
             self._weights = _weights_of(optimizer)
+        self._optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         if self._product is None:
             return None
         before, self._product = self._product, self._along()
-        return torch.stack([self._product - before, torch.ones_like(before)])
+        return torch.stack([self._product - before, *self._coming, torch.ones_like(before)])
 
     @property
     def is_due(self) -> bool:
@@ -128,6 +136,11 @@ class EntropyGradient:
                 mean.lerp_(new, weight)
         self._product = self._along()
 
+    def look_ahead(self) -> None:
+        """After a step's gradient, if it took one: what is known of the next prediction already."""
+        if self._gradient:
+            self._coming = self._without_gradient().unbind()
+
     def _by_backward(self, entropy: Tensor) -> list[Tensor | None]:
         """By the loop's own way, so that DDP and FSDP average it as they do the loss's; what the loop has in `.grad` is put
         back."""
@@ -155,6 +168,50 @@ class EntropyGradient:
                 for left, right in zip(*pieces, strict=True):
                     total += _shards(weight) * torch.dot(left.double(), right.double()).to(total.device)
         return total
+
+    def _without_gradient(self) -> Tensor:
+        """What momentum, and what decoupled weight decay, would do to H in an update whose gradient is 0: [2] float64, nats; this
+        rank's share as in `_along`, NaN where the optimiser's momentum is not known."""
+        groups = {id(weight): group for group in self._optimizer.param_groups for weight in group["params"]}
+        total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
+        with torch.no_grad():
+            for weight, gradient in zip(self._weights, self._gradient, strict=True):
+                group = groups[id(weight)]
+                momentum = _momentum(self._optimizer, group, self._optimizer.state.get(weight, {}))
+                if momentum is None:
+                    return total.fill_(torch.nan)
+                rate = group["lr"] * group["weight_decay"] if group.get("decoupled_weight_decay") else 0.0
+                flat = [_local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *momentum.of)]
+                for theta, h, *numbers in zip(*flat, strict=True):
+                    by_momentum = torch.dot(h, momentum.step(*numbers).to(h.dtype)) if numbers else h.new_zeros(())
+                    parts = torch.stack([by_momentum.double(), -rate * torch.dot(h, theta.to(h.dtype)).double()])
+                    total += _shards(weight) * parts.to(total.device)
+        return total
+
+
+class _Momentum(NamedTuple):
+    """How a weight moves in an update whose gradient is 0."""
+
+    of: Sequence[Tensor]
+    """What the optimiser keeps of the weight, of its shape."""
+    step: Callable[..., Tensor]
+    """The move, from pieces of them."""
+
+
+def _momentum(optimizer: object, group: Mapping[str, Any], state: Mapping[str, Any]) -> _Momentum | None:
+    """Of Adam and AdamW, and of SGD as torch has them; None: another optimiser."""
+    if isinstance(optimizer, torch.optim.Adam) and not group["amsgrad"] and "exp_avg" in state:
+        (first, second), updates = group["betas"], state["step"] + 1
+        scale, spread = group["lr"] * first / (1 - first**updates), second / (1 - second**updates)
+        return _Momentum(
+            (state["exp_avg"], state["exp_avg_sq"]),
+            lambda mean, square: -scale * mean / ((spread * square).sqrt() + group["eps"]),
+        )
+    if isinstance(optimizer, torch.optim.SGD):
+        buffer = state.get("momentum_buffer")
+        factor = group["lr"] * group["momentum"] ** (2 if group["nesterov"] else 1)
+        return _Momentum(() if buffer is None else (buffer,), lambda mean: -factor * mean)
+    return None
 
 
 def _set_grad_enabled(enabled: bool) -> None:

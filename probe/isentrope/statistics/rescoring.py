@@ -70,7 +70,9 @@ class Rescoring:
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
         after = self._own_tokens(rescore, batches, takes_gradient=unseen is None) if has_rescore else None
-        return AfterUpdate(after, None if unseen is None else self._unseen_change(unseen), coupled)
+        change = None if unseen is None else self._unseen_change(unseen)
+        self._coupled(lambda coupling: coupling.look_ahead())
+        return AfterUpdate(after, change, coupled)
 
     def _own_tokens(
         self, rescore: Rescore | None, batches: Sequence[TokenBatch], *, takes_gradient: bool

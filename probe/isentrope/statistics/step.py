@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,8 +112,22 @@ OBSERVED_CHANGE = moments(
 UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {ENTROPY_UNSEEN_CHANGE: mean})
 """Mean change of H over the update, on tokens that it was not fitted to."""
 
-COUPLED_PREDICTION = mean_of(lambda tokens: tokens.coupled)
-"""<h, theta> after the update minus <h, theta> before it, in nats; see `isentrope.statistics.coupling`."""
+
+class Coupled(NamedTuple):
+    """<h, theta> after the update minus <h, theta> before it, in nats; see `isentrope.statistics.coupling`."""
+
+    change: float
+    by_momentum: float
+    """NaN: not known."""
+    by_weight_decay: float
+
+
+COUPLED_PREDICTION = totals(
+    lambda *numbers: Coupled(*(number / numbers[3] for number in numbers[:3])) if numbers[3] else None,
+    4,
+    lambda tokens: [tokens.none] * 4 if tokens.coupled is None else tokens.coupled.unbind(),
+)
+"""Mean over the ranks; None where no rank has it."""
 
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
