@@ -31,6 +31,8 @@ class View:
     """Every `run=` of the query."""
     metrics: tuple[str, ...] = ()
     """Every `metric=` of the query."""
+    columns: tuple[str, ...] = ()
+    """Every `column=` of the query."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> View:
@@ -44,6 +46,7 @@ class View:
             query=dict(pairs),
             runs=tuple(value for name, value in pairs if name == "run"),
             metrics=tuple(value for name, value in pairs if name == "metric"),
+            columns=tuple(value for name, value in pairs if name == "column"),
         )
 
     @property

@@ -87,7 +87,7 @@
     return window.React.createElement(node.type.toLowerCase(), { key, ...props }, element(children));
   };
   const shared = (window.isentrope ||= { adjust: {} }); // adjust: id of a chart -> what the browser adds to its figure
-  Object.assign(shared, { element, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
+  Object.assign(shared, { element, show, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
   function drawComponents(place, value) {
     if (!roots.has(place)) roots.set(place, window.ReactDOM.createRoot(place));
     window.ReactDOM.flushSync(() => roots.get(place).render(element(value)));
