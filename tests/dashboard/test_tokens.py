@@ -196,7 +196,10 @@ def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: Open
 def test_a_rollout_has_its_prompt_and_the_parts_of_its_reward() -> None:
     asked = replace(WAIT, prompt="<b>7 8 9", answer="24", reward=0.5, rewards={"format": 0.25}, advantage=2.0)
     (row,) = rollout_rows(answer(asked), Filter())
-    assert " ".join(words(row).split()) == "Rollout 7 reward 0.50 format 0.25 advantage +2.00 <b>7 8 9 Then wait ! so it expected 24"
+    assert (
+        " ".join(words(row).split())
+        == "Rollout 7 reward 0.50 format 0.25 advantage +2.00 <b>7 8 9 Then wait ! so it expected 24"
+    )
     assert len(rollout_rows(answer(asked, WAIT), Filter(text="8 9"))) == 1
     assert len(rollout_rows(answer(asked, WAIT), Filter(text="then wait"))) == 2
     unknown = replace(WAIT, reward=None)
