@@ -27,6 +27,16 @@
     window.isentrope.show({ sort: sorted ? (sorted.sort === "desc" ? "-" : "") + sorted.colId : null });
   };
 
+  // j and k go from row to row, Enter opens the run, the space bar chooses it.
+  document.addEventListener("keydown", (event) => {
+    const api = "jk".includes(event.key) && !event.metaKey && !event.ctrlKey && !event.altKey && !/^(INPUT|TEXTAREA)$/.test(event.target.tagName) ? grid() : null;
+    if (!api || !api.getDisplayedRowCount()) return;
+    const at = api.getFocusedCell()?.rowIndex, step = event.key === "j" ? 1 : -1;
+    const to = Math.max(0, Math.min(api.getDisplayedRowCount() - 1, at === undefined ? 0 : at + step));
+    api.ensureIndexVisible(to);
+    api.setFocusedCell(to, "name");
+  });
+
   let ticks = 0;
   let waited = false;
   setInterval(() => {
