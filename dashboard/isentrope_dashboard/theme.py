@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -45,7 +46,24 @@ LINES: Final[Mapping[Scheme, tuple[str, ...]]] = {
 }
 """Colours of several lines in one chart; each has a dash of its own, too (`DASHES`)."""
 
+LOOKS = 64
+
 DASHES: Final = ("solid", "7px,3px", "2px,2px", "9px,3px,2px,3px", "4px,4px", "12px,4px", "1px,4px", "6px,2px,1px,2px")
+
+
+def looks_of(names: Sequence[str]) -> list[int]:
+    """The number of a look for the line of each name: the same wherever it is drawn, unless an earlier one has it here."""
+    taken: list[int] = []
+    for name in names:
+        first = zlib.crc32(name.encode()) % len(DASHES)
+        taken.append(next(look % LOOKS for look in range(first, first + LOOKS) if look % LOOKS not in taken))
+    return taken
+
+
+def look_of(scheme: Scheme, look: int) -> tuple[str, str]:
+    """Colour and dash of one of the looks, no two of which are alike."""
+    return LINES[scheme][look % len(DASHES)], DASHES[(look + look // len(DASHES)) % len(DASHES)]
+
 
 HEAT: Final[Mapping[Scheme, list[list[Any]]]] = {
     "light": [

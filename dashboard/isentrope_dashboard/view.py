@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote
@@ -31,6 +31,8 @@ class View:
     """Every `run=` of the query."""
     metrics: tuple[str, ...] = ()
     """Every `metric=` of the query."""
+    columns: tuple[str, ...] = ()
+    """Every `column=` of the query."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> View:
@@ -44,6 +46,7 @@ class View:
             query=dict(pairs),
             runs=tuple(value for name, value in pairs if name == "run"),
             metrics=tuple(value for name, value in pairs if name == "metric"),
+            columns=tuple(value for name, value in pairs if name == "column"),
         )
 
     @property
@@ -98,3 +101,13 @@ class View:
 def address_of(run_id: str, **query: str) -> str:
     behind = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
     return RUN_PREFIX + quote(run_id, safe="") + (f"?{behind}" if behind else "")
+
+
+def listed_in(view: View, param: str) -> list[str]:
+    """A list in the address; each entry is encoded, as names may have commas."""
+    return [unquote(entry) for entry in view.query.get(param, "").split(",") if entry]
+
+
+def listed(entries: Sequence[str]) -> str:
+    """The inverse, for the address; a comma where there is none, which is not the same as no parameter."""
+    return ",".join(quote(entry, safe="") for entry in entries) or ","

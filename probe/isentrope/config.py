@@ -54,6 +54,8 @@ class ProbeConfig:
     coupling: Coupling | None = None
     """What a coupled prediction is made by, see `isentrope.statistics.coupling`. None: there is none."""
     coupling_every: int = 1
+    texts: bool = True
+    """Whether texts of tokens, prompts and answers may be reported."""
     trackers: tuple[Tracker, ...] = ()
     """Trackers that get the scalars of rank 0's reports, too. In mode disabled nothing is sent anywhere."""
 
@@ -127,6 +129,7 @@ class ProbeConfig:
             mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
             grpc_target=environment.grpc_target(),
             coupling=coupling or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),
+            texts=_on_or_off("ISENTROPE_TEXTS"),
             trackers=requested_trackers(trackers),
             **others,
         )
@@ -196,6 +199,13 @@ def _compact(value: object) -> str:
 def _new_run_id(name: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
     return f"{slug or 'run'}-{secrets.token_hex(3)}"
+
+
+def _on_or_off(name: str) -> bool:
+    text = (os.environ.get(name) or "on").strip().lower()
+    if text not in ("on", "off"):
+        raise ConfigurationError(f"{name} must be on or off, got {text!r}.")
+    return text == "on"
 
 
 def _integer_from_environment(name: str, default: int) -> int:

@@ -63,10 +63,10 @@ from isentrope.scores.layouts import Packing, laid_out
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum
-from isentrope.statistics.contributions import REWARD
 from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.rescoring import Rescore, Rescoring
+from isentrope.statistics.samples import reward_parts
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder
@@ -133,7 +133,7 @@ class Probe:
             counts: False on a rank whose tokens another rank of the group has, too, and counts: then this one gates them
                 and takes no part in the report. Not on rank 0.
             tokenizer: its `decode` (or a function of ids -> text in its place) gives the texts of the top contributing tokens, and of rollouts around them; both are
-                reported. Default: no text is, only the ids of the top contributing tokens.
+                reported. Default, and with `ISENTROPE_TEXTS=off`: no text is, only the ids of the top contributing tokens.
             trackers: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
                 "tensorboard" or "tensorboard:FOLDER", a run of theirs, a SummaryWriter, a function of (step, scalars); or
                 several. Default: `ISENTROPE_TRACKERS`, or none.
@@ -177,8 +177,9 @@ class Probe:
         else:
             self._transport = transport
         # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
+        self._texts = texts if about.texts else TokenTexts(None)
         self._reports = ReportBuilder(
-            texts,
+            self._texts,
             lambda: self._transport.statistics().scalars(),
             page=page_of(self.config) if transport is None else "",
         )
@@ -385,7 +386,7 @@ class Probe:
         ref_logprobs: Tensor | None = None,
         groups: Tensor | int | None = None,
         old_entropies: Tensor | None = None,
-        completions: Mapping[str, Tensor] | None = None,
+        completions: Mapping[str, Tensor | Sequence[object]] | None = None,
         cu_seqlens: Tensor | Sequence[int] | None = None,
         rescore: Callable[[], TokenScores] | None = None,
     ) -> Tensor:
@@ -413,7 +414,10 @@ class Probe:
                 follow each other make a group.
             old_entropies: entropies of the old policy at the same positions, same shape, in nats, for the method
                 `entropy_ratio_clip`.
-            completions: numbers of each sequence, [batch]: "reward", shown with the rollout.
+            completions: what is shown with a rollout, one per sequence: "reward", [batch], and at most four parts of it,
+                "reward/NAME", the same on every rank; "prompt_ids", [batch, tokens], negative on padding, of which the last
+                96 are kept; "answer", the expected one, a list of texts of which 48 bytes are kept. The last two only with
+                a tokenizer.
             cu_seqlens: where each sequence begins in tokens that are packed end to end, and the last one ends, [batch + 1],
                 best on the CPU. All other arguments stay packed, [tokens]; what there is one of per sequence is [batch].
             rescore: as that of `step`, for this micro-batch alone: `step` calls it where it is not given one itself. What
@@ -469,7 +473,9 @@ class Probe:
                 mask,
                 next((difference.exp() for difference in differences.values()), None),
                 differences=differences | of_reference,
-                completions=self._optional("completions", lambda: completions_of(completions, logprobs, (REWARD,)))
+                completions=self._optional(
+                    "completions", lambda: completions_of(completions, logprobs, texts=self._texts.known)
+                )
                 or {},
                 token_ids=self._optional(
                     "token_ids", lambda: per_token("token_ids", in_rows(scores.token_ids), logprobs)
@@ -580,7 +586,12 @@ class Probe:
             measured = None if sums is None else self._ranks.numbers_of_ranks()
             reported_from = time.perf_counter()
             self._stopwatch.seconds += reported_from - started
-            self._report(step, measured, optimizer, learning_rates, clip_factor, what_if_source, unseen is not None)
+            about = {
+                "what_if_source": what_if_source,
+                "has_unseen": unseen is not None,
+                "reward_parts": reward_parts(batches),
+            }
+            self._report(step, measured, optimizer, learning_rates, clip_factor, **about)
             # Counted with the next step.
             self._stopwatch.seconds = time.perf_counter() - reported_from
             self._guard.settled = True
@@ -760,8 +771,7 @@ class Probe:
         optimizer: Optimizer | None,
         learning_rates: LearningRates | None,
         clip_factor: float | Tensor | None,
-        what_if_source: str,
-        has_unseen: bool,
+        **about: Any,
     ) -> None:
         momentum = Momentum.of(optimizer)
         beta = None if momentum is None else momentum.beta
@@ -785,8 +795,7 @@ class Probe:
                 momentum=momentum,
                 learning_rate=learning_rates,
                 clip_factor=clip_factor,
-                what_if_source=what_if_source,
-                has_unseen=has_unseen,
+                **about,
                 coupling=self.config.coupling,
                 failed=self._guard.in_words,
                 learn=None if measured is None else self._hold.learner(beta, learning_rates),

@@ -103,6 +103,8 @@ class ClosedStep:
     """Whether the loop measures tokens that no update is fitted to, also where this step has no change of them."""
     what_if_source: str = ""
     """Which of THRESHOLD_SOURCES the what-if sums were counted from."""
+    reward_parts: Sequence[str] = ()
+    """Names of the parts of the rewards."""
     failed: str = ""
     """What failed inside the probe on this rank so far, and how often."""
     learn: Callable[[StepReport], None] | None = None
@@ -247,7 +249,7 @@ class ReportBuilder:
                 report,
                 what_if=sums[WHAT_IF].scaled(sums.scale),
                 tokens=with_texts(found.tokens, sums.scale, self._texts),
-                rollouts=rollouts_of(found.rows, sums.scale, self._texts),
+                rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
             basis = sums.basis if sums[COUPLED_PREDICTION] is None else ENTROPY_GRADIENT

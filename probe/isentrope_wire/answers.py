@@ -6,7 +6,7 @@ Times are seconds since the Unix epoch, entropies and scores in nats. Answers ab
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -136,6 +136,8 @@ class RunDigest(Answer):
     """Last line of a failed run's error; empty for other runs."""
     seconds_per_step: float | None
     """Mean over the newest steps."""
+    metrics: dict[str, Number] = field(default_factory=dict)
+    """Newest values of the metrics that a list was asked for by `metric`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,8 @@ class RunSummary(Answer):
     created_at: float
     last_report_at: float | None
     tags: list[str]
+    notes: str
+    """In a list only their beginning."""
     config: dict[str, Any]
     digest: RunDigest | None = None
     """null until it is known."""
@@ -184,7 +188,6 @@ class RunSummary(Answer):
 class RunDetail(RunSummary):
     """One run."""
 
-    notes: str
     finished_at: float | None
     error: str
     world_size: int

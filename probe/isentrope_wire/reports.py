@@ -23,7 +23,7 @@ from isentrope_wire.metrics import (
 from isentrope_wire.numbers import Answer, Number
 from isentrope_wire.what_if import WhatIfSums
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 _SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
 """Scalars that a printed report shows; the rest are counted."""
@@ -160,6 +160,12 @@ class Rollout(Answer):
     """As a `DrivingToken`'s."""
     kept: tuple[bool | None, ...]
     """Whether the token's gradient took part; None: the mask leaves it out."""
+    prompt: str | None = None
+    """Text of its end, at most 1024 bytes; begins with "… " where something is left out. None: not known."""
+    rewards: Mapping[str, Number] = field(default_factory=dict)
+    """Parts of the reward, by name."""
+    answer: str | None = None
+    """What the loop expects, its first 48 bytes; None: not known."""
 
 
 class AlertLevel(StrEnum):

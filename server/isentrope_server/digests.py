@@ -41,6 +41,8 @@ _RUNS_AT_ONCE = 20
 _REST = 4.0
 """Pause divided by work."""
 _REASON_CHARACTERS = 300
+_METRICS = 500
+"""Newest values that are kept for lists, the first by name: a run may log a norm for each parameter."""
 _NEWEST_STEPS = 60
 """Not every step need have measured everything."""
 
@@ -134,6 +136,7 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
         control=old.control if old is not None and is_same_control else _control(connection, run),
         reason=error_in_a_line(run.error)[:_REASON_CHARACTERS] if run.status is Status.FAILED else "",
         seconds_per_step=steps.seconds_per_step(connection, run.key),
+        metrics={item.name: item.value for item in series.latest(connection, run.key)[:_METRICS]},
     )
     return digest, None if basis is None else replace(basis, control_version=run.control_version)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from playwright.sync_api import expect
 from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.pages import compare
 from isentrope_dashboard.pages.compare import differences
-from isentrope_dashboard.theme import DASHES, LINES
+from isentrope_dashboard.theme import look_of, looks_of
+from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.reports import StepReport
 from tests.dashboard.conftest import OpenPage, Site
 
@@ -33,11 +35,47 @@ def test_runs_differ_in_colour_and_dash(site: Site) -> None:
     values = site.values(compare.PART, f"/compare?run={first}&run={second}&run=gone&metric=reward/mean&smooth=off")
     assert len(values["compare-charts"]) == 1
     one, other = values[place_id("chart", "reward/mean")]["data"]
-    assert (one["line"]["color"], one["line"]["dash"]) == (LINES["light"][0], DASHES[0])
-    assert (other["line"]["color"], other["line"]["dash"]) == (LINES["light"][1], DASHES[1])
+    assert one["line"] != other["line"]
     assert (len(one["x"]), len(other["x"])) == (30, 20)  # the second under its own framework's name
     assert HOSTILE not in str(one)
     assert "There is no run gone" in str(values["compare-legend"])
+    values = site.values(compare.PART, f"/compare?run={second}&run={first}&metric=reward/mean&smooth=off&hide={second}")
+    (alone,) = values[place_id("chart", "reward/mean")]["data"]
+    assert (alone["meta"], alone["line"]) == (first, one["line"])
+
+
+def test_looks_differ_and_stay() -> None:
+    names = [f"run-{number}" for number in range(30)]
+    looks = looks_of(names)
+    assert len({look_of("dark", look) for look in looks}) == len(names)
+    assert [looks_of([name])[0] for name in names[:2]] == looks[:2]
+
+
+def test_a_group_is_the_mean_of_its_runs_and_their_range() -> None:
+    def columns(steps: list[int], values: list[float]) -> SeriesColumns:
+        return SeriesColumns(step=steps, value=values, min=None, max=None)
+
+    mean = compare.mean_of([columns([1, 2, 3, 4], [1, 2, 3, 4]), columns([2, 4], [4, 8]), columns([], [])])
+    assert (mean.step, mean.value, mean.min, mean.max) == ([1, 2, 3, 4], [1, 3, 4.5, 6], [1, 2, 3, 4], [1, 4, 6, 8])
+    broken = compare.mean_of([columns([1, 2], [1, math.nan]), columns([1, 2], [2, 3])])
+    assert broken.value[0] == 1.5
+    assert math.isnan(broken.value[1])
+
+
+def test_runs_that_differ_in_the_seed_are_one_line(site: Site) -> None:
+    def run(lr: float, seed: int) -> str:
+        config = {"optim": {"lr": lr}, "seed": seed, "output_dir": f"out/{lr}-{seed}"}
+        return site.run(10 + seed, config=config, tags=(f"lr-{lr}",) if seed else ())
+
+    ids = [run(lr, seed) for lr in (1e-6, 1e-5) for seed in (0, 1, 2)]
+    address = "/compare?metric=entropy/mean&smooth=off&" + "&".join(f"run={run_id}" for run_id in ids)
+    for by, names in {
+        "seed": ["optim.lr 1e-06", "optim.lr 1e-05"], "tag": ["no tag", "lr-1e-06", "lr-1e-05"], "none": ["recorded"] * 6,
+    }.items():  # fmt: skip
+        values = site.values(compare.PART, f"{address}&group={by}")
+        lines = [trace for trace in values[place_id("chart", "entropy/mean")]["data"] if trace.get("name")]
+        assert [line["name"] for line in lines] == names
+    assert "Band: lowest to highest" in str(site.values(compare.PART, f"{address}&group=seed")["compare-legend"])
 
 
 @pytest.mark.browser
@@ -46,10 +84,12 @@ def test_runs_are_found_and_stay_in_the_address(site: Site, open_page: OpenPage)
     second = site.run(20, name="zebra", config={"lr": 2})
     page = open_page(f"/compare?run={first}")
     expect(page.locator(".legend li")).to_have_count(1)
-    page.get_by_role("textbox", name="Runs, at most 6").fill("zebra")
+    page.get_by_role("textbox", name="Runs, at most 36").fill("zebra")
     page.get_by_role("option", name="zebra").click()
     expect(page.locator(".legend li")).to_have_count(2)
     assert f"run={first}&run={second}" in page.url
     expect(page.get_by_role("rowheader", name="lr")).to_be_visible()
+    page.locator(f".legend [data-line={first}]").click()
+    expect(page.locator(".legend .hidden-line")).to_contain_text("first")
     site.more(second, 1)
     expect(page.locator(".legend li").nth(1)).to_contain_text("step 21")

@@ -13,8 +13,8 @@ from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.chart import Scale, log_ticks
 from isentrope_dashboard.figures.panel import Shown, metric_panel
 from isentrope_dashboard.pages import charts, metrics
-from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange, listed
-from isentrope_dashboard.view import View
+from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange
+from isentrope_dashboard.view import View, listed
 from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, KL_REFERENCE, REWARD_MEAN, TRAIN_GRAD_NORM, reported_names
 from isentrope_wire.reports import StepReport
 from tests.dashboard.conftest import OpenPage, Site

@@ -37,7 +37,7 @@ def digest(**known: Any) -> RunDigest:
 def summary(**known: Any) -> RunSummary:
     run: dict[str, Any] = {
         "id": "r1", "name": "a run", "project": "p", "status": Status.RUNNING, "step": None, "planned_steps": None,
-        "created_at": 1.0, "last_report_at": None, "tags": [], "config": {},
+        "created_at": 1.0, "last_report_at": None, "tags": [], "notes": "", "config": {},
     }  # fmt: skip
     return RunSummary(**{**run, **known})
 
@@ -79,6 +79,9 @@ def test_a_row_shows_the_digest() -> None:
         ({"status": Status.ENDED}, "Ended", "Ended the process ended without finishing"),
         ({"status": Status.SILENT, "digest": digest(level=HealthLevel.HEALTHY)}, "Silent", "Silent no report yet"),
         ({"digest": digest(level=HealthLevel.HOLDING)}, "Holding", "Live no report yet"),
+        ({"status": Status.FAILED, "digest": digest(level=HealthLevel.ACT, share_lost=0.9)}, "Ended, collapsed", "Failed"),
+        ({"status": Status.ENDED, "digest": digest(level=HealthLevel.WATCH, share_lost=-0.3)}, "Ended, rising",
+         "Ended the process ended without finishing"),
     ],
 )  # fmt: skip
 def test_status_comes_with_its_reason(known: dict[str, Any], health: str, status: str) -> None:
@@ -90,6 +93,21 @@ def test_a_run_that_ended_is_not_on_its_way_to_a_collapse() -> None:
     lost = digest(share_lost=0.5, steps_to_three_quarters_lost=4.0)
     assert runs.run_row(summary(digest=lost))["lost_in"] == "4 steps"
     assert runs.run_row(summary(status=Status.FINISHED, digest=lost))["lost_in"] == MISSING
+
+
+def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
+    rising = digest(share_lost=-0.534, metrics={"kl/mean": 0.25})
+    run = summary(digest=rising, tags=["7b"], notes="bad <b>data", config={"optim": {"lr": 1e-6}})
+    row = runs.run_row(run, ["config.optim.lr", "metric.kl/mean", "metric.gone"])
+    assert words(row["lost"]) == "+53\N{NO-BREAK SPACE}%"
+    assert (row["config.optim.lr"], row["metric.kl/mean"], row["metric.gone"]) == ("1e-06", "0.25", MISSING)
+    assert words(row["tags"]) == "7b bad <b>data"
+    chosen = runs.columns(View(query={"sort": "-config.optim.lr"}, columns=("config.optim.lr", "step")))
+    assert [(one["headerName"], one.get("sort")) for one in chosen] == [
+        ("Run", None),
+        ("optim.lr", "desc"),
+        ("Step", None),
+    ]
 
 
 def test_a_line_breaks_where_a_value_is_missing_and_begins_at_zero() -> None:
@@ -195,6 +213,27 @@ def test_filters_are_in_the_address(site: Site, sweep: list[str], open_page: Ope
     expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
     page.get_by_text("Ended 0").click()
     expect(page.get_by_text("No run passes these filters")).to_be_visible()
+
+
+@pytest.mark.browser
+def test_columns_are_chosen_and_sorted(site: Site, open_page: OpenPage) -> None:
+    for lr in (2e-6, 3e-5, 1e-6):
+        Rank(site.server, name=f"lr {lr}", tags=["sorted"], config={"lr": lr})
+    page = open_page("/?tag=sorted")
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("textbox", name="Columns").fill("lr")
+    page.get_by_role("option", name="lr").click()
+    page.keyboard.press("Escape")
+    page.locator(".ag-header-cell", has_text="lr").click()
+    names = page.locator(".ag-row .two-lines a")
+    expect(names).to_have_text(["lr 3e-05", "lr 2e-06", "lr 1e-06"])
+    assert "column=config.lr&sort=-config.lr" in page.url
+    page = open_page(page.url.removeprefix(site.url))
+    expect(page.locator(".ag-row .two-lines a")).to_have_text(["lr 3e-05", "lr 2e-06", "lr 1e-06"])
+    top = page.locator(".ag-row").first.bounding_box()
+    page.locator(".ag-row input[type=checkbox]").first.check()
+    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    assert page.locator(".ag-row").first.bounding_box() == top
 
 
 @pytest.mark.browser

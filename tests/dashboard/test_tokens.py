@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from isentrope.client import calls
 from isentrope_dashboard.components.token_text import (
     Filter,
+    in_order,
     probability,
     pull_of,
     readable,
@@ -26,6 +27,7 @@ from isentrope_dashboard.view import View
 from isentrope_wire.answers import Rollouts
 from isentrope_wire.reports import Rollout, StepReport
 from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.made_answers import words
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -187,5 +189,20 @@ def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: Open
     page.keyboard.press("Escape")
     expect(card).to_be_hidden()
     expect(page.locator("#recurring .ag-row").first).to_be_visible()
-    page.get_by_placeholder("Find a token").fill("it")
+    page.get_by_placeholder("Search texts").fill("it")
     expect(found).to_have_count(1)
+
+
+def test_a_rollout_has_its_prompt_and_the_parts_of_its_reward() -> None:
+    asked = replace(WAIT, prompt="<b>7 8 9", answer="24", reward=0.5, rewards={"format": 0.25}, advantage=2.0)
+    (row,) = rollout_rows(answer(asked), Filter())
+    assert (
+        " ".join(words(row).split())
+        == "Rollout 7 reward 0.50 format 0.25 advantage +2.00 <b>7 8 9 Then wait ! so it expected 24"
+    )
+    assert len(rollout_rows(answer(asked, WAIT), Filter(text="8 9"))) == 1
+    assert len(rollout_rows(answer(asked, WAIT), Filter(text="then wait"))) == 2
+    unknown = replace(WAIT, reward=None)
+    for order, first in {"": unknown, "-reward": asked, "reward": WAIT, "advantage": unknown, "prompt": asked}.items():
+        assert in_order([unknown, asked, WAIT], order)[0] == first
+    assert in_order([unknown, asked, WAIT], "reward")[-1] == unknown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -247,3 +248,28 @@ def test_a_token_that_the_mask_leaves_out_is_text_alone() -> None:
         assert rollout.first_position == 1
         assert rollout.kept == (True, None, True, True)
         assert [number is None for number in rollout.contributions] == [False, True, False, False]
+
+
+def test_prompts_reward_parts_and_answers_come_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = torch.full((1, 120), 25)  # "Z"
+    prompts = [torch.tensor([[-1, 0, 1], [2, -1, -1]]), long]
+    known = [
+        {"reward": torch.tensor([1.0, 0.5]), "reward/format": torch.tensor([0.25, float("nan")]), "answer": ["42", None]},
+        {"reward": torch.tensor([0.0]), "reward/format": torch.tensor([float("inf")]), "answer": ["é" * 40]},
+    ]  # fmt: skip
+
+    def rollouts() -> dict[int | None, Rollout]:
+        probe, transport = probe_and_transport(tokenizer=Letters())
+        for part, ids, one in zip((some(2, 8), some(1, 12, seed=1)), prompts, known, strict=True):
+            probe.gate(probe.score(*part[:2]), torch.ones(len(ids)), part[2], completions={**one, "prompt_ids": ids})  # type: ignore[dict-item]
+        probe.step(0)
+        return {rollout.sequence: rollout for rollout in reports(transport)[0].rollouts}
+
+    found = rollouts()
+    assert [found[row].prompt for row in range(3)] == ["AB", "C", "… " + "Z" * 96]
+    assert [found[row].answer for row in range(3)] == ["42", None, "é" * 24]
+    assert found[0].rewards == {"format": 0.25}
+    assert math.isnan(found[1].rewards["format"])
+    assert found[2].rewards == {}
+    monkeypatch.setenv("ISENTROPE_TEXTS", "off")
+    assert rollouts() == {}

@@ -109,6 +109,30 @@ def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThr
     assert ended.entropy_line[-1] == pytest.approx(0.8, abs=0.01)
 
 
+def test_a_list_is_sorted_by_any_column(server: ServerInThread, client: Client) -> None:
+    config = {"b": {"lr": 1e-6, "kind": "ppo"}, "a": {"lr": 0.02, "kind": "grpo"}, "c": {"lr": "none"}, "D": {}}
+    known = {name: Rank(server, name=name, config={"model": one}) for name, one in config.items()}
+    for number, name in enumerate("acb"):
+        known[name].report(1, entropy__mean=1.0, kl__mean=float("nan") if name == "b" else number - 1.5)
+    renew(server)
+
+    def names(sort: str) -> str:
+        pages, cursor = "", None
+        while not pages or cursor:
+            page = client.ask(calls.runs(sort=sort, metric="kl/mean", cursor=cursor, limit=3))
+            pages, cursor = pages + "".join(run.name for run in page.items), page.next_cursor
+        return pages
+
+    assert (names("name"), names("-name")) == ("abcD", "Dcba")
+    assert (names("config.model.lr"), names("config.model.kind")) == ("bacD", "abDc")
+    assert (names("metric.kl/mean"), names("-metric.kl/mean")) == ("acbD", "cabD")
+    assert names("-last_report_at")[-1] == names("step")[-1] == "D"
+    found = {run.name: run.digest.metrics for run in client.runs(metric=["kl/mean", "gone"]) if run.digest}
+    assert (found["a"], found["D"]) == ({"kl/mean": -1.5}, {})
+    with pytest.raises(ApiError, match="sort must be one of"):
+        client.runs(sort="no_column")
+
+
 def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: Rank) -> None:
     scalars: Mapping[int, Mapping[str, float]] = {
         1: {"entropy/mean": 1.0},

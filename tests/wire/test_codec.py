@@ -197,7 +197,7 @@ def test_a_number_of_a_rollout_that_is_not_finite_is_0() -> None:
 def test_another_protocol_has_another_number() -> None:
     """Both sides compare numbers: under one number, messages must mean the same."""
     digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).hexdigest()[:16]
-    assert (PROTOCOL_VERSION, digest) == (2, "052225225e98670e"), "telemetry.proto changed: raise PROTOCOL_VERSION"
+    assert (PROTOCOL_VERSION, digest) == (3, "1a3846b30832d7a4"), "telemetry.proto changed: raise PROTOCOL_VERSION"
 
 
 def test_wire_imports_neither_torch_nor_grpc() -> None:

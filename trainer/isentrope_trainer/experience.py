@@ -4,7 +4,7 @@ And what it does not learn from, which measures it: a panel."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -125,6 +125,7 @@ def draw(state: TrainingState, task: Task, config: TrainingConfig, number: int) 
         max_tokens=task.max_tokens,
         model=None if state.stale_sampler is None else state.stale_sampler.model,
     )
+    rollouts = replace(rollouts, answers=tuple(str(problem.entry["answer"]) for problem in problems))
     return rollouts, judge(task, problems, state.policy.texts(rollouts)).to(rollouts.mask.device)
 
 

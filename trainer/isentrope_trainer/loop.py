@@ -99,7 +99,7 @@ def update(
         ref_logprobs=ref_logprobs,
         groups=config.group_size,
         old_entropies=batch.old_entropies,
-        completions={"reward": batch.rewards.reshape(-1)},
+        completions={"reward": batch.rewards.reshape(-1), **rollouts.samples()},
     )
 
     tokens = state.ranks.mean(mask.sum())

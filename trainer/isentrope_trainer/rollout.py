@@ -28,6 +28,8 @@ class Rollouts:
     sampler_logprobs: Tensor
     """float [rollouts, completion length]: log-probabilities the tokens were drawn with, in nats; 0 on padding."""
     group_size: int
+    answers: tuple[str, ...] = ()
+    """The expected one of each prompt; empty where they are not known."""
 
     def of_prompts(self, indices: Tensor) -> Rollouts:
         """The rollouts of these prompts (int64 indices), in this order."""
@@ -39,7 +41,14 @@ class Rollouts:
             self.mask[rows],
             self.sampler_logprobs[rows],
             self.group_size,
+            tuple(self.answers[index] for index in indices.tolist()) if self.answers else (),
         )
+
+    def samples(self) -> dict[str, Tensor | list[str]]:
+        """Prompt and expected answer of each rollout, as `Probe.gate` takes them."""
+        ids = self.prompts.masked_fill(~self.prompt_mask, -1).repeat_interleave(self.group_size, dim=0)
+        answers = [answer for answer in self.answers for _ in range(self.group_size)]
+        return {"prompt_ids": ids, "answer": answers} if answers else {"prompt_ids": ids}
 
     def rows_of_prompts(self, indices: Tensor) -> Tensor:
         """The rows, int64 [len(indices) * group size], that `of_prompts` takes."""
@@ -64,6 +73,7 @@ def joined(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
         mask=torch.cat([tokens(part.mask, False) for part in parts]),
         sampler_logprobs=torch.cat([tokens(part.sampler_logprobs, 0) for part in parts]),
         group_size=parts[0].group_size,
+        answers=tuple(answer for part in parts for answer in part.answers),
     )
 
 

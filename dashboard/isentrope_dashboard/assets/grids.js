@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   const REFRESH_MILLISECONDS = 5000;
-  const MOST_COMPARED = 6;
+  const MOST_COMPARED = 12, MOST_GROUPED = 36;
   const NARROW = 800; // pixels
   const MAIN_COLUMNS = ["health", "name", "lost"];
   const grid = () => document.getElementById("runs") && window.dash_ag_grid.getApi("runs");
@@ -22,6 +22,21 @@
     api.getColumns().forEach((column) => column.getColDef().field && api.setColumnsVisible([column], !narrow || MAIN_COLUMNS.includes(column.getColId())));
   };
 
+  functions.keepSort = ({ api }) => {
+    const sorted = api.getColumnState().find((column) => column.sort);
+    window.isentrope.show({ sort: sorted ? (sorted.sort === "desc" ? "-" : "") + sorted.colId : null });
+  };
+
+  // j and k go from row to row, Enter opens the run, the space bar chooses it.
+  document.addEventListener("keydown", (event) => {
+    const api = "jk".includes(event.key) && !event.metaKey && !event.ctrlKey && !event.altKey && !/^(INPUT|TEXTAREA)$/.test(event.target.tagName) ? grid() : null;
+    if (!api || !api.getDisplayedRowCount()) return;
+    const at = api.getFocusedCell()?.rowIndex, step = event.key === "j" ? 1 : -1;
+    const to = Math.max(0, Math.min(api.getDisplayedRowCount() - 1, at === undefined ? 0 : at + step));
+    api.ensureIndexVisible(to);
+    api.setFocusedCell(to, "name");
+  });
+
   let ticks = 0;
   let waited = false;
   setInterval(() => {
@@ -35,19 +50,26 @@
     window.dash_clientside.set_props("news", { data: ++ticks });
   }, REFRESH_MILLISECONDS);
 
-  const shown = (is) => (is ? {} : { display: "none" });
+  const shown = (is) => (is ? {} : { visibility: "hidden" });
+  let filters = null;
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentrope_runs: {
       choose(rows) {
         const chosen = (rows || []).map(({ id, label }) => ({ id, label }));
-        const compares = chosen.length > 1 && chosen.length <= MOST_COMPARED;
-        const query = chosen.map((run) => "run=" + encodeURIComponent(run.id)).join("&");
-        const words = chosen.length > MOST_COMPARED ? "Compare up to 6 runs" : "Compare " + chosen.length + " runs";
-        return [chosen, compares ? "/compare?" + query : undefined, chosen.length < 2, words];
+        const grouped = chosen.length > MOST_COMPARED, compares = chosen.length > 1 && chosen.length <= MOST_GROUPED;
+        const query = chosen.map((run) => "run=" + encodeURIComponent(run.id)).join("&") + (grouped ? "&group=seed" : "");
+        const words = !compares && grouped ? "Compare up to " + MOST_GROUPED + " runs" : "Compare " + chosen.length + " runs";
+        return [chosen, compares ? "/compare?" + query : undefined, shown(chosen.length > 1), words];
       },
       some: (chosen) => shown(chosen.length > 0),
       refresh: () => (grid()?.refreshInfiniteCache(), window.dash_clientside.no_update),
-      refilter: () => (grid()?.purgeInfiniteCache(), window.dash_clientside.no_update),
+      refilter(view) {
+        // The grid itself asks again when it is sorted.
+        const before = filters;
+        filters = JSON.stringify(view.query.filter(([name]) => name !== "sort"));
+        if (before !== filters) grid()?.purgeInfiniteCache();
+        return window.dash_clientside.no_update;
+      },
     },
   });
 })();

@@ -87,7 +87,7 @@
     return window.React.createElement(node.type.toLowerCase(), { key, ...props }, element(children));
   };
   const shared = (window.isentrope ||= { adjust: {} }); // adjust: id of a chart -> what the browser adds to its figure
-  Object.assign(shared, { element, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
+  Object.assign(shared, { element, show, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
   function drawComponents(place, value) {
     if (!roots.has(place)) roots.set(place, window.ReactDOM.createRoot(place));
     window.ReactDOM.flushSync(() => roots.get(place).render(element(value)));
@@ -159,6 +159,7 @@
     let click = 0, doubled = 0; // a double click is no choice of a step; its second click is reported after it
     plot.on("plotly_doubleclick", () => (clearTimeout(click), (doubled = Date.now()), show({ zoom: null })));
     plot.on("plotly_click", (event) => {
+      if (!run()) return hideLine(plot, event);
       const point = event.points.find((other) => !other.xaxis || other.xaxis._id === "x");
       clearTimeout(click);
       if (point && run() && Date.now() - doubled > DOUBLE_CLICK) click = setTimeout(() => openStep(stepAt(plot, point.x)), DOUBLE_CLICK);
@@ -169,6 +170,13 @@
       });
     });
     plot.on("plotly_unhover", () => zooming().filter((other) => other !== plot).forEach((other) => window.Plotly.Fx.unhover(other)));
+  }
+  // Among several runs a click on a line, or near to it, hides it; the legend shows it again.
+  function hideLine(plot, { event, points }) {
+    const y = event.clientY - plot.getBoundingClientRect().top;
+    const near = points.map(({ yaxis, y: value, data }) => [Math.abs(yaxis._offset + yaxis.d2p(value) - y), data.meta]);
+    const [far, line] = near.filter(([, name]) => name).sort(([one], [other]) => one - other)[0] || [Infinity];
+    if (far < 12) [...document.querySelectorAll("[data-line]")].find((button) => button.dataset.line === line)?.click();
   }
   function stepAt(plot, place) {
     const known = plot.layout.meta;

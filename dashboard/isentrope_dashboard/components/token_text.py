@@ -6,7 +6,9 @@ A token's text is untrusted: it is only ever a child or an attribute of a compon
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from dash import html
@@ -103,16 +105,47 @@ def _sigmas(score: float, std: float | None) -> str:
     return f"{number(score / std, 1, signed=True)} σ" if std else f"{number(score, signed=True)} nats"
 
 
+ORDERS = (("", "Largest pull first"), ("-reward", "Highest reward first"), ("reward", "Lowest reward first"),
+          ("-advantage", "Highest advantage first"), ("advantage", "Lowest advantage first"), ("prompt", "By prompt"))  # fmt: skip
+LONG_PROMPT = 240
+"""Characters; of a longer one the end is shown, until it is opened."""
+
+
+def in_order(items: Sequence[Rollout], order: str) -> list[Rollout]:
+    """The rollouts as the reader wants them; those without the value last, equal ones by their pull."""
+    name = order.removeprefix("-")
+    if name not in ("reward", "advantage", "prompt"):
+        return list(items)
+    known = [item for item in items if getattr(item, name) is not None]
+    unknown = [item for item in items if getattr(item, name) is None]
+    return [*sorted(known, key=attrgetter(name), reverse=order != name), *unknown]
+
+
 def rollout_rows(answer: Rollouts, wanted: Filter) -> list[Component]:
-    """The rollouts that have a token which passes the filter, largest first."""
+    """The rollouts that have a token which passes the filter, or whose texts have the words that are looked for."""
     sizes = [abs(value) for item in answer.items for value in item.contributions if value is not None]
     largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
     rows: list[Component] = []
     for item in answer.items:
         words, found = _running_text(item, answer, wanted, largest, has_focus=not rows)
+        whole = "\n".join([item.prompt or "", "".join(item.texts), item.answer or ""])
+        if not found and wanted.text and wanted.text.casefold() in whole.casefold():
+            words, found = _running_text(item, answer, replace(wanted, text=""), largest, has_focus=not rows)
         if found:
-            rows.append(html.Div([_about(item), html.Div(words, className="rollout-text")], className="rollout"))
+            shown = [_about(item), *_prompt(item), html.Div(words, className="rollout-text")]
+            if item.answer is not None:
+                shown.append(html.Div([text("expected ", "dim"), readable(item.answer)], className="rollout-answer"))
+            rows.append(html.Div(shown, className="rollout"))
     return rows
+
+
+def _prompt(item: Rollout) -> list[Component]:
+    if item.prompt is None:
+        return []
+    words = readable(item.prompt.strip())
+    if len(words) <= LONG_PROMPT:
+        return [html.Div(words, className="rollout-prompt")]
+    return [html.Details([html.Summary(f"… {words[-LONG_PROMPT:]}"), words], className="rollout-prompt")]
 
 
 def _about(item: Rollout) -> html.Div:
@@ -120,6 +153,8 @@ def _about(item: Rollout) -> html.Div:
     lines = [html.Div(html.B(f"Rollout {MISSING if item.sequence is None else item.sequence}{rank}"))]
     if item.reward is not None:
         lines.append(html.Div(["reward ", html.Span(number(item.reward, 2), className="strong")]))
+    lines += [html.Div([f"{name} ", html.Span(number(part, 2), className="strong")], className="part")
+              for name, part in item.rewards.items()]  # fmt: skip
     lines.append(html.Div(["advantage ", html.Span(number(item.advantage, 2, signed=True), className="strong")]))
     return html.Div(lines, className="rollout-about dim num")
 

@@ -101,6 +101,10 @@ class Shown:
     """Whether the next steps are shown, too."""
     label: str = ""
     """Of the run, in a chart of several."""
+    key: str = ""
+    """Likewise: what the browser calls its line."""
+    look: int = 0
+    """Of its line; see `theme.look_of`."""
     runs: Sequence[Shown] = ()
     """What was read of each run, in a chart of several; then the fields about one run are empty."""
     marks: Sequence[Mark] = ()
@@ -327,10 +331,10 @@ def metric_panel(name: str, height: int, *, log: bool = False) -> Panel:
 
 def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
     """A line for each run. What is not finite is a gap with a mark; a reduced series has a band from minimum to maximum."""
-    drawn = {slot: run for slot, run in enumerate(shown.runs or [shown]) if run.columns(panel.name).step}
+    drawn = [run for run in shown.runs or [shown] if run.columns(panel.name).step]
     if not drawn:
         return panel.needs
-    every = [run.columns(panel.name) for run in drawn.values()]
+    every = [run.columns(panel.name) for run in drawn]
     chart = Chart(shown.scheme, shown.scale)
     chart.x_axis(*shown.ends, most=5 if shown.scale.axis == "step" else 4)
     log = panel.log and any(0 < value < math.inf for columns in every for value in columns.value)
@@ -339,10 +343,10 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
     chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
     for mark in shown.controls:
         chart.mark(mark.step, chart.ink["faint"])
-    for slot, run in drawn.items():
+    for run in drawn:
         chart.scale = run.scale
-        _add_line(chart, panel, run, slot, log=log)
-    for run in drawn.values():
+        _add_line(chart, panel, run, log=log)
+    for run in drawn:
         chart.scale = run.scale
         _add_not_finite(chart, panel, run, 10**low if log else low, 10**high if log else high)
     for trace in chart.data:
@@ -351,8 +355,8 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
     return chart.figure()
 
 
-def _add_line(chart: Chart, panel: Panel, run: Shown, slot: int, *, log: bool) -> None:
-    columns, color, smooth = run.columns(panel.name), theme.LINES[chart.scheme][slot], run.smooth
+def _add_line(chart: Chart, panel: Panel, run: Shown, *, log: bool) -> None:
+    (color, dash), columns, smooth = theme.look_of(chart.scheme, run.look), run.columns(panel.name), run.smooth
     drawn = positive(columns) if log else columns
     if columns.reduced and columns.min is not None and columns.max is not None:
         low, high = (replace(columns, value=ends) for ends in (columns.min, columns.max))
@@ -360,8 +364,9 @@ def _add_line(chart: Chart, panel: Panel, run: Shown, slot: int, *, log: bool) -
         if smooth:  # the band is what a raw line would show
             means = [math.nan if mean is None else mean for mean in smoothed(drawn)]
             drawn, smooth = replace(drawn, value=means), False
-    chart.line(drawn, name=html.escape(run.label or panel.name), color=color, width=1.6, dash=theme.DASHES[slot],
+    chart.line(drawn, name=html.escape(run.label or panel.name), color=color, width=1.6, dash=dash,
                smooth=smooth, written=percent if panel.share else significant)  # fmt: skip
+    chart.data[-1]["meta"] = run.key
 
 
 def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: float) -> None:

@@ -1,14 +1,19 @@
-"""Several runs side by side: /compare?run=ID&run=ID&metric=NAME. Which are compared is in the address alone."""
+"""Several runs, or groups of runs that differ in the seed alone or share a tag, side by side:
+/compare?run=ID&run=ID&metric=NAME&group=seed. What is compared, and what of it is hidden, is in the address alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 import dash_mantine_components as dmc
+import numpy as np
 from dash import Dash, Input, Output, State, html
 from dash.development.base_component import Component
 
@@ -27,14 +32,15 @@ from isentrope_dashboard.components.basics import (
     text,
     wide_table,
 )
+from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.panel import Panel, Shown, metric_panel
 from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.pages.config import flat
-from isentrope_dashboard.theme import DASHES, LINES
-from isentrope_dashboard.view import View, address_of
-from isentrope_wire.answers import RunDetail, RunSummary, Status
+from isentrope_dashboard.theme import look_of, looks_of
+from isentrope_dashboard.view import View, address_of, listed, listed_in
+from isentrope_wire.answers import RunDetail, RunSummary, SeriesColumns, Status
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
@@ -46,7 +52,8 @@ from isentrope_wire.metrics import (
 )
 
 PATH = "/compare"
-MOST_RUNS = 6
+MOST_RUNS, MOST_GROUPS, MOST_GROUPED = 12, 6, 36
+"""Lines of runs, lines of groups, and runs in all groups together."""
 MOST_METRICS = 12
 AT_FIRST = (ENTROPY_MEAN, REWARD_MEAN, ENTROPY_PREDICTED_CHANGE, CLIP_FRACTION)
 POINTS = 400
@@ -54,6 +61,9 @@ HEIGHT = 240
 OFFERED = 30
 """Runs that the search shows at once."""
 MISSING_CELL = text(MISSING, "dim")
+GROUPS = (("none", "Runs"), ("seed", "Seeds"), ("tag", "Tags"))
+NAMED_AFTER_A_SEED = {"output_dir", "logging_dir", "run_name", "name"}
+"""Parameters that differ between seeds and change nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +76,106 @@ class Compared:
     """With its metrics under the names that were chosen."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What is one line: a run, or several."""
+
+    key: str
+    """In the address: a run's id, a tag, or what its runs have in common."""
+    name: str
+    members: Sequence[Compared]
+
+    @property
+    def shown(self) -> Shown:
+        """The run's, or the mean of the runs with the lowest and highest of them."""
+        first = self.members[0].shown
+        if len(self.members) == 1:
+            return replace(first, key=self.key, label=self.name)
+        every = [one.shown.series for one in self.members]
+        names = dict.fromkeys(name for series in every for name in series)
+        series = {name: mean_of([one[name] for one in every if name in one]) for name in names}
+        last = max(one.shown.last for one in self.members)
+        return replace(first, key=self.key, label=self.name, series=series, last=last, marks=())
+
+
+def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
+    """Mean, lowest and highest of several series, at the steps of the longest: of those that have come so far; between two
+    steps of its own a series is interpolated. What is not finite in one of them is so in the mean.
+    """
+    known = [one for one in every if one.step]
+    if not known:
+        return EMPTY
+    steps = np.array(max((one.step for one in known), key=len))
+    inside = np.array([(steps >= one.step[0]) & (steps <= one.step[-1]) for one in known])
+    steps, inside = steps[inside.any(0)], inside[:, inside.any(0)]
+
+    def at_steps(columns: Iterable[Sequence[float]], elsewhere: float) -> Any:
+        values = [np.interp(steps, one.step, column) for one, column in zip(known, columns, strict=True)]
+        return np.where(inside, values, elsewhere)
+
+    mean = at_steps((one.value for one in known), 0.0).sum(0) / inside.sum(0)
+    low = at_steps((one.min or one.value for one in known), math.inf).min(0)
+    high = at_steps((one.max or one.value for one in known), -math.inf).max(0)
+    return SeriesColumns(step=steps.tolist(), value=mean.tolist(), min=low.tolist(), max=high.tolist())
+
+
+def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
+    """The lines to draw. By `seed`: runs whose configurations differ in a seed alone; by `tag`: a run is in the group of each
+    of its tags.
+    """
+    if by not in ("seed", "tag"):
+        return [Group(key=one.run.id, name=one.run.name, members=[one]) for one in compared]
+    groups: dict[str, list[Compared]] = {}
+    for one in compared:
+        for key in (one.run.tags or ["no tag"]) if by == "tag" else [_but_for_the_seed(one.run.config)]:
+            groups.setdefault(key, []).append(one)
+    names = list(groups)
+    if by == "seed":
+        differing = differences([json.loads(key) for key in groups])
+        names = [
+            ", ".join(f"{name} {values[at] or MISSING}" for name, values in differing.items())[:60] or one[0].run.name
+            for at, one in enumerate(groups.values())
+        ]
+        # The address stays short.
+        groups = {one[0].run.id: one for one in groups.values()}
+    return [Group(key=key, name=name, members=one) for name, (key, one) in zip(names, groups.items(), strict=True)][
+        :MOST_GROUPS
+    ]
+
+
+def _but_for_the_seed(config: Mapping[str, Any]) -> str:
+    """A configuration without its seeds, and without what is named after them."""
+    last = {name: name.rpartition(".")[2] for name in flat(config)}
+    kept = {name: value for name, value in flat(config).items()
+            if not last[name].endswith("seed") and last[name] not in NAMED_AFTER_A_SEED}  # fmt: skip
+    return json.dumps(kept, sort_keys=True)
+
+
 async def read(client: AsyncClient, view: View) -> Values:
     """Charts and tables of the runs that the address names."""
-    ids = list(dict.fromkeys(view.runs))[:MOST_RUNS]
+    by = view.query.get("group", "none")
+    ids = list(dict.fromkeys(view.runs))[: MOST_RUNS if by == "none" else MOST_GROUPED]
     panels = [metric_panel(name, HEIGHT, log=view.log) for name in chosen_metrics(view)]
     found = await asyncio.gather(*(_read(client, run_id, panels, view) for run_id in ids))
     known = [one for one in found if one is not None]
     missing = [run_id for run_id, one in zip(ids, found, strict=True) if one is None]
+    groups = grouped(known, by)
     values: dict[str, Any] = {
-        "compare-legend": _legend(known, missing, view) if ids else _how(),
+        "compare-legend": _legend(groups, missing, view) if ids else _how(),
         **dict.fromkeys(("compare-charts", "compare-parameters", "compare-controls")),
     }
     if not known:
         return values
-    runs = [one.shown for one in known]
+    hidden = listed_in(view, "hide")
+    looks = looks_of([group.key for group in groups])
+    runs = [replace(one.shown, look=look) for one, look in zip(groups, looks, strict=True) if one.key not in hidden]
+    if not runs:
+        return values
     shown = Shown(scheme=view.scheme, scale=runs[0].scale, first=0, last=0, zoom=view.zoom, runs=runs)
-    parameters, controls = _tables(known, everything=view.query.get("all") == "on")
+    parameters, controls = _tables(groups, everything=view.query.get("all") == "on")
     return {
         **values,
-        "compare-charts": [_card(panel, len(runs)) for panel in panels],
+        "compare-charts": [_card(panel, "runs" if by == "none" else "groups", len(runs)) for panel in panels],
         **{place_id("chart", panel.name): charts.figure(panel, shown) for panel in panels},
         "compare-parameters": parameters,
         "compare-controls": controls,
@@ -115,33 +206,41 @@ async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view:
     return Compared(run=run, history=history, shown=replace(shown, series=series))
 
 
-def _card(panel: Panel, runs: int) -> Component:
-    says = f"{panel.name} of {runs} runs over steps"
+def _card(panel: Panel, what: str, number: int) -> Component:
+    says = f"{panel.name} of {number} {what} over steps"
     return charts.panel_card(panel, chart=place_id("chart", panel.name), says=says, name="metric")
 
 
-def sample(slot: int, view: View) -> html.Span:
-    """The line of a run, as the charts draw it."""
-    pattern = "" if DASHES[slot] == "solid" else f"stroke-dasharray='{DASHES[slot].replace('px', '')}'"
-    line = f"<line x1='0' y1='4' x2='34' y2='4' stroke='{LINES[view.scheme][slot]}' stroke-width='2.5' {pattern}/>"
+def sample(look: int, view: View) -> html.Span:
+    """A line, as the charts draw it."""
+    color, dash = look_of(view.scheme, look)
+    pattern = "" if dash == "solid" else f"stroke-dasharray='{dash.replace('px', '')}'"
+    line = f"<line x1='0' y1='4' x2='34' y2='4' stroke='{color}' stroke-width='2.5' {pattern}/>"
     drawing = quote(f"<svg xmlns='http://www.w3.org/2000/svg' width='34' height='8'>{line}</svg>")
     style = {"backgroundImage": f'url("data:image/svg+xml,{drawing}")'}
     return html.Span(className="sample", style=style, **{"aria-hidden": "true"})
 
 
-def _legend(compared: Sequence[Compared], missing: Sequence[str], view: View) -> Component:
-    entries = [
-        html.Li(
-            [
-                sample(slot, view),
-                html.A(one.run.name, href=address_of(one.run.id), className="strong"),
-                text(one.run.id[-6:], "mono dim"),
-                chip(one.run.status.capitalize(), "ok" if one.run.status == Status.RUNNING else ""),
-                text(f"step {count(one.run.step)}", "num dim"),
-            ]
-        )
-        for slot, one in enumerate(compared)
-    ]
+def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Component:
+    """What each line is; a click on its sample, or on the line, hides it."""
+    hidden = listed_in(view, "hide")
+    entries = []
+    for group, look in zip(groups, looks_of([group.key for group in groups]), strict=True):
+        is_hidden = group.key in hidden
+        after = [key for key in hidden if key != group.key] if is_hidden else [*hidden, group.key]
+        button = html.Button(
+            sample(look, view), type="button", className="icon-button", title="Show" if is_hidden else "Hide",
+            **{
+                "aria-label": f"Hide {group.name}", "aria-pressed": str(is_hidden).lower(), "data-line": group.key,
+                "data-show": json.dumps({"hide": listed(after) if after else None}),
+            },
+        )  # fmt: skip
+        entries.append(html.Li([button, *_about(group)], className="hidden-line" if is_hidden else ""))
+    left = len(dict.fromkeys(view.runs)) - MOST_RUNS
+    if any(len(group.members) > 1 for group in groups):
+        entries.append(html.Li(text("Line: mean of a group's runs. Band: lowest to highest of them.", "dim")))
+    elif left > 0 and view.query.get("group", "none") == "none":
+        entries.append(html.Li(text(f"{left} more are not shown: group them by seed or tag.", "dim")))
     entries += [
         html.Li([chip("Missing", "act", symbol="alert"), text(f"There is no run {run_id}: it was deleted, or the address is wrong.")])
         for run_id in missing
@@ -149,9 +248,25 @@ def _legend(compared: Sequence[Compared], missing: Sequence[str], view: View) ->
     return html.Ul(entries, className="legend", **{"aria-label": "Compared runs"})
 
 
+def _about(group: Group) -> list[Component]:
+    if len(group.members) > 1:
+        links = [
+            html.A(one.run.id[-6:], href=address_of(one.run.id), className="mono dim", title=one.run.name)
+            for one in group.members
+        ]
+        return [text(group.name, "strong"), text(f"{len(group.members)} runs", "num dim"), *links]
+    run = group.members[0].run
+    return [
+        html.A(group.name, href=address_of(run.id), className="strong"),
+        text(run.id[-6:], "mono dim"),
+        chip(run.status.capitalize(), "ok" if run.status == Status.RUNNING else ""),
+        text(f"step {count(run.step)}", "num dim"),
+    ]
+
+
 def _how() -> Component:
     return html.Div(
-        [html.P("Choose up to six runs above", className="strong"),
+        [html.P(f"Choose up to {MOST_RUNS} runs above, or {MOST_GROUPED} to group", className="strong"),
          html.P("The address keeps them: a link to it shows the same comparison.", className="dim")],
         className="card empty",
     )  # fmt: skip
@@ -165,15 +280,24 @@ def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = Fals
     return {name: values for name, values in rows.items() if everything or len(set(values)) > 1}
 
 
-def _tables(compared: Sequence[Compared], *, everything: bool) -> tuple[Component, Component]:
-    runs = [one.run for one in compared]
-    rows = differences([run.config for run in runs], everything=everything)
-    alike = "All parameters are alike." if any(run.config for run in runs) else "No run was started with config=."
-    parameters = _table(runs, "Parameter", {name: [text(v) if v is not None else None for v in values]
-                                            for name, values in rows.items()}) if rows else html.P(alike, className="dim")  # fmt: skip
-    versions = sorted({item.version for one in compared for item in one.history}, reverse=True)
-    controls = {f"v{number}": [_control(one.history, number) for one in compared] for number in versions}
-    return parameters, _table(runs, "Version", controls)
+def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Component]:
+    """Parameters, of a group all values that its runs have; and controls, where no line stands for several runs."""
+    configs = [one.run.config for group in groups for one in group.members]
+    ends = np.cumsum([len(group.members) for group in groups])
+    rows: dict[str, list[Any]] = {}
+    for name, values in differences(configs, everything=everything).items():
+        of_groups = [
+            [value for value in part if value is not None] for part in np.split(np.array(values, object), ends)[:-1]
+        ]
+        rows[name] = [text(", ".join(dict.fromkeys(part))) if part else None for part in of_groups]
+    alike = "All parameters are alike." if any(configs) else "No run was started with config=."
+    parameters = _table(groups, "Parameter", rows) if rows else html.P(alike, className="dim")
+    if len(configs) > len(groups):
+        return parameters, html.P("Shown where runs are not grouped.", className="dim")
+    histories = [group.members[0].history for group in groups]
+    versions = sorted({item.version for history in histories for item in history}, reverse=True)
+    controls = {f"v{number}": [_control(history, number) for history in histories] for number in versions}
+    return parameters, _table(groups, "Version", controls)
 
 
 def _control(history: Sequence[ControlVersion], number: int) -> Component | None:
@@ -185,10 +309,14 @@ def _control(history: Sequence[ControlVersion], number: int) -> Component | None
     return html.Span([change, text(f" · {where}", "dim")])
 
 
-def _table(runs: Sequence[RunSummary], first: str, rows: Mapping[str, Sequence[Any]]) -> Component:
-    heads = [first, *([run.name, " ", text(run.id[-6:], "mono")] for run in runs)]
+def _table(groups: Sequence[Group], first: str, rows: Mapping[str, Sequence[Any]]) -> Component:
+    heads = [first, *([group.name, " ", text(_count_or_id(group), "mono")] for group in groups)]
     cells = [[name, *(MISSING_CELL if cell is None else cell for cell in cells)] for name, cells in rows.items()]
     return wide_table(table(heads, cells, "parameters plain"), f"{first}s by run")
+
+
+def _count_or_id(group: Group) -> str:
+    return f"{len(group.members)} runs" if len(group.members) > 1 else group.members[0].run.id[-6:]
 
 
 async def layout(_client: AsyncClient, view: View) -> Component:
@@ -218,14 +346,15 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
         "nothingFoundMessage": "Nothing found",
     }
     which = dmc.MultiSelect(
-        id={"param": "run"}, data=runs, value=list(view.runs)[:MOST_RUNS], maxValues=MOST_RUNS, placeholder="Search runs",
-        **shared, **{"aria-label": f"Runs, at most {MOST_RUNS}"},
+        id={"param": "run"}, data=runs, value=list(view.runs)[:MOST_GROUPED], maxValues=MOST_GROUPED, placeholder="Search runs",
+        **shared, **{"aria-label": f"Runs, at most {MOST_GROUPED}"},
     )  # fmt: skip
     what = dmc.MultiSelect(
         id={"param": "metric"}, data=metrics, value=chosen_metrics(view), maxValues=MOST_METRICS, placeholder="Search metrics",
         **shared, **{"aria-label": f"Metrics, at most {MOST_METRICS}"},
     )  # fmt: skip
-    looks = row(*charts.looks(view, log=True), name="tools")
+    group = choice("group", GROUPS, view.query.get("group", "none"), "What is one line")
+    looks = row(group, *charts.looks(view, log=True), name="tools")
     heading = row(html.H2("Compare", className="page-title"), spacer(), looks, name="compare-head")
     return header.page(
         "Compare runs", heading, html.Div([which, what], className="choose"), part, here=PATH

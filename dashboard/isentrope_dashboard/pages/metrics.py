@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
 
 from dash import html
 from dash.development.base_component import Component
@@ -20,7 +19,7 @@ from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts
-from isentrope_dashboard.view import View
+from isentrope_dashboard.view import View, listed, listed_in
 from isentrope_wire.answers import LatestMetric
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import AT_A_GLANCE, METRICS, reported_names
@@ -65,7 +64,7 @@ def arrange(names: Collection[str], view: View) -> Arrangement:
     """Group a run's metrics, and choose which of them are drawn."""
     wanted = view.query.get("q", "").strip().lower()
     found = sorted(name for name in names if wanted in name.lower())
-    glance = {name: words for name, words in _glance(names, _listed(view, "pin")).items() if wanted in name.lower()}
+    glance = {name: words for name, words in _glance(names, listed_in(view, "pin")).items() if wanted in name.lower()}
     prefixes: dict[str, list[str]] = {}
     for name in found:
         prefix, slash, _ = name.partition("/")
@@ -73,7 +72,7 @@ def arrange(names: Collection[str], view: View) -> Arrangement:
     if wanted:
         opened = list(reversed(prefixes))
     elif "open" in view.query:
-        opened = _listed(view, "open")
+        opened = listed_in(view, "open")
     else:
         opened = _opened_at_first(prefixes, MOST_CHARTS - len(glance))
     left = MOST_CHARTS - len(glance)
@@ -112,16 +111,6 @@ def _glance(names: Collection[str], pinned: Sequence[str]) -> dict[str, str]:
     return dict(list(chosen.items())[:MOST_CHARTS])
 
 
-def _listed(view: View, param: str) -> list[str]:
-    """A list in the address; each entry is encoded, as names may have commas."""
-    return [unquote(entry) for entry in view.query.get(param, "").split(",") if entry]
-
-
-def listed(entries: Sequence[str]) -> str:
-    """The inverse, for the address; a comma where there is none, which is not the same as no parameter."""
-    return ",".join(quote(entry, safe="") for entry in entries) or ","
-
-
 async def read(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
     run, answer = await asyncio.gather(client.ask(calls.run(run_id)), client.ask(calls.latest(run_id)))
@@ -145,7 +134,7 @@ def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View,
         return [_note("No metric was reported so far", "Charts appear here with the first step.")]
     if not arranged.groups:
         return [_note("No metric has this in its name", "Clear the search to see all.")]
-    pinned = _listed(view, "pin")
+    pinned = listed_in(view, "pin")
 
     def charts(place: str, names: Mapping[str, str]) -> html.Div:
         cards = [

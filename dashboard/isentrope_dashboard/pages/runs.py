@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import dropwhile
 from typing import Any, Final
 
@@ -38,9 +40,10 @@ from isentrope_dashboard.components.basics import (
     text,
 )
 from isentrope_dashboard.components.header import LEVELS, STATUS
-from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, threshold
+from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, significant, threshold
 from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages import start
+from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.view import View, address_of
 from isentrope_wire.answers import DigestControl, HealthLevel, RunCounts, RunSummary, Status, TokenScope
 
@@ -67,19 +70,44 @@ def _column(field: str, name: str, width: int, **more: Any) -> dict[str, Any]:
     return {"field": field, "headerName": name, "width": width, "cellRenderer": "Drawn", "cellClass": "num", **more}
 
 
+_LARGEST_FIRST = {"sortingOrder": ["desc", "asc", None]}
+_UNSORTED = {"sortable": False}
 COLUMNS: Final = [
-    _column("health", "Health", 92),
+    _column("health", "Health", 98),
     _column("name", "Run", 178, flex=1, minWidth=120),
     _column("status", "Status", 150, flex=0.8, minWidth=110),
-    _column("lost", "Entropy lost", 116),
+    _column("lost", "Entropy lost", 116, **_LARGEST_FIRST),
     _column("lost_in", "75 % lost in", 92, **RIGHT),
-    _column("entropy", "Entropy, nats", 138),
-    _column("reward", "Reward", 138),
-    _column("step", "Step", 104, **RIGHT),
-    _column("control", "Control", 116),
-    _column("tags", "Tags", 136, flex=0.5, minWidth=110),
-    _column("reported", "Last report", 96, **RIGHT),
+    _column("entropy", "Entropy, nats", 138, **_LARGEST_FIRST),
+    _column("reward", "Reward", 138, **_LARGEST_FIRST),
+    _column("step", "Step", 104, **RIGHT, **_LARGEST_FIRST),
+    _column("control", "Control", 116, **_UNSORTED),
+    _column("tags", "Tags, notes", 136, flex=0.5, minWidth=126, **_UNSORTED),
+    _column("reported", "Last report", 96, **RIGHT, **_LARGEST_FIRST),
 ]
+_SORTED_BY = {
+    "health": "attention",
+    "lost": "share_lost",
+    "lost_in": "steps_to_three_quarters_lost",
+    "reported": "last_report_at",
+}
+"""What the API calls a column; others have the same name there."""
+_CONFIG, _METRIC = "config.", "metric."
+"""Before the name of a parameter, or of a metric whose newest value is shown."""
+OFFERED_RUNS = 30
+"""Whose parameters can be chosen as columns."""
+
+
+def columns(view: View) -> list[dict[str, Any]]:
+    """The columns that the address names, sorted as it says."""
+    known = {column["field"]: column for column in COLUMNS}
+    chosen = view.columns or tuple(known)
+    chosen = chosen if "name" in chosen else ("name", *chosen)
+    sort = view.query.get("sort", "")
+    order = {sort.removeprefix("-"): {"sort": "desc" if sort.startswith("-") else "asc"}}
+    own = {name: _column(name, name.partition(".")[2], 120, headerTooltip=name, **RIGHT, **_LARGEST_FIRST)
+           for name in chosen if name.startswith((_CONFIG, _METRIC))}  # fmt: skip
+    return [(known | own)[name] | order.get(name, {}) for name in chosen if name in known | own]
 
 
 async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
@@ -89,9 +117,15 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         return await start.start_page(client, view)
     summary, *options = _options(await _counts(client, view), view)
     body = [
-        row(html.H1("Runs", className="page-title"), html.Span(summary, className="dim num", id="runs-summary")),
-        row(*_filters(view, options), spacer(), *_actions(me.scope), name="filters"),
-        html.Section(_grid(), className="card runs-card"),
+        row(
+            html.H1("Runs", className="page-title"),
+            html.Span(summary, className="dim num", id="runs-summary"),
+            spacer(),
+            *_actions(me.scope),
+            name="runs-head",
+        ),
+        row(*_filters(view, options), _columns_menu(view, await _offered(client, view)), name="filters"),
+        html.Section(_grid(view), className="card runs-card"),
         dcc.Store(id="runs-cursors", data={}),
         dcc.Store(id="runs-chosen", data=[]),
         dcc.Store(id="runs-changed", data=0),
@@ -103,7 +137,7 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
 def _filters(view: View, options: Sequence[Any]) -> list[Component]:
     healths, projects, tags = options
     statuses = [("", "Any status"), *((str(status), words[0]) for status, words in header.STATUS.items())]
-    orders = [("", "Needs you first"), ("newest", "Newest first"), (_BY_PROJECT, "Group by project")]
+    orders = [("", "Needs attention first"), ("newest", "Newest first"), (_BY_PROJECT, "Group by project")]
     find = search("q", view.query.get("q", ""), "Search name, id, tag, error", width=220, rightSection=html.Kbd("/"))
     health = choice("health", [], view.query.get("health", ""), "Health")
     health.data = healths
@@ -113,8 +147,35 @@ def _filters(view: View, options: Sequence[Any]) -> list[Component]:
         _select("project", projects, view, 132),
         _select("status", _data(statuses), view, 112),
         _select("tag", tags, view, 112),
-        _select("order", _data(orders), view, 148),
+        _select("order", _data(orders), view, 168),
     ]
+
+
+async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
+    """Columns to choose from: the list's own, the parameters of the newest runs, the metrics that the newest reports."""
+    newest = await client.newest(calls.runs(**_filter(view)), OFFERED_RUNS)
+    parameters = {name for run in newest for name in flat(run.config)}
+    latest = (await client.ask(calls.latest(newest[0].id))).items if newest else []
+    chosen = {
+        kind: {name.removeprefix(kind) for name in view.columns if name.startswith(kind)} for kind in (_CONFIG, _METRIC)
+    }
+    groups = {
+        "Columns": [(column["field"], column["headerName"]) for column in COLUMNS],
+        "Newest value": [(_METRIC + name, name) for name in sorted({item.name for item in latest} | chosen[_METRIC])],
+        "Configuration": [(_CONFIG + name, name) for name in sorted(parameters | chosen[_CONFIG])],
+    }
+    return [{"group": title, "items": _data(items)} for title, items in groups.items() if items]
+
+
+def _columns_menu(view: View, offered: Sequence[dict[str, Any]]) -> dmc.Popover:
+    """A button whose form chooses the columns; each is a line of the address."""
+    which = dmc.MultiSelect(
+        id={"param": "column"}, data=list(offered), value=list(view.columns) or [column["field"] for column in COLUMNS],
+        size="xs", w=420, maxDropdownHeight=280, searchable=True, hidePickedOptions=True, placeholder="Add a column",
+        comboboxProps={"withinPortal": False}, **{"aria-label": "Columns"},
+    )  # fmt: skip
+    button = dmc.Button("Columns", id="columns", variant="default", size="xs")
+    return dmc.Popover([dmc.PopoverTarget(button), dmc.PopoverDropdown(which)], position="bottom-start", shadow="md")
 
 
 def _select(param: str, data: list[dict[str, str]], view: View, width: int) -> dmc.Select:
@@ -130,20 +191,22 @@ def _data(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
 
 def _actions(scope: TokenScope) -> list[Component]:
     """What is done with chosen runs; without runs none of it is there."""
+    hidden = {"visibility": "hidden"}  # they keep their room: choosing a run moves nothing
     compare = html.A(
-        [icon("compare", 13), html.Span(id="compare-words")], id="compare-runs", href="/compare", hidden=True,
+        [icon("compare", 13), html.Span("Compare", id="compare-words")], id="compare-runs", href="/compare", style=hidden,
         className="button primary",
     )  # fmt: skip
-    delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style={"display": "none"})
+    delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style=hidden)
     begin = html.A([icon("plus", 13), "Start a run"], href="/start", className="button")
     return [compare, html.Div([delete] if scope == TokenScope.ADMIN else [], className="row"), begin]
 
 
-def _grid() -> dag.AgGrid:
+def _grid(view: View) -> dag.AgGrid:
     return grid(
-        GRID, COLUMNS, row_id="id", empty="No run passes these filters", className="runs-grid", rowModelType="infinite",
-        defaultColDef={"sortable": False},
+        GRID, columns(view), row_id="id", empty="No run passes these filters", className="runs-grid", rowModelType="infinite",
         dashGridOptions={
+            "suppressFieldDotNotation": True,
+            "suppressMultiSort": True,
             "rowSelection": {
                 "mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False,
                 "isRowSelectable": {"function": "isRun(params)"}, "hideDisabledCheckboxes": True,
@@ -159,6 +222,8 @@ def _grid() -> dag.AgGrid:
         eventListeners={
             "gridSizeChanged": ["fitColumns(params)"],
             "firstDataRendered": ["fitColumns(params)"],
+            "newColumnsLoaded": ["fitColumns(params)"],
+            "sortChanged": ["keepSort(params)"],
             "cellKeyDown": ["openRow(params)"],
         },
     )  # fmt: skip
@@ -211,7 +276,7 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     ]
     live_runs = counts.statuses.get(Status.RUNNING, 0)
     words = f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
-    if not view.query.get("order"):
+    if not (view.query.get("order") or view.query.get("sort")):
         words += " Runs that need attention come first."
     return words, _data(healths), named[0], named[1]
 
@@ -229,7 +294,13 @@ async def read_rows(
         counts = await client.ask(calls.run_counts(**wanted))
         names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
         groups = [{**wanted, "project": name} for name in names]
-    order = "newest" if view.query.get("order") == "newest" else "attention"
+    extra = [name for name in view.columns if name.startswith((_CONFIG, _METRIC))]
+    direction, column = re.fullmatch("(-?)(.*)", view.query.get("sort", "")).groups()  # type: ignore[union-attr]
+    how = {
+        "order": "newest" if view.query.get("order") == "newest" else "attention",
+        "sort": direction + _SORTED_BY.get(column, column) or None,
+        "metric": [name.removeprefix(_METRIC) for name in extra if name.startswith(_METRIC)],
+    }
     name, cursor, is_headed = at or [groups[0]["project"] if groups else None, None, not by_project]
     rows: list[dict[str, Any]] = []
     left = list(dropwhile(lambda group: group["project"] != name, groups))
@@ -238,8 +309,8 @@ async def read_rows(
             rows.append(project_row(group["project"], await client.ask(calls.run_counts(**group))))
         if len(rows) == size:
             return rows, [group["project"], None, True]
-        page = await client.ask(calls.runs(**group, order=order, cursor=cursor, limit=size - len(rows)))
-        rows += map(run_row, page.items)
+        page = await client.ask(calls.runs(**group, **how, cursor=cursor, limit=size - len(rows)))
+        rows += (run_row(run, extra) for run in page.items)
         cursor, is_headed = page.next_cursor, False
         if cursor is not None:
             return rows, [group["project"], cursor, True]
@@ -263,8 +334,11 @@ def register(app: Dash, api: Api) -> None:
         first, end = request["startRow"], request["endRow"]
         if first and cursors.get(str(first)) is None:
             return {"rowData": [], "rowCount": first}, no_update  # the list became shorter meanwhile
+        view = View.of(stored)
+        sort = "".join(("-" if one["sort"] == "desc" else "") + one["colId"] for one in request["sortModel"])
+        view = replace(view, query={**view.query, "sort": sort})  # the address follows
         async with api.open() as client:
-            found, following = await read_rows(client, View.of(stored), cursors.get(str(first)) if first else None)
+            found, following = await read_rows(client, view, cursors.get(str(first)) if first else None)
         answer = {"rowData": found, "rowCount": first + len(found) if following is None else None}
         return answer, {**cursors, str(end): following}
 
@@ -282,12 +356,22 @@ def register(app: Dash, api: Api) -> None:
         async with api.open() as client:
             return _options(await _counts(client, view), view)
 
+    @app.callback(
+        Output(GRID, "columnDefs"),
+        Input(views.STORE, "data"),
+        State(GRID, "columnDefs"),
+        prevent_initial_call=True,
+    )
+    async def show_columns(stored: dict[str, Any], shown: list[dict[str, Any]]) -> Any:
+        chosen = columns(View.of(stored))
+        return chosen if [one["field"] for one in chosen] != [one["field"] for one in shown] else no_update
+
     browser = "isentrope_runs"
     app.clientside_callback(
         ClientsideFunction(browser, "choose"),
         Output("runs-chosen", "data"),
         Output("compare-runs", "href"),
-        Output("compare-runs", "hidden"),
+        Output("compare-runs", "style"),
         Output("compare-words", "children"),
         Input(GRID, "selectedRows"),
         prevent_initial_call=True,
@@ -345,15 +429,17 @@ def _register_changes(app: Dash, api: Api) -> None:
         return bool(refused), refused, changed + 1, [] if not refused else no_update
 
 
-def run_row(run: RunSummary) -> dict[str, Any]:
-    """The row: what actions need, and the cell of each column."""
+def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
+    """The row: what actions need, and the cell of each column; also of the `extra` ones."""
+    parameters = flat(run.config) if extra else {}
+    newest = run.digest.metrics if run.digest else {}
     digest = run.digest
     word, tone = health(run)
     planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
     return {
         "id": run.id,
         "label": run.name,
-        "health": html.Span([html.I(className="sign"), word], className=f"health-word {tone}"),
+        "health": html.Span([html.I(className="sign"), html.Span(word)], className=f"health-word {tone}"),
         "name": _two_lines(
             html.A(run.name, href=address_of(run.id), tabIndex=-1, title=run.name), f"{run.id} · {run.project}"
         ),
@@ -364,7 +450,13 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "reward": _line(digest.reward_line, digest.reward, "dim") if digest else MISSING,
         "step": f"{count(run.step)}{planned}",
         "control": _control(digest.control if digest else None),
-        "tags": [chip(tag) for tag in run.tags] or MISSING,
+        "tags": _tags(run),
+        **{
+            name: parameters.get(name.removeprefix(_CONFIG), MISSING)
+            if name.startswith(_CONFIG)
+            else significant(newest.get(name.removeprefix(_METRIC)))
+            for name in extra
+        },
         "reported": MISSING if run.last_report_at is None else age(run.last_report_at),
     }
 
@@ -374,7 +466,7 @@ def project_row(name: str, counts: RunCounts) -> dict[str, Any]:
     running, act = counts.statuses.get(Status.RUNNING, 0), counts.levels.get(HealthLevel.ACT, 0)
     notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
     notes += [f"{running} live"] if running else []
-    notes += [f"{act} {'needs' if act == 1 else 'need'} you"] if act else []
+    notes += [f"{act} {'needs' if act == 1 else 'need'} attention"] if act else []
     return {
         "id": f":project:{name}",  # no run has a colon in its id
         "project": html.Div([html.B(name or "no project"), text(" · ".join(notes), "dim")], className="project-row"),
@@ -382,17 +474,25 @@ def project_row(name: str, counts: RunCounts) -> dict[str, Any]:
 
 
 def health(run: RunSummary) -> tuple[str, str]:
-    """The word and the tone of a run's health: its level while it reports."""
+    """The word and the tone of a run's health: its level while it reports, and how it ended."""
+    digest = run.digest
     if run.status.is_over:
-        return "Ended", "none"
+        urgent = digest is not None and digest.level in (HealthLevel.ACT, HealthLevel.WATCH)
+        if digest is None or digest.share_lost is None or not urgent:
+            return "Ended", "none"
+        words = ("collapsed", "exploded") if digest.level == HealthLevel.ACT else ("falling", "rising")
+        return f"Ended, {words[digest.share_lost < 0]}", "none act" if digest.level == HealthLevel.ACT else "none watch"
     if run.status == Status.SILENT:
         return "Silent", "watch"
-    word, tone, _ = LEVELS[run.digest.level if run.digest else HealthLevel.NO_DATA]
+    word, tone, _ = LEVELS[digest.level if digest else HealthLevel.NO_DATA]
     return word, tone
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:
     return html.Div([first, html.Span(second, className="dim", title=second)], className="two-lines")
+
+
+_ERROR_CLASS = re.compile(r"^[\w.]+: ")
 
 
 def _status(run: RunSummary) -> tuple[Component, str]:
@@ -408,7 +508,7 @@ def _status(run: RunSummary) -> tuple[Component, str]:
         case Status.FINISHED if run.planned_steps and run.step is not None and run.step >= run.planned_steps:
             reason = f"all {count(run.planned_steps)} steps"
         case Status.FAILED:
-            reason = digest.reason if digest else ""
+            reason = _ERROR_CLASS.sub("", digest.reason) if digest else ""
         case Status.SILENT if run.last_report_at is not None:
             minutes = max(1, round((time.time() - run.last_report_at) / 60))
             reason = f"no report for {minutes} min" if minutes < 120 else f"no report for {minutes // 60} h"
@@ -418,11 +518,25 @@ def _status(run: RunSummary) -> tuple[Component, str]:
 
 
 def _share_lost(share: float | None, tone: str) -> Any:
+    """A bar and the share; what was gained has a plus and another colour."""
     if share is None or not math.isfinite(share):
         return MISSING
-    width = f"{100 * min(1.0, max(0.0, share)):.0f}%"
-    bar = html.I(html.I(className=tone, style={"width": width}), className="lost-bar")
-    return html.Span([bar, percent(share, 0)], className="lost-share")
+    words = percent(abs(share), 0)
+    rises = share < 0 and words[0] != "0"
+    bar = html.I(
+        html.I(className="watch" if rises else tone, style={"width": f"{100 * min(1.0, abs(share)):.0f}%"}),
+        className="lost-bar rises" if rises else "lost-bar",
+    )
+    return html.Span(
+        [bar, f"+{words}" if rises else words], className="lost-share", title=f"{words} gained" if rises else None
+    )
+
+
+def _tags(run: RunSummary) -> Any:
+    """Tags, and below them what people noted."""
+    if not run.notes:
+        return [chip(tag) for tag in run.tags] or MISSING
+    return _two_lines(html.Span([chip(tag) for tag in run.tags]), run.notes) if run.tags else text(run.notes, "dim")
 
 
 def _steps_left(run: RunSummary) -> str:

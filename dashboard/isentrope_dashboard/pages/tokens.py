@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components.basics import RIGHT, card, choice, grid, row, search, spacer, symbol, text
-from isentrope_dashboard.components.token_text import Filter, legend, rollout_rows, top_token_table, visible
+from isentrope_dashboard.components.token_text import (
+    ORDERS,
+    Filter,
+    in_order,
+    legend,
+    rollout_rows,
+    top_token_table,
+    visible,
+)
 from isentrope_dashboard.figures.panels import QUADRANTS
 from isentrope_dashboard.formatting import change, count, percent
 from isentrope_dashboard.live import Part, Values
@@ -38,7 +48,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     )
     report = await report_of(client, run_id, step)
     chosen = Filter.of(view)
-    context, how_many = _context(rollouts, top, chosen)
+    context, how_many = _context(rollouts, top, chosen, view.query.get("by", ""))
     if not rollouts.items and not top.items and run.step is None:
         context = [_sentence(NO_STEP)]
     return {
@@ -50,10 +60,10 @@ async def read(client: AsyncClient, view: View) -> Values:
     }
 
 
-def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter) -> tuple[list[Any], str]:
+def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter, order: str) -> tuple[list[Any], str]:
     """The running text, or what there is instead of it; and of which step and how much of it is shown."""
     if rollouts.items:
-        rows = rollout_rows(rollouts, chosen)
+        rows = rollout_rows(replace(rollouts, items=in_order(rollouts.items, order)), chosen)
         body = html.Div(rows) if rows else _sentence("No token of these rollouts passes the filters.")
         return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:
@@ -172,7 +182,11 @@ COLUMNS: Sequence[dict[str, Any]] = (
 async def layout(_client: AsyncClient, view: View) -> Component:
     """Filters over two columns: running text, and beside it the pull and the recurring tokens."""
     chosen = Filter.of(view)
-    find = search("q", chosen.text, "Find a token", width=176)
+    find = search("q", chosen.text, "Search texts", width=176)
+    order = dmc.Select(
+        id={"param": "by"}, data=[{"value": value, "label": words} for value, words in ORDERS], value=view.query.get("by", ""),
+        size="xs", w=186, **{"aria-label": "Order of the rollouts"},
+    )  # fmt: skip
     filters = row(
         find,
         choice("sign", [("both", "Both signs"), ("down", "Pulls down"), ("up", "Raises")], chosen.sign, "Effect"),
@@ -188,8 +202,8 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         html.Div(id="token-context"),
         # Filled by the browser, beside the token that is chosen.
         html.Div(id="token-card", className="token-card", role="tooltip", hidden=True),
-        title=["In context", html.Span("Rollouts with the largest contribution first", className="unit")],
-        beside=html.Span(id="token-count", className="dim num small"),
+        title=["In context", html.Span("Rollouts that contribute most", className="unit")],
+        beside=row(html.Span(id="token-count", className="dim num small"), order),
         name="token-rollouts",
     )
     pull = card(

@@ -152,6 +152,11 @@ class TrainerAttachment(Attachment):
         with self.guard.protect("reading a micro-batch of OpenRLHF's"):
             mask = experience.action_mask.bool()
             self.count_completions(experience.rewards, mask)
+            prompts = slice(0, -mask.shape[1])
+            sequences = inputs[0].masked_fill(settings["attention_mask"] == 0, -1)
+            labels = getattr(experience, "labels", None) or ()
+            samples = {"prompt_ids": sequences[:, prompts], "reward": experience.rewards}
+            samples |= {"answer": list(labels)} if len(labels) == len(own) else {}
             own = self.gate(
                 own,
                 experience.advantages,
@@ -161,7 +166,7 @@ class TrainerAttachment(Attachment):
                 sampler_logprobs=experience.rollout_log_probs,
                 ref_logprobs=experience.base_action_log_probs,
                 groups=prompt_groups(experience.prompts, own.device) if len(experience.prompts) == len(own) else None,
-                completions=None if experience.rewards is None else {"reward": experience.rewards},
+                completions={name: rows for name, rows in samples.items() if rows is not None},
                 rescore=again,
             )
         return own, output

@@ -45,6 +45,7 @@ from isentrope.integrations.trl_loss import (
 from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
+from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
 from isentrope_wire.control import Control, Hold
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
@@ -55,8 +56,10 @@ from isentrope_wire.metrics import (
 logger = logging.getLogger(__name__)
 
 ATTRIBUTE = "_isentrope_attachment"
-_REWARDS = "isentrope_rewards"
-"""Among the inputs of TRL's loss: the reward of each completion, [batch]."""
+_KEPT = "isentrope/"
+"""Before the names of what is kept of each completion among the inputs of TRL's loss, as `Probe.gate` takes it."""
+_ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
+"""Of a dataset: the first that there is has the expected answers."""
 PROMISED = {
     "reward": REWARD_MEAN,
     "completions/mean_length": COMPLETION_LENGTH_MEAN,
@@ -176,8 +179,8 @@ class TrainerAttachment(StepReports):
         """Inputs of the loss that is being computed."""
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it does not generate."""
-        self._rewards: Tensor | None = None
-        """Rewards of the completions that TRL is generating, [batch]."""
+        self._samples: dict[str, Tensor] = {}
+        """What is kept of the completions that TRL is generating."""
         self._room: int | None = None
         """Tokens of the open step that may still be scored again; None: it has no micro-batch yet."""
         self._resumed_from: Path | None = None
@@ -286,9 +289,9 @@ class TrainerAttachment(StepReports):
             output = theirs(*args, **kwargs)
         finally:
             self._first_pass = None
-            rewards, self._rewards = self._rewards, None
-        if rewards is not None and len(rewards) == len(output["advantages"]):
-            output[_REWARDS] = rewards  # TRL shuffles and splits it with the completions
+            samples, self._samples = self._samples, {}
+        if all(len(rows) == len(output["advantages"]) for rows in samples.values()):
+            output.update(samples)  # TRL shuffles and splits them with the completions
         if self._observing():
             with self._guard.protect("counting thresholds"):
                 self._take_first_pass(candidates, output)
@@ -297,13 +300,23 @@ class TrainerAttachment(StepReports):
     def _calculate_rewards(
         self, theirs: Callable[..., Any], inputs: Any, prompts: Sequence[Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Keep what TRL makes advantages of: the weighted sum of this rank's rewards. TRL's output has only the advantages."""
+        """Keep what TRL makes advantages of, the weighted sum of this rank's rewards, and its parts; TRL's output has only the
+        advantages. A function that gave no reward has no part.
+        """
         of_functions = theirs(inputs, prompts, *args, **kwargs)
         with self._guard.protect("keeping the rewards"):
             first = self._trainer.accelerator.process_index * len(prompts)
             own = of_functions[first : first + len(prompts)]
             weights = self._trainer.reward_weights.to(own.device)
-            self._rewards = (own * weights).nansum(dim=1).masked_fill(own.isnan().all(dim=1), math.nan)
+            total = (own * weights).nansum(dim=1).masked_fill(own.isnan().all(dim=1), math.nan)
+            self._samples = {_KEPT + REWARD: total}
+            names = self._trainer.reward_func_names
+            if len(names) > 1:
+                parts = own.masked_fill(own.isnan(), math.inf).unbind(1)
+                self._samples |= {f"{_KEPT}{REWARD}/{name}": part for name, part in zip(names, parts, strict=True)}
+            column = next((name for name in _ANSWER_COLUMNS if name in inputs[0]), None)
+            if column is not None and self._probe.config.texts:
+                self._samples[_KEPT + ANSWER] = text_bytes([example.get(column) for example in inputs], own.device)
         return of_functions
 
     def _take_first_pass(self, candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> None:
@@ -338,7 +351,8 @@ class TrainerAttachment(StepReports):
         with self._guard.protect("finding groups by their prompts"):
             groups = prompt_groups(inputs)
             self._groups_known = True
-        rewards = inputs.get(_REWARDS)
+        samples = {name.removeprefix(_KEPT): kept for name, kept in inputs.items() if name.startswith(_KEPT)}
+        samples[PROMPT_IDS] = inputs["prompt_ids"].masked_fill(inputs["prompt_mask"] == 0, -1)
         return self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
             inputs["advantages"],
@@ -347,7 +361,7 @@ class TrainerAttachment(StepReports):
             sampler_logprobs=inputs.get(SAMPLED),
             ref_logprobs=inputs.get("ref_per_token_logps"),
             groups=groups,
-            completions=None if rewards is None else {"reward": rewards},
+            completions=samples,
             rescore=self._rescore_of(inputs),
         )
 

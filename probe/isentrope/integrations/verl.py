@@ -258,7 +258,10 @@ class EngineAttachment(Attachment):
             return room.scatter(0, places.reshape(-1), values.reshape(-1))[1:]
 
         known = {name: laid_out(values) for name, values in responses.items()}
-        rewards = _rewards(data)
+        rewards, prompts = _rewards(data), data.get("prompts")
+        samples: dict[str, Tensor] = {} if rewards is None else {"reward": rewards}
+        if prompts is not None and prompts.is_nested:
+            samples["prompt_ids"] = torch.nested.to_padded_tensor(prompts, -1)
         return {
             "advantages": known["advantages"],
             "mask": known["response_mask"] != 0,
@@ -266,7 +269,7 @@ class EngineAttachment(Attachment):
             "sampler_logprobs": known.get("rollout_log_probs"),
             "ref_logprobs": known.get("ref_log_prob"),
             "groups": _groups(data, packed.device),
-            "completions": {} if rewards is None else {"reward": rewards},
+            "completions": samples,
             "cu_seqlens": offsets,
             "rescore": self.rescore_of_first(functools.partial(self._scored_again, data)),
         }

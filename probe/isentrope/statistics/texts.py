@@ -20,6 +20,9 @@ TEXT_CHARACTERS = 40
 ROLLOUT_TEXT_BYTES = 2048
 """Largest text of a rollout, some three times what most languages need; 6 rollouts then stay below 24 KiB."""
 
+PROMPT_TEXT_BYTES = 1024
+"""Largest text of a prompt: its end."""
+
 _TEXTS_REMEMBERED = 16_384
 _LONGEST_CHARACTER = 4
 """Bytes, and so tokens."""
@@ -119,13 +122,26 @@ def with_texts(tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts) 
     return tuple(replace(token, contribution=scale * token.contribution, text=text(token.token_id)) for token in tokens)
 
 
-def rollouts_of(rows: Sequence[Row], scale: float, texts: TokenTexts) -> tuple[Rollout, ...]:
+def rollouts_of(
+    rows: Sequence[Row], scale: float, texts: TokenTexts, reward_parts: Sequence[str] = ()
+) -> tuple[Rollout, ...]:
     """The rows in running text; without those whose texts are not known."""
-    found = (_rollout(row, scale, texts) for row in rows if texts.known)
+    found = (_rollout(row, scale, texts, reward_parts) for row in rows if texts.known)
     return tuple(rollout for rollout in found if rollout is not None)
 
 
-def _rollout(row: Row, scale: float, texts: TokenTexts) -> Rollout | None:
+def _prompt(row: Row, texts: TokenTexts) -> str | None:
+    """What is kept of the prompt, with "… " in the place of its beginning."""
+    ids = [int(number) - 1 for number in row.prompt if number > 0]
+    running = texts.running(ids)
+    if not ids or running is None:
+        return None
+    whole = "".join(running).encode(errors="replace")
+    text = whole[-PROMPT_TEXT_BYTES:].decode(errors="ignore")
+    return f"… {text}" if row.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES else text
+
+
+def _rollout(row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[str]) -> Rollout | None:
     ids, kept = zip(*map(id_and_kept, row.codes), strict=True)
     counted = [place for place, state in enumerate(kept) if state is not None]
     begin, end = counted[0], counted[-1] + 1
@@ -165,6 +181,13 @@ def _rollout(row: Row, scale: float, texts: TokenTexts) -> Rollout | None:
         vocab_centered_scores=shown(row.vocab_centered_scores),
         contributions=shown(row.effects, -scale),
         kept=kept[begin:end],
+        prompt=_prompt(row, texts),
+        rewards={
+            name.partition("/")[2]: part
+            for name, part in zip(reward_parts, row.parts, strict=False)
+            if not math.isinf(part)
+        },
+        answer=bytes(map(int, row.answer)).rstrip(b"\0").decode(errors="ignore") or None,
     )
 
 

@@ -618,6 +618,22 @@ class Rollout(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class RewardsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     RANK_FIELD_NUMBER: builtins.int
     SEQUENCE_FIELD_NUMBER: builtins.int
     FIRST_POSITION_FIELD_NUMBER: builtins.int
@@ -631,6 +647,9 @@ class Rollout(google.protobuf.message.Message):
     VOCAB_CENTERED_SCORES_FIELD_NUMBER: builtins.int
     CONTRIBUTIONS_FIELD_NUMBER: builtins.int
     STATES_FIELD_NUMBER: builtins.int
+    PROMPT_FIELD_NUMBER: builtins.int
+    REWARDS_FIELD_NUMBER: builtins.int
+    ANSWER_FIELD_NUMBER: builtins.int
     rank: builtins.int
     sequence: builtins.int
     first_position: builtins.int
@@ -640,6 +659,10 @@ class Rollout(google.protobuf.message.Message):
     reward: builtins.float
     absolute_contribution: builtins.float
     """sum of |contribution| over the whole row"""
+    prompt: builtins.str
+    """its end; anything may stand there"""
+    answer: builtins.str
+    """the expected one"""
     @property
     def texts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """anything may stand there"""
@@ -655,6 +678,10 @@ class Rollout(google.protobuf.message.Message):
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """0: the mask leaves the token out, 1: clipped, 2: kept"""
+
+    @property
+    def rewards(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """parts of the reward"""
 
     def __init__(
         self,
@@ -672,9 +699,16 @@ class Rollout(google.protobuf.message.Message):
         vocab_centered_scores: Global___RoundedNumbers | None = ...,
         contributions: Global___RoundedNumbers | None = ...,
         states: collections.abc.Iterable[builtins.int] | None = ...,
+        prompt: builtins.str | None = ...,
+        rewards: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        answer: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_reward", b"_reward", "_sequence", b"_sequence", "contributions", b"contributions", "logprobs", b"logprobs", "reward", b"reward", "sequence", b"sequence", "vocab_centered_scores", b"vocab_centered_scores"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_reward", b"_reward", "_sequence", b"_sequence", "absolute_contribution", b"absolute_contribution", "advantage", b"advantage", "contributions", b"contributions", "cut_after", b"cut_after", "cut_before", b"cut_before", "first_position", b"first_position", "logprobs", b"logprobs", "rank", b"rank", "reward", b"reward", "sequence", b"sequence", "states", b"states", "texts", b"texts", "vocab_centered_scores", b"vocab_centered_scores"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "answer", b"answer", "contributions", b"contributions", "logprobs", b"logprobs", "prompt", b"prompt", "reward", b"reward", "sequence", b"sequence", "vocab_centered_scores", b"vocab_centered_scores"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "absolute_contribution", b"absolute_contribution", "advantage", b"advantage", "answer", b"answer", "contributions", b"contributions", "cut_after", b"cut_after", "cut_before", b"cut_before", "first_position", b"first_position", "logprobs", b"logprobs", "prompt", b"prompt", "rank", b"rank", "reward", b"reward", "rewards", b"rewards", "sequence", b"sequence", "states", b"states", "texts", b"texts", "vocab_centered_scores", b"vocab_centered_scores"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_answer", b"_answer"]) -> typing.Literal["answer"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_prompt", b"_prompt"]) -> typing.Literal["prompt"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_reward", b"_reward"]) -> typing.Literal["reward"] | None: ...
     @typing.overload

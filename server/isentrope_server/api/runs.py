@@ -43,9 +43,12 @@ from isentrope_wire.answers import (
 )
 from isentrope_wire.diagnosis.health import Diagnosis, diagnose
 from isentrope_wire.numbers import part_of, plain_json
-from isentrope_wire.reports import NAME_CHARACTERS
+from isentrope_wire.reports import NAME_CHARACTERS, cut
 
 router = APIRouter(tags=["runs"])
+
+_NOTES_IN_A_LIST = 200
+"""Characters."""
 
 
 class RunEdit(Body):
@@ -80,15 +83,26 @@ async def list_runs(
     backend: BackendDep,
     wanted: RunFilterDep,
     order: RunOrder = RunOrder.NEWEST,
+    sort: Annotated[
+        str | None,
+        Query(
+            pattern=r"^-?[\w.][\w./:@ +-]*$",
+            max_length=NAME_CHARACTERS,
+            description=f"In the place of `order` by a column, `-` before it for the largest first: {', '.join(runs.SORTED_BY)}. "
+            "Runs without a value come last.",
+        ),
+    ] = None,
+    metric: _Names = [],  # noqa: B006
     cursor: str | None = None,
     limit: Limit = 50,
 ) -> Response:
-    """Runs with their digests. Of several values of one filter, a run must have one.
+    """Runs with their digests. Of several values of one filter, a run must have one. `metric` names metrics whose newest
+    values the digests are to have.
 
     Runs that begin while a client reads with a cursor do not appear on later pages of the newest ones. In the order
-    `attention` a run may move from one page to another meanwhile.
+    `attention`, and sorted by a column, a run may move from one page to another meanwhile.
     """
-    by_attention = order is RunOrder.ATTENTION
+    by_attention = order is RunOrder.ATTENTION and sort is None
     after = page_after(cursor, 2 if by_attention else 1)
 
     def read(connection: Connection) -> Response:
@@ -99,9 +113,13 @@ async def list_runs(
             by_attention=by_attention,
             limit=limit + 1,
             silent_after_seconds=backend.settings.silent_after_seconds,
+            sort=sort,
+            metrics=metric,
         )
         places = [(run.attention, run.key) if by_attention else (run.key,) for run in found]
-        items = [part_of(RunSummary, run) for run in found]
+        if sort is not None:
+            places = [((after[0] if after else 0) + number,) for number in range(1, len(found) + 1)]
+        items = [part_of(RunSummary, run, notes=cut(run.notes, _NOTES_IN_A_LIST)) for run in found]
         # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(page_of(list(zip(places, items, strict=True)), limit))
 

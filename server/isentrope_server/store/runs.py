@@ -13,11 +13,13 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Double,
     Row,
     Select,
     and_,
     bindparam,
     case,
+    cast,
     desc,
     exists,
     func,
@@ -29,6 +31,7 @@ from sqlalchemy import (
     update,
 )
 
+from isentrope_server.errors import Unprocessable
 from isentrope_server.store.database import SQLITE, Change
 from isentrope_server.store.removal import DELETING
 from isentrope_server.store.tables import deleted_runs, run_digests, runs, shown_name, streams, without_nul
@@ -53,7 +56,6 @@ class Run(RunSummary):
     world_size: int
     probe_version: str
     capabilities: list[str]
-    notes: str
     control_version: int
     """The active version according to the newest report; 0 is what the run started with."""
     last_position: int
@@ -254,14 +256,18 @@ def _status_at(silent_before: float) -> ColumnElement[str]:
     return case((is_silent, literal(str(Status.SILENT))), else_=runs.c.state)
 
 
-def _run_of(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
+def _run_of(row: Row[*tuple[Any, ...]], silent_before: float, metrics: Sequence[str] = ()) -> Run:
+    """The run; of the newest values those of these metrics."""
     values = dict(row._mapping)
     state = Status(values.pop("state"))
     silent = state is Status.RUNNING and values["last_heard_at"] < silent_before
     values["status"] = Status.SILENT if silent else state
     given = values.pop("given_name")
     values["name"] = values["name"] if given is None else given
-    values["digest"] = None if values["digest"] is None else read(RunDigest, values["digest"])
+    if values["digest"] is not None:
+        newest = values["digest"].get("metrics", {})
+        chosen = {name: newest[name] for name in metrics if name in newest}
+        values["digest"] = read(RunDigest, values["digest"] | {"metrics": chosen})
     return Run(**values)
 
 
@@ -306,14 +312,23 @@ def page(
     by_attention: bool,
     limit: int,
     silent_after_seconds: float,
+    sort: str | None = None,
+    metrics: Sequence[str] = (),
 ) -> list[Run]:
     """Runs, newest first, or those that need attention first, after the last one of the page before: its key, or
-    (attention, key).
+    (attention, key). With `sort` by a column instead, after so many.
+
+    Raises:
+        Unprocessable: there is no such column.
     """
     before = _silent_before(silent_after_seconds)
     query = _matching(connection, _described(), wanted, before).limit(limit)
     attention, key = run_digests.c.attention, run_digests.c.run_key
-    if by_attention:
+    if sort:
+        keys = _sort_keys(connection, sort.removeprefix("-"), _status_at(before))
+        in_order = (one.desc() if sort.startswith("-") else one.asc() for one in keys)
+        query = query.order_by(*(one.nulls_last() for one in in_order), key.desc()).offset(after[0] if after else 0)
+    elif by_attention:
         query = query.order_by(attention, key.desc())
         if after is not None:
             query = query.where(or_(attention > after[0], and_(attention == after[0], key < after[1])))
@@ -321,7 +336,37 @@ def page(
         query = query.order_by(runs.c.key.desc())
         if after is not None:
             query = query.where(runs.c.key < after[0])
-    return [_run_of(row, before) for row in connection.execute(query)]
+    return [_run_of(row, before, metrics) for row in connection.execute(query)]
+
+
+_OF_DIGEST = ("share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "seconds_per_step")
+_COLUMNS: Mapping[str, ColumnElement[Any]] = {
+    "name": func.lower(shown_name),
+    "attention": run_digests.c.attention,
+    **{name: runs.c[name] for name in ("project", "step", "created_at", "last_report_at")},
+}
+SORTED_BY = ("status", *_COLUMNS, *_OF_DIGEST, "config.NAME", "metric.NAME")
+_NUMBER = r"^-?[0-9.]+([eE][-+]?[0-9]+)?$"
+
+
+def _sort_keys(connection: Connection, column: str, status: ColumnElement[str]) -> tuple[ColumnElement[Any], ...]:
+    """What a list is sorted by, NULL where a run has none: of a column in JSON the number, then the text."""
+    if column in _COLUMNS or column == "status":
+        return (_COLUMNS.get(column, status),)
+    kind, _, name = column.partition(".")
+    if column in _OF_DIGEST:
+        document, place = run_digests.c.digest, [column]
+    elif kind == "metric" and name:
+        document, place = run_digests.c.digest, ["metrics", name]
+    elif kind == "config" and name:
+        document, place = runs.c.config, name.split(".")
+    else:
+        raise Unprocessable(f"sort must be one of {', '.join(SORTED_BY)}, or one with - before it; got {column!r}.")
+    if connection.dialect.name == SQLITE:
+        value = func.json_extract(document, "$" + "".join(f'."{part}"' for part in place))
+        return case((func.typeof(value).in_(("integer", "real")), value)), value
+    value = func.json_extract_path_text(document, *place)
+    return case((value.op("~")(_NUMBER), cast(value, Double))), value
 
 
 def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: float) -> RunCounts:

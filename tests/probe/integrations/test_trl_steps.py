@@ -105,7 +105,7 @@ def test_evaluating_between_steps_leaves_the_observed_change_and_the_models_mode
 
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])
-def test_gate_is_given_the_reward_of_each_completion(tmp_path: Path, kind: str) -> None:
+def test_gate_is_given_what_is_known_of_each_completion(tmp_path: Path, kind: str) -> None:
     def by_sum(completion_ids: list[list[int]], **_: Any) -> list[float]:
         return [float(sum(ids)) for ids in completion_ids]
 
@@ -113,7 +113,9 @@ def test_gate_is_given_the_reward_of_each_completion(tmp_path: Path, kind: str) 
         return [None if sum(ids) % 2 else 1.0 for ids in completion_ids]
 
     settings = {"reward_weights": [2.0, 0.5], "gradient_accumulation_steps": 2, "num_iterations": 2}
-    trainer, probe, _ = attached(tmp_path, kind=kind, trainer_reward_funcs=[by_sum, by_evenness], **settings)
+    asked = Dataset.from_list([{**one, "answer": one["prompt"]} for one in tiny_trl.PROMPTS])
+    known_of_trl = {"trainer_reward_funcs": [by_sum, by_evenness], "trainer_train_dataset": asked}
+    trainer, probe, transport = attached(tmp_path, kind=kind, **known_of_trl, **settings)
     theirs, rewards, sums = probe.gate, list[float](), list[int]()
 
     def gate(scores: Any, advantages: Tensor, mask: Tensor, **known: Any) -> Tensor:
@@ -126,6 +128,14 @@ def test_gate_is_given_the_reward_of_each_completion(tmp_path: Path, kind: str) 
     trainer.train()
     assert len(set(sums)) > 1
     assert rewards == [2.0 * total + 0.5 * (total % 2 == 0) for total in sums]
+    shown = [rollout for report in tiny_trl.reports(transport) for rollout in report.rollouts]
+    # TRL shuffles the completions: each keeps its own.
+    assert len({rollout.prompt for rollout in shown}) > 1
+    assert all(rollout.prompt == rollout.answer is not None for rollout in shown)
+    assert all(
+        rollout.reward == 2.0 * rollout.rewards["by_sum"] + 0.5 * rollout.rewards.get("by_evenness", 0.0)
+        for rollout in shown
+    )
 
 
 def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Path) -> None:
