@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.faults import (
     control_faults,
+    database_faults,
     disk_faults,
     network_faults,
     postgresql_faults,
@@ -106,6 +107,9 @@ FAULTS = (
     Fault(disk_faults.server_disk_full, needs=SMALL_DISK),
     _shared(disk_faults.spool_writes_fail, needs=COMPILER),
     _shared(disk_faults.spool_syncs_fail, needs=COMPILER),
+    Fault(database_faults.database_file_removed, in_short_tier=False),
+    Fault(database_faults.database_file_replaced),
+    Fault(database_faults.database_restored_from_backup),
     Fault(disk_faults.server_writes_fail, in_short_tier=False, needs=COMPILER),
     _shared(spool_damage.truncated_segment),
     _shared(spool_damage.flipped_bit),
