@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
 
+from isentrope.cli.doctor import examine
 from isentrope.transport.shipper import ShipperSettings
 from isentrope_server.ingest.limits import RECORDS
 from isentrope_server.store.reports import records
@@ -83,7 +87,25 @@ def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
         assert records.count_refused(connection) == 1
     (gap,) = server.http.get(f"{rank.path}/gaps").json()["items"]
     assert gap["reason"] == f"The server could not use it: {reply.quarantined[0].message}"
+    (alert,) = server.http.get(f"{rank.path}/alerts").json()["items"]
+    assert (alert["kind"], alert["evidence"]) == ("refused", {code: 1.0})
+    assert reply.quarantined[0].message in alert["message"]
     assert values(server, rank, "entropy/mean") == {7: 0.5}
+
+
+def test_the_doctor_names_runs_with_refused_records(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = make_server()
+    rank = Rank(server)
+    rank.push([wire_record(1, step_report(2**63, {}))])
+    for name, value in (("URL", server.url), ("GRPC", server.grpc_target), ("TOKEN", server.owner_token)):
+        monkeypatch.setenv(f"ISENTROPE_{name}", value)
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    (problem,) = [finding for finding in examine() if not finding.ok]
+    assert problem.check == "records"
+    assert rank.run_id in problem.found
+    assert "2^63" in problem.found
 
 
 def test_a_seq_beyond_what_databases_count_does_not_block_the_rest(rank: Rank) -> None:
@@ -188,3 +210,19 @@ def test_numbers_under_odd_names_are_found_and_packed(make_server: MakeServer) -
         step = server.http.get(f"{rank.path}/steps/7").json()
         assert step["scalars"] == STORED
         assert {h["name"]: h["counts"] for h in step["histograms"]} == {n: [int(v), 7] for n, v in STORED.items()}
+
+
+def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(server: ServerInThread) -> None:
+    began = time.time() - 3_600
+    first = Rank(server, incarnation="firstfirst", started_at=began)
+    first.report(5, x=1.0)
+    second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=began + 600)
+    second.report(1, x=1.0)
+    # What the first one recorded before the second began may come late.
+    first.send(replace(step_report(6, {"x": 1.0}), recorded_at=began + 599))
+    assert server.http.get(f"{first.path}/alerts").json()["items"] == []
+    for step in (7, 8):
+        first.send(replace(step_report(step, {"x": 1.0}), recorded_at=began + 700))
+    (alert,) = server.http.get(f"{first.path}/alerts").json()["items"]
+    assert (alert["kind"], alert["step"]) == ("two_trainers", 1)
+    assert all(name in alert["message"] for name in ("firstfir", "secondse"))
