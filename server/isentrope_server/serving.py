@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
+import logging
 import resource
 import signal
 import sys
@@ -84,6 +86,32 @@ class _Uncrowded:
         await answer(scope, receive, send)
 
 
+class _JsonLines(logging.Formatter):
+    """A record of the log as a JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = {
+            "time": record.created,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["error"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def log_to_stderr(*, as_json: bool) -> None:
+    """Write warnings and errors with time, level and logger."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        _JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    # It warns at every piece that is sent to a client that is gone.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
 async def serve(settings: Settings, announce: Callable[[str, int], None]) -> None:
     """Run until SIGTERM or SIGINT.
 
@@ -147,7 +175,7 @@ def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
             lifespan="off",
             # It would write login addresses, tokens included, to the log.
             access_log=False,
-            log_level="warning",
+            log_config=None,
             timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
             server_header=False,
             http=_Connection,
