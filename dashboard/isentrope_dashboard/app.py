@@ -174,17 +174,17 @@ INDEX = f"""<!DOCTYPE html>
 class _Pages(Dash):  # type: ignore[misc]  # Dash has no types
     """Dash, but that a request which none of its pages makes is refused; Dash would fail."""
 
-    def _initialize_context(self, body: Any) -> Any:
-        return _or_refused(super()._initialize_context, body)
+    def _initialize_context(self, *given: Any) -> Any:
+        return _or_refused(super()._initialize_context, given)
 
-    def _prepare_callback(self, g: Any, body: Any) -> Any:
-        return _or_refused(super()._prepare_callback, g, body)
+    def _prepare_callback(self, *given: Any) -> Any:
+        return _or_refused(super()._prepare_callback, given)
 
-    def _inputs_to_vals(self, inputs: Any) -> Any:
-        return _or_refused(super()._inputs_to_vals, inputs)
+    def _inputs_to_vals(self, *given: Any) -> Any:
+        return _or_refused(super()._inputs_to_vals, given)
 
 
-def _or_refused(read: Callable[..., Any], *given: Any) -> Any:
+def _or_refused(read: Callable[..., Any], given: Sequence[Any]) -> Any:
     try:
         return read(*given)
     except (LookupError, TypeError, AttributeError, ValueError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import logging
 import resource
 import signal
@@ -86,28 +85,9 @@ class _Uncrowded:
         await answer(scope, receive, send)
 
 
-class _JsonLines(logging.Formatter):
-    """A record of the log as a JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        found = {
-            "time": record.created,
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            found["error"] = self.formatException(record.exc_info)
-        return json.dumps(found)
-
-
-def log_to_stderr(*, as_json: bool) -> None:
+def log_to_stderr() -> None:
     """Write warnings and errors with time, level and logger."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        _JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # It warns at every piece that is sent to a client that is gone.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 

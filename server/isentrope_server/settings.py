@@ -54,8 +54,6 @@ class Settings(BaseSettings):
     server. It needs tokens like the others. 0: any free port."""
     allowed_hosts: tuple[str, ...] = ()
     """Accepted names in a Host header, besides localhost, the machine's name and IP addresses."""
-    log_json: bool = False
-    """Whether a line of the log is a JSON object."""
     metrics_open: bool = False
     """Whether `/metrics` needs no token, for a scraper that can't send one."""
     notify: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)

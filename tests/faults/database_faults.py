@@ -1,4 +1,4 @@
-"""SQLite's file is removed, replaced or restored from a backup under the server, or its disk is full."""
+"""SQLite's file is removed, replaced or restored from a backup under the server."""
 
 from __future__ import annotations
 
@@ -13,33 +13,24 @@ from tests.system.running_server import wait_for
 KEPT = {"ISENTROPE_KEEP_DELIVERED": "1d"}
 
 
-def database_file_removed(stage: Stage) -> Verdict:
-    """The file is removed under the server: it acknowledges nothing more, and the next start gets everything again."""
-    return _file_lost(stage, "removed", replaced=False)
-
-
-def database_file_replaced(stage: Stage) -> Verdict:
-    """An old copy takes the place of the file: the server acknowledges nothing more, and the next start gets the rest again."""
-    return _file_lost(stage, "replaced", replaced=True)
-
-
-def _file_lost(stage: Stage, run_id: str, *, replaced: bool) -> Verdict:
-    database = stage.server.home / "isentrope.db"
-    trainer = stage.running_trainer(run_id, environment=KEPT)
-    if replaced:
-        command(stage, "backup", str(stage.folder / "backup.db"))
+def database_file_lost(stage: Stage) -> Verdict:
+    """The file is removed under the server, then replaced by an old copy: it acknowledges nothing more, and the next start gets all."""
+    database, copy = stage.server.home / "isentrope.db", stage.folder / "copy.db"
+    trainer = stage.running_trainer("homeless", environment=KEPT)
+    command(stage, "backup", str(copy))
+    for replaced in (False, True):
         _report_further(trainer)
-        (stage.folder / "backup.db").rename(database)
-    else:
-        for file in database.parent.glob("isentrope.db*"):
+        for file in () if replaced else database.parent.glob("isentrope.db*"):
             file.unlink()
-    wait_for(lambda: _cause(stage) == "database_file", 10.0, "the server is not ready")
-    _report_further(trainer)
-    stage.server.kill()
-    for suffix in ("-wal", "-shm"):
-        database.with_name(f"{database.name}{suffix}").unlink(missing_ok=True)
-    stage.server.start()
-    stage.expect_a_fresh_report(trainer)
+        if replaced:
+            copy.rename(database)
+        wait_for(lambda: _cause(stage) == "database_file", 10.0, "the server is not ready")
+        _report_further(trainer)
+        stage.server.kill()
+        for suffix in ("-wal", "-shm"):
+            database.with_name(f"{database.name}{suffix}").unlink(missing_ok=True)
+        stage.server.start()
+        stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 

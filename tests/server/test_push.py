@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -210,19 +208,3 @@ def test_numbers_under_odd_names_are_found_and_packed(make_server: MakeServer) -
         step = server.http.get(f"{rank.path}/steps/7").json()
         assert step["scalars"] == STORED
         assert {h["name"]: h["counts"] for h in step["histograms"]} == {n: [int(v), 7] for n, v in STORED.items()}
-
-
-def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(server: ServerInThread) -> None:
-    began = time.time() - 3_600
-    first = Rank(server, incarnation="firstfirst", started_at=began)
-    first.report(5, x=1.0)
-    second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=began + 600)
-    second.report(1, x=1.0)
-    # What the first one recorded before the second began may come late.
-    first.send(replace(step_report(6, {"x": 1.0}), recorded_at=began + 599))
-    assert server.http.get(f"{first.path}/alerts").json()["items"] == []
-    for step in (7, 8):
-        first.send(replace(step_report(step, {"x": 1.0}), recorded_at=began + 700))
-    (alert,) = server.http.get(f"{first.path}/alerts").json()["items"]
-    assert (alert["kind"], alert["step"]) == ("two_trainers", 1)
-    assert all(name in alert["message"] for name in ("firstfir", "secondse"))

@@ -34,7 +34,7 @@ from isentrope.transport.spool_folder import (
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
-from isentrope_wire.errors import ConfigurationError, IsentropeError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import printable
 from isentrope_wire.reports import ControlSnapshot, Record
 
@@ -42,6 +42,11 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 600.0
 DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
+
+TORN_END = (
+    "its last record is only half there, and nothing says that its training process has ended. Deliver it from where the "
+    "process runs; or, if it has ended, with `isentrope sync --final`"
+)
 
 EXIT_DELIVERED = 0
 EXIT_GAVE_UP = 1
@@ -72,13 +77,6 @@ class ShipperSettings:
     torn_end_is_lost: bool = True
     """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy of a spool whose training
     process lives on another machine it is not."""
-
-
-class TornEnd(IsentropeError, OSError):
-    """The last record of a spool is torn, and its training process may still be writing it elsewhere."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Shipper:
@@ -139,16 +137,17 @@ class Shipper:
                 self._pause(ShipperState.HOLDING, error)
             except ServerAway as error:
                 self._pause(ShipperState.RETRYING, error)
-            except TornEnd as error:
-                self._set_status(ShipperState.GAVE_UP, str(error))
-                return self._status
             except OSError as error:
                 if not self._folder.exists:
                     raise
                 # Too many open files, no memory, a failing disk: as with the server, the next attempt may succeed.
                 self._pause(ShipperState.RETRYING, error)
             else:
-                self._set_status(ShipperState.DRAINED)
+                if self._ends_are_final or not self._reader.ends_torn:
+                    self._reader.discard_last_segment()
+                    self._set_status(ShipperState.DRAINED)
+                else:
+                    self._set_status(ShipperState.GAVE_UP, TORN_END)
                 return self._status
         self._set_status(ShipperState.GAVE_UP, self._status.error)
         return self._status
@@ -159,7 +158,6 @@ class Shipper:
         Raises:
             ServerAway: try again from Hello.
             ServerRefuses: likewise.
-            TornEnd: all is delivered but the last record, which may still be written.
         """
         with TelemetryConnection(self._target, self._find_token(), self._run) as connection:
             acked_through = self._say_hello(connection)
@@ -178,8 +176,6 @@ class Shipper:
                 if self._push_next(connection, trainer_gone=trainer_gone):
                     continue
                 if trainer_gone:
-                    self._check_end()
-                    self._reader.discard_last_segment()
                     return
                 self._succeed()
                 connection.check_watch()
@@ -188,8 +184,7 @@ class Shipper:
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._batch_bytes)
         if not batch and trainer_gone:
-            end = self._folder.read_end()
-            batch = self._reader.missing_at_the_end(end) if self._settings.torn_end_is_lost or end is not None else []
+            batch = self._reader.missing_at_the_end(self._folder.read_end()) if self._ends_are_final else []
         if not batch:
             return False
         try:
@@ -209,12 +204,9 @@ class Shipper:
         self._acknowledge(acked_through)
         return True
 
-    def _check_end(self) -> None:
-        if not self._settings.torn_end_is_lost and self._folder.read_end() is None and self._reader.ends_torn:
-            raise TornEnd(
-                "its last record is only half there, and nothing says that its training process has ended. Deliver it from "
-                "where the process runs; or, if it has ended, with `isentrope sync --final`"
-            )
+    @property
+    def _ends_are_final(self) -> bool:
+        return self._settings.torn_end_is_lost or self._folder.read_end() is not None
 
     def _send_less(self, batch: Sequence[Record]) -> None:
         if len(batch) > 1:
