@@ -263,14 +263,13 @@ class Writer:
         return connection
 
     def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
-        events = self._all_or_none(connection, jobs)
-        if events is None:
-            # Each in a transaction of its own, so that only the one that failed is undone.
-            for job in jobs:
-                connection.begin()
-                hold_for_writing(connection, {job.run_id})
-                self._commit(connection, [job])
-            return
+        while (events := self._all_or_none(connection, jobs)) is None:
+            # Only the one that failed is undone; the others are done again and share a COMMIT.
+            failed = next(job for job in jobs if job.error is not None)
+            failed.settle()
+            jobs = [job for job in jobs if job is not failed]
+            connection.begin()
+            hold_for_writing(connection, {job.run_id for job in jobs})
         try:
             if events:
                 self._publish(events)
