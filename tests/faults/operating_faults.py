@@ -171,6 +171,6 @@ def _connected(stage: Stage) -> socket.socket:
 
 
 def _mebibytes(pid: int) -> float:
-    """Resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
+    """Memory of a process's own; without the database's file, which is mapped."""
+    _, resident, of_files, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    return (int(resident) - int(of_files)) * resource.getpagesize() / 2**20

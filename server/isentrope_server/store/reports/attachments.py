@@ -110,13 +110,16 @@ def newest_alerts(
     kinds: Collection[str] | None = None,
     limit: int,
 ) -> list[tuple[tuple[int, int], Alert]]:
-    """Alerts, of some kinds or all, of reports that are shown with their places (position, number), newest first."""
+    """Alerts, of some kinds or all, of reports that are shown, and the server's own, with their places (position, number),
+    newest first."""
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
-    while shown and len(found) < limit:
+    while len(found) < limit:
         rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
         found += [
-            ((row.position, row.number), as_answer(Alert, row)) for row in rows if (row.position, row.step) in shown
+            ((row.position, row.number), as_answer(Alert, row))
+            for row in rows
+            if row.number >= _MOST_IN_A_REPORT or row.position in shown
         ]
         if len(rows) < limit:
             break
@@ -124,17 +127,19 @@ def newest_alerts(
     return found[:limit]
 
 
-def _shown(connection: Connection, run_key: int) -> set[tuple[int, int]]:
-    """Positions and steps of the alerts that are shown: for each step, of those with alerts the highest precedence."""
+def _shown(connection: Connection, run_key: int) -> set[int]:
+    """Positions of the reports whose alerts are shown: for each step, of those with alerts the highest precedence."""
     table = alerts.c
     rows = connection.execute(
-        select(table.step, table.stream_key, table.position).where(table.run_key == run_key).distinct()
+        select(table.step, table.stream_key, table.position)
+        .where(table.run_key == run_key, table.number < _MOST_IN_A_REPORT)
+        .distinct()
     ).all()
     if not rows:
         return set()
     columns = (np.array([row[index] for row in rows], dtype=np.int64) for index in range(3))
     chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
-    return {(rows[int(index)].position, rows[int(index)].step) for index in chosen}
+    return {rows[int(index)].position for index in chosen}
 
 
 def _alerts_page(
