@@ -232,8 +232,7 @@ def _alert_of_refused(
             f"{found[0].message} Config lists each; what they report is missing.",
             evidence={code: float(len(found))},
         )
-        place = {"run_key": stream.run_key, "stream_key": stream.key, "position": position}
-        attachments.append_servers_alert(connection, alert, **place, step=of_step or 0, now=now)
+        attachments.append_servers_alert(connection, alert, stream, position=position, step=of_step or 0, now=now)
 
 
 _BOTH_LIVE_SECONDS = 30.0
@@ -256,8 +255,8 @@ def _alert_of_two_trainers(connection: Connection, state: PushState, recorded_at
         f"{step}. Stop one of them, or give each a run id of its own.",
         evidence={f"step of {older.incarnation[:8]}": float(step)},
     )
-    place = {"run_key": newer.run_key, "stream_key": newer.key, "position": state.last_position}
-    attachments.append_servers_alert(connection, alert, **place, step=newer.last_step or 0, now=now)
+    step = newer.last_step or 0
+    attachments.append_servers_alert(connection, alert, newer, position=state.last_position, step=step, now=now)
 
 
 def one_by_one(sorted_out: Sorted) -> Iterator[Sorted]:

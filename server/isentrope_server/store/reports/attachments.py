@@ -13,7 +13,7 @@ from isentrope_server.store import removal, streams
 from isentrope_server.store.database import as_answer
 from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import StepRange
-from isentrope_server.store.streams import Timeline
+from isentrope_server.store.streams import Stream, Timeline
 from isentrope_server.store.tables import alerts, driving_tokens, notified, rollouts, runs, shown_name, what_if_sums
 from isentrope_wire import reports as wire
 from isentrope_wire.answers import Alert, Rollouts, TopTokens
@@ -56,19 +56,20 @@ def append_alerts(
 
 
 def append_servers_alert(
-    connection: Connection, alert: wire.Alert, *, run_key: int, stream_key: int, position: int, step: int, now: float
+    connection: Connection, alert: wire.Alert, stream: Stream, *, position: int, step: int, now: float
 ) -> None:
     """Store what the server itself has to say about a stream, beside the report at a position; once of its kind with the
     first of its evidence.
     """
-    if was_reported(connection, run_key, stream_key, alert.kind, evidence=next(iter(alert.evidence))):
+    if was_reported(connection, stream.run_key, stream.key, alert.kind, evidence=next(iter(alert.evidence))):
         return
-    of_run = alerts.c.run_key == run_key
+    place = {"run_key": stream.run_key, "stream_key": stream.key, "position": position}
     # Behind those of any report.
-    number = func.coalesce(func.max(alerts.c.number), 0) + _MOST_IN_A_REPORT
-    values = {"run_key": run_key, "position": position, "stream_key": stream_key, "step": step, "recorded_at": now}
-    free = connection.execute(select(number).where(of_run, alerts.c.position == position)).scalar_one()
-    connection.execute(insert(alerts).values(**values, number=free, **_columns_of(alert)))
+    number = select(func.coalesce(func.max(alerts.c.number), 0) + _MOST_IN_A_REPORT).where(
+        alerts.c.run_key == stream.run_key, alerts.c.position == position
+    )
+    free = connection.execute(number).scalar_one()
+    connection.execute(insert(alerts).values(**place, number=free, step=step, recorded_at=now, **_columns_of(alert)))
 
 
 def _columns_of(alert: wire.Alert) -> dict[str, Any]:
