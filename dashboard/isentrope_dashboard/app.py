@@ -171,11 +171,31 @@ INDEX = f"""<!DOCTYPE html>
 </html>"""
 
 
+class _Pages(Dash):  # type: ignore[misc]  # Dash has no types
+    """Dash, but that a request which none of its pages makes is refused; Dash would fail."""
+
+    def _initialize_context(self, *given: Any) -> Any:
+        return _or_refused(super()._initialize_context, given)
+
+    def _prepare_callback(self, *given: Any) -> Any:
+        return _or_refused(super()._prepare_callback, given)
+
+    def _inputs_to_vals(self, *given: Any) -> Any:
+        return _or_refused(super()._inputs_to_vals, given)
+
+
+def _or_refused(read: Callable[..., Any], given: Sequence[Any]) -> Any:
+    try:
+        return read(*given)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise HTTPException(400, "This is no request of one of this server's pages. Reload the page.") from None
+
+
 def attach(app: FastAPI) -> None:
     """Serve the dashboard's pages from the server's application, which has all of its own routes: any other address is
     answered here, with a page or 404. Its REST API is called in process, with the browser user's own cookie or token.
     """
-    dash_app = Dash(
+    dash_app = _Pages(
         __name__,
         server=app,
         assets_folder=str(ASSETS),

@@ -361,6 +361,10 @@ class Alert(Answer):
     """The cheapest control that would stop it, as a document to PUT; null where none would."""
 
 
+REFUSED = "The server could not use it: "
+"""Begins the reason of a refused record among the gaps."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap(Answer):
     """Records of one rank that were lost before they reached the server, or that it refused."""
@@ -405,6 +409,15 @@ class Destination(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restored(Answer):
+    """The newest `isentrope restore` of the database."""
+
+    at: float
+    newest_report_at: float | None
+    """When the backup's newest report arrived; null: it has none. Tokens revoked later are active again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Me(Answer):
     """Who makes a request."""
 
@@ -416,6 +429,8 @@ class Me(Answer):
     """Whether it is the owner's token, which the server made at its first start."""
     is_session: bool
     """Whether the request came from a browser that logged in with the token, not with the token itself."""
+    restored: Restored | None = None
+    """Whether, and from when, the server's database is a restored one; null: it never was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from isentrope_wire.errors import ConfigurationError
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 DEFAULT_GRPC = "127.0.0.1:7071"
 _ENCRYPTED = "https://"
 _CLEAR = "http://"
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def home() -> Path:
@@ -32,6 +36,26 @@ def pages_of(target: str) -> str | None:
     """The address of the pages of the server whose ingest is at `target`; None where it is another than the default one and
     `ISENTROPE_URL` is not set."""
     return url() if os.environ.get("ISENTROPE_URL") or host_and_port(target) == DEFAULT_GRPC else None
+
+
+def keep_delivered_seconds() -> float:
+    """`ISENTROPE_KEEP_DELIVERED`: how long a spool keeps what the server has acknowledged. Seconds, or a number followed by
+    s, m, h or d; 0: not at all. Default: a day.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    text = os.environ.get("ISENTROPE_KEEP_DELIVERED", "").strip() or "1d"
+    number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ConfigurationError(
+            f"ISENTROPE_KEEP_DELIVERED must be seconds, or a number followed by s, m, h or d, such as 1d or 0, got {text!r}."
+        )
+    return seconds
 
 
 def grpc_target() -> str:

@@ -200,6 +200,8 @@ ALERT_KINDS = {
     "zero_advantage": "Most groups teach nothing",
     "not_finite": "NaN or infinite values",
     "left_out": "Something was left out",
+    "refused": "Reports could not be used",
+    "two_trainers": "Two trainings report one run",
 }
 """In words."""
 

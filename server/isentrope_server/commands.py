@@ -53,9 +53,10 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 def up(notify: tuple[str, ...], **given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
     from isentrope_server.errors import StartupError
-    from isentrope_server.serving import serve
+    from isentrope_server.serving import log_to_stderr, serve
 
     settings = _settings(notify=notify or None, **given)
+    log_to_stderr()
     try:
         asyncio.run(serve(settings, announce=partial(_announce, settings)))
     except StartupError as error:
@@ -68,8 +69,11 @@ def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
     # From elsewhere it is reached by a name that is not known here.
     if page.hostname == "127.0.0.1" and (url, target) != (environment.DEFAULT_URL, environment.DEFAULT_GRPC):
         click.echo(f"For trainers and commands: export ISENTROPE_URL={url} ISENTROPE_GRPC={target}", err=True)
-    click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. Log in with:", err=True)
-    click.echo(login_address)
+    # Elsewhere it would stay in a journal or a container's log: it holds the owner's token.
+    is_shown = sys.stdout.isatty()
+    log_in = "Log in with:" if is_shown else f"Log in with the token in {settings.owner_token_file}:"
+    click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. {log_in}", err=True)
+    click.echo(login_address if is_shown else url)
 
 
 @click.group()

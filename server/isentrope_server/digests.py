@@ -169,7 +169,8 @@ def line(one: Series, first: int, last: int) -> list[float | None]:
         return []
     steps = last - first + 1
     parts = min(LINE_PARTS, steps)
-    part = (one.steps[finite] - first) * parts // steps
+    # In floating point: steps go up to 2^63 - 1.
+    part = np.minimum((one.steps[finite] - first).astype(float) * parts / steps, parts - 1).astype(int)
     sums = np.bincount(part, weights=one.values[finite], minlength=parts)
     counts = np.bincount(part, minlength=parts)
     return [

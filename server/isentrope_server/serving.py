@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import resource
 import signal
 import sys
@@ -84,6 +85,13 @@ class _Uncrowded:
         await answer(scope, receive, send)
 
 
+def log_to_stderr() -> None:
+    """Write warnings and errors with time, level and logger."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # It warns at every piece that is sent to a client that is gone.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
 async def serve(settings: Settings, announce: Callable[[str, int], None]) -> None:
     """Run until SIGTERM or SIGINT.
 
@@ -147,7 +155,7 @@ def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
             lifespan="off",
             # It would write login addresses, tokens included, to the log.
             access_log=False,
-            log_level="warning",
+            log_config=None,
             timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
             server_header=False,
             http=_Connection,

@@ -15,7 +15,7 @@ from pydantic_settings import (
     SecretsSettingsSource,
     SettingsConfigDict,
 )
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from isentrope_server.store.database import SQLITE, with_driver
@@ -148,7 +148,8 @@ class Settings(BaseSettings):
 
     @property
     def resolved_database_url(self) -> str:
-        return self.database_url or f"sqlite:///{self.database_file}"
+        # The path may hold what means something in a URL.
+        return self.database_url or URL.create(SQLITE, database=str(self.database_file)).render_as_string()
 
     @property
     def uses_sqlite(self) -> bool:

@@ -33,10 +33,11 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> dash.Dash:
     made: list[dash.Dash] = []
 
     def keep(*arguments: Any, **named: Any) -> dash.Dash:
-        made.append(dash.Dash(*arguments, **named))
+        made.append(pages(*arguments, **named))
         return made[-1]
 
-    monkeypatch.setattr(dashboard, "Dash", keep)
+    pages = dashboard._Pages
+    monkeypatch.setattr(dashboard, "_Pages", keep)
     dashboard.attach(FastAPI())
     return made[0]
 

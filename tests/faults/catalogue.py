@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 from tests.faults import (
     control_faults,
+    database_faults,
     disk_faults,
     network_faults,
+    operating_faults,
     postgresql_faults,
     process_faults,
     spool_damage,
@@ -19,6 +21,7 @@ from tests.faults import (
 )
 from tests.faults.disk_faults import may_mount
 from tests.faults.faulty_libc import has_compiler
+from tests.faults.operating_faults import has_release_before
 from tests.faults.oracle import Verdict
 from tests.faults.stage import Stage, stage
 from tests.system.haproxy import has_haproxy
@@ -37,6 +40,7 @@ class Means(NamedTuple):
 COMPILER = Means("a C compiler", has_compiler)
 SMALL_DISK = Means("the right to mount a small disk", may_mount)
 HAPROXY = Means("haproxy", has_haproxy)
+HISTORY = Means("a clone with the release before", has_release_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ FAULTS = (
     Fault(disk_faults.server_disk_full, needs=SMALL_DISK),
     _shared(disk_faults.spool_writes_fail, needs=COMPILER),
     _shared(disk_faults.spool_syncs_fail, needs=COMPILER),
+    Fault(database_faults.database_file_lost, in_short_tier=False),
+    Fault(database_faults.database_restored_from_backup),
     Fault(disk_faults.server_writes_fail, in_short_tier=False, needs=COMPILER),
     _shared(spool_damage.truncated_segment),
     _shared(spool_damage.flipped_bit),
@@ -118,6 +124,12 @@ FAULTS = (
     Fault(control_faults.control_over_a_breaking_connection),
     _shared(control_faults.trainers_clock_an_hour_off, needs=COMPILER),
     Fault(control_faults.servers_clock_an_hour_off, in_short_tier=False, needs=COMPILER),
+    _shared(operating_faults.torn_copy_synced),
+    _shared(operating_faults.token_rotated),
+    _shared(operating_faults.two_trainers, in_short_tier=False),
+    _shared(operating_faults.unread_exports, in_short_tier=False),
+    _shared(operating_faults.silent_connections, in_short_tier=False),
+    Fault(operating_faults.version_skew, in_short_tier=False, needs=HISTORY),
     Fault(postgresql_faults.replica_killed),
     Fault(postgresql_faults.replica_frozen),
     Fault(postgresql_faults.replica_killed_behind_haproxy, in_short_tier=False, needs=HAPROXY),

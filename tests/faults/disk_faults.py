@@ -85,11 +85,15 @@ def server_disk_full(stage: Stage) -> Verdict:
     trainer = stage.running_trainer("stuffed", step_seconds=0.01, histograms=8)
     filler = fill(stage.server.home)
     time.sleep(4.0 if stage.short else 30.0)
+    cause = stage.api.get(f"{stage.server.url}/readyz").json().get("error", {}).get("details", {}).get("cause")
     # What waits by now and its write-ahead log are more than the small disk holds.
     subprocess.run(["mount", "-o", "remount,size=64m", str(stage.server.home.parent)], check=True)
     filler.unlink()
     stage.expect_a_fresh_report(trainer)
-    return stage.judge(trainer)
+    verdict = stage.judge(trainer)
+    verdict.require(cause == "disk_full", f"the server named the cause {cause}")
+    verdict.hold()
+    return verdict
 
 
 def spool_writes_fail(stage: Stage) -> Verdict:

@@ -210,7 +210,12 @@ class Stage:
             environment: variables besides.
         """
         home = home or self.folder / f"home-{plan.run_id}"
-        given = self.server.environment | {"ISENTROPE_DRAIN_SECONDS": "60"} | dict(environment or {})
+        # What is acknowledged too early must not be made good by what is kept.
+        given = (
+            self.server.environment
+            | {"ISENTROPE_DRAIN_SECONDS": "60", "ISENTROPE_KEEP_DELIVERED": "0"}
+            | dict(environment or {})
+        )
         trainer = Trainer(plan, home, given, expected_exit)
         self.trainers.append(trainer)
         return trainer

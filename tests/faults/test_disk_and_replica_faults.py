@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import control_faults, disk_faults, postgresql_faults
+from tests.faults import control_faults, database_faults, disk_faults, postgresql_faults
 from tests.faults.catalogue import Fault, short_tier
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "fault", short_tier(disk_faults, postgresql_faults, control_faults), ids=lambda fault: fault.name
+    "fault", short_tier(disk_faults, database_faults, postgresql_faults, control_faults), ids=lambda fault: fault.name
 )
 def test_accepted_is_stored_once_or_gap(fault: Fault, tmp_path: Path) -> None:
     fault.run(tmp_path / "stage", short=True)

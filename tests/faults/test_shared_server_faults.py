@@ -7,13 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import control_faults, disk_faults, network_faults, process_faults, spool_damage, wire_faults
+from tests.faults import (
+    control_faults,
+    disk_faults,
+    network_faults,
+    operating_faults,
+    process_faults,
+    spool_damage,
+    wire_faults,
+)
 from tests.faults.catalogue import Fault, short_tier
 from tests.system.running_server import RunningServer
 
 pytestmark = pytest.mark.slow
 FAULTS = short_tier(
-    process_faults, network_faults, disk_faults, spool_damage, wire_faults, control_faults, shares_server=True
+    process_faults,
+    network_faults,
+    disk_faults,
+    spool_damage,
+    wire_faults,
+    control_faults,
+    operating_faults,
+    shares_server=True,
 )
 
 

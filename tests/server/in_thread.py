@@ -18,6 +18,7 @@ import httpx
 from isentrope_server.app import create_app
 from isentrope_server.backend import Backend
 from isentrope_server.ports import Port, listening_socket
+from isentrope_server.security import tokens
 from isentrope_server.serving import http_server
 from isentrope_server.settings import Settings
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -28,6 +29,10 @@ _BUILDING = threading.Lock()
 # Each app builds the models of its answers again at their first request, from docstrings that pydantic reads from the source:
 # finding a class there parses its whole file, half a second of each server's life.
 inspect.getsourcelines = functools.cache(inspect.getsourcelines)  # type: ignore[assignment]
+
+
+# Tests send wrong tokens by the hundred.
+tokens.GUESS_SECONDS = 0.0
 
 
 class ServerInThread:

@@ -103,6 +103,8 @@ def test_a_backup_of_a_running_server_has_all_it_acknowledged_and_comes_back(tmp
         assert steps(server, rank) == 1
         (entry, *_) = server.http.get("/api/v1/audit").json()["items"]
         assert (entry["action"], entry["change"]["file"]) == ("database.restored", "backup.db")
+        restored = server.http.get("/api/v1/me").json()["restored"]
+        assert restored == {"at": entry["at"], "newest_report_at": entry["change"]["newest_report_at"]}
 
 
 def test_a_backup_restored_after_a_crash_is_not_mixed_with_what_was_there(tmp_path: Path) -> None:

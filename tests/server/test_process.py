@@ -44,8 +44,8 @@ def up(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str, st
     )
     try:
         assert process.stdout is not None
-        url, _, token = process.stdout.readline().strip().partition("/?token=")
-        yield process, url, token
+        url = process.stdout.readline().strip()
+        yield process, url, (home / "owner-token").read_text().strip()
     finally:
         process.kill()
         process.communicate(timeout=30)
@@ -67,12 +67,26 @@ def one_sentence(result: Result) -> str:
     return lines[0]
 
 
-def test_it_prints_the_address_that_logs_in_and_ends_on_sigterm(tmp_path: Path) -> None:
+def test_the_address_that_logs_in_is_shown_on_a_terminal(tmp_path: Path) -> None:
+    ours, terminal = os.openpty()
+    command = [sys.executable, "-m", "isentrope", "up", "--http-port", "0", "--grpc-port", "0"]
+    with subprocess.Popen(command, env=environment(tmp_path), stdout=terminal) as shown:
+        try:
+            address = os.read(ours, 4096).decode().strip()
+            assert httpx.get(address, trust_env=False).status_code == 303
+            assert "/?token=" in address
+        finally:
+            shown.kill()
+
+
+def test_it_answers_logs_with_time_level_and_logger_and_ends_on_sigterm(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with up(home) as (process, url, token):
+    with up(home, ISENTROPE_TOKEN="too-short") as (process, url, token):
         assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
-        assert httpx.get(f"{url}/?token={token}", trust_env=False).status_code == 303
-        assert (home / "owner-token").read_text().strip() == token
+        assert (token, "token=" in url) == ("too-short", False)
+        assert process.stderr is not None
+        warning = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ WARNING isentrope_server.backend: The owner's token has only 9 "
+        assert re.match(warning, process.stderr.readline())
         assert (home / "owner-token").stat().st_mode & 0o777 == 0o600
         assert (home / "isentrope.db").stat().st_mode & 0o077 == 0
         assert running_server_url(home) == url
@@ -88,7 +102,8 @@ def test_it_prints_the_address_that_logs_in_and_ends_on_sigterm(tmp_path: Path) 
         assert running_server_url(home) is None
         assert process.stderr is not None
         lines = process.stderr.read().splitlines()
-        assert lines[-1].endswith("Log in with:")
+        assert lines[-1].endswith(f"Log in with the token in {home / 'owner-token'}:")
+        assert not any(token in line for line in lines)
         assert lines[-2].startswith(f"For trainers and commands: export ISENTROPE_URL={url} ISENTROPE_GRPC=127.0.0.1:")
         assert len(lines) == 2
     listed = json.loads(call("token", "list", "--json", home=home).stdout)

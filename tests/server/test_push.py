@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
 
+from isentrope.cli.doctor import examine
 from isentrope.transport.shipper import ShipperSettings
 from isentrope_server.ingest.limits import RECORDS
 from isentrope_server.store.reports import records
 from isentrope_server.store.rows import RowSizes
-from isentrope_wire.reports import Gap, RunFinished, ScoreHistogram
+from isentrope_wire.reports import Alert, AlertLevel, Gap, RunFinished, ScoreHistogram
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.compaction import NEVER, pack_all, reports_of_rows
 from tests.server.conftest import MakeServer
@@ -75,7 +78,8 @@ def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
 ) -> None:
     server = make_server()
     rank = Rank(server)
-    reply = rank.push([record, wire_record(2, step_report(7, {"entropy/mean": 0.5}))])
+    noticed = Alert(kind="collapse", level=AlertLevel.ACT, message="of step 7")
+    reply = rank.push([record, wire_record(2, replace(step_report(7, {"entropy/mean": 0.5}), alerts=(noticed,)))])
     assert [item.code for item in reply.quarantined] == [code]
     assert reply.acked_through == 2
     assert rank.push([record]).quarantined[0].code == code
@@ -83,7 +87,26 @@ def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
         assert records.count_refused(connection) == 1
     (gap,) = server.http.get(f"{rank.path}/gaps").json()["items"]
     assert gap["reason"] == f"The server could not use it: {reply.quarantined[0].message}"
+    alert, reported = server.http.get(f"{rank.path}/alerts").json()["items"]
+    assert reported["message"] == noticed.message
+    assert (alert["kind"], alert["evidence"]) == ("refused", {code: 1.0})
+    assert reply.quarantined[0].message in alert["message"]
     assert values(server, rank, "entropy/mean") == {7: 0.5}
+
+
+def test_the_doctor_names_runs_with_refused_records(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = make_server()
+    rank = Rank(server)
+    rank.push([wire_record(1, step_report(2**63, {}))])
+    for name, value in (("URL", server.url), ("GRPC", server.grpc_target), ("TOKEN", server.owner_token)):
+        monkeypatch.setenv(f"ISENTROPE_{name}", value)
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    (problem,) = [finding for finding in examine() if not finding.ok]
+    assert problem.check == "records"
+    assert rank.run_id in problem.found
+    assert "2^63" in problem.found
 
 
 def test_a_seq_beyond_what_databases_count_does_not_block_the_rest(rank: Rank) -> None:
@@ -188,3 +211,16 @@ def test_numbers_under_odd_names_are_found_and_packed(make_server: MakeServer) -
         step = server.http.get(f"{rank.path}/steps/7").json()
         assert step["scalars"] == STORED
         assert {h["name"]: h["counts"] for h in step["histograms"]} == {n: [int(v), 7] for n, v in STORED.items()}
+
+
+def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(server: ServerInThread) -> None:
+    first = Rank(server, incarnation="firstfirst", started_at=1_000.0)
+    second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=2_000.0)
+    second.report(1, x=1.0)
+    found = []
+    # What the first one recorded before the second began may come late.
+    for recorded_at in (1_999.0, 2_100.0, 2_200.0):
+        first.send(replace(step_report(6, {"x": 1.0}), recorded_at=recorded_at))
+        found.append(server.http.get(f"{first.path}/alerts").json()["items"])
+    assert [[alert["kind"] for alert in alerts] for alerts in found] == [[], ["two_trainers"], ["two_trainers"]]
+    assert all(name in found[1][0]["message"] for name in ("firstfir", "secondse"))

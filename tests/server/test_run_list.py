@@ -146,6 +146,13 @@ def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: 
     assert (digest.entropy, digest.reward) == (0.5, 0.25)
 
 
+def test_the_largest_step_has_a_digest(server: ServerInThread, rank: Rank) -> None:
+    for step in (0, 2**63 - 1):
+        rank.report(step, entropy__mean=1.0)
+    renew(server)
+    assert [value for value in digest_of(server, rank).entropy_line if value is not None] == [1.0, 1.0]
+
+
 def test_a_run_without_reports_has_no_data(server: ServerInThread, rank: Rank) -> None:
     assert renew(server) == 1
     digest = digest_of(server, rank)

@@ -105,14 +105,17 @@ def test_failed_commit_reaches_every_caller_and_the_writer_continues(database: D
     writer.stop()
 
 
-@pytest.mark.parametrize("name", ["isentrope.db", "of another name.db"])
-def test_only_its_owner_can_read_a_new_database_wherever_it_lies(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["isentrope.db", "of another name.db", None])
+def test_only_its_owner_can_read_a_new_database_wherever_it_lies(tmp_path: Path, name: str | None) -> None:
+    # Without a name: the database of a home whose path means something in a URL.
+    home, url = tmp_path / "home?a=b%20c", f"sqlite:///{tmp_path}/elsewhere/{name}" if name else None
     (tmp_path / "elsewhere").mkdir()
     before = os.umask(0o022)
     try:
-        with ServerInThread(tmp_path / "home", database_url=f"sqlite:///{tmp_path}/elsewhere/{name}") as server:
+        with ServerInThread(home, database_url=url) as server:
             Rank(server).report(0, x=1.0)
-            found = sorted((tmp_path / "elsewhere").iterdir())
+            name, folder = name or "isentrope.db", tmp_path / "elsewhere" if name else home
+            found = sorted(folder.glob(f"{name}*"))
             assert [file.name for file in found] == [name, f"{name}-shm", f"{name}-wal"]
             assert {file.stat().st_mode & 0o777 for file in found} == {0o600}
     finally:

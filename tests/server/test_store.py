@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, insert, select, text
+from sqlalchemy import Connection, Engine, event, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.schema import CreateTable
 
@@ -81,6 +81,8 @@ def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> N
         add("failed", transaction)
         raise NotFound("no such thing")
 
+    commits: list[Connection] = []
+    event.listen(database.writing_engine, "commit", commits.append)
     writer.start()
     # While the first job waits, the others queue up and share one COMMIT.
     first = writer.submit(lambda transaction: hold.wait(5))
@@ -94,6 +96,7 @@ def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> N
         failing.result()
     assert ids(database) == {"before", "after"}
     assert announced == [RunChanged(run_id="before"), RunChanged(run_id="after")]
+    assert len(commits) <= 2
     writer.stop()
 
 

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection
 
 from isentrope_server.errors import StartupError
+from isentrope_server.security import tokens
 from isentrope_server.security.tokens import TokenBook, ensure_owner_token
 from isentrope_server.store import access
 from isentrope_server.store.database import Database, upgrade
@@ -82,7 +83,7 @@ def test_last_use_of_a_token_is_recorded(make_server: MakeServer, monkeypatch: p
     assert last_used(unused) is None
 
 
-@pytest.mark.parametrize("length", [4, 31])
+@pytest.mark.parametrize("length", [8, 31])
 def test_a_short_owner_s_token_is_warned_of(
     make_server: MakeServer, caplog: pytest.LogCaptureFixture, length: int
 ) -> None:
@@ -103,8 +104,26 @@ def test_a_long_one_and_one_the_server_made_are_not(
 def test_refused_token_keeps_the_owner_s(make_server: MakeServer, tmp_path: Path) -> None:
     server = make_server()
     refused = server.backend.writer.submit(lambda t: ensure_owner_token(t, tmp_path / "gone", "123"))
-    with pytest.raises(StartupError, match=r"4 .*32.* 3"):
+    with pytest.raises(StartupError, match=r"8 .*32.* 3"):
         refused.result(10)
     assert not (tmp_path / "gone").exists()
     server.backend.writer.submit(lambda t: server.backend.tokens.reload(t.connection)).result(10)
     assert server.http.get("/api/v1/access-tokens").status_code == 200
+
+
+def test_after_ten_wrong_tokens_each_is_answered_late_and_right_ones_at_once(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "GUESS_SECONDS", 0.4)
+    server = make_server()
+
+    def seconds(token: str) -> float:
+        began = time.monotonic()
+        server.http.get("/api/v1/runs", headers={"Authorization": f"Bearer {token}"})
+        return time.monotonic() - began
+
+    seconds(server.owner_token)
+    at_once = [seconds("wrong") for _ in range(10)]
+    assert min(at_once) < 0.4
+    assert seconds("wrong") >= 0.4
+    assert min(seconds(server.owner_token) for _ in range(5)) < 0.4

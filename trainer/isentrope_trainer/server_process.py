@@ -7,8 +7,10 @@ import sys
 import time
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 import isentrope
+from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
 
 _STOP_SECONDS = 10.0
@@ -52,11 +54,12 @@ class ServerProcess:
         """
         assert self._process is not None, "the context is entered"
         assert self._process.stdout is not None, "stdout was asked for"
-        # The server's only line, printed when everything answers; none when it could not start.
-        login_url = self._process.stdout.readline().strip()
-        if not login_url:
+        # The server's only line, its address, printed when everything answers; none when it could not start.
+        url = self._process.stdout.readline().strip()
+        if not url:
             raise ServerDidNotStart(self._process.wait(_STOP_SECONDS))
-        return login_url
+        token = environment.owner_token_file().read_text(encoding="utf-8").strip()
+        return f"{url}/?token={quote(token, safe='')}"
 
     def wait(self) -> None:
         """Until the server ends by itself."""

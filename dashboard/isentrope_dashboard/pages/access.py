@@ -17,6 +17,7 @@ from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import age, card, chip, dialog, row, text
 from isentrope_dashboard.formatting import MISSING
 from isentrope_dashboard.live import Api, refusal
+from isentrope_dashboard.pages.config import moment
 from isentrope_dashboard.pages.start import code
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import AccessToken, CreatedToken, Destination, Me, TokenScope
@@ -51,7 +52,13 @@ def _who(me: Me) -> Component:
         else "The owner of this server makes and revokes tokens."
     )
     words = ["You are signed in as ", html.B(me.name), f" with the scope {me.scope}: {SCOPES[me.scope]}. {more}"]
-    return card(html.P(words), name="guide")
+    restored = (
+        f"The database was restored on {moment(me.restored.at)}: tokens that were revoked after "
+        f"{moment(me.restored.newest_report_at)} are active again. Revoke them once more."
+        if me.restored is not None and me.scope == TokenScope.ADMIN
+        else None
+    )
+    return card(html.P(words), restored and html.P(html.B(restored)), name="guide")
 
 
 def _form() -> Component:

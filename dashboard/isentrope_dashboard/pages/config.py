@@ -23,7 +23,7 @@ from isentrope_dashboard.formatting import MISSING, count, percent, seconds
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import Gap, RunDetail, SeriesColumns, Status, TokenScope
+from isentrope_wire.answers import Gap, Me, RunDetail, SeriesColumns, Status, TokenScope
 from isentrope_wire.metrics import (
     PROBE_ACCEPTED_REPORTS,
     PROBE_ACKNOWLEDGED_RECORDS,
@@ -163,6 +163,16 @@ def _gaps(gaps: Sequence[Gap]) -> Component:
     return table(["Attempt", "Rank", "Records", "Reason"], rows, "plain num", headed=False)
 
 
+def _restored(run: RunDetail, me: Me) -> list[Component]:
+    if me.restored is None or run.created_at > me.restored.at:
+        return []
+    words = (
+        f"The database was restored on {moment(me.restored.at)} from a backup whose newest report came on "
+        f"{moment(me.restored.newest_report_at)}. What came later is here as far as it was sent again."
+    )
+    return [html.P(words, className="dim")]
+
+
 async def layout(client: AsyncClient, view: View) -> Component:
     """Parameters at the left; the run, its delivery and its files at the right."""
     run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
@@ -174,7 +184,7 @@ async def layout(client: AsyncClient, view: View) -> Component:
         _form(run) if may_edit else _words(run),
         card(places["run"], title="Run", name="padded"),
         card(
-            places["system"], html.H3("Lost records", className="small dim"), places["gaps"],
+            places["system"], html.H3("Lost records", className="small dim"), places["gaps"], *_restored(run, me),
             title="System", name="padded",
         ),
         card(_exports(run), title="Export", name="padded"),

@@ -329,28 +329,38 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
     metavar="SECONDS",
     help="How long to try to reach the server.",
 )
+@click.option(
+    "--final", is_flag=True, help="The training has ended: a record that is torn at the end of its spool is lost."
+)
 @as_json_option
-def sync(folder: Path | None, target: str | None, give_up_after: float, as_json: bool) -> None:
+def sync(folder: Path | None, target: str | None, give_up_after: float, final: bool, as_json: bool) -> None:
     """Upload the spools in DIR that training processes could not deliver. Safe to repeat.
 
-    Without DIR: the spools of this machine's home, ISENTROPE_HOME/spool.
+    Without DIR: the spools of this machine's home, ISENTROPE_HOME/spool; and of those delivered in the last day
+    (ISENTROPE_KEEP_DELIVERED) what their server lost, where it was restored from a backup.
     """
     import os
+    from itertools import chain
 
-    from isentrope.transport.spool_folder import find_spool_folders
+    from isentrope.transport.spool_folder import DELIVERED, SPOOLS, find_spool_folders
     from isentrope.transport.sync import SpoolsLeft, SyncOutcome, sync_spools
     from isentrope_wire import environment
 
-    folder = folder or environment.home() / "spool"
-    folders = find_spool_folders(folder)
-    if not folders and not as_json:
-        click.echo(f"Nothing to deliver in {folder}")
-    target = target or os.environ.get("ISENTROPE_GRPC") or None
+    folders = find_spool_folders(folder or environment.home() / SPOOLS)
+    kept = [one for one in folders if one.is_kept] if folder else find_spool_folders(environment.home() / DELIVERED)
+    waiting = [one for one in folders if not one.is_kept]
+    here = target or os.environ.get("ISENTROPE_GRPC") or None
     results = []
-    for result in sync_spools(folders, target=target, give_up_after_seconds=give_up_after):
+    for result in chain(
+        sync_spools(waiting, target=here, give_up_after_seconds=give_up_after, final=final),
+        # Another server than their own has none of them, and need not get them.
+        sync_spools(kept, target=target, give_up_after_seconds=give_up_after),
+    ):
         results.append(result)
         if not as_json and result.outcome is not SyncOutcome.LEFT:
             click.echo(_sync_line(result))
+    if not results and not as_json:
+        click.echo(f"Nothing to deliver in {folder or environment.home() / SPOOLS}")
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
     left = [result for result in results if result.outcome is SyncOutcome.LEFT]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 
 import grpc
@@ -17,11 +19,15 @@ from isentrope.transport.connection import open_channel
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope_wire import environment
+from isentrope_wire.answers import REFUSED, Restored
 from isentrope_wire.numbers import printable
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 _CONNECT_SECONDS = 10.0
+_RUNS_LOOKED_AT = 20
+_GAPS_LOOKED_AT = 50
+_RECENT_SECONDS = 86_400.0
 _TOKEN_ADVICE = (
     "Set ISENTROPE_TOKEN to a token of this server; `isentrope token create --scope control` there creates one."
 )
@@ -69,20 +75,47 @@ def _server_and_token() -> list[Finding]:
     source = environment.token_source()
     try:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
-            scope = client.me().scope
-        token = Finding(check="token", ok=True, found=f"the token from {source} has the scope {scope}")
+            me = client.me()
+            restored, refused = _restored(me.restored), _refused(client)
+        token = Finding(check="token", ok=True, found=f"the token from {source} has the scope {me.scope}")
     except ConfigurationError as error:
         return [Finding(check="server", ok=False, found=f"not asked: {error}")]
     except ApiError as error:
         if error.status == 403:
             found = f"the token from {source} may only report; `isentrope runs` and `control` need another scope"
-            token = Finding(check="token", ok=True, found=found)
+            token, restored, refused = Finding(check="token", ok=True, found=found), "", []
         elif error.status == 401:
             found = f"the server does not accept the token from {source}" if environment.token() else "no token is set"
             token = Finding(check="token", ok=False, found=found, advice=_TOKEN_ADVICE)
+            restored, refused = "", []
         else:
             return [Finding(check="server", ok=False, found=str(error))]
-    return [Finding(check="server", ok=True, found=f"{client.url} answers"), token]
+    return [Finding(check="server", ok=True, found=f"{client.url} answers{restored}"), token, *refused]
+
+
+def _restored(restored: Restored | None) -> str:
+    if restored is None:
+        return ""
+    until = "an empty one" if restored.newest_report_at is None else f"one of {_moment(restored.newest_report_at)}"
+    return (
+        f"; its database was restored on {_moment(restored.at)} from a backup, {until}: tokens that were revoked after it are "
+        "active again, and `isentrope sync` delivers once more what homes have kept"
+    )
+
+
+def _refused(client: Client) -> list[Finding]:
+    """A problem for each of the newest runs with reports that the server could not use."""
+    found = []
+    for run in client.runs(limit=_RUNS_LOOKED_AT):
+        gaps = [gap for gap in client.gaps(run.id, limit=_GAPS_LOOKED_AT) if gap.reason.startswith(REFUSED)]
+        if gaps and (run.last_report_at or run.created_at) > time.time() - _RECENT_SECONDS:
+            what = f"run {run.id}: {len(gaps)} of its records could not be used. {gaps[0].reason}"
+            found.append(Finding(check="records", ok=False, found=what, advice="Its tab Config lists them."))
+    return found
+
+
+def _moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
 
 
 def _ingest() -> Finding:

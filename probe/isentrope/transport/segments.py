@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """Longer than any report. A larger length is damage, not a frame."""
 
 SUFFIX = ".seg"
+
+SENT = "sent"
+"""Folder in a spool with the segments that the server has acknowledged: it may be restored from a backup."""
+SENT_BYTES = 256 * 1024 * 1024
+"""The most it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,41 @@ def first_seq_of(path: Path) -> int:
 def list_segments(folder: Path) -> list[Path]:
     """The segments of a folder, oldest first."""
     return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit())
+
+
+def keep_sent(segment: Path, seconds: float) -> None:
+    """Move an acknowledged segment to the sent ones, and delete those of them that are too many or too old.
+
+    Raises:
+        OSError: it can't be moved.
+    """
+    sent = segment.parent / SENT
+    sent.mkdir(mode=0o700, exist_ok=True)
+    # The time counts from the acknowledgement.
+    os.utime(segment)
+    os.replace(segment, sent / segment.name)
+    drop_sent(sent, seconds, SENT_BYTES)
+
+
+def drop_sent(sent: Path, seconds: float, most_bytes: int) -> int:
+    """Delete sent segments that were acknowledged longer ago, and the oldest beyond a size or beyond what is free on the disk.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        OSError: the folder is gone.
+    """
+    disk = os.statvfs(sent)
+    room, dropped = min(most_bytes, disk.f_bavail * disk.f_frsize), 0
+    for segment in reversed(list_segments(sent)):
+        with contextlib.suppress(FileNotFoundError):
+            status = segment.stat()
+            room -= status.st_size
+            if room < 0 or status.st_mtime < time.time() - seconds:
+                segment.unlink()
+                dropped += 1
+    return dropped
 
 
 def encode_frame(seq: int, payload: bytes) -> bytes:

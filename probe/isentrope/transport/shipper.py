@@ -23,10 +23,18 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
 from isentrope.transport.files import ProcessLock, is_held_by_another_process
-from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolError, SpoolFolder
+from isentrope.transport.spool_folder import (
+    ControlFile,
+    ShipperState,
+    ShipperStatus,
+    SpoolError,
+    SpoolFolder,
+    drop_delivered,
+)
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import printable
 from isentrope_wire.reports import ControlSnapshot, Record
 
@@ -34,6 +42,11 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 600.0
 DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
+
+TORN_END = (
+    "its last record is only half there, and nothing says that its training process has ended. Deliver it from where the "
+    "process runs; or, if it has ended, with `isentrope sync --final`"
+)
 
 EXIT_DELIVERED = 0
 EXIT_GAVE_UP = 1
@@ -59,6 +72,11 @@ class ShipperSettings:
     """Between attempts at a server that refuses: a person has to correct that."""
     waits_when_refused: bool = True
     """Whether to wait after a refusal: beside a training run it may be corrected, in a `sync` it will not."""
+    keep_seconds: float = 0.0
+    """How long what is delivered is kept, in case the server is restored from a backup."""
+    torn_end_is_lost: bool = True
+    """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy of a spool whose training
+    process lives on another machine it is not."""
 
 
 class Shipper:
@@ -88,7 +106,9 @@ class Shipper:
         self._run = folder.run()
         self._target = target or folder.grpc_target()
         earlier = ShipperStatus.read(folder.status)
-        self._reader = SpoolReader(folder.path, earlier.acked_through if earlier is not None else 0)
+        self._reader = SpoolReader(
+            folder.path, earlier.acked_through if earlier is not None else 0, keep_seconds=settings.keep_seconds
+        )
         self._unwritten_control: ControlSnapshot | None = None
         self._away = Backoff(longest_seconds=settings.longest_pause_seconds)
         self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
@@ -123,7 +143,11 @@ class Shipper:
                 # Too many open files, no memory, a failing disk: as with the server, the next attempt may succeed.
                 self._pause(ShipperState.RETRYING, error)
             else:
-                self._set_status(ShipperState.DRAINED)
+                if self._ends_are_final or not self._reader.ends_torn:
+                    self._reader.discard_last_segment()
+                    self._set_status(ShipperState.DRAINED)
+                else:
+                    self._set_status(ShipperState.GAVE_UP, TORN_END)
                 return self._status
         self._set_status(ShipperState.GAVE_UP, self._status.error)
         return self._status
@@ -152,7 +176,6 @@ class Shipper:
                 if self._push_next(connection, trainer_gone=trainer_gone):
                     continue
                 if trainer_gone:
-                    self._reader.discard_last_segment()
                     return
                 self._succeed()
                 connection.check_watch()
@@ -161,7 +184,7 @@ class Shipper:
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._batch_bytes)
         if not batch and trainer_gone:
-            batch = self._reader.missing_at_the_end(self._folder.read_end())
+            batch = self._reader.missing_at_the_end(self._folder.read_end()) if self._ends_are_final else []
         if not batch:
             return False
         try:
@@ -180,6 +203,10 @@ class Shipper:
         self._succeed()
         self._acknowledge(acked_through)
         return True
+
+    @property
+    def _ends_are_final(self) -> bool:
+        return self._settings.torn_end_is_lost or self._folder.read_end() is not None
 
     def _send_less(self, batch: Sequence[Record]) -> None:
         if len(batch) > 1:
@@ -245,7 +272,12 @@ class Shipper:
         if (state, acked_through, error) == (self._status.state, self._status.acked_through, self._status.error):
             return
         self._status = ShipperStatus(
-            state=state, acked_through=acked_through, error=error, pid=os.getpid(), reached=self._reached
+            state=state,
+            acked_through=acked_through,
+            error=error,
+            pid=os.getpid(),
+            reached=self._reached,
+            lost_by_the_server=self._reader.lost_by_the_server,
         )
         try:
             self._status.write(self._folder.status)
@@ -261,7 +293,7 @@ def ship(
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
 ) -> ShipperStatus | None:
-    """Deliver a folder. A delivered folder is removed.
+    """Deliver a folder. A delivered folder is removed, or kept in its home's `delivered` for a while.
 
     Args:
         folder: of the spool.
@@ -284,10 +316,12 @@ def ship(
         # The shipper that held the lock until now may have delivered everything.
         status = shipper.run() if folder.exists else None
         if status is not None and status.state is ShipperState.DRAINED:
-            folder.remove()
-        return status
+            folder.retire()
     finally:
         lock.release()
+    if folder.home is not None:
+        drop_delivered(folder.home, settings.keep_seconds)
+    return status
 
 
 def main() -> int:
@@ -304,8 +338,9 @@ def main() -> int:
         folder.run()
         _log_into(folder.log)
         drain_seconds = float(os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
-        status = ship(folder, ShipperSettings(drain_seconds=drain_seconds))
-    except SpoolError as error:
+        keep_seconds = environment.keep_delivered_seconds()
+        status = ship(folder, ShipperSettings(drain_seconds=drain_seconds, keep_seconds=keep_seconds))
+    except (SpoolError, ConfigurationError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL
     except FileNotFoundError:

@@ -18,6 +18,7 @@ from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
 from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
+from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import ControlSnapshot, RunStarted
@@ -409,10 +410,12 @@ def open_transport(
 
     Raises:
         SpoolError: the home can't be written to or has no locks, or this attempt has a spool already.
-        ConfigurationError: the run's description is larger than a record may be.
+        ConfigurationError: the run's description is larger than a record may be, or `ISENTROPE_KEEP_DELIVERED` is no time.
     """
     if mode == "disabled":
         return InMemoryTransport(keep_messages=False)
+    # The shipper reads it; its error would be seen by nobody.
+    environment.keep_delivered_seconds()
     folder = SpoolFolder.create(home, run, grpc_target)
     supervisor = ShipperSupervisor(folder, home=home) if mode == "online" else None
     try:

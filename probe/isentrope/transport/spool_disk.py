@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isentrope.transport.segments import SegmentWriter, first_seq_of, list_segments
+from isentrope.transport.segments import SENT, SegmentWriter, drop_sent, first_seq_of, list_segments
 from isentrope_wire.reports import StepReport
 
 logger = logging.getLogger(__name__)
@@ -119,6 +119,13 @@ class SpoolDisk:
             finally:
                 self._close_segment()
         self._reserve.unlink(missing_ok=True)
+
+    def drop_sent(self) -> bool:
+        """Delete what was kept of delivered reports, where others filled the disk; False when that is nothing."""
+        # At the spool's own limit it would not help: sent segments do not count.
+        with contextlib.suppress(OSError):
+            return self.used_share < 1 and drop_sent(self._folder / SENT, 0.0, 0) > 0
+        return False
 
     def give_up_reserve(self) -> bool:
         """Free the reserve; False when there is none."""

@@ -4,6 +4,7 @@
         run.payload       the run and rank: RunStarted, serialised    written once by the training process
         target            host:port of the server's ingest            written once by the training process
         NUMBER.seg        records, see `segments`                     training process writes, shipper deletes
+        sent/             segments the server has acknowledged, kept for ISENTROPE_KEEP_DELIVERED
         NUMBER.damaged    a segment some of which could not be read   kept to be examined
         reserve           room for a full disk                        training process, see `spool_disk`
         end               the last record's number, see `SpoolEnd`    training process, when it closes the spool
@@ -15,7 +16,8 @@
         shipper.errors    stderr of the shipper, for one that died
 
 Everything is readable by the owner alone: configurations hold secrets. No token is ever written here. When all is
-delivered the shipper removes the folder; damaged segments stay.
+delivered the shipper moves the folder to ISENTROPE_HOME/delivered, where `isentrope sync` finds it while its time lasts; it
+removes one that keeps nothing. Damaged segments stay.
 """
 
 from __future__ import annotations
@@ -25,15 +27,17 @@ import json
 import logging
 import os
 import re
+import shutil
 import struct
+import time
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from isentrope.errors import ConfigurationError
-from isentrope.transport.files import write_atomically
-from isentrope.transport.segments import MAX_PAYLOAD_BYTES, list_segments, read_segment, sync_folder
+from isentrope.transport.files import is_held_by_another_process, write_atomically
+from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SENT, list_segments, read_segment, sync_folder
 from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
 from isentrope_wire.numbers import document_of, read
@@ -54,6 +58,10 @@ class SpoolEnd:
 
 
 _RUN_FILE = "run.payload"
+SPOOLS, DELIVERED = "spool", "delivered"
+"""Folders of a home: of spools to deliver, and of delivered ones that are kept."""
+DELIVERED_BYTES = 1024 * 1024 * 1024
+"""The most that the delivered spools of a home hold together."""
 _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -88,7 +96,7 @@ class SpoolFolder:
                 f"The description of a run, its config and tags above all, may take {MAX_PAYLOAD_BYTES} bytes, "
                 f"got {len(payload)}. Leave out what is large."
             )
-        path = home.joinpath("spool", *_folder_names(run))
+        path = home.joinpath(SPOOLS, *_folder_names(run))
         folder = cls(path)
         try:
             _make_private_folder(path)
@@ -175,14 +183,38 @@ class SpoolFolder:
         """False once all was delivered."""
         return (self.path / _RUN_FILE).exists()
 
+    @property
+    def home(self) -> Path | None:
+        """The home that it lies in; None for a copy elsewhere."""
+        return self.path.parents[3] if self.path.parts[-4:-3] in ((SPOOLS,), (DELIVERED,)) else None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was delivered, and is kept in case the server is restored from a backup."""
+        return self.path.parts[-4:-3] == (DELIVERED,)
+
+    def retire(self) -> None:
+        """Move a delivered spool to those that are kept; remove it where it keeps nothing, or holds damaged segments."""
+        if self.is_kept:
+            return
+        home = self.home
+        if home is not None and list_segments(self.path / SENT) and not list(self.path.glob("*.damaged")):
+            place = home.joinpath(DELIVERED, *self.path.parts[-3:])
+            with contextlib.suppress(OSError):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                self.path.rename(place)
+        self.remove()
+
     def remove(self) -> None:
         """Remove the files of a delivered spool, and the folders above it that are then empty. Damaged segments stay."""
         kept = list(self.path.glob("*.damaged"))
+        shutil.rmtree(self.path / SENT, ignore_errors=True)
         with contextlib.suppress(OSError):
             for path in sorted(self.path.iterdir(), key=lambda path: path.name == _RUN_FILE):
                 if path.is_file() and path not in kept and not (kept and path.name in (_RUN_FILE, "target")):
                     path.unlink(missing_ok=True)
-            for folder in (self.path, self.path.parent, self.path.parent.parent):
+        for folder in (self.path, self.path.parent, self.path.parent.parent):
+            with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
@@ -204,6 +236,21 @@ def find_spool_folders(root: Path) -> list[SpoolFolder]:
     """All spool folders at or below `root`, in the order of their paths."""
     # Unlike a glob, a walk skips folders that their shippers remove meanwhile.
     return [SpoolFolder(Path(folder)) for folder in sorted(f for f, _, files in os.walk(root) if _RUN_FILE in files)]
+
+
+def drop_delivered(home: Path, seconds: float) -> None:
+    """Remove the delivered spools of a home that were kept longer, and the oldest beyond DELIVERED_BYTES together."""
+    found: list[tuple[float, int, SpoolFolder]] = []
+    for folder in find_spool_folders(home / DELIVERED):
+        with contextlib.suppress(OSError):
+            sizes = [segment.stat() for segment in list_segments(folder.path / SENT)]
+            delivered_at = max((size.st_mtime for size in sizes), default=0.0)
+            found.append((delivered_at, sum(size.st_size for size in sizes), folder))
+    room = DELIVERED_BYTES
+    for delivered_at, size, folder in sorted(found, key=lambda one: one[0], reverse=True):
+        room -= size
+        if (room < 0 or delivered_at < time.time() - seconds) and not is_held_by_another_process(folder.shipper_lock):
+            folder.remove()
 
 
 def _folder_names(run: RunStarted) -> tuple[str, str, str]:
@@ -240,6 +287,8 @@ class ShipperStatus:
     pid: int = 0
     reached: bool = False
     """Whether the server has answered this shipper at least once."""
+    lost_by_the_server: int = 0
+    """Records that the server had acknowledged and no longer had."""
 
     @property
     def in_words(self) -> str:

@@ -11,7 +11,15 @@ import time
 from collections import deque
 from pathlib import Path
 
-from isentrope.transport.segments import Frame, SegmentContent, first_seq_of, list_segments, read_segment
+from isentrope.transport.segments import (
+    SENT,
+    Frame,
+    SegmentContent,
+    first_seq_of,
+    keep_sent,
+    list_segments,
+    read_segment,
+)
 from isentrope.transport.spool_folder import SpoolEnd
 from isentrope_wire.codec import decode_payload, payload_hash, record_of
 from isentrope_wire.errors import CodecError
@@ -38,15 +46,19 @@ class SpoolReader:
     What is missing between two records comes as a record that carries a `Gap`, under the last missing number.
     """
 
-    def __init__(self, folder: Path, acked_through: int = 0) -> None:
+    def __init__(self, folder: Path, acked_through: int = 0, *, keep_seconds: float = 0.0) -> None:
         """
         Args:
             folder: of the spool.
             acked_through: the last record that the server had acknowledged to an earlier reader of this folder.
+            keep_seconds: how long acknowledged segments are kept.
         """
+        self._keep_seconds = keep_seconds
         self._folder = folder
         self._acked_through = acked_through
         self._server_lost_through = 0
+        self.lost_by_the_server = 0
+        """Records that the server had acknowledged and did not have when it was asked again."""
         self._next_seq = 1
         self._segment: Path | None = None
         self._offset = 0
@@ -62,16 +74,26 @@ class SpoolReader:
         """Start again after the last record that the server has."""
         if acked_through < self._acked_through:
             logger.error(
-                "The server has records up to %d, but had acknowledged %d: it lost data. Records that are no longer in "
-                "the spool will be shown as a gap.",
+                "The server has records up to %d, but had acknowledged %d: it lost data. What is still in the spool is sent "
+                "again; the rest will be shown as a gap.",
                 acked_through,
                 self._acked_through,
             )
+            self.lost_by_the_server += self._acked_through - acked_through
+            self._take_back_sent(acked_through)
             self._server_lost_through = max(self._server_lost_through, self._acked_through)
         self._acked_through = acked_through
         self._next_seq = acked_through + 1
         self._waiting.clear()
         self._segment, self._offset = None, 0
+
+    def _take_back_sent(self, acked_through: int) -> None:
+        """Move kept segments with records beyond this one back among those to deliver."""
+        sent = list_segments(self._folder / SENT)
+        begun = [segment for segment in sent if first_seq_of(segment) <= acked_through + 1]
+        for segment in sent[max(len(begun) - 1, 0) :]:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(segment, self._folder / segment.name)
 
     def next_batch(self, max_records: int, max_bytes: int) -> list[Record]:
         """The next records to send; empty when nothing new has been written. At least one, of any size.
@@ -113,6 +135,13 @@ class SpoolReader:
         last_whole = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1
         return self._missing_before(last_whole + 2, TORN)
 
+    @property
+    def ends_torn(self) -> bool:
+        """Whether the newest segment ends in a part of a record, or can't be read."""
+        segments = list_segments(self._folder)
+        content = self._content_of(segments[-1]) if segments else None
+        return bool(segments) and (content is None or content.tail_bytes > 0)
+
     def _missing_until(self, end: SpoolEnd, reason: str) -> list[Record]:
         if not end.last_payload or self._next_seq > end.last_seq:
             return self._missing_before(end.last_seq + 1, reason)
@@ -122,7 +151,7 @@ class SpoolReader:
         return [*missing, last]
 
     def acknowledge(self, acked_through: int) -> None:
-        """Remember what the server has, and delete the segments that hold nothing else.
+        """Remember what the server has, and delete, or keep as sent, the segments that hold nothing else.
 
         It may be more than was sent since `resume_after`: a batch whose answer did not come in time can arrive later.
         """
@@ -149,8 +178,12 @@ class SpoolReader:
             # Kept to be examined; readers no longer see it.
             with contextlib.suppress(FileNotFoundError):
                 os.replace(segment, segment.with_suffix(".damaged"))
-        else:
-            segment.unlink(missing_ok=True)
+            return
+        if self._keep_seconds:
+            # What can't be kept, for instance on a full disk, is deleted.
+            with contextlib.suppress(OSError):
+                keep_sent(segment, self._keep_seconds)
+        segment.unlink(missing_ok=True)
 
     def _read_more(self) -> bool:
         """Move on until records wait or the spool's end is reached."""

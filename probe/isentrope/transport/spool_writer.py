@@ -305,7 +305,9 @@ class SpoolWriter:
         return True
 
     def _make_room(self) -> bool:
-        """Free the reserve and drop the heavy parts. False: there is nothing left to drop."""
+        """Delete kept segments, free the reserve and drop the heavy parts. False: there is nothing left to drop."""
+        if self._disk.drop_sent():
+            return True
         if not self._disk.give_up_reserve() and self._disk_is_full:
             return False
         self._disk_is_full = True

@@ -11,6 +11,7 @@ from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
+from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
 
 
@@ -44,16 +45,18 @@ class SyncResult:
 
 
 def sync_spools(
-    folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
+    folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> Iterator[SyncResult]:
     """Deliver spools one after another. A server that is away is not waited for again: its spools share one detail.
 
-    A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
+    A spool that is refused, or can't be read, stays; those after it are delivered nevertheless. A delivered spool that is
+    kept has a result only where its server had lost some of it.
 
     Args:
         folders: of the spools.
         target: host:port instead of the one each spool names.
         give_up_after_seconds: how long to try without any success.
+        final: the training processes have ended: a record that is torn at the end is a gap.
 
     Yields:
         One result a spool.
@@ -62,17 +65,23 @@ def sync_spools(
     for folder in folders:
         try:
             server = target or folder.grpc_target()
-            if server in away and list_segments(folder.path):
+            result: SyncResult | None
+            if folder.is_kept:
+                result = None if server in away else _refilled(folder, target, give_up_after_seconds)
+            elif server in away and list_segments(folder.path):
                 result = _left(folder, away[server], server_away=True)
             else:
-                result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds)
+                result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds, final=final)
         # A `SpoolError`, a refusal, a failing disk: each concerns this spool alone.
         except OSError as error:
-            yield _left(folder, str(error))
+            if not folder.is_kept:
+                yield _left(folder, str(error))
             continue
-        if result.server_away:
-            away.setdefault(server, result.detail)
-        yield result
+        if result is not None:
+            if result.server_away:
+                away.setdefault(server, result.detail)
+            if not (folder.is_kept and result.server_away):
+                yield result
 
 
 def _left(folder: SpoolFolder, detail: str, *, server_away: bool = False) -> SyncResult:
@@ -88,13 +97,44 @@ def _left(folder: SpoolFolder, detail: str, *, server_away: bool = False) -> Syn
     )
 
 
-def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float) -> SyncResult:
+def _refilled(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> SyncResult | None:
+    """Send a delivered spool again as far as its server lost it, as one does that was restored from a backup; None: it
+    lost nothing.
+    """
+    status = ship(folder, _settings(give_up_after_seconds), target=target)
+    if status is None or (status.reached and not status.lost_by_the_server):
+        return None
+    run, is_whole = folder.run(), status.state is ShipperState.DRAINED
+    detail = f"{in_words(status.lost_by_the_server)} lost by the server; what was kept is sent again"
+    return SyncResult(
+        folder=str(folder.path),
+        run=run.run_id,
+        rank=run.rank,
+        outcome=SyncOutcome.DELIVERED if is_whole else SyncOutcome.LEFT,
+        detail=detail if is_whole else status.error,
+        server_away=not status.reached,
+    )
+
+
+def _settings(give_up_after_seconds: float, *, final: bool = False) -> ShipperSettings:
+    return ShipperSettings(
+        drain_seconds=give_up_after_seconds,
+        waits_when_refused=False,
+        keep_seconds=environment.keep_delivered_seconds(),
+        torn_end_is_lost=final,
+    )
+
+
+def sync_spool(
+    folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float, final: bool = False
+) -> SyncResult:
     """Deliver one spool. Safe to repeat: the server takes each record once.
 
     Args:
         folder: of the spool.
         target: host:port instead of the one the spool names.
         give_up_after_seconds: how long to try without any success.
+        final: its training process has ended: a record that is torn at the end is a gap.
 
     Raises:
         SpoolError: `folder` is no spool folder.
@@ -102,16 +142,21 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
         OSError: the folder can't be read.
     """
     run = folder.run()
-    outcome, detail, away = _sync(folder, target, give_up_after_seconds)
+    outcome, detail, away = _sync(folder, target, give_up_after_seconds, final)
     return SyncResult(
         folder=str(folder.path), run=run.run_id, rank=run.rank, outcome=outcome, detail=detail, server_away=away
     )
 
 
-def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str, bool]:
+def _sync(
+    folder: SpoolFolder, target: str | None, give_up_after_seconds: float, final: bool
+) -> tuple[SyncOutcome, str, bool]:
     """The outcome, its detail, and whether the server was away."""
     if list_segments(folder.path) and is_held_by_another_process(folder.trainer_lock):
-        return SyncOutcome.BUSY, "its training process is alive and delivers by itself", False
+        status = ShipperStatus.read(folder.status)
+        is_stuck = status is not None and status.state in (ShipperState.RETRYING, ShipperState.HOLDING)
+        delivers = f"can't deliver now ({status.in_words})" if status is not None and is_stuck else "delivers by itself"
+        return SyncOutcome.BUSY, f"its training process is alive and {delivers}", False
     if not list_segments(folder.path):
         _remove_if_delivered(folder)
         return SyncOutcome.NOTHING, "was left to deliver", False
@@ -121,8 +166,7 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
         return SyncOutcome.LEFT, f"another process still tries to deliver it ({error.rstrip('.')})", False
     if not folder.exists:
         return SyncOutcome.DELIVERED, "all its records are stored, by its side process", False
-    settings = ShipperSettings(drain_seconds=give_up_after_seconds, waits_when_refused=False)
-    status = ship(folder, settings, target=target)
+    status = ship(folder, _settings(give_up_after_seconds, final=final), target=target)
     if status is None:
         return SyncOutcome.BUSY, "another shipper delivers it now", False
     if status.state is ShipperState.DRAINED:

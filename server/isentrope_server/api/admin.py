@@ -30,9 +30,10 @@ class TokenRequest(Body):
 
 
 @router.get("/me")
-async def get_me(request: Request, principal: PrincipalDep) -> Me:
+async def get_me(request: Request, principal: PrincipalDep, backend: BackendDep) -> Me:
     """The token that this request was made with, or the one that the browser logged in with."""
-    return part_of(Me, principal, is_session=request.state.is_session)
+    restored = await backend.read(access.newest_restore)
+    return part_of(Me, principal, is_session=request.state.is_session, restored=restored)
 
 
 @router.get("/access-tokens")

@@ -18,7 +18,7 @@ from isentrope_server.api.dependencies import BackendDep
 from isentrope_server.backend import Backend
 from isentrope_server.counters import ServerFigures
 from isentrope_server.errors import error_body
-from isentrope_server.store.database import is_standby, newest_version, version_of
+from isentrope_server.store.database import is_disk_full, is_standby, newest_version, version_of
 from isentrope_server.store.reports.records import Totals, totals
 from isentrope_server.store.sqlite_file import DatabaseFileLost
 from isentrope_server.store.writer import WriterStopped
@@ -38,6 +38,9 @@ class _Finding(NamedTuple):
     code: str = ""
     """Empty: ready."""
     reason: str = ""
+
+
+_DISK_FULL = _Finding("disk_full", "The disk of the database is full: reports wait with their trainers.")
 
 
 class Readiness:
@@ -66,7 +69,7 @@ async def tell_alive() -> Health:
 async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
     """Reports can be stored and read now: the database answers, its schema is this server's, its writer writes.
 
-    503 `not_ready` names the cause: `database_unreachable`, `database_file` (removed,
+    503 `not_ready` names the cause: `database_unreachable`, `disk_full`, `database_file` (removed,
     replaced or damaged), `schema_differs`, `writer_stopped` or `writer_stuck`.
     """
     readiness: Readiness = request.app.state.readiness
@@ -82,6 +85,8 @@ async def _examine(backend: Backend) -> _Finding:
     try:
         if backend.database.opened_file is not None:
             backend.database.opened_file.check()
+        if is_disk_full(backend.database):
+            return _DISK_FULL
         async with asyncio.timeout(_READER_SECONDS):
             found = await backend.read(_look_at)
         async with asyncio.timeout(WRITER_SECONDS):
@@ -91,7 +96,9 @@ async def _examine(backend: Backend) -> _Finding:
         return _Finding("writer_stopped", str(error))
     except DatabaseFileLost as error:
         return _Finding("database_file", str(error))
-    except SQLAlchemyError:
+    except SQLAlchemyError as error:
+        if is_disk_full(backend.database, error):
+            return _DISK_FULL
         # The reason is in the log only: the route needs no token.
         return _Finding("database_unreachable", "The database doesn't answer.")
     except TimeoutError:

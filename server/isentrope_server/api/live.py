@@ -29,6 +29,7 @@ from isentrope_wire.numbers import Answer
 router = APIRouter(tags=["live"])
 _log = logging.getLogger(__name__)
 
+_Event = ServerSentEvent | bytes
 _CATCH_UP_STEPS = 500
 """Reports read at once while a resumed stream catches up."""
 
@@ -52,7 +53,7 @@ async def follow_run(
     )
 
 
-async def _while_the_store_answers(events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+async def _while_the_store_answers(events: AsyncIterator[_Event]) -> AsyncIterator[_Event]:
     """End a stream when the database fails; the client reconnects with the id of its last event.
 
     It also ends when the run was deleted; reconnecting then is answered 404.
@@ -75,7 +76,7 @@ class _LiveStream:
         self._start = start
         self._place = ReportCursor(position=0, timeline=0)
 
-    async def events(self) -> AsyncIterator[ServerSentEvent]:
+    async def events(self) -> AsyncIterator[_Event]:
         """Events since `start`, then committed ones, until the run is deleted or the server stopped."""
         # Subscribe before reading: an event committed in between arrives twice and is sent once.
         with self._backend.hub.listening(self._run.id) as listener:
@@ -111,7 +112,7 @@ class _LiveStream:
             return ReportCursor(position=0, timeline=now.timeline)
         return self._start
 
-    async def _missed(self) -> AsyncIterator[ServerSentEvent]:
+    async def _missed(self) -> AsyncIterator[_Event]:
         """Reports committed after the last one sent, up to now."""
         found_all = False
         while not found_all:
@@ -124,11 +125,12 @@ class _LiveStream:
     def _after(self, position: int, connection: Connection) -> list[StepStored]:
         return steps.after(connection, self._run.key, position, _CATCH_UP_STEPS)
 
-    def _step(self, stored: StepStored) -> ServerSentEvent:
+    def _step(self, stored: StepStored) -> bytes:
         # The timeline stays that of the stream's beginning: a client that reads series with a later cursor reads all of
         # them again if an incarnation began meanwhile.
         self._place = ReportCursor(position=stored.position, timeline=self._place.timeline)
-        return ServerSentEvent(event="step", id=str(self._place), data=json_text(stored.report))
+        # As `ServerSentEvent` encodes it, which would do so for each listener; JSON has no line breaks.
+        return b"id: %s\r\nevent: step\r\ndata: %s\r\n\r\n" % (str(self._place).encode(), stored.text)
 
     async def _current(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
         """The changed control or run as it is now; None when the run was deleted."""

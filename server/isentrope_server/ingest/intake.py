@@ -7,9 +7,11 @@ used.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from isentrope_server.control.outcomes import close_open_controls, record_outcomes
@@ -17,7 +19,7 @@ from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
 from isentrope_server.store import rows, runs, streams
 from isentrope_server.store.database import Change, in_a_line, make_together
-from isentrope_server.store.reports import records
+from isentrope_server.store.reports import attachments, records
 from isentrope_server.store.reports.records import Arrival, Refused
 from isentrope_server.store.rows import Layout
 from isentrope_server.store.streams import PushState, Stream
@@ -29,6 +31,8 @@ from isentrope_wire.errors import CodecError
 from isentrope_wire.reports import (
     ERROR_CHARACTERS,
     NAME_CHARACTERS,
+    Alert,
+    AlertLevel,
     Gap,
     Payload,
     Quarantined,
@@ -203,10 +207,56 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
         runs.raise_timeline_version(connection, stream.run_key)
     stream_advanced = streams.advanced(stream, acked_through=acked_through, steps=reported, now=now)
     make_together(connection, [run_advanced, stream_advanced])
+    if refused:
+        _alert_of_refused(connection, stream, refused, position=state.last_position + len(fresh), now=now)
+    if state.overtaken_by and reported:
+        newest_report = max(a.message.recorded_at for a in fresh if isinstance(a.message, StepReport))
+        _alert_of_two_trainers(connection, state, newest_report, max(reported), now)
     return Receipt(
         acked_through=acked_through,
         quarantined=tuple(Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused),
     )
+
+
+def _alert_of_refused(
+    connection: Connection, stream: Stream, refused: Sequence[Refused], *, position: int, now: float
+) -> None:
+    """One for each reason, the first time."""
+    for code in dict.fromkeys(item.code for item in refused):
+        found = [item for item in refused if item.code == code]
+        of_step = next((m.step for item in found if isinstance(m := item.outcomes_of, StepReport)), stream.last_step)
+        alert = Alert(
+            kind="refused",
+            level=AlertLevel.WATCH,
+            message=f"The server could not use {len(found)} of the records sent, the first is {found[0].record.seq}: "
+            f"{found[0].message} Config lists each; what they report is missing.",
+            evidence={code: float(len(found))},
+        )
+        attachments.append_servers_alert(connection, alert, stream, position=position, step=of_step or 0, now=now)
+
+
+_BOTH_LIVE_SECONDS = 30.0
+"""A process that reports this long after another one of its run began was not replaced by it."""
+
+
+def _alert_of_two_trainers(connection: Connection, state: PushState, recorded_at: float, step: int, now: float) -> None:
+    """Where an incarnation goes on reporting beside a newer one, as after a queue's double start."""
+    newer, older = streams.of_incarnation(connection, state.stream.run_key, state.overtaken_by)[0], state.stream
+    if recorded_at < newer.started_at + _BOTH_LIVE_SECONDS:
+        return
+
+    def named(one: Stream) -> str:
+        return f"{one.incarnation[:8]} (begun {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(one.started_at))})"
+
+    alert = Alert(
+        kind="two_trainers",
+        level=AlertLevel.WATCH,
+        message=f"Two training processes report this run at once: {named(newer)} is shown; {named(older)} goes on and is at step "
+        f"{step}. Stop one of them, or give each a run id of its own.",
+        evidence={f"step of {older.incarnation[:8]}": float(step)},
+    )
+    step = newer.last_step or 0
+    attachments.append_servers_alert(connection, alert, newer, position=state.last_position, step=step, now=now)
 
 
 def one_by_one(sorted_out: Sorted) -> Iterator[Sorted]:

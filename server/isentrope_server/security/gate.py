@@ -87,6 +87,8 @@ class Gate:
         # Without the query, which may hold a token.
         if answer.status_code >= 400:
             client = (scope.get("client") or ["?"])[0]
+            if answer.status_code == 401 and (_is_sign_in(scope) or _has_token(scope)):
+                await self._tokens.guessed(client)
             _log.info("%s %r from %s is refused: %d", scope["method"], scope["path"][:200], client, answer.status_code)
         await answer(scope, receive, send)
 
@@ -191,6 +193,11 @@ def principal_of(scope: Scope) -> Principal:
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
+def _has_token(scope: Scope) -> bool:
+    """Whether a request brings a token, not only a session."""
+    return "authorization" in Headers(scope=scope) or "token" in dict(_query(scope))
 
 
 def _is_secure(scope: Scope) -> bool:
@@ -325,6 +332,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.UNAUTHENTICATED,
                 "This server accepts reports only with a valid token: set ISENTROPE_TOKEN, "
                 "or make one with `isentrope token create --scope ingest`.",
+                guessed=self._tokens.guessed if "authorization" in metadata else None,
             )
         if not principal.may(needed):
             return _refusing(
@@ -339,12 +347,20 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         return None if handler is None else _checking_messages(handler)
 
 
-def _refusing(method: str, status: grpc.StatusCode, message: str) -> _Handler:
+def _refusing(
+    method: str,
+    status: grpc.StatusCode,
+    message: str,
+    *,
+    guessed: Callable[[str], Awaitable[None]] | None = None,
+) -> _Handler:
     """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the
     same."""
 
     async def refuse(_messages: object, context: _Context) -> NoReturn:
         _log.info("%r from %s is refused: %s", method[:200], context.peer(), status.name)
+        if guessed is not None:
+            await guessed(context.peer().rpartition(":")[0])
         await abort(context, status, message)
 
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -7,10 +7,12 @@ for local clients.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
 import unicodedata
+from collections import OrderedDict
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -22,11 +24,18 @@ from isentrope_server.store.access import Principal, secret_hash
 from isentrope_server.store.writer import TokensChanged, Transaction
 from isentrope_wire.answers import CreatedToken, TokenScope
 
+FREE_GUESSES = 10
+"""Wrong tokens of an address that are answered at once, until it sends none for a minute."""
+GUESS_SECONDS = 1.0
+_FORGOTTEN_SECONDS = 60.0
+_ADDRESSES = 10_000
+
 
 class TokenBook:
-    """The active tokens, looked up on every request. May be used from any thread."""
+    """The active tokens, looked up on every request. May be used from any thread, but for `guessed`."""
 
     def __init__(self) -> None:
+        self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._by_hash: dict[bytes, Principal] = {}
         self._by_id: dict[str, Principal] = {}
         self._reloading = threading.Lock()
@@ -51,6 +60,17 @@ class TokenBook:
         """The active token in an `Authorization` header."""
         scheme, _, secret = header.partition(" ")
         return self.of_secret(secret.strip()) if scheme.lower() == "bearer" else None
+
+    async def guessed(self, address: str) -> None:
+        """Count a wrong token, and wait before it is answered where its sender has tried many. Right ones never wait."""
+        count, last = self._guesses.pop(address, (0, 0.0))
+        now = time.monotonic()
+        count = 1 if now - last > _FORGOTTEN_SECONDS else count + 1
+        self._guesses[address] = count, now
+        if len(self._guesses) > _ADDRESSES:
+            self._guesses.popitem(last=False)
+        if count > FREE_GUESSES:
+            await asyncio.sleep(GUESS_SECONDS)
 
     def take_uses(self) -> dict[str, float]:
         """Return and reset when tokens were used, by id."""
@@ -121,7 +141,7 @@ def revoke_token(transaction: Transaction, token_id: str, *, by: Principal, now:
     return revoked
 
 
-SHORTEST_OWNER_TOKEN = 4
+SHORTEST_OWNER_TOKEN = 8
 """Characters; a shorter one is refused at the first start."""
 GOOD_OWNER_TOKEN = 32
 """Characters; the log warns of a shorter one."""

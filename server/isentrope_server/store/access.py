@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, insert, or_, select, update
 
 from isentrope_server.store.database import as_answer
 from isentrope_server.store.tables import audit, session_key, tokens
-from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, TokenScope
+from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, Restored, TokenScope
 
 _GRANTS: dict[TokenScope, frozenset[TokenScope]] = {
     TokenScope.READ: frozenset({TokenScope.READ}),
@@ -132,6 +132,16 @@ def record_audit(
     connection.execute(
         insert(audit).values(at=at, actor=actor, action=action, subject=subject, change=dict(change), token_id=token_id)
     )
+
+
+RESTORED, DATABASE = "database.restored", "database"
+"""Action and subject of a restore's entry."""
+
+
+def newest_restore(connection: Connection) -> Restored | None:
+    query = select(audit.c.at, audit.c.change).where(audit.c.subject == DATABASE, audit.c.action == RESTORED)
+    row = connection.execute(query.order_by(audit.c.key.desc()).limit(1)).one_or_none()
+    return None if row is None else Restored(at=row.at, newest_report_at=row.change["newest_report_at"])
 
 
 def audit_page(

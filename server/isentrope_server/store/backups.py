@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import URL, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.store.access import record_audit
+from isentrope_server.store.access import DATABASE, RESTORED, record_audit
 from isentrope_server.store.database import Database, in_a_line, newest_version, version_of
 from isentrope_server.store.sqlite_file import DamagedFile, check_sound, connect_existing
 from isentrope_server.store.tables import runs
@@ -109,8 +109,8 @@ def _note_restore(part: Path, backup: Path) -> float | None:
                 connection,
                 at=time.time(),
                 by="server",
-                action="database.restored",
-                subject="database",
+                action=RESTORED,
+                subject=DATABASE,
                 change=change,
             )
     finally:

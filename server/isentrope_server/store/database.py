@@ -15,6 +15,7 @@ newest version. Advisory locks, held until COMMIT, give the same result as one w
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -129,6 +130,20 @@ class Database:
     def close(self) -> None:
         self.reading_engine.dispose()
         self.writing_engine.dispose()
+
+
+_LEAST_FREE_BYTES = 1 << 20
+"""With less on the disk of SQLite's file, a COMMIT may fail."""
+
+
+def is_disk_full(database: Database, error: Exception | None = None) -> bool:
+    """Whether the database's disk has no room left: by what is free beside SQLite's file, or by an error."""
+    if database.file is not None:
+        disk = os.statvfs(database.file.parent)
+        if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
+            return True
+    cause = getattr(error, "orig", None)
+    return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
 
 
 def is_standby(connection: Connection) -> bool:

@@ -18,11 +18,8 @@ from isentrope_server.store.controls import ControlItem, begun_with
 from isentrope_server.store.database import Change, as_answer
 from isentrope_server.store.rows import payload_hashes
 from isentrope_server.store.tables import gaps, quarantine, records, report_layouts, runs, streams
-from isentrope_wire.answers import Gap
+from isentrope_wire.answers import REFUSED, Gap
 from isentrope_wire.reports import ControlSnapshot, RunStarted
-
-REFUSED = "The server could not use it: "
-"""Begins the reason of a refused record among the gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +51,8 @@ class PushState:
     """Whether the stream is the lowest known rank of the newest incarnation: the one that is shown."""
     last_position: int
     """The run's."""
+    overtaken_by: str
+    """The newest incarnation, where this is an older one; empty where it is not."""
     layout_key: int | None
     """Key of the push's layout, where the run has used it before."""
 
@@ -97,13 +96,15 @@ def push_state(
     found = dict(row._mapping)
     ends = (found.pop("last_record"), found.pop("last_quarantined"), found.pop("last_gap"))
     is_lowest, has_rivals = found.pop("lowest_rank") == rank, found.pop("rivals") is not None
+    # With many ranks, most are decided by the first condition.
+    newest = _newest(connection, found["run_key"]) if is_lowest and has_rivals else incarnation
     last_position, layout_key = found.pop("last_position"), found.pop("layout_key")
     stream = Stream(**found)
     return PushState(
         stream=stream,
         held_through=max(stream.acked_through, *(end or 0 for end in ends)),
-        # With many ranks, most are decided by the first condition.
-        is_current=is_lowest and (not has_rivals or _newest(connection, stream.run_key) == incarnation),
+        is_current=is_lowest and newest == incarnation,
+        overtaken_by="" if newest == incarnation else newest,
         last_position=last_position,
         layout_key=layout_key,
     )

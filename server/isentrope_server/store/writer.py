@@ -12,24 +12,32 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+import msgspec
 from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from isentrope_server.store.database import hold_for_writing
 from isentrope_wire.answers import LiveStep
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.numbers import document_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepStored:
     """One step report is committed."""
 
     run_id: str
     position: int
     report: LiveStep
+
+    @cached_property
+    def text(self) -> bytes:
+        """The report as a live stream sends it, encoded once for all who listen."""
+        return msgspec.json.encode(document_of(self.report))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,14 +263,13 @@ class Writer:
         return connection
 
     def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
-        events = self._all_or_none(connection, jobs)
-        if events is None:
-            # Each in a transaction of its own, so that only the one that failed is undone.
-            for job in jobs:
-                connection.begin()
-                hold_for_writing(connection, {job.run_id})
-                self._commit(connection, [job])
-            return
+        while (events := self._all_or_none(connection, jobs)) is None:
+            # Only the one that failed is undone; the others are done again and share a COMMIT.
+            failed = next(job for job in jobs if job.error is not None)
+            failed.settle()
+            jobs = [job for job in jobs if job is not failed]
+            connection.begin()
+            hold_for_writing(connection, {job.run_id for job in jobs})
         try:
             if events:
                 self._publish(events)

@@ -18,7 +18,7 @@ import pytest
 from isentrope.transport import connection
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.shipper import EXIT_DELIVERED, EXIT_NO_SPOOL, EXIT_OTHER_SHIPPER, ShipperSettings, ship
-from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolError, SpoolFolder
+from isentrope.transport.spool_folder import ControlFile, ShipperState, SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.control import Control, Method
@@ -108,27 +108,6 @@ def test_a_lost_reply_doubles_nothing(folder: SpoolFolder, server: FakeTelemetry
     ship(folder, QUICK)
     assert server.payloads == messages(120)
     assert server.duplicates == 0, "Hello comes before a repetition"
-
-
-@pytest.mark.slow
-def test_a_wrong_token_holds_the_data_says_so_once_and_delivers_when_it_is_right(
-    folder: SpoolFolder, server: FakeTelemetry
-) -> None:
-    server.token = "right"
-    home = folder.path / "home"
-    home.mkdir()
-    (home / "owner-token").write_text("wrong")
-    shipper = start_shipper(folder)
-    try:
-        wait_until(lambda: (s := ShipperStatus.read(folder.status)) is not None and s.state is ShipperState.HOLDING)
-        time.sleep(1.0)
-        assert folder.log.read_text().count("UNAUTHENTICATED") == 1
-        assert len(list_segments(folder.path)) == 3
-        (home / "owner-token").write_text("right")
-        assert shipper.wait(timeout=30) == EXIT_DELIVERED
-    finally:
-        end(shipper)
-    assert server.payloads == messages(120)
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED])

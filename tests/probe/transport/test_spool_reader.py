@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.transport.segments import SegmentContent, SegmentWriter, encode_frame, list_segments, read_segment
+from isentrope.transport import segments
+from isentrope.transport.segments import SENT, SegmentContent, SegmentWriter, encode_frame, list_segments, read_segment
 from isentrope.transport.spool_folder import SpoolEnd
 from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, NEVER_WRITTEN, REMOVED, TORN, SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
@@ -227,3 +228,20 @@ def test_what_the_end_lacks_is_one_gap(tmp_path: Path) -> None:
         (gap,) = reader.missing_at_the_end(None)
         assert decode_payload(gap.payload) == Gap(first_seq=4, last_seq=4, reason=TORN)
         assert reader.missing_at_the_end(None) == [], "one gap, and no further one behind it"
+
+
+def test_sent_segments_are_kept_within_a_size_and_sent_again_where_the_server_lost_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(1, 50, 10):
+        size = write(tmp_path, first, first + 9).stat().st_size
+    monkeypatch.setattr(segments, "SENT_BYTES", 3 * size + 100)
+    reader = SpoolReader(tmp_path, keep_seconds=60.0)
+    everything(reader)
+    reader.acknowledge(50)
+    assert (names(tmp_path), names(tmp_path / SENT)) == ([41], [11, 21, 31])
+    reader.resume_after(34)
+    assert as_text(everything(reader)) == [str(seq) for seq in range(35, 51)]
+    reader.acknowledge(50)
+    reader.resume_after(5)
+    assert as_text(everything(reader))[:2] == ["6..10", "11"]

@@ -12,11 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 
+from isentrope.errors import ConfigurationError
 from isentrope.transport.connection import ServerRefuses
 from isentrope.transport.segments import list_segments
-from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolFolder, find_spool_folders
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope.transport.sync import SyncOutcome, sync_spool, sync_spools
+from isentrope_wire import environment
 from isentrope_wire.reports import Gap, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry
 from tests.system.spool_of_a_run import leave_spool
@@ -126,3 +128,34 @@ def test_a_segment_the_disk_does_not_give_back_arrives_as_a_gap(folder: SpoolFol
     assert [type(payload) for payload in server.payloads[1:-1]] == [StepReport] * 3
     assert server.payloads[-1] == Gap(first_seq=5, last_seq=9, reason=DAMAGED)
     assert unreadable.with_suffix(".damaged").exists()
+
+
+def test_a_server_that_lost_records_gets_them_from_a_delivered_spool_while_it_is_kept(
+    folder: SpoolFolder, server: FakeTelemetry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_spool(folder, target=None, give_up_after_seconds=5.0)
+    assert not folder.exists
+    (kept,) = find_spool_folders(tmp_path / "delivered")
+    assert list(sync_spools([kept], target=None, give_up_after_seconds=5.0)) == []
+    for seq in (3, 4):
+        del server.records[seq]
+    (result,) = sync_spools([kept], target=None, give_up_after_seconds=5.0)
+    assert (result.outcome, result.detail.split(" are ")[0]) == (SyncOutcome.DELIVERED, "2 records")
+    assert sorted(server.records) == [1, 2, 3, 4]
+    server.stop()
+    assert list(sync_spools([kept], target=None, give_up_after_seconds=0.1)) == []
+    monkeypatch.setenv("ISENTROPE_KEEP_DELIVERED", "0")
+    list(sync_spools([kept], target=None, give_up_after_seconds=0.1))
+    assert find_spool_folders(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 86_400), ("0", 0), ("1.5h", 5_400), ("d", None), ("-1", None), ("nan", None)]
+)
+def test_the_time_delivered_reports_are_kept(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float | None) -> None:
+    monkeypatch.setenv("ISENTROPE_KEEP_DELIVERED", text)
+    if seconds is None:
+        with pytest.raises(ConfigurationError, match="ISENTROPE_KEEP_DELIVERED"):
+            environment.keep_delivered_seconds()
+    else:
+        assert environment.keep_delivered_seconds() == seconds

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, insert, or_, select, update
 
 from isentrope_server.store import removal, streams
 from isentrope_server.store.database import as_answer
 from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import StepRange
-from isentrope_server.store.streams import Timeline
+from isentrope_server.store.streams import Stream, Timeline
 from isentrope_server.store.tables import alerts, driving_tokens, notified, rollouts, runs, shown_name, what_if_sums
+from isentrope_wire import reports as wire
 from isentrope_wire.answers import Alert, Rollouts, TopTokens
 from isentrope_wire.codec import (
     decode_rollouts,
@@ -45,18 +46,41 @@ def append_alerts(
             "stream_key": stream_key,
             "step": report.step,
             "recorded_at": report.recorded_at,
-            "kind": alert.kind[:_LONGEST_KIND],
-            "level": str(alert.level),
-            "message": alert.message[:_LONGEST_MESSAGE],
-            "evidence": _numbers(alert.evidence),
-            "cause": None if alert.cause is None else _cause(alert.cause),
-            "suggestion": None if alert.suggestion is None else alert.suggestion.to_document(),
+            **_columns_of(alert),
         }
         for position, report in reports
         for number, alert in enumerate(report.alerts[:_MOST_IN_A_REPORT])
     ]
     if rows:
         connection.execute(insert(alerts), rows)
+
+
+def append_servers_alert(
+    connection: Connection, alert: wire.Alert, stream: Stream, *, position: int, step: int, now: float
+) -> None:
+    """Store what the server itself has to say about a stream, beside the report at a position; once of its kind with the
+    first of its evidence.
+    """
+    if was_reported(connection, stream.run_key, stream.key, alert.kind, evidence=next(iter(alert.evidence))):
+        return
+    place = {"run_key": stream.run_key, "stream_key": stream.key, "position": position}
+    # Behind those of any report.
+    number = select(func.coalesce(func.max(alerts.c.number), 0) + _MOST_IN_A_REPORT).where(
+        alerts.c.run_key == stream.run_key, alerts.c.position == position
+    )
+    free = connection.execute(number).scalar_one()
+    connection.execute(insert(alerts).values(**place, number=free, step=step, recorded_at=now, **_columns_of(alert)))
+
+
+def _columns_of(alert: wire.Alert) -> dict[str, Any]:
+    return {
+        "kind": alert.kind[:_LONGEST_KIND],
+        "level": str(alert.level),
+        "message": alert.message[:_LONGEST_MESSAGE],
+        "evidence": _numbers(alert.evidence),
+        "cause": None if alert.cause is None else _cause(alert.cause),
+        "suggestion": None if alert.suggestion is None else alert.suggestion.to_document(),
+    }
 
 
 def _cause(cause: AlertCause) -> dict[str, Any]:
@@ -87,12 +111,17 @@ def newest_alerts(
     kinds: Collection[str] | None = None,
     limit: int,
 ) -> list[tuple[tuple[int, int], Alert]]:
-    """Alerts, of some kinds or all, of reports that are shown with their places (position, number), newest first."""
+    """Alerts, of some kinds or all, of reports that are shown, and the server's own, with their places (position, number),
+    newest first."""
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
-    while shown and len(found) < limit:
+    while len(found) < limit:
         rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
-        found += [((row.position, row.number), as_answer(Alert, row)) for row in rows if row.position in shown]
+        found += [
+            ((row.position, row.number), as_answer(Alert, row))
+            for row in rows
+            if row.number >= _MOST_IN_A_REPORT or row.position in shown
+        ]
         if len(rows) < limit:
             break
         before = (rows[-1].position, rows[-1].number)
@@ -103,7 +132,9 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
     """Positions of the reports whose alerts are shown: for each step, of those with alerts the highest precedence."""
     table = alerts.c
     rows = connection.execute(
-        select(table.step, table.stream_key, table.position).where(table.run_key == run_key).distinct()
+        select(table.step, table.stream_key, table.position)
+        .where(table.run_key == run_key, table.number < _MOST_IN_A_REPORT)
+        .distinct()
     ).all()
     if not rows:
         return set()

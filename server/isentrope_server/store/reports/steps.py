@@ -114,6 +114,8 @@ def after(connection: Connection, run_key: int, position: int, limit: int) -> li
 
 
 REPORTS_AT_ONCE = 1_000
+_CELLS_AT_ONCE = 1_000_000
+"""Numbers in a piece: some 20 MB of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,8 @@ def piece_after(
         .limit(REPORTS_AT_ONCE)
     ).all()
     totals = np.cumsum([row.reports for row in ahead])
-    fitting = max(1, int(np.searchsorted(totals, REPORTS_AT_ONCE, side="right")))
+    most = min(REPORTS_AT_ONCE, _CELLS_AT_ONCE // max(len(names), 1))
+    fitting = max(1, int(np.searchsorted(totals, most, side="right")))
     keys = [row.last_position for row in ahead[:fitting]]
     found = list(rows.read(connection, stream.run_key, records.c.last_position.in_(keys)))
     wanted = [(one.positions > after) & (one.positions <= through) for one in found]
