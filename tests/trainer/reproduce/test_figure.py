@@ -75,17 +75,24 @@ def test_a_verdict_counts_its_checks(holding: tuple[bool, ...], outcome: Outcome
 
 def test_higher_is_paired_over_seeds() -> None:
     left, right = [0.50, 0.72, 0.91], [0.40, 0.60, 0.80]
-    assert evidence.higher("", left, right).holds
-    assert not evidence.higher("", right, left).holds
-    assert not evidence.higher("", left, [0.72, 0.91, 0.50]).holds
+    assert evidence.higher("", left, right).word == "yes"
+    assert evidence.higher("", right, left).word == "the opposite"
+    assert evidence.higher("", left, [0.72, 0.91, 0.50]).word == "not shown"
     assert "no test" in evidence.higher("", [1.0], [0.5]).test
+    assert evidence.higher("", [0.5], [1.0]).word == "no"
 
 
 def test_a_trend_needs_the_same_order_in_every_seed() -> None:
     rising = [[1.0, 2.0, 3.0, 4.0], [2.0, 2.5, 2.7, 3.0], [0.0, 0.1, 0.4, 0.9]]
     assert evidence.trend("", [1, 2, 3, 4], rising, rising=True).holds
-    assert not evidence.trend("", [1, 2, 3, 4], rising, rising=False).holds
+    assert evidence.trend("", [1, 2, 3, 4], rising, rising=False).word == "the opposite"
     assert evidence.trend("", [4, 3, 2, 1], rising, rising=False).holds
+
+
+def test_of_many_tests_some_are_significant_by_chance() -> None:
+    """By hand: of four the largest p with p <= 0.05 rank / 4 is the second, 0.02."""
+    checks = [Check(statement="", holds=True, number="", test="", p=p) for p in (0.04, 0.001, None, 0.02, 0.9)]
+    assert evidence.after_correction(checks) == (4, 3, 2)
 
 
 def test_a_correlation_is_compared_with_its_bound() -> None:

@@ -1,6 +1,6 @@
 """The tests behind verdicts. Seeds are the samples: runs of one seed share problems and starting weights, so they are paired.
 
-A check holds where its test is significant at LEVEL. With one seed there is no test, and the direction alone decides,
+A check holds where its test is significant at LEVEL, and the opposite does where the test the other way is. With one seed there is no test, and the direction alone decides,
 which the check states. Each function takes the statement that is tested first, and the likely reason where it does not hold.
 """
 
@@ -68,13 +68,15 @@ def trend(
     signed = rank_correlation if rising else -rank_correlation
     if len(table) < 2:
         return Check(statement=statement, holds=signed > 0, number=ends, test="no test: one seed", reason=reason)
-    found = stats.page_trend_test(ordered)
+    found, other_way = stats.page_trend_test(ordered), stats.page_trend_test(ordered[:, ::-1])
     return Check(
         statement=statement,
         holds=bool(found.pvalue < LEVEL),
         number=ends,
         test=f"Page's trend test, L = {found.statistic:.4g}, {_p(found.pvalue)}, {len(table)} seeds",
         reason=reason,
+        p=float(found.pvalue),
+        opposite=bool(other_way.pvalue < LEVEL),
     )
 
 
@@ -120,7 +122,17 @@ def _on_mean(statement: str, differences: np.ndarray, number: str, test: str, re
         number=number,
         test=f"{test}, t = {statistic:.3g}, {_p(p)}, {len(differences)} seeds",
         reason=reason,
+        p=float(p),
+        opposite=bool(p > 1 - LEVEL),
     )
+
+
+def after_correction(checks: Sequence[Check]) -> tuple[int, int, int]:
+    """Tests over seeds, those significant at LEVEL, and those that still are when the share of false ones among them is held
+    at LEVEL (Benjamini and Hochberg)."""
+    p_values = [check.p for check in checks if check.p is not None and math.isfinite(check.p)]
+    left = stats.false_discovery_control(p_values) < LEVEL if p_values else np.array([])
+    return len(p_values), sum(p < LEVEL for p in p_values), int(left.sum())
 
 
 def _p(p: float) -> str:

@@ -54,6 +54,17 @@ class Check:
     """The test behind `holds`: its name, statistic, p, how many."""
     reason: str = ""
     """Where it does not hold: the likely reason."""
+    p: float | None = None
+    """Of a test over seeds, one-sided; None: there was none."""
+    opposite: bool = False
+    """Whether the same test, the other way, is significant."""
+
+    @property
+    def word(self) -> str:
+        """Whether it holds, in a word or two."""
+        if self.holds:
+            return "yes"
+        return "the opposite" if self.opposite else "no" if self.p is None else "not shown"
 
 
 class RunsMissing(IsentropeError):
