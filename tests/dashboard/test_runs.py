@@ -239,6 +239,15 @@ def test_columns_are_chosen_and_sorted(site: Site, open_page: OpenPage) -> None:
     page.locator(".ag-row input[type=checkbox]").first.check()
     expect(page.get_by_role("button", name="Delete")).to_be_visible()
     assert page.locator(".ag-row").first.bounding_box() == top
+    page.locator(".page-title").click()
+    for key in "jjk":
+        page.keyboard.press(key)
+    expect(page.locator(".ag-row-focus .two-lines a")).to_have_text("lr 2e-06")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("lr 2e-06")
+    expect(page.locator(".palette a")).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*")
 
 
 @pytest.mark.browser

@@ -141,7 +141,7 @@ def _about(item: Rollout) -> html.Div:
     if item.reward is not None:
         lines.append(html.Div(["reward ", html.Span(number(item.reward, 2), className="strong")]))
     lines += [html.Div([f"{name} ", html.Span(number(part, 2), className="strong")], className="part")
-              for name, part in item.rewards.items()]  # fmt: skip
+              for name, part in sorted(item.rewards.items())]  # fmt: skip
     lines.append(html.Div(["advantage ", html.Span(number(item.advantage, 2, signed=True), className="strong")]))
     return html.Div(lines, className="rollout-about dim num")
 
