@@ -64,7 +64,6 @@ OFFERED = 30
 MISSING_CELL = text(MISSING, "dim")
 GROUPS = (("none", "Runs"), ("seed", "Seeds"), ("tag", "Tags"))
 OF_A_SEED = re.compile(r"seed$|(^|\.)(output_dir|logging_dir|run_name)$")
-"""Parameters that may differ between seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +136,13 @@ def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
             ", ".join(f"{name} {values[at] or MISSING}" for name, values in differing.items())[:60] or one[0].run.name
             for at, one in enumerate(groups.values())
         ]
-        # The address stays short.
         groups = {one[0].run.id: one for one in groups.values()}
     named = zip(names, groups.items(), strict=True)
     return [Group(key=key, name=name, members=one) for name, (key, one) in named][:MOST_GROUPS]
 
 
 def _but_for_the_seed(config: Mapping[str, Any]) -> str:
-    """A configuration without its seeds, and without what is named after them."""
+    """A configuration without its seeds, and without folders and names that may have them."""
     kept = {name: value for name, value in flat(config).items() if not OF_A_SEED.search(name)}
     return json.dumps(kept, sort_keys=True)
 

@@ -88,8 +88,6 @@ COLUMNS: Final = [
 ]
 _CONFIG, _METRIC = "config.", "metric."
 """Before the name of a parameter, or of a metric whose newest value is shown."""
-OFFERED_RUNS = 30
-"""Whose parameters can be chosen as columns."""
 
 
 def columns(view: View) -> list[dict[str, Any]]:
@@ -141,8 +139,8 @@ def _filters(view: View, options: Sequence[Any]) -> list[Component]:
 
 
 async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
-    """Columns to choose from: the list's own, the parameters of the newest runs, the metrics that the newest reports."""
-    newest = await client.newest(calls.runs(**_filter(view)), OFFERED_RUNS)
+    """Columns to choose from: the list's own, the parameters of the 30 newest runs, the metrics that the newest reports."""
+    newest = await client.newest(calls.runs(**_filter(view)), 30)
     latest = (await client.ask(calls.latest(newest[0].id))).items if newest else []
     names = {_CONFIG + name for run in newest for name in flat(run.config)} | {_METRIC + item.name for item in latest}
     groups = [("Columns", [(column["field"], column["headerName"]) for column in COLUMNS])]

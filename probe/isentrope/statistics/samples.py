@@ -26,7 +26,6 @@ REWARD_PARTS = 4
 PROMPT_TOKENS = 96
 ANSWER_BYTES = 48
 SAMPLE_NUMBERS = REWARD_PARTS + 1 + PROMPT_TOKENS + ANSWER_BYTES
-"""Of a sequence, in the vector that a rank sends."""
 
 
 class Sample(NamedTuple):
@@ -108,7 +107,8 @@ def completions_of(
         if name == ANSWER and isinstance(given, list | tuple):
             given = text_bytes(given, logprobs.device)
         rows = logprobs.shape[0]
-        if not isinstance(given, Tensor) or len(given.shape) != (1 if is_reward else 2) or given.shape[0] != rows:
+        fits = isinstance(given, Tensor) and given.shape[:1] == (rows,) and given.dim() == (1 if is_reward else 2)
+        if not isinstance(given, Tensor) or not fits or (name == ANSWER and given.shape[1] != ANSWER_BYTES):
             wanted = _OF_A_SEQUENCE.get(name, "one number per sequence, [{}]").format(rows)
             got = list(given.shape) if isinstance(given, Tensor) else repr(given)
             raise InputError(f"completions[{name!r}] must be {wanted}, got {got!s:.200}.")
