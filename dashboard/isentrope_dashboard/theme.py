@@ -46,8 +46,6 @@ LINES: Final[Mapping[Scheme, tuple[str, ...]]] = {
 }
 """Colours of several lines in one chart; each has a dash of its own, too (`DASHES`)."""
 
-LOOKS = 64
-
 DASHES: Final = ("solid", "7px,3px", "2px,2px", "9px,3px,2px,3px", "4px,4px", "12px,4px", "1px,4px", "6px,2px,1px,2px")
 
 
@@ -55,8 +53,10 @@ def looks_of(names: Sequence[str]) -> list[int]:
     """The number of a look for the line of each name: the same wherever it is drawn, unless an earlier one has it here."""
     taken: list[int] = []
     for name in names:
-        first = zlib.crc32(name.encode()) % len(DASHES)
-        taken.append(next(look % LOOKS for look in range(first, first + LOOKS) if look % LOOKS not in taken))
+        look = zlib.crc32(name.encode()) % len(DASHES)
+        while look in taken:
+            look += 1
+        taken.append(look)
     return taken
 
 

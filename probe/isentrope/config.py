@@ -24,6 +24,7 @@ Coupling = Literal["last_block", "model"]
 part of the model's; or all."""
 ThresholdSource = Literal["auto", "first_pass", "previous_step", "micro_batch"]
 
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -129,7 +130,7 @@ class ProbeConfig:
             mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
             grpc_target=environment.grpc_target(),
             coupling=coupling or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),
-            texts=_on_or_off("ISENTROPE_TEXTS"),
+            texts=switched_on("ISENTROPE_TEXTS", by_default=True),
             trackers=requested_trackers(trackers),
             **others,
         )
@@ -201,11 +202,18 @@ def _new_run_id(name: str) -> str:
     return f"{slug or 'run'}-{secrets.token_hex(3)}"
 
 
-def _on_or_off(name: str) -> bool:
-    text = (os.environ.get(name) or "on").strip().lower()
-    if text not in ("on", "off"):
-        raise ConfigurationError(f"{name} must be on or off, got {text!r}.")
-    return text == "on"
+def switched_on(variable: str, *, by_default: bool = False) -> bool:
+    """Whether an environment variable says yes.
+
+    Raises:
+        ConfigurationError: it is set to something else than yes or no.
+    """
+    text = os.environ.get(variable, "").strip().lower()
+    if not text:
+        return by_default
+    if text not in _ON + _OFF:
+        raise ConfigurationError(f"{variable} must be 1 or 0, got {text!r}.")
+    return text in _ON
 
 
 def _integer_from_environment(name: str, default: int) -> int:

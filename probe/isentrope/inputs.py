@@ -24,7 +24,6 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.scores import TokenScores
 from isentrope.scores.token_scores import check_not_nested, check_temperatures
-from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, prompt_ends, text_bytes
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -163,35 +162,6 @@ def differences_of(logprobs: Tensor, others: Mapping[str, Tensor | None]) -> dic
         for name, other in others.items()
         if other is not None
     }
-
-
-_OF_A_SEQUENCE = {PROMPT_IDS: "token ids, [{}, tokens]", ANSWER: "a list of {} texts"}
-
-
-def completions_of(
-    completions: Mapping[str, Tensor | Sequence[object]] | None, logprobs: Tensor, *, texts: bool
-) -> dict[str, Tensor]:
-    """What the loop knows of each sequence, copies of bounded size (`statistics.samples`); without `texts` rewards alone."""
-    kept: dict[str, Tensor] = {}
-    for name, given in (completions or {}).items():
-        is_reward = name == REWARD or name.startswith(f"{REWARD}/")
-        if not is_reward and name not in _OF_A_SEQUENCE:
-            raise InputError(f"completions takes {REWARD}, {REWARD}/NAME, {PROMPT_IDS} and {ANSWER}, got {name!r}.")
-        if logprobs.dim() != 2:
-            raise InputError(
-                "completions needs one row per sequence, [batch, tokens]. Leave it out where sequences are packed."
-            )
-        if name == ANSWER and isinstance(given, list | tuple):
-            given = text_bytes(given, logprobs.device)
-        rows = logprobs.shape[0]
-        if not isinstance(given, Tensor) or len(given.shape) != (1 if is_reward else 2) or given.shape[0] != rows:
-            wanted = _OF_A_SEQUENCE.get(name, "one number per sequence, [{}]").format(rows)
-            got = list(given.shape) if isinstance(given, Tensor) else repr(given)
-            raise InputError(f"completions[{name!r}] must be {wanted}, got {got!s:.200}.")
-        _check_device(f"completions[{name!r}]", given, logprobs)
-        if is_reward or texts:
-            kept[name] = prompt_ends(given) if name == PROMPT_IDS else given.detach().clone()
-    return kept
 
 
 def per_token(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:

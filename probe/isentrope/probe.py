@@ -42,7 +42,6 @@ from isentrope.inputs import (
     check_first_mask,
     check_first_values,
     check_scored,
-    completions_of,
     differences_of,
     first_pass_parts,
     group_ids_of,
@@ -66,7 +65,7 @@ from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.rescoring import Rescore, Rescoring
-from isentrope.statistics.samples import reward_parts
+from isentrope.statistics.samples import completions_of, reward_parts
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder

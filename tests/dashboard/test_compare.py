@@ -89,6 +89,7 @@ def test_runs_are_found_and_stay_in_the_address(site: Site, open_page: OpenPage)
     expect(page.locator(".legend li")).to_have_count(2)
     assert f"run={first}&run={second}" in page.url
     expect(page.get_by_role("rowheader", name="lr")).to_be_visible()
+    page.keyboard.press("Escape")
     page.locator(f".legend [data-line={first}]").click()
     expect(page.locator(".legend .hidden-line")).to_contain_text("first")
     site.more(second, 1)

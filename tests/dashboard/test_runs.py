@@ -45,9 +45,11 @@ def summary(**known: Any) -> RunSummary:
 @pytest.mark.parametrize("known", [None, digest()])
 def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
     row = runs.run_row(summary(digest=known))
-    measured = ("lost", "lost_in", "entropy", "reward", "step", "control", "tags", "reported")
+    measured = (
+        "share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "step", "control", "tags", "last_report_at"
+    )  # fmt: skip
     assert {row[name] for name in measured} == {MISSING}
-    assert words(row["health"]) == "No data"
+    assert words(row["attention"]) == "No data"
     assert words(row["status"]) == "Live no report yet"
 
 
@@ -62,13 +64,16 @@ def test_a_row_shows_the_digest() -> None:
             ),
         )
     )  # fmt: skip
-    shown = {name: words(row[name]) for name in ("health", "lost", "lost_in", "entropy", "reward", "step", "control")}
+    shown = {
+        name: words(row[name])
+        for name in ("attention", "share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "step", "control")
+    }
     assert shown == {
-        "health": "Act", "lost": "72\N{NO-BREAK SPACE}%", "lost_in": "12 steps", "entropy": "0.096", "reward": "0.000",
+        "attention": "Act", "share_lost": "72\N{NO-BREAK SPACE}%", "steps_to_three_quarters_lost": "12 steps", "entropy": "0.096", "reward": "0.000",
         "step": "108 / 300", "control": "Clip_V µ₊ 2.50",
     }  # fmt: skip
     assert words(row["status"]) == "Live 3.60 s per step"
-    assert row["reported"].to_plotly_json()["props"]["data-since"] == 5.0
+    assert row["last_report_at"].to_plotly_json()["props"]["data-since"] == 5.0
 
 
 @pytest.mark.parametrize(
@@ -86,20 +91,20 @@ def test_a_row_shows_the_digest() -> None:
 )  # fmt: skip
 def test_status_comes_with_its_reason(known: dict[str, Any], health: str, status: str) -> None:
     row = runs.run_row(summary(**known))
-    assert (words(row["health"]), words(row["status"])) == (health, status)
+    assert (words(row["attention"]), words(row["status"])) == (health, status)
 
 
 def test_a_run_that_ended_is_not_on_its_way_to_a_collapse() -> None:
     lost = digest(share_lost=0.5, steps_to_three_quarters_lost=4.0)
-    assert runs.run_row(summary(digest=lost))["lost_in"] == "4 steps"
-    assert runs.run_row(summary(status=Status.FINISHED, digest=lost))["lost_in"] == MISSING
+    assert runs.run_row(summary(digest=lost))["steps_to_three_quarters_lost"] == "4 steps"
+    assert runs.run_row(summary(status=Status.FINISHED, digest=lost))["steps_to_three_quarters_lost"] == MISSING
 
 
 def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
     rising = digest(share_lost=-0.534, metrics={"kl/mean": 0.25})
     run = summary(digest=rising, tags=["7b"], notes="bad <b>data", config={"optim": {"lr": 1e-6}})
     row = runs.run_row(run, ["config.optim.lr", "metric.kl/mean", "metric.gone"])
-    assert words(row["lost"]) == "+53\N{NO-BREAK SPACE}%"
+    assert words(row["share_lost"]) == "+53\N{NO-BREAK SPACE}%"
     assert (row["config.optim.lr"], row["metric.kl/mean"], row["metric.gone"]) == ("1e-06", "0.25", MISSING)
     assert words(row["tags"]) == "7b bad <b>data"
     chosen = runs.columns(View(query={"sort": "-config.optim.lr"}, columns=("config.optim.lr", "step")))
@@ -234,6 +239,15 @@ def test_columns_are_chosen_and_sorted(site: Site, open_page: OpenPage) -> None:
     page.locator(".ag-row input[type=checkbox]").first.check()
     expect(page.get_by_role("button", name="Delete")).to_be_visible()
     assert page.locator(".ag-row").first.bounding_box() == top
+    page.locator(".page-title").click()
+    for key in "jjk":
+        page.keyboard.press(key)
+    expect(page.locator(".ag-row-focus .two-lines a")).to_have_text("lr 2e-06")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("lr 2e-06")
+    expect(page.locator(".palette a")).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*")
 
 
 @pytest.mark.browser

@@ -90,7 +90,8 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(rank: Rank, client: Cl
 
 
 def test_rollouts_come_back_as_they_were_sent(rank: Rank, client: Client) -> None:
-    send(rank, 1, rollouts=(rollout(), rollout(sequence=None, reward=1.0)), what_if=sums(-3.0, 1.0))
+    asked = {"prompt": HOSTILE, "rewards": {"format": math.inf, "right": 0.5}, "answer": "42"}
+    send(rank, 1, rollouts=(rollout(**asked), rollout(sequence=None, reward=1.0)), what_if=sums(-3.0, 1.0))
     send(rank, 2)
     found = client.ask(calls.rollouts(rank.run_id))
     assert (found.step, found.score_std, found.lowering, found.raising) == (1, 0.25, -3.0, 1.0)
@@ -100,9 +101,9 @@ def test_rollouts_come_back_as_they_were_sent(rank: Rank, client: Client) -> Non
         "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"),
         "logprobs": (-2.0, None, pytest.approx(-1.0, rel=1e-3)),
         "vocab_centered_scores": (0.25, None, pytest.approx(-0.125, rel=1e-3)),
-        "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True),
+        "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True), **asked,
     }  # fmt: skip
-    assert (second.sequence, second.reward) == (None, 1.0)
+    assert (second.sequence, second.reward, second.prompt, second.rewards) == (None, 1.0, None, {})
     assert client.ask(calls.rollouts(rank.run_id, step=2)).items == []
     with pytest.raises(ApiError) as missing:
         client.ask(calls.rollouts(rank.run_id, step=9))

@@ -4,7 +4,7 @@
   const REFRESH_MILLISECONDS = 5000;
   const MOST_COMPARED = 12, MOST_GROUPED = 36;
   const NARROW = 800; // pixels
-  const MAIN_COLUMNS = ["health", "name", "lost"];
+  const MAIN_COLUMNS = ["attention", "name", "share_lost"];
   const grid = () => document.getElementById("runs") && window.dash_ag_grid.getApi("runs");
   const address = (id) => "/runs/" + encodeURIComponent(id);
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,8 +63,7 @@ OFFERED = 30
 """Runs that the search shows at once."""
 MISSING_CELL = text(MISSING, "dim")
 GROUPS = (("none", "Runs"), ("seed", "Seeds"), ("tag", "Tags"))
-NAMED_AFTER_A_SEED = {"output_dir", "logging_dir", "run_name", "name"}
-"""Parameters that differ between seeds and change nothing."""
+OF_A_SEED = re.compile(r"seed$|(^|\.)(output_dir|logging_dir|run_name)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +88,12 @@ class Group:
     @property
     def shown(self) -> Shown:
         """The run's, or the mean of the runs with the lowest and highest of them."""
-        first = self.members[0].shown
-        if len(self.members) == 1:
-            return replace(first, key=self.key, label=self.name)
-        every = [one.shown.series for one in self.members]
-        names = dict.fromkeys(name for series in every for name in series)
-        series = {name: mean_of([one[name] for one in every if name in one]) for name in names}
-        last = max(one.shown.last for one in self.members)
-        return replace(first, key=self.key, label=self.name, series=series, last=last, marks=())
+        every = [one.shown for one in self.members]
+        named = replace(max(every, key=lambda one: one.last), key=self.key, label=self.name)
+        if len(every) == 1:
+            return named
+        names = dict.fromkeys(name for one in every for name in one.series)
+        return replace(named, series={name: mean_of([one.columns(name) for one in every]) for name in names})
 
 
 def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
@@ -105,18 +103,20 @@ def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
     known = [one for one in every if one.step]
     if not known:
         return EMPTY
-    steps = np.array(max((one.step for one in known), key=len))
+    longest = max((one.step for one in known), key=lambda steps: (steps[-1], len(steps)))
+    steps = np.array(longest)
     inside = np.array([(steps >= one.step[0]) & (steps <= one.step[-1]) for one in known])
-    steps, inside = steps[inside.any(0)], inside[:, inside.any(0)]
 
     def at_steps(columns: Iterable[Sequence[float]], elsewhere: float) -> Any:
-        values = [np.interp(steps, one.step, column) for one, column in zip(known, columns, strict=True)]
+        # Not between equal steps: a value beside an infinite one would be lost.
+        pairs = zip(known, columns, strict=True)
+        values = [column if one.step == longest else np.interp(steps, one.step, column) for one, column in pairs]
         return np.where(inside, values, elsewhere)
 
     mean = at_steps((one.value for one in known), 0.0).sum(0) / inside.sum(0)
     low = at_steps((one.min or one.value for one in known), math.inf).min(0)
     high = at_steps((one.max or one.value for one in known), -math.inf).max(0)
-    return SeriesColumns(step=steps.tolist(), value=mean.tolist(), min=low.tolist(), max=high.tolist())
+    return SeriesColumns(step=longest, value=mean.tolist(), min=low.tolist(), max=high.tolist())
 
 
 def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
@@ -136,18 +136,14 @@ def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
             ", ".join(f"{name} {values[at] or MISSING}" for name, values in differing.items())[:60] or one[0].run.name
             for at, one in enumerate(groups.values())
         ]
-        # The address stays short.
         groups = {one[0].run.id: one for one in groups.values()}
-    return [Group(key=key, name=name, members=one) for name, (key, one) in zip(names, groups.items(), strict=True)][
-        :MOST_GROUPS
-    ]
+    named = zip(names, groups.items(), strict=True)
+    return [Group(key=key, name=name, members=one) for name, (key, one) in named][:MOST_GROUPS]
 
 
 def _but_for_the_seed(config: Mapping[str, Any]) -> str:
-    """A configuration without its seeds, and without what is named after them."""
-    last = {name: name.rpartition(".")[2] for name in flat(config)}
-    kept = {name: value for name, value in flat(config).items()
-            if not last[name].endswith("seed") and last[name] not in NAMED_AFTER_A_SEED}  # fmt: skip
+    """A configuration without its seeds, and without folders and names that may have them."""
+    kept = {name: value for name, value in flat(config).items() if not OF_A_SEED.search(name)}
     return json.dumps(kept, sort_keys=True)
 
 
@@ -282,22 +278,26 @@ def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = Fals
 
 def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Component]:
     """Parameters, of a group all values that its runs have; and controls, where no line stands for several runs."""
-    configs = [one.run.config for group in groups for one in group.members]
-    ends = np.cumsum([len(group.members) for group in groups])
-    rows: dict[str, list[Any]] = {}
-    for name, values in differences(configs, everything=everything).items():
-        of_groups = [
-            [value for value in part if value is not None] for part in np.split(np.array(values, object), ends)[:-1]
-        ]
-        rows[name] = [text(", ".join(dict.fromkeys(part))) if part else None for part in of_groups]
+    configs = [_joined([one.run.config for one in group.members]) for group in groups]
+    rows = differences(configs, everything=everything)
     alike = "All parameters are alike." if any(configs) else "No run was started with config=."
-    parameters = _table(groups, "Parameter", rows) if rows else html.P(alike, className="dim")
-    if len(configs) > len(groups):
+    parameters = _table(groups, "Parameter", {name: [text(v) if v is not None else None for v in values]
+                                              for name, values in rows.items()}) if rows else html.P(alike, className="dim")  # fmt: skip
+    if any(len(group.members) > 1 for group in groups):
         return parameters, html.P("Shown where runs are not grouped.", className="dim")
     histories = [group.members[0].history for group in groups]
     versions = sorted({item.version for history in histories for item in history}, reverse=True)
     controls = {f"v{number}": [_control(history, number) for history in histories] for number in versions}
     return parameters, _table(groups, "Version", controls)
+
+
+def _joined(configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The parameters of several configurations, each with all of its values."""
+    values: dict[str, dict[str, None]] = {}
+    for config in configs:
+        for name, value in flat(config).items():
+            values.setdefault(name, {})[value] = None
+    return {name: ", ".join(found) for name, found in values.items()}
 
 
 def _control(history: Sequence[ControlVersion], number: int) -> Component | None:
@@ -310,13 +310,10 @@ def _control(history: Sequence[ControlVersion], number: int) -> Component | None
 
 
 def _table(groups: Sequence[Group], first: str, rows: Mapping[str, Sequence[Any]]) -> Component:
-    heads = [first, *([group.name, " ", text(_count_or_id(group), "mono")] for group in groups)]
+    about = [f"{len(one.members)} runs" if len(one.members) > 1 else one.members[0].run.id[-6:] for one in groups]
+    heads = [first, *([group.name, " ", text(words, "mono")] for group, words in zip(groups, about, strict=True))]
     cells = [[name, *(MISSING_CELL if cell is None else cell for cell in cells)] for name, cells in rows.items()]
     return wide_table(table(heads, cells, "parameters plain"), f"{first}s by run")
-
-
-def _count_or_id(group: Group) -> str:
-    return f"{len(group.members)} runs" if len(group.members) > 1 else group.members[0].run.id[-6:]
 
 
 async def layout(_client: AsyncClient, view: View) -> Component:

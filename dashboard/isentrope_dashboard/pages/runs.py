@@ -72,30 +72,22 @@ def _column(field: str, name: str, width: int, **more: Any) -> dict[str, Any]:
 
 _LARGEST_FIRST = {"sortingOrder": ["desc", "asc", None]}
 _UNSORTED = {"sortable": False}
+# By the names that the API sorts by.
 COLUMNS: Final = [
-    _column("health", "Health", 98),
+    _column("attention", "Health", 98),
     _column("name", "Run", 178, flex=1, minWidth=120),
     _column("status", "Status", 150, flex=0.8, minWidth=110),
-    _column("lost", "Entropy lost", 116, **_LARGEST_FIRST),
-    _column("lost_in", "75 % lost in", 92, **RIGHT),
+    _column("share_lost", "Entropy lost", 116, **_LARGEST_FIRST),
+    _column("steps_to_three_quarters_lost", "75 % lost in", 92, **RIGHT),
     _column("entropy", "Entropy, nats", 138, **_LARGEST_FIRST),
     _column("reward", "Reward", 138, **_LARGEST_FIRST),
     _column("step", "Step", 104, **RIGHT, **_LARGEST_FIRST),
     _column("control", "Control", 116, **_UNSORTED),
     _column("tags", "Tags, notes", 136, flex=0.5, minWidth=126, **_UNSORTED),
-    _column("reported", "Last report", 96, **RIGHT, **_LARGEST_FIRST),
+    _column("last_report_at", "Last report", 96, **RIGHT, **_LARGEST_FIRST),
 ]
-_SORTED_BY = {
-    "health": "attention",
-    "lost": "share_lost",
-    "lost_in": "steps_to_three_quarters_lost",
-    "reported": "last_report_at",
-}
-"""What the API calls a column; others have the same name there."""
 _CONFIG, _METRIC = "config.", "metric."
 """Before the name of a parameter, or of a metric whose newest value is shown."""
-OFFERED_RUNS = 30
-"""Whose parameters can be chosen as columns."""
 
 
 def columns(view: View) -> list[dict[str, Any]]:
@@ -117,20 +109,15 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         return await start.start_page(client, view)
     summary, *options = _options(await _counts(client, view), view)
     body = [
-        row(
-            html.H1("Runs", className="page-title"),
-            html.Span(summary, className="dim num", id="runs-summary"),
-            spacer(),
-            *_actions(me.scope),
-            name="runs-head",
-        ),
+        row(html.H1("Runs", className="page-title"), html.Span(summary, className="dim num", id="runs-summary"), spacer(),
+            *_actions(me.scope), name="runs-head"),
         row(*_filters(view, options), _columns_menu(view, await _offered(client, view)), name="filters"),
         html.Section(_grid(view), className="card runs-card"),
         dcc.Store(id="runs-cursors", data={}),
         dcc.Store(id="runs-chosen", data=[]),
         dcc.Store(id="runs-changed", data=0),
         _delete_form(),
-    ]
+    ]  # fmt: skip
     return header.page("", *body, here="/"), "Runs · Isentrope"
 
 
@@ -152,19 +139,15 @@ def _filters(view: View, options: Sequence[Any]) -> list[Component]:
 
 
 async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
-    """Columns to choose from: the list's own, the parameters of the newest runs, the metrics that the newest reports."""
-    newest = await client.newest(calls.runs(**_filter(view)), OFFERED_RUNS)
-    parameters = {name for run in newest for name in flat(run.config)}
+    """Columns to choose from: the list's own, the parameters of the 30 newest runs, the metrics that the newest reports."""
+    newest = await client.newest(calls.runs(**_filter(view)), 30)
     latest = (await client.ask(calls.latest(newest[0].id))).items if newest else []
-    chosen = {
-        kind: {name.removeprefix(kind) for name in view.columns if name.startswith(kind)} for kind in (_CONFIG, _METRIC)
-    }
-    groups = {
-        "Columns": [(column["field"], column["headerName"]) for column in COLUMNS],
-        "Newest value": [(_METRIC + name, name) for name in sorted({item.name for item in latest} | chosen[_METRIC])],
-        "Configuration": [(_CONFIG + name, name) for name in sorted(parameters | chosen[_CONFIG])],
-    }
-    return [{"group": title, "items": _data(items)} for title, items in groups.items() if items]
+    names = {_CONFIG + name for run in newest for name in flat(run.config)} | {_METRIC + item.name for item in latest}
+    groups = [("Columns", [(column["field"], column["headerName"]) for column in COLUMNS])]
+    for title, kind in (("Newest value", _METRIC), ("Configuration", _CONFIG)):
+        found = sorted(name for name in names.union(view.columns) if name.startswith(kind))
+        groups.append((title, [(name, name.removeprefix(kind)) for name in found]))
+    return [{"group": title, "items": _data(items)} for title, items in groups]
 
 
 def _columns_menu(view: View, offered: Sequence[dict[str, Any]]) -> dmc.Popover:
@@ -295,10 +278,9 @@ async def read_rows(
         names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
         groups = [{**wanted, "project": name} for name in names]
     extra = [name for name in view.columns if name.startswith((_CONFIG, _METRIC))]
-    direction, column = re.fullmatch("(-?)(.*)", view.query.get("sort", "")).groups()  # type: ignore[union-attr]
     how = {
         "order": "newest" if view.query.get("order") == "newest" else "attention",
-        "sort": direction + _SORTED_BY.get(column, column) or None,
+        "sort": view.query.get("sort") or None,
         "metric": [name.removeprefix(_METRIC) for name in extra if name.startswith(_METRIC)],
     }
     name, cursor, is_headed = at or [groups[0]["project"] if groups else None, None, not by_project]
@@ -431,33 +413,29 @@ def _register_changes(app: Dash, api: Api) -> None:
 
 def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
     """The row: what actions need, and the cell of each column; also of the `extra` ones."""
-    parameters = flat(run.config) if extra else {}
-    newest = run.digest.metrics if run.digest else {}
     digest = run.digest
+    newest = digest.metrics if digest else {}
+    known = {_METRIC + name: significant(value) for name, value in newest.items()}
+    known |= {_CONFIG + name: value for name, value in flat(run.config).items()} if extra else {}
     word, tone = health(run)
     planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
     return {
         "id": run.id,
         "label": run.name,
-        "health": html.Span([html.I(className="sign"), html.Span(word)], className=f"health-word {tone}"),
+        "attention": html.Span([html.I(className="sign"), html.Span(word)], className=f"health-word {tone}"),
         "name": _two_lines(
             html.A(run.name, href=address_of(run.id), tabIndex=-1, title=run.name), f"{run.id} · {run.project}"
         ),
         "status": _two_lines(*_status(run)),
-        "lost": _share_lost(digest.share_lost if digest else None, tone),
-        "lost_in": _steps_left(run),
+        "share_lost": _share_lost(digest.share_lost if digest else None, tone),
+        "steps_to_three_quarters_lost": _steps_left(run),
         "entropy": _line(digest.entropy_line, digest.entropy, "iris") if digest else MISSING,
         "reward": _line(digest.reward_line, digest.reward, "dim") if digest else MISSING,
         "step": f"{count(run.step)}{planned}",
         "control": _control(digest.control if digest else None),
         "tags": _tags(run),
-        **{
-            name: parameters.get(name.removeprefix(_CONFIG), MISSING)
-            if name.startswith(_CONFIG)
-            else significant(newest.get(name.removeprefix(_METRIC)))
-            for name in extra
-        },
-        "reported": MISSING if run.last_report_at is None else age(run.last_report_at),
+        **{name: known.get(name, MISSING) for name in extra},
+        "last_report_at": MISSING if run.last_report_at is None else age(run.last_report_at),
     }
 
 
@@ -477,11 +455,11 @@ def health(run: RunSummary) -> tuple[str, str]:
     """The word and the tone of a run's health: its level while it reports, and how it ended."""
     digest = run.digest
     if run.status.is_over:
-        urgent = digest is not None and digest.level in (HealthLevel.ACT, HealthLevel.WATCH)
-        if digest is None or digest.share_lost is None or not urgent:
+        ends = {HealthLevel.ACT: ("collapsed", "exploded", "act"), HealthLevel.WATCH: ("falling", "rising", "watch")}
+        if digest is None or digest.share_lost is None or digest.level not in ends:
             return "Ended", "none"
-        words = ("collapsed", "exploded") if digest.level == HealthLevel.ACT else ("falling", "rising")
-        return f"Ended, {words[digest.share_lost < 0]}", "none act" if digest.level == HealthLevel.ACT else "none watch"
+        *words, tone = ends[digest.level]
+        return f"Ended, {words[digest.share_lost < 0]}", f"none {tone}"
     if run.status == Status.SILENT:
         return "Silent", "watch"
     word, tone, _ = LEVELS[digest.level if digest else HealthLevel.NO_DATA]
@@ -521,15 +499,12 @@ def _share_lost(share: float | None, tone: str) -> Any:
     """A bar and the share; what was gained has a plus and another colour."""
     if share is None or not math.isfinite(share):
         return MISSING
-    words = percent(abs(share), 0)
+    words, width = percent(abs(share), 0), f"{100 * min(1.0, abs(share)):.0f}%"
     rises = share < 0 and words[0] != "0"
     bar = html.I(
-        html.I(className="watch" if rises else tone, style={"width": f"{100 * min(1.0, abs(share)):.0f}%"}),
-        className="lost-bar rises" if rises else "lost-bar",
+        html.I(className="watch" if rises else tone, style={"width": width}), className=f"lost-bar {'rises' * rises}"
     )
-    return html.Span(
-        [bar, f"+{words}" if rises else words], className="lost-share", title=f"{words} gained" if rises else None
-    )
+    return html.Span([bar, f"+{words}" if rises else words], className="lost-share")
 
 
 def _tags(run: RunSummary) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -15,15 +14,7 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components.basics import RIGHT, card, choice, grid, row, search, spacer, symbol, text
-from isentrope_dashboard.components.token_text import (
-    ORDERS,
-    Filter,
-    in_order,
-    legend,
-    rollout_rows,
-    top_token_table,
-    visible,
-)
+from isentrope_dashboard.components.token_text import ORDERS, Filter, legend, rollout_rows, top_token_table, visible
 from isentrope_dashboard.figures.panels import QUADRANTS
 from isentrope_dashboard.formatting import change, count, percent
 from isentrope_dashboard.live import Part, Values
@@ -63,7 +54,7 @@ async def read(client: AsyncClient, view: View) -> Values:
 def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter, order: str) -> tuple[list[Any], str]:
     """The running text, or what there is instead of it; and of which step and how much of it is shown."""
     if rollouts.items:
-        rows = rollout_rows(replace(rollouts, items=in_order(rollouts.items, order)), chosen)
+        rows = rollout_rows(rollouts, chosen, order)
         body = html.Div(rows) if rows else _sentence("No token of these rollouts passes the filters.")
         return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from isentrope.config import switched_on
 from isentrope.errors import CheckpointError, ConfigurationError
 from isentrope.guard import Guard
 from isentrope.inputs import clip_factor_of
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "isentrope_probe.json"
-_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +127,6 @@ def wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
     """Put `ours` in the place of a method of an object, or of a module's function. It gets theirs as its first argument."""
     theirs = getattr(owner, name)
     setattr(owner, name, functools.wraps(theirs)(functools.partial(ours, theirs)))
-
-
-def switched_on(variable: str, *, by_default: bool = False) -> bool:
-    """Whether an environment variable says yes.
-
-    Raises:
-        ConfigurationError: it is set to something else than yes or no.
-    """
-    text = os.environ.get(variable, "").strip().lower()
-    if not text:
-        return by_default
-    if text not in _ON + _OFF:
-        raise ConfigurationError(f"{variable} must be 1 or 0, got {text!r}.")
-    return text in _ON
 
 
 def in_worker(

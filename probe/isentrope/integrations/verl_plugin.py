@@ -15,7 +15,8 @@ from typing import Any
 
 from verl.utils.tracking import Tracking
 
-from isentrope.integrations.attachment import switched_on, wrap
+from isentrope.config import switched_on
+from isentrope.integrations.attachment import wrap
 from isentrope.probe import Probe
 from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, REWARD_MEAN
 

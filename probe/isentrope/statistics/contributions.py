@@ -16,15 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.statistics.moments import device_constant, flat, zeros
-from isentrope.statistics.samples import (
-    ANSWER,
-    ANSWER_BYTES,
-    PROMPT_IDS,
-    PROMPT_TOKENS,
-    REWARD,
-    REWARD_PARTS,
-    reward_parts,
-)
+from isentrope.statistics.samples import REWARD, SAMPLE_NUMBERS, Sample, sample_numbers, sample_of
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.reports import DrivingToken
@@ -45,7 +37,7 @@ _FIELDS = ("g S_c", "code", "log p", "S_c", "H", "A", "sequence", "position")
 """Fields of a token in the vector. A code is 4 id + state: 1 where the token was kept, 3 where it was clipped, 0 or 2 where it does
 not count. Id, sequence and position are -1 where not known."""
 
-_OF_A_ROW = ("sum of |g S_c|", "reward", "first", "left", *(f"part {number}" for number in range(REWARD_PARTS)))
+_OF_A_ROW = ("sum of |g S_c|", "reward", "first", "left")
 """Infinite: the reward is not known. `first` is the position at which the window begins; from there on, `left` tokens are left."""
 
 _OF_A_WINDOW = _FIELDS[:4]
@@ -65,18 +57,12 @@ class Row(NamedTuple):
     """How many tokens the row has from there on."""
     largest: DrivingToken
     """Its token with the largest |g S_c|."""
+    sample: Sample
     effects: Sequence[float]
     """g S_c of WINDOW tokens; likewise the next three. What lies beyond the row's end does not count."""
     codes: Sequence[float]
     logprobs: Sequence[float]
     vocab_centered_scores: Sequence[float]
-    parts: Sequence[float] = ()
-    """Of the reward; likewise infinite."""
-    prompt_tokens: float = 0
-    prompt: Sequence[float] = ()
-    """Its last token ids, counted from 1; 0 before a shorter one."""
-    answer: Sequence[float] = ()
-    """Bytes of the expected answer; 0 behind a shorter one."""
 
 
 class Contributions(NamedTuple):
@@ -116,7 +102,7 @@ def measure_contributions(tokens: StepTokens) -> list[Tensor]:
     if not isinstance(width, int) or width < WINDOW:
         chosen.clamp_(max=sizes.numel() - 1)
     found = _gathered(tokens, chosen)
-    named, parts = len(top) + len(peak), reward_parts(tokens.batches)
+    named = len(top) + len(peak)
     sequence, position = rows.places(chosen[:named])
     windows = {name: found[name][named:].view(-1, WINDOW) for name in _OF_A_WINDOW}
     # What lies beyond a row's end does not count.
@@ -129,14 +115,11 @@ def measure_contributions(tokens: StepTokens) -> list[Tensor]:
         *_filled(of_named[: len(top)], MOST * len(_FIELDS)),
         *_filled(of_named[len(top) :], ROWS * len(_FIELDS)),
         *_filled(largest.values, ROWS),
-        *_filled(rows.numbers(REWARD, largest.indices), ROWS),
+        *_filled(rows.rewards(largest.indices), ROWS),
         *_filled(first, ROWS),
         *_filled(left, ROWS),
-        *(part for name in parts for part in _filled(rows.numbers(name, largest.indices), ROWS)),
-        *_filled(zeros(0, first.device), (REWARD_PARTS - len(parts)) * ROWS),
         *(part for name in _OF_A_WINDOW for part in _filled(windows[name], ROWS * WINDOW)),
-        *_filled(rows.numbers(PROMPT_IDS, largest.indices), ROWS * (1 + PROMPT_TOKENS)),
-        *_filled(rows.numbers(ANSWER, largest.indices), ROWS * ANSWER_BYTES),
+        *_filled(sample_numbers(rows.batches, largest.indices), ROWS * SAMPLE_NUMBERS),
     ]
 
 
@@ -189,10 +172,10 @@ class _Rows:
     the device."""
 
     def __init__(self, batches: Sequence[TokenBatch], device: torch.device) -> None:
-        self._batches, self._device = [batch for batch in batches if batch.mask.numel()], device
+        self.batches, self._device = [batch for batch in batches if batch.mask.numel()], device
         self._blocks: list[_Block] = []
         sequences = 0
-        for batch in self._batches:
+        for batch in self.batches:
             if batch.mask.dim() != 2:
                 self._blocks.append(_Block(1, batch.mask.numel(), -1))
                 continue
@@ -245,14 +228,13 @@ class _Rows:
         start, _, sequence = self._table.index_select(1, row).unbind()
         return sequence, chosen - start
 
-    def numbers(self, name: str, rows: Int[Tensor, " chosen"]) -> Tensor:
-        """What the loop knows of the chosen rows under this name. Where a `gate` call was not given it, nothing, and infinite
-        rewards.
-        """
-        known = [batch.completions[name] for batch in self._batches if name in batch.completions]
-        if len(known) < len(self._batches):
-            return _no_rewards(self._device)[: len(rows)] if name == REWARD else zeros(0, self._device)
-        return torch.cat(known).index_select(0, rows).double()
+    def rewards(self, rows: Int[Tensor, " chosen"]) -> Tensor:
+        """Rewards of the chosen rows, infinite where a `gate` call was not given them."""
+        rewards = [batch.completions.get(REWARD) for batch in self.batches]
+        known = [reward for reward in rewards if reward is not None]
+        if len(known) < len(rewards):
+            return _no_rewards(self._device)[: len(rows)]
+        return flat(known).double().index_select(0, rows)
 
 
 def _token(numbers: Sequence[float], rank: int) -> DrivingToken | None:
@@ -276,31 +258,22 @@ def _token(numbers: Sequence[float], rank: int) -> DrivingToken | None:
     )
 
 
-def _part(numbers: Sequence[float], place: int, size: int) -> Sequence[float]:
-    return numbers[place * size :][:size]
-
-
 def _read(numbers: Sequence[float], rank: int) -> Contributions:
     size = len(_FIELDS)
-    named = [_token(_part(numbers, place, size), rank) for place in range(MOST + ROWS)]
+    named = [_token(numbers[place * size :][:size], rank) for place in range(MOST + ROWS)]
     of_rows, windows = numbers[len(named) * size :], numbers[len(named) * size + len(_OF_A_ROW) * ROWS :]
-    prompts = windows[ROWS * WINDOW * len(_OF_A_WINDOW) :]
-    answers = prompts[ROWS * (1 + PROMPT_TOKENS) :]
     rows = []
     for row, largest in enumerate(named[MOST:]):
-        total, reward, first, left, *parts = of_rows[row : len(_OF_A_ROW) * ROWS : ROWS]
+        total, reward, first, left = of_rows[row : len(_OF_A_ROW) * ROWS : ROWS]
         if largest is not None and total > 0:
-            own = [_part(windows, field * ROWS + row, WINDOW) for field in range(len(_OF_A_WINDOW))]
-            prompt_tokens, *prompt = _part(prompts, row, 1 + PROMPT_TOKENS)
-            answer = _part(answers, row, ANSWER_BYTES)
-            about = {"parts": parts, "prompt_tokens": prompt_tokens, "prompt": prompt, "answer": answer}
-            rows.append(Row(rank, total, reward, int(first), int(left), largest, *own, **about))  # type: ignore[arg-type]
+            own = [windows[(field * ROWS + row) * WINDOW :][:WINDOW] for field in range(len(_OF_A_WINDOW))]
+            sample = sample_of(windows[(len(own) * WINDOW) * ROWS + row * SAMPLE_NUMBERS :])
+            rows.append(Row(rank, total, reward, int(first), int(left), largest, sample, *own))
     return Contributions(tuple(token for token in named[:MOST] if token is not None), tuple(rows))
 
 
 CONTRIBUTIONS = Sum(
-    size=(MOST + ROWS) * len(_FIELDS)
-    + ROWS * (len(_OF_A_ROW) + WINDOW * len(_OF_A_WINDOW) + 1 + PROMPT_TOKENS + ANSWER_BYTES),
+    size=(MOST + ROWS) * len(_FIELDS) + ROWS * (len(_OF_A_ROW) + WINDOW * len(_OF_A_WINDOW) + SAMPLE_NUMBERS),
     measure=measure_contributions,
     read=_read,
     merge=Contributions.merge,

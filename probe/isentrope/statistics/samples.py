@@ -6,17 +6,18 @@ merged over ranks as the tokens are (`contributions.py`): the last tokens of a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from isentrope.errors import InputError
 from isentrope.statistics.tokens import TokenBatch
 
 if TYPE_CHECKING:
-    from jaxtyping import Int, Int32, UInt8
+    from jaxtyping import Float64, Int, Int32, UInt8
 
 REWARD, PROMPT_IDS, ANSWER = "reward", "prompt_ids", "answer"
 """Names under which `gate` takes them; parts of the reward are `reward/NAME`."""
@@ -24,11 +25,47 @@ REWARD, PROMPT_IDS, ANSWER = "reward", "prompt_ids", "answer"
 REWARD_PARTS = 4
 PROMPT_TOKENS = 96
 ANSWER_BYTES = 48
+SAMPLE_NUMBERS = REWARD_PARTS + 1 + PROMPT_TOKENS + ANSWER_BYTES
+
+
+class Sample(NamedTuple):
+    """What is kept of one sequence."""
+
+    parts: Sequence[float]
+    """Of the reward, as `reward_parts` names them; infinite: it has none."""
+    prompt_tokens: float
+    prompt: Sequence[float]
+    """Its last ids, counted from 1; 0 before a shorter one."""
+    answer: Sequence[float]
+    """Bytes of it; 0 behind a shorter one."""
+
+
+def sample_of(numbers: Sequence[float]) -> Sample:
+    """The sequence whose numbers come first here."""
+    prompt, answer = REWARD_PARTS + 1, SAMPLE_NUMBERS - ANSWER_BYTES
+    return Sample(numbers[:REWARD_PARTS], numbers[REWARD_PARTS], numbers[prompt:answer], numbers[answer:SAMPLE_NUMBERS])
+
+
+def sample_numbers(batches: Sequence[TokenBatch], rows: Int[Tensor, " chosen"]) -> Float64[Tensor, "chosen numbers"]:
+    """What is kept of some sequences, on their device; 0 where a `gate` call was not given it."""
+
+    def numbers(name: str, width: int) -> Tensor:
+        known = [batch.completions[name] for batch in batches if name in batch.completions]
+        if len(known) < len(batches):
+            return torch.zeros((len(rows), width), dtype=torch.float64, device=rows.device)
+        return torch.cat(known).index_select(0, rows).double().view(len(rows), width)
+
+    parts = reward_parts(batches)
+    missing = [numbers("", REWARD_PARTS - len(parts))]
+    of_prompts, of_answers = numbers(PROMPT_IDS, 1 + PROMPT_TOKENS), numbers(ANSWER, ANSWER_BYTES)
+    return torch.cat([*(numbers(name, 1) for name in parts), *missing, of_prompts, of_answers], dim=1)
 
 
 def reward_parts(batches: Sequence[TokenBatch]) -> tuple[str, ...]:
     """Names of the parts of the reward that every `gate` call was given, at most REWARD_PARTS; the same on every rank."""
-    names = [{name for name in batch.completions if name.startswith(f"{REWARD}/")} for batch in batches]
+    names = [
+        {name for name in batch.completions if name.startswith(f"{REWARD}/")} for batch in batches if batch.mask.numel()
+    ]
     return tuple(sorted(set.intersection(*names)))[:REWARD_PARTS] if names else ()
 
 
@@ -49,3 +86,36 @@ def text_bytes(texts: Sequence[object], device: torch.device) -> UInt8[Tensor, "
     rows = [b"" if text is None else str(text)[:ANSWER_BYTES].encode(errors="replace")[:ANSWER_BYTES] for text in texts]
     packed = bytearray(b"".join(row.ljust(ANSWER_BYTES, b"\0") for row in rows))
     return torch.frombuffer(packed, dtype=torch.uint8).view(len(rows), ANSWER_BYTES).to(device, non_blocking=True)
+
+
+_OF_A_SEQUENCE = {PROMPT_IDS: "token ids, [{}, tokens]", ANSWER: "a list of {} texts"}
+
+
+def completions_of(
+    completions: Mapping[str, Tensor | Sequence[object]] | None, logprobs: Tensor, *, texts: bool
+) -> dict[str, Tensor]:
+    """What the loop knows of each sequence, copies of bounded size; without `texts` rewards alone."""
+    kept: dict[str, Tensor] = {}
+    for name, given in (completions or {}).items():
+        is_reward = name == REWARD or name.startswith(f"{REWARD}/")
+        if not is_reward and name not in _OF_A_SEQUENCE:
+            raise InputError(f"completions takes {REWARD}, {REWARD}/NAME, {PROMPT_IDS} and {ANSWER}, got {name!r}.")
+        if logprobs.dim() != 2:
+            raise InputError(
+                "completions needs one row per sequence, [batch, tokens]. Leave it out where sequences are packed."
+            )
+        if name == ANSWER and isinstance(given, list | tuple):
+            given = text_bytes(given, logprobs.device)
+        rows = logprobs.shape[0]
+        fits = isinstance(given, Tensor) and given.shape[:1] == (rows,) and given.dim() == (1 if is_reward else 2)
+        if not isinstance(given, Tensor) or not fits or (name == ANSWER and given.shape[1] != ANSWER_BYTES):
+            wanted = _OF_A_SEQUENCE.get(name, "one number per sequence, [{}]").format(rows)
+            got = list(given.shape) if isinstance(given, Tensor) else repr(given)
+            raise InputError(f"completions[{name!r}] must be {wanted}, got {got!s:.200}.")
+        if given.device != logprobs.device:
+            raise InputError(
+                f"completions[{name!r}] are on {given.device}, the scores on {logprobs.device}. Move one to the other."
+            )
+        if is_reward or texts:
+            kept[name] = prompt_ends(given) if name == PROMPT_IDS else given.detach().clone()
+    return kept

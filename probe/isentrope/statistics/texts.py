@@ -132,13 +132,13 @@ def rollouts_of(
 
 def _prompt(row: Row, texts: TokenTexts) -> str | None:
     """What is kept of the prompt, with "… " in the place of its beginning."""
-    ids = [int(number) - 1 for number in row.prompt if number > 0]
+    ids = [int(number) - 1 for number in row.sample.prompt if number > 0]
     running = texts.running(ids)
     if not ids or running is None:
         return None
     whole = "".join(running).encode(errors="replace")
     text = whole[-PROMPT_TEXT_BYTES:].decode(errors="ignore")
-    return f"… {text}" if row.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES else text
+    return f"… {text}" if row.sample.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES else text
 
 
 def _rollout(row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[str]) -> Rollout | None:
@@ -184,10 +184,10 @@ def _rollout(row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[s
         prompt=_prompt(row, texts),
         rewards={
             name.partition("/")[2]: part
-            for name, part in zip(reward_parts, row.parts, strict=False)
+            for name, part in zip(reward_parts, row.sample.parts, strict=False)
             if not math.isinf(part)
         },
-        answer=bytes(map(int, row.answer)).rstrip(b"\0").decode(errors="ignore") or None,
+        answer=bytes(map(int, row.sample.answer)).rstrip(b"\0").decode(errors="ignore") or None,
     )
 
 

@@ -47,8 +47,8 @@ from isentrope_wire.reports import NAME_CHARACTERS, cut
 
 router = APIRouter(tags=["runs"])
 
-_NOTES_IN_A_LIST = 200
-"""Characters."""
+_SORTS = rf"^-?({'|'.join(runs.SORTED_BY)})$".replace("NAME", r"[\w./:@ +-]+")
+_SORT = "In the place of `order` by a column, `-` before it for the largest first. Runs without a value come last."
 
 
 class RunEdit(Body):
@@ -83,21 +83,12 @@ async def list_runs(
     backend: BackendDep,
     wanted: RunFilterDep,
     order: RunOrder = RunOrder.NEWEST,
-    sort: Annotated[
-        str | None,
-        Query(
-            pattern=r"^-?[\w.][\w./:@ +-]*$",
-            max_length=NAME_CHARACTERS,
-            description=f"In the place of `order` by a column, `-` before it for the largest first: {', '.join(runs.SORTED_BY)}. "
-            "Runs without a value come last.",
-        ),
-    ] = None,
-    metric: _Names = [],  # noqa: B006
+    sort: Annotated[str | None, Query(pattern=_SORTS, max_length=NAME_CHARACTERS, description=_SORT)] = None,
+    metric: Annotated[_Names, Query(description="Metrics whose newest values the digests are to have.")] = [],  # noqa: B006
     cursor: str | None = None,
     limit: Limit = 50,
 ) -> Response:
-    """Runs with their digests. Of several values of one filter, a run must have one. `metric` names metrics whose newest
-    values the digests are to have.
+    """Runs with their digests. Of several values of one filter, a run must have one.
 
     Runs that begin while a client reads with a cursor do not appear on later pages of the newest ones. In the order
     `attention`, and sorted by a column, a run may move from one page to another meanwhile.
@@ -119,7 +110,7 @@ async def list_runs(
         places = [(run.attention, run.key) if by_attention else (run.key,) for run in found]
         if sort is not None:
             places = [((after[0] if after else 0) + number,) for number in range(1, len(found) + 1)]
-        items = [part_of(RunSummary, run, notes=cut(run.notes, _NOTES_IN_A_LIST)) for run in found]
+        items = [part_of(RunSummary, run, notes=cut(run.notes, 200)) for run in found]
         # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(page_of(list(zip(places, items, strict=True)), limit))
 

@@ -91,15 +91,9 @@ _OF_A_REPORT = (
         "as of a token",
         lambda r: max([_longest(o.texts) for o in r.rollouts], default=0),
     ),
-    Limit(
-        10_000,
-        "characters of a rollout's prompt or answer",
-        "the probe sends 1 024",
-        lambda r: _longest(text or "" for o in r.rollouts for text in (o.prompt, o.answer)),
-    ),
-    Limit(
-        100, "parts of a reward", "the probe sends 4", lambda r: max([len(o.rewards) for o in r.rollouts], default=0)
-    ),
+    Limit(10_000, "characters of a prompt", "1 024 are sent", lambda r: _longest(o.prompt or "" for o in r.rollouts)),
+    Limit(1_000, "characters of an answer", "48 are sent", lambda r: _longest(o.answer or "" for o in r.rollouts)),
+    Limit(99, "parts of a reward", "4 are sent", lambda r: max([len(o.rewards) for o in r.rollouts], default=0)),
     Limit(500, "alerts", "the store keeps 16 of a report", lambda r: len(r.alerts)),
 )
 

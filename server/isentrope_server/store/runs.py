@@ -31,7 +31,6 @@ from sqlalchemy import (
     update,
 )
 
-from isentrope_server.errors import Unprocessable
 from isentrope_server.store.database import SQLITE, Change
 from isentrope_server.store.removal import DELETING
 from isentrope_server.store.tables import deleted_runs, run_digests, runs, shown_name, streams, without_nul
@@ -316,10 +315,7 @@ def page(
     metrics: Sequence[str] = (),
 ) -> list[Run]:
     """Runs, newest first, or those that need attention first, after the last one of the page before: its key, or
-    (attention, key). With `sort` by a column instead, after so many.
-
-    Raises:
-        Unprocessable: there is no such column.
+    (attention, key). With `sort`, one of SORTED_BY or one with `-` before it, by that column instead, after so many.
     """
     before = _silent_before(silent_after_seconds)
     query = _matching(connection, _described(), wanted, before).limit(limit)
@@ -345,7 +341,7 @@ _COLUMNS: Mapping[str, ColumnElement[Any]] = {
     "attention": run_digests.c.attention,
     **{name: runs.c[name] for name in ("project", "step", "created_at", "last_report_at")},
 }
-SORTED_BY = ("status", *_COLUMNS, *_OF_DIGEST, "config.NAME", "metric.NAME")
+SORTED_BY = ("status", *_COLUMNS, *_OF_DIGEST, r"config\.NAME", r"metric\.NAME")
 _NUMBER = r"^-?[0-9.]+([eE][-+]?[0-9]+)?$"
 
 
@@ -356,12 +352,10 @@ def _sort_keys(connection: Connection, column: str, status: ColumnElement[str]) 
     kind, _, name = column.partition(".")
     if column in _OF_DIGEST:
         document, place = run_digests.c.digest, [column]
-    elif kind == "metric" and name:
+    elif kind == "metric":
         document, place = run_digests.c.digest, ["metrics", name]
-    elif kind == "config" and name:
-        document, place = runs.c.config, name.split(".")
     else:
-        raise Unprocessable(f"sort must be one of {', '.join(SORTED_BY)}, or one with - before it; got {column!r}.")
+        document, place = runs.c.config, name.split(".")
     if connection.dialect.name == SQLITE:
         value = func.json_extract(document, "$" + "".join(f'."{part}"' for part in place))
         return case((func.typeof(value).in_(("integer", "real")), value)), value

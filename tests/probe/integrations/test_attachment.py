@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from isentrope.config import switched_on
 from isentrope.errors import ConfigurationError, InputError
 from isentrope.integrations.attachment import (
     Attachment,
@@ -15,7 +16,6 @@ from isentrope.integrations.attachment import (
     check_parameters,
     in_worker,
     refuse,
-    switched_on,
 )
 from isentrope.scores import each_field, token_scores
 from isentrope.transport.transport import InMemoryTransport

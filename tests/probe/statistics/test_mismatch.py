@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -76,12 +78,17 @@ def test_the_numbers_are_what_numpy_says() -> None:
         assert found == pytest.approx(np.quantile(to_old[mask], share / 100), rel=0.1, abs=2e-3)
 
 
-def test_unknown_numbers_of_sequences_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("length", torch.ones(ROWS)), ("reward/x", torch.ones(2)), ("prompt_ids", torch.ones(ROWS)), ("answer", "a text"),
+     ("answer", torch.ones(ROWS, 3))],
+)  # fmt: skip
+def test_what_is_no_number_or_text_of_each_sequence_is_refused(name: str, given: Any) -> None:
     drawn = Sampled()
     probe, _ = probe_and_transport()
     scores = probe.score(drawn.logits, drawn.ids)
-    with pytest.raises(InputError, match="got 'length'"):
-        probe.gate(scores, drawn.advantages, completions={"length": torch.ones(ROWS)})
+    with pytest.raises(InputError, match=f"completions.*{name}"):
+        probe.gate(scores, drawn.advantages, completions={name: given})
 
 
 def test_the_clip_of_the_loss_is_counted_by_side_and_sign() -> None:
