@@ -61,7 +61,7 @@ def test_top_level_is_the_promised_one() -> None:
     top = {line.split("/")[0] for line in tracked.splitlines() if not line.startswith(".")}
     assert top <= {
         "pyproject.toml", "uv.lock", "set_up.py", "mkdocs.yml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff",
-        "LICENSE",
+        "LICENSE", "SECURITY.md",
         "probe", "server", "dashboard", "trainer", "tests", "docker", "docs",
     }  # fmt: skip
 

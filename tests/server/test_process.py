@@ -18,7 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from isentrope.cli import frame
+from isentrope_server import commands
 from isentrope_server.home import running_server_url
+from isentrope_server.settings import Settings
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -67,16 +69,15 @@ def one_sentence(result: Result) -> str:
     return lines[0]
 
 
-def test_the_address_that_logs_in_is_shown_on_a_terminal(tmp_path: Path) -> None:
-    ours, terminal = os.openpty()
-    command = [sys.executable, "-m", "isentrope", "up", "--http-port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(command, env=environment(tmp_path), stdout=terminal) as shown:
-        try:
-            address = os.read(ours, 4096).decode().strip()
-            assert httpx.get(address, trust_env=False).status_code == 303
-            assert "/?token=" in address
-        finally:
-            shown.kill()
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_address_that_logs_in_is_shown_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    commands._announce(Settings(token=None), "http://127.0.0.1:7070/?token=secret", 7071)
+    shown = capsys.readouterr()
+    assert shown.out == ("http://127.0.0.1:7070/?token=secret\n" if terminal else "http://127.0.0.1:7070\n")
+    assert "secret" not in shown.err
 
 
 def test_it_answers_logs_with_time_level_and_logger_and_ends_on_sigterm(tmp_path: Path) -> None:

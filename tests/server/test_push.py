@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,12 +215,13 @@ def test_numbers_under_odd_names_are_found_and_packed(make_server: MakeServer) -
 
 
 def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(server: ServerInThread) -> None:
-    first = Rank(server, incarnation="firstfirst", started_at=1_000.0)
-    second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=2_000.0)
+    now = time.time()
+    first = Rank(server, incarnation="firstfirst", started_at=now - 1_000)
+    second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=now - 500)
     second.report(1, x=1.0)
     found = []
     # What the first one recorded before the second began may come late.
-    for recorded_at in (1_999.0, 2_100.0, 2_200.0):
+    for recorded_at in (now - 400, now + 100, now + 200):
         first.send(replace(step_report(6, {"x": 1.0}), recorded_at=recorded_at))
         found.append(server.http.get(f"{first.path}/alerts").json()["items"])
     assert [[alert["kind"] for alert in alerts] for alerts in found] == [[], ["two_trainers"], ["two_trainers"]]

@@ -343,7 +343,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, final: b
     from itertools import chain
 
     from isentrope.transport.spool_folder import DELIVERED, SPOOLS, find_spool_folders
-    from isentrope.transport.sync import SpoolsLeft, SyncOutcome, sync_spools
+    from isentrope.transport.sync import SpoolsLeft, SyncOutcome, refill_server, sync_spools
     from isentrope_wire import environment
 
     folders = find_spool_folders(folder or environment.home() / SPOOLS)
@@ -354,7 +354,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, final: b
     for result in chain(
         sync_spools(waiting, target=here, give_up_after_seconds=give_up_after, final=final),
         # Another server than their own has none of them, and need not get them.
-        sync_spools(kept, target=target, give_up_after_seconds=give_up_after),
+        refill_server(kept, target=target, give_up_after_seconds=give_up_after),
     ):
         results.append(result)
         if not as_json and result.outcome is not SyncOutcome.LEFT:

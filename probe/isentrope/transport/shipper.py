@@ -44,8 +44,8 @@ DRAIN_SECONDS = 600.0
 DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
 
 TORN_END = (
-    "its last record is only half there, and nothing says that its training process has ended. Deliver it from where the "
-    "process runs; or, if it has ended, with `isentrope sync --final`"
+    "half a record is left, and nothing says that its training process has ended. Deliver it from where the process runs; or, "
+    "if it has ended, with `isentrope sync --final`"
 )
 
 EXIT_DELIVERED = 0

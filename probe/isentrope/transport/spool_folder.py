@@ -249,8 +249,10 @@ def drop_delivered(home: Path, seconds: float) -> None:
     room = DELIVERED_BYTES
     for delivered_at, size, folder in sorted(found, key=lambda one: one[0], reverse=True):
         room -= size
-        if (room < 0 or delivered_at < time.time() - seconds) and not is_held_by_another_process(folder.shipper_lock):
-            folder.remove()
+        if room < 0 or delivered_at < time.time() - seconds:
+            with contextlib.suppress(OSError):
+                if not is_held_by_another_process(folder.shipper_lock):
+                    folder.remove()
 
 
 def _folder_names(run: RunStarted) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,7 @@ def sync_spools(
 ) -> Iterator[SyncResult]:
     """Deliver spools one after another. A server that is away is not waited for again: its spools share one detail.
 
-    A spool that is refused, or can't be read, stays; those after it are delivered nevertheless. A delivered spool that is
-    kept has a result only where its server had lost some of it.
+    A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
 
     Args:
         folders: of the spools.
@@ -65,23 +65,50 @@ def sync_spools(
     for folder in folders:
         try:
             server = target or folder.grpc_target()
-            result: SyncResult | None
-            if folder.is_kept:
-                result = None if server in away else _refilled(folder, target, give_up_after_seconds)
-            elif server in away and list_segments(folder.path):
+            if server in away and list_segments(folder.path):
                 result = _left(folder, away[server], server_away=True)
             else:
                 result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds, final=final)
         # A `SpoolError`, a refusal, a failing disk: each concerns this spool alone.
         except OSError as error:
-            if not folder.is_kept:
-                yield _left(folder, str(error))
+            yield _left(folder, str(error))
             continue
-        if result is not None:
-            if result.server_away:
-                away.setdefault(server, result.detail)
-            if not (folder.is_kept and result.server_away):
-                yield result
+        if result.server_away:
+            away.setdefault(server, result.detail)
+        yield result
+
+
+def refill_server(
+    kept: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
+) -> Iterator[SyncResult]:
+    """Send delivered spools again as far as their servers lost them, as one does that was restored from a backup.
+
+    Args:
+        kept: the delivered spools that are kept. One that can't be asked about, or is refused, was delivered once.
+        target: host:port instead of the one each spool names.
+        give_up_after_seconds: how long to try without any success.
+
+    Yields:
+        One result for each spool of which something was lost.
+    """
+    away: set[str] = set()
+    for folder in kept:
+        with contextlib.suppress(OSError):
+            run, server = folder.run(), target or folder.grpc_target()
+            if server in away or (status := ship(folder, _settings(give_up_after_seconds), target=target)) is None:
+                continue
+            if not status.reached:
+                away.add(server)
+            elif status.lost_by_the_server:
+                is_whole = status.state is ShipperState.DRAINED
+                detail = f"{in_words(status.lost_by_the_server)} lost by the server; what was kept is sent again"
+                yield SyncResult(
+                    folder=str(folder.path),
+                    run=run.run_id,
+                    rank=run.rank,
+                    outcome=SyncOutcome.DELIVERED if is_whole else SyncOutcome.LEFT,
+                    detail=detail if is_whole else status.error,
+                )
 
 
 def _left(folder: SpoolFolder, detail: str, *, server_away: bool = False) -> SyncResult:
@@ -94,25 +121,6 @@ def _left(folder: SpoolFolder, detail: str, *, server_away: bool = False) -> Syn
         outcome=SyncOutcome.LEFT,
         detail=detail,
         server_away=server_away,
-    )
-
-
-def _refilled(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> SyncResult | None:
-    """Send a delivered spool again as far as its server lost it, as one does that was restored from a backup; None: it
-    lost nothing.
-    """
-    status = ship(folder, _settings(give_up_after_seconds), target=target)
-    if status is None or (status.reached and not status.lost_by_the_server):
-        return None
-    run, is_whole = folder.run(), status.state is ShipperState.DRAINED
-    detail = f"{in_words(status.lost_by_the_server)} lost by the server; what was kept is sent again"
-    return SyncResult(
-        folder=str(folder.path),
-        run=run.run_id,
-        rank=run.rank,
-        outcome=SyncOutcome.DELIVERED if is_whole else SyncOutcome.LEFT,
-        detail=detail if is_whole else status.error,
-        server_away=not status.reached,
     )
 
 

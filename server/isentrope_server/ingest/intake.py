@@ -242,7 +242,8 @@ _BOTH_LIVE_SECONDS = 30.0
 def _alert_of_two_trainers(connection: Connection, state: PushState, recorded_at: float, step: int, now: float) -> None:
     """Where an incarnation goes on reporting beside a newer one, as after a queue's double start."""
     newer, older = streams.of_incarnation(connection, state.stream.run_key, state.overtaken_by)[0], state.stream
-    if recorded_at < newer.started_at + _BOTH_LIVE_SECONDS:
+    # Of a clock that was set back `started_at` tells nothing.
+    if recorded_at < max(newer.started_at, newer.opened_at) + _BOTH_LIVE_SECONDS:
         return
 
     def named(one: Stream) -> str:

@@ -59,7 +59,7 @@ class RowSizes:
     reports: int = 1_000
     fewest: int = 64
     """The rest of a run that ended is packed, too, unless it has fewer reports."""
-    bytes: int = 16 * 2**20
+    bytes: int = 8 * 2**20
     """Largest size of the numbers: packing needs a few times as much memory. A single report may be larger."""
 
 

@@ -17,7 +17,7 @@ from isentrope.transport.connection import ServerRefuses
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolFolder, find_spool_folders
 from isentrope.transport.spool_reader import DAMAGED
-from isentrope.transport.sync import SyncOutcome, sync_spool, sync_spools
+from isentrope.transport.sync import SyncOutcome, refill_server, sync_spool, sync_spools
 from isentrope_wire import environment
 from isentrope_wire.reports import Gap, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry
@@ -136,16 +136,16 @@ def test_a_server_that_lost_records_gets_them_from_a_delivered_spool_while_it_is
     sync_spool(folder, target=None, give_up_after_seconds=5.0)
     assert not folder.exists
     (kept,) = find_spool_folders(tmp_path / "delivered")
-    assert list(sync_spools([kept], target=None, give_up_after_seconds=5.0)) == []
+    assert list(refill_server([kept], target=None, give_up_after_seconds=5.0)) == []
     for seq in (3, 4):
         del server.records[seq]
-    (result,) = sync_spools([kept], target=None, give_up_after_seconds=5.0)
+    (result,) = refill_server([kept], target=None, give_up_after_seconds=5.0)
     assert (result.outcome, result.detail.split(" are ")[0]) == (SyncOutcome.DELIVERED, "2 records")
     assert sorted(server.records) == [1, 2, 3, 4]
     server.stop()
-    assert list(sync_spools([kept], target=None, give_up_after_seconds=0.1)) == []
+    assert list(refill_server([kept], target=None, give_up_after_seconds=0.1)) == []
     monkeypatch.setenv("ISENTROPE_KEEP_DELIVERED", "0")
-    list(sync_spools([kept], target=None, give_up_after_seconds=0.1))
+    list(refill_server([kept], target=None, give_up_after_seconds=0.1))
     assert find_spool_folders(tmp_path) == []
 
 

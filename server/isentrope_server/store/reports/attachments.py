@@ -115,12 +115,12 @@ def newest_alerts(
     newest first."""
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
-    while len(found) < limit:
+    while shown and len(found) < limit:
         rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
         found += [
             ((row.position, row.number), as_answer(Alert, row))
             for row in rows
-            if row.number >= _MOST_IN_A_REPORT or row.position in shown
+            if (row.position, row.number >= _MOST_IN_A_REPORT) in shown
         ]
         if len(rows) < limit:
             break
@@ -128,19 +128,21 @@ def newest_alerts(
     return found[:limit]
 
 
-def _shown(connection: Connection, run_key: int) -> set[int]:
-    """Positions of the reports whose alerts are shown: for each step, of those with alerts the highest precedence."""
+def _shown(connection: Connection, run_key: int) -> set[tuple[int, bool]]:
+    """Positions of the reports whose alerts are shown (for each step, of those with alerts the highest precedence), and
+    whether the alert there is the server's own, which always is."""
     table = alerts.c
+    is_own = (table.number >= _MOST_IN_A_REPORT).label("is_own")
     rows = connection.execute(
-        select(table.step, table.stream_key, table.position)
-        .where(table.run_key == run_key, table.number < _MOST_IN_A_REPORT)
-        .distinct()
+        select(table.step, table.stream_key, table.position, is_own).where(table.run_key == run_key).distinct()
     ).all()
-    if not rows:
-        return set()
-    columns = (np.array([row[index] for row in rows], dtype=np.int64) for index in range(3))
-    chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
-    return {rows[int(index)].position for index in chosen}
+    shown = {(row.position, True) for row in rows if row.is_own}
+    of_reports = [row for row in rows if not row.is_own]
+    if of_reports:
+        columns = (np.array([row[index] for row in of_reports], dtype=np.int64) for index in range(3))
+        chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
+        shown |= {(of_reports[int(index)].position, False) for index in chosen}
+    return shown
 
 
 def _alerts_page(
