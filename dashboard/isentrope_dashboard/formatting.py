@@ -158,7 +158,7 @@ def short_label(new: Control, old: Control | None) -> str:
         if after != before and (after is not None or same_method)
     ]
     parts += [f"µ {threshold(new.mu_low)}"] if len(changed) == 2 and new.mu_low == new.mu_high else changed
-    if old is not None and new.scope != old.scope:
+    if old is not None and new.scope != old.scope and (new.method, new.held) != (Method.NONE, None):
         parts.append(new.scope)
     names = {} if old is None else {**old.parameters, **new.parameters}
     parameters = [] if old is None else [(name, after) for name, _, after in changes(new, old) if name in names]

@@ -11,6 +11,9 @@ from isentrope_dashboard.theme import Scheme
 
 Axis = Literal["step", "time", "tokens"]
 
+SMOOTHED = {"off": 0, "on": 9, "more": 31}
+"""Steps that a smoothed line is the mean of, by the choices of the address."""
+
 STORE = "view"
 """Id of the store that holds the view; every callback that reads from the server has it as an input."""
 
@@ -73,8 +76,9 @@ class View:
                 return "step"
 
     @property
-    def smooth(self) -> bool:
-        return self.query.get("smooth") != "off"
+    def smooth(self) -> int:
+        """Steps that a smoothed line is the mean of; 0: none is smoothed."""
+        return SMOOTHED.get(self.query.get("smooth", "on"), SMOOTHED["on"])
 
     @property
     def log(self) -> bool:

@@ -56,7 +56,7 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     assert [kind for ((kind, _),) in kinds] == ["with", "with"]
     assert f"{100 * kinds[1][0][1]:.1f}" in page.locator("#control-clipped").inner_text()
     page.mouse.up()
-    expect(page.locator("#control-status")).to_contain_text("3 changes, not pushed")
+    expect(page.locator("#control-status")).to_contain_text("Not pushed")
     upper = float(page.locator("#control-mu-high").input_value())
     assert 1.2 < upper < 2.0
 
@@ -73,7 +73,7 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     site.client.set_control(run, method="clip_v", mu_low=2.0, if_version=1)
     expect(page.locator("#control-mu-low")).to_have_value("2")
     page.locator("#control-mu-low").fill("2.5")
-    expect(page.locator("#control-status")).to_contain_text("1 change, not pushed")
+    expect(page.locator("#control-status")).to_contain_text("Not pushed")
     site.client.set_control(run, method="clip_v", mu_low=3.0, if_version=2)
     expect(page.locator("#control-status")).to_contain_text("v3 by owner is newer")
     page.locator("#control-push").click()
@@ -89,7 +89,7 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
 def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> None:
     page = open_page(f"/runs/{site.run(60)}", width=390, height=844, scheme="dark")
     page.locator("#try").click()
-    expect(page.locator("#control-status")).to_contain_text("not pushed")
+    expect(page.locator("#control-status")).to_contain_text("Not pushed")
     expect(page.locator("#control-method")).to_have_value("Clip_V")
     expect(page.locator("#control-push")).to_be_enabled()
     expect(page.locator("#control-numbers")).to_be_in_viewport()

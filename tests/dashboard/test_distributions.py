@@ -121,11 +121,6 @@ def test_thresholds_are_those_of_the_method_that_was_active() -> None:
     assert [value for value, _, _ in levels(discriminator, replace(shown, chosen=3))] == [0.625, -0.375]
 
 
-def test_labels_keep_their_order_and_their_distance() -> None:
-    assert panel.apart([0.5, 0.1, 0.52], 0.1) == pytest.approx([0.5, 0.1, 0.6])
-    assert panel.apart([1.0, 1.0, 2.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
-
-
 def test_a_panel_says_why_it_is_absent() -> None:
     ratios, mechanisms = PANELS["ratios"], PANELS["mechanisms"]
 

@@ -131,8 +131,8 @@ def search(param: str, value: str, words: str, *, width: int = 200, **more: Any)
     )  # fmt: skip
 
 
-def plot(chart: str, height: int, says: str, **more: Any) -> html.Div:
-    """The place in which the browser draws a chart, so many pixels high; `says` is read by screen readers."""
+def plot(chart: str, height: int | str, says: str, **more: Any) -> html.Div:
+    """The place in which the browser draws a chart, so many pixels high, or a length of CSS; `says` is read by screen readers."""
     return html.Div(id=chart, className="plot", style={"height": height}, role="img", **{"aria-label": says}, **more)
 
 

@@ -36,7 +36,7 @@ CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
 ALERTS, ALERTS_SHOWN = "control-alerts", 4
 FIRST_MU = 1.0
 """Threshold of both sides when a method with thresholds is chosen."""
-WHAT_IF_HEIGHT = 153
+WHAT_IF_HEIGHT = 200
 
 _HOLD_PREFIX = "hold."
 HOLD_PARAMETERS = tuple(
@@ -196,15 +196,11 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
                 name="fields",
             ),
             html.Div([_plot(), _numbers()], className="for-thresholds"),
-            row(
-                dmc.Select(
-                    id=SCOPE, size="xs", className="grow scope", value=fields.scope, **{"aria-label": "Scope"},
-                    data=[{"value": str(scope), "label": scope.label} for scope in Scope],
-                    comboboxProps={"width": 220, "position": "bottom-start"},
-                ),
-                *_hold_fields(fields, can="hold" in run.capabilities),
-                name="scope-row",
+            dmc.Select(
+                id=SCOPE, size="xs", className="scope", value=fields.scope, **{"aria-label": "Scope"},
+                data=[{"value": str(scope), "label": scope.label} for scope in Scope],
             ),
+            row(*_hold_fields(fields, can="hold" in run.capabilities), name="scope-row"),
             dmc.Accordion(
                 dmc.AccordionItem(
                     [
@@ -262,7 +258,8 @@ def form_class(method: Method) -> str:
 
 def control_card(*body: Component) -> Component:
     """The card around the form, or around the reason why there is none."""
-    return card(*body, title="Control", name="control", id="control", **{"aria-label": "Control"})
+    close = html.Button("×", type="button", className="icon-button sheet-close", **{"aria-label": "Close"})
+    return card(close, *body, title="Control", name="control", id="control", **{"aria-label": "Control"})
 
 
 def alert_rows(alerts: Sequence[Alert]) -> list[Component]:
@@ -286,9 +283,9 @@ def _mu(component: str, label: Any, value: object) -> Component:
 def _hold_fields(fields: Fields, *, can: bool) -> list[Component]:
     look = "for-hold" if can else "gone"
     return [
-        html.Label("Hold at", htmlFor=HOLD_TARGET, className=f"small dim nowrap {look}"),
+        html.Label("Hold the entropy at", htmlFor=HOLD_TARGET, className=f"small dim nowrap grow {look}"),
         dmc.TextInput(
-            id=HOLD_TARGET, value=str(fields.hold_target), size="xs", w=66, className=f"num {look}",
+            id=HOLD_TARGET, value=str(fields.hold_target), size="xs", w=88, className=f"num {look}",
             placeholder="nats or %",
         ),
         dmc.Switch(
@@ -313,7 +310,16 @@ def _plot() -> Component:
     # Keyboards use the number fields.
     handles = html.Div(sides, className="handles", hidden=True, **{"aria-hidden": "true"})
     says = "Clipped share and entropy change a step against both thresholds, mean of the last ten steps"
-    return html.Div([plot(PLOT, WHAT_IF_HEIGHT, says, **{"data-static": "yes"}), handles], className="what-if")
+    titles = [html.Span("share clipped", className="panel-title"), html.Span(className="panel-title lower")]
+    return html.Div(
+        [
+            plot(PLOT, WHAT_IF_HEIGHT, says, **{"data-static": "yes"}),
+            handles,
+            *titles,
+            html.Span(className="unchanged"),
+        ],
+        className="what-if",
+    )
 
 
 def _numbers() -> Component:

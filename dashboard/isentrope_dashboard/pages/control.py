@@ -321,7 +321,7 @@ def _newer(control: RunControl, base: Mapping[str, Any]) -> Component | None:
 def status_chip(control: RunControl, changed: int) -> Component:
     """What the head of the card shows of a form that no newer version overtook."""
     if changed:
-        return chip(f"{changed} change{'' if changed == 1 else 's'}, not pushed", "iris")
+        return chip("Not pushed", "iris")
     if not control.state.is_final:
         word = "pending" if control.state == ControlState.PENDING else "delivered"
         return chip(f"v{control.version} {word}", "watch", symbol="clock")
