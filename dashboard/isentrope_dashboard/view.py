@@ -52,9 +52,8 @@ class View:
     @property
     def run_id(self) -> str | None:
         """The run that the path names; None of any other page."""
-        if not self.path.startswith(RUN_PREFIX):
-            return None
-        return unquote(self.path.removeprefix(RUN_PREFIX)).strip("/") or None
+        name = self.path.removeprefix(RUN_PREFIX).strip("/")
+        return (unquote(name) or None) if self.path.startswith(RUN_PREFIX) and "/" not in name else None
 
     @property
     def tab(self) -> str:

@@ -92,10 +92,13 @@ def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> 
     expect(page.locator("#control-method")).to_have_value("Clip_V")
     expect(page.locator("#control-push")).to_be_enabled()
     expect(page.locator("#control-numbers")).to_be_in_viewport()
+    assert page.locator("#control").evaluate("(card) => getComputedStyle(card).position") == "fixed"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("textbox", name="max fraction")).to_be_visible()
     assert Axe().run(page, context="#control").response["violations"] == []
+    page.locator("#control").get_by_role("button", name="Close").click()
+    assert page.locator("#control").evaluate("(card) => getComputedStyle(card).position") != "fixed"
     page.locator("#chart-entropy").scroll_into_view_if_needed()
     page.wait_for_function(f"() => {WITH}")
 

@@ -92,13 +92,19 @@ def tried(page: Page) -> None:
     expect(page.locator(".what-if .unchanged")).to_contain_text("unchanged")
 
 
+def previewed(page: Page) -> None:
+    """Who may not push sees what thresholds would do."""
+    expect(page.locator(".what-if .unchanged")).to_contain_text("unchanged")
+    expect(page.locator("#control-push")).to_be_hidden()
+
+
 STATES: dict[str, tuple[Callable[[Site], str], Callable[[Page], None]]] = {
     "empty": (lambda site: site.run(0, name="empty"), lambda page: None),
-    "early": (lambda site: site.run(6, name="early"), lambda page: None),
+    "read by a reader": (lambda site: site.run(14, name="early"), previewed),
     "act": (lambda site: site.run(60, name="act"), tried),
     "controls": (several_controls, lambda page: None),
     "held": (held, lambda page: None),
-    "failed": (failed, lambda page: None),
+    "failed": (failed, previewed),
 }
 
 
@@ -107,7 +113,8 @@ STATES: dict[str, tuple[Callable[[Site], str], Callable[[Page], None]]] = {
 @pytest.mark.parametrize("state", STATES)
 def test_no_two_texts_touch_and_none_leaves_its_card(state: str, site: Site, open_page: OpenPage) -> None:
     make, do = STATES[state]
-    page = open_page(f"/runs/{make(site)}")
+    token = site.server.token("read") if "reader" in state else None
+    page = open_page(f"/runs/{make(site)}", token=token)
     expect(page.locator(".health")).to_be_visible()
     do(page)
     problems = {}

@@ -46,7 +46,7 @@
   async function ask() {
     const now = Date.now(), question = JSON.stringify(view()), isNew = question !== live.question;
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
-    const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8));
+    const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8, (now - live.updated) / 8));
     const pause = !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
     const calm = Math.max(LEAST_BETWEEN_UPDATES, Math.min(CALM_MILLISECONDS, 0.6 * live.pace));
     if (question === live.tried && now < Math.max(live.asked + pause, live.updated + calm)) return;
@@ -127,6 +127,8 @@
       one.place = place || true;
     });
     const words = step === undefined || step === null ? "" : step.toLocaleString("en-US");
+    const tab = document.querySelector(".tabs [role=tab][data-active]");
+    if (tab && tab !== live.tab) (live.tab = tab).scrollIntoView({ block: "nearest", inline: "nearest" }); // of more than fit
     if (number && words && number.textContent !== words) number.textContent = words;
     if (bar && planned) bar.firstChild.style.width = Math.min(100, (100 * step) / planned) + "%";
   }
@@ -344,6 +346,24 @@
   });
 
   // ---- grids -------------------------------------------------------------------------------------------------
+  // AG Grid is a quarter of all scripts, so it is loaded where a page first shows a grid. Dash knows this stand-in alone, and mounts
+  // no grid twice.
+  let loading = null, RealGrid = null;
+  const loadGrids = () => (loading ||= new Promise((loaded, failed) => {
+    const src = document.querySelector("meta[name=grid-script]").content;
+    document.head.append(Object.assign(document.createElement("script"), { src, onload: loaded, onerror: failed }));
+  }).then(() => {
+    const { AgGrid: real, ...functions } = window.dash_ag_grid;
+    RealGrid = real;
+    window.dash_ag_grid = { ...functions, AgGrid };
+  }).catch(() => (loading = null)));
+  function AgGrid(props) {
+    const { createElement, useEffect, useState } = window.React, [isLoaded, setLoaded] = useState(Boolean(RealGrid));
+    useEffect(() => void (isLoaded || loadGrids().then(() => setLoaded(Boolean(RealGrid)))), []);
+    return isLoaded ? createElement(RealGrid, props) : null;
+  }
+  AgGrid.dashRenderType = true;
+  window.dash_ag_grid = { AgGrid, getApi: () => null };
   const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
   functions.isentropeTheme = {
     fontFamily: "Inter, sans-serif", fontSize: 12, headerFontSize: 11, headerFontWeight: 500, wrapperBorder: false,

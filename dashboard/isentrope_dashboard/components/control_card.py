@@ -10,7 +10,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import card, chip, icon, plot, row, spacer, text
+from isentrope_dashboard.components.basics import SIGMA, card, chip, icon, plot, row, spacer, text
 from isentrope_dashboard.formatting import count
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
@@ -156,8 +156,8 @@ def takes_controls(run: RunDetail) -> bool:
 
 
 def has_form(run: RunDetail, closed: str) -> bool:
-    """Whether the form is shown: to push, or, where no trainer takes a control, to see what thresholds would have done."""
-    return not closed or (run.step is not None and not takes_controls(run))
+    """Whether the form is shown: to push, or, where nothing can be pushed, to see what thresholds would do."""
+    return not closed or run.step is not None
 
 
 def why_closed(run: RunDetail, me: Me) -> str:
@@ -191,8 +191,8 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
                     id=METHOD, label="Method", data=methods, value=fields.method, size="xs", className="grow",
                     comboboxProps={"withinPortal": True},
                 ),
-                _mu(MU_LOW, ["Lower ", html.Span("µ₋ (σ)", className="nowrap")], fields.mu_low),
-                _mu(MU_HIGH, ["Upper ", html.Span("µ₊ (σ)", className="nowrap")], fields.mu_high),
+                _mu(MU_LOW, ["Lower ", html.Span("µ₋ (σ)", className="nowrap", title=SIGMA)], fields.mu_low),
+                _mu(MU_HIGH, ["Upper ", html.Span("µ₊ (σ)", className="nowrap", title=SIGMA)], fields.mu_high),
                 name="fields",
             ),
             html.Div([_plot(), _numbers()], className="for-thresholds"),
@@ -339,7 +339,11 @@ def _numbers() -> Component:
 
 def more_words(method: Method) -> str:
     """What the accordion holds."""
-    return ", ".join(name.removeprefix(_HOLD_PREFIX).replace("_", " ") for name in parameters_of(method))
+    return ", ".join(_in_words(name.removeprefix(_HOLD_PREFIX)) for name in parameters_of(method))
+
+
+def _in_words(parameter: str) -> str:
+    return parameter.replace("mu_", "µ ").replace("epsilon_", "ε ").replace("_", " ")
 
 
 def parameter_fields(fields: Fields) -> list[Component]:
@@ -350,7 +354,7 @@ def parameter_fields(fields: Fields) -> list[Component]:
 
 
 def _field(one: Parameter, value: object) -> Component:
-    label = one.name.replace(_HOLD_PREFIX, "hold: ").replace("_", " ")
+    label = _in_words(one.name.replace(_HOLD_PREFIX, "hold: "))
     bounds = "" if one.choices else f" Takes {one.range_in_words}."
     known: dict[str, Any] = {
         "id": {"parameter": one.name},
