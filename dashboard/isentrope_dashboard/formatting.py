@@ -37,7 +37,7 @@ def change(value: float | None) -> str:
         return number(value)
     if value == 0:
         return "0"
-    if abs(value) < 1e-4 or abs(value) >= 1e4:
+    if abs(value) < 1e-5 or abs(value) >= 1e4:
         mantissa, _, power = f"{value:+.1e}".partition("e")
         return f"{mantissa}e{int(power)}".replace("-", MINUS)
     return number(value, max(0, 1 - math.floor(math.log10(abs(value)))), signed=True)
