@@ -1,7 +1,7 @@
 // What the browser does by itself: it keeps the address, asks for news, binds the charts, saves them, draws grid cells.
 (function () {
   "use strict";
-  const TICK_MILLISECONDS = 30;
+  const TICK_MILLISECONDS = 50;
   const ASK_MILLISECONDS = [120, 400]; // from and to, by how fast the run's steps follow each other
   const CALM_MILLISECONDS = 1000; // after a step no other one is waited for, at most so long
   const ASK_OF_ENDED_MILLISECONDS = 1000;
@@ -36,7 +36,7 @@
   window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
@@ -48,8 +48,8 @@
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
     const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8, (now - live.updated) / 8));
     const pause = !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
-    const calm = Math.max(LEAST_BETWEEN_UPDATES, Math.min(CALM_MILLISECONDS, 0.6 * live.pace));
-    if (question === live.tried && now < Math.max(live.asked + pause, live.updated + calm)) return;
+    if (question === live.tried && now < Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, live.due)) return;
+    const previous = live.asked;
     Object.assign(live, { asking: question, tried: question, asked: now });
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
     const slow = !isNew && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew ? "all" : slow ? "slow" : "fast";
@@ -73,7 +73,10 @@
       if (slow) return setProps("news", { data: (live.news += 1) });
       if (!news.run || !before) return;
       if (news.run.at !== before.at) live.seen = now;
-      if (news.run.step > before.step) live.pace = (1000 * (news.run.at - before.at)) / (news.run.step - before.step);
+      if (news.run.step > before.step) {
+        live.pace = (1000 * (news.run.at - before.at)) / (news.run.step - before.step);
+        live.due = previous + Math.min(CALM_MILLISECONDS, 0.6 * live.pace); // it came after the question before
+      }
       const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
       if (turned) Object.assign(live, { slow: 0, tried: null });
     } catch (error) {
@@ -178,7 +181,7 @@
   function labelled({ data, layout }, place) {
     const { ends = [], pills = [] } = layout.meta || {}, { margin, xaxis, yaxis } = layout;
     if (!ends.length && !pills.length) return { data, layout };
-    const width = place.clientWidth - margin.l - margin.r, height = place.clientHeight - margin.t - margin.b;
+    const [from, to] = xaxis.domain || [0, 1], width = (to - from) * (place.clientWidth - margin.l - margin.r), height = place.clientHeight - margin.t - margin.b;
     const share = (value, { type, range: [low, high] }) => ((type === "log" ? Math.log10(value) : value) - low) / (high - low);
     const isSeen = ({ x = null, at }) => at > -0.01 && at < 1.01 && (x === null || (x >= xaxis.range[0] && x <= xaxis.range[1]));
     const seen = ends.map((end) => ({ ...end, at: share(end.y, yaxis) })).filter(isSeen);
@@ -192,7 +195,7 @@
       const at = share(x, xaxis), half = 5 + 3.4 * text.length, row = free.findIndex((end) => at * width + half <= end);
       if (at < 0 || at > 1 || row < 0) return;
       free[row] = at * width - half;
-      annotations.push({ text, hovertext: says, x: at, xref: "paper", xanchor: "center", y: 0, yref: "paper", yanchor: "bottom", yshift: 18 * row, showarrow: false,
+      annotations.push({ text, hovertext: says, x: from + (to - from) * at, xref: "paper", xanchor: "center", y: 0, yref: "paper", yanchor: "bottom", yshift: 18 * row, showarrow: false,
         font: { size: 10, color }, bgcolor: getComputedStyle(document.documentElement).getPropertyValue("--card"), bordercolor: color, borderpad: 1 });
     });
     return { data, layout: { ...layout, annotations } };
@@ -239,9 +242,9 @@
       // What the page has around the chart: title, unit, run, and the names of its lines.
       const { template, ...layout } = plot.layout, head = 64, named = new Set();
       const data = plot.data.map((trace) => ({ ...trace, showlegend: Boolean(trace.name) && trace.hoverinfo !== "skip" && !named.has(trace.name) && Boolean(named.add(trace.name)) }));
-      const title = { text: "<b>" + plain(chart) + "</b>" + (unit && "  " + plain(unit)) + "<br><span style='font-size:11px'>" + plain(run) + "</span>", x: 0, xanchor: "left", xref: "paper", yref: "container", y: 1, yanchor: "top", pad: { t: 10 }, font: { size: 13 } };
+      const title = { text: "<b>" + plain(chart) + "</b>" + (unit && "  " + plain(unit)) + "<br><span style='font-size:11px'>" + plain(run) + "</span>", x: 0, xanchor: "left", xref: "paper", yref: "container", y: 1, yanchor: "top", pad: { t: 18 }, font: { size: 13 } };
       const look = { ...layout, template, title, paper_bgcolor: getComputedStyle(card).backgroundColor, margin: { ...plot._fullLayout.margin, t: head }, showlegend: true, legend: { orientation: "h", x: 1, xanchor: "right", y: 1, yanchor: "bottom", font: { size: 11 } } };
-      return window.Plotly.downloadImage({ data, layout: look }, { format: kind, scale: 2, filename: name, width: plot.clientWidth, height: plot.clientHeight + head });
+      return window.Plotly.downloadImage({ data, layout: look }, { format: kind, scale: 2, filename: name, width: plot.clientWidth, height: plot.clientHeight + head - plot._fullLayout.margin.t });
     }
     const cell = (value) => (typeof value === "string" ? '"' + value.replace(/"/g, '""').replace(/^[=+\-@\t\r]/, "'$&") + '"' : value ?? "");
     const rows = plot.data.filter((trace) => trace.name && trace.x).flatMap((trace) => [...trace.x].map((x, at) => [cell(trace.name), cell(x), cell(trace.y[at])]));
