@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, expect
 
-from isentrope_wire.reports import ControlOutcome, OutcomeState
-from tests.dashboard.conftest import OpenPage, Site, recording
+from tests.dashboard.conftest import OpenPage, Site
 from tests.server.in_thread import ServerInThread
 
 pytestmark = pytest.mark.browser
@@ -23,14 +21,6 @@ LINE = "document.querySelector('#{chart} .js-plotly-plot').data.filter(t => ['wi
 def choose(page: Page, label: str, option: str) -> None:
     page.get_by_label(label, exact=True).first.click()
     page.get_by_role("option", name=option, exact=True).click()
-
-
-def apply(site: Site, run: str, version: int) -> None:
-    """The trainer's next step, with the version applied."""
-    rank = site.rank(run)
-    report = recording().reports[rank.seq]
-    outcome = ControlOutcome(version=version, state=OutcomeState("APPLIED"), at=time.time(), step=report.step)
-    rank.send(replace(report, recorded_at=time.time(), control_version=version, outcomes=(outcome,)))
 
 
 def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPage) -> None:
@@ -52,8 +42,10 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     # Beside the entropy: the change and the clipped share at the thresholds of the form, in place of the suggested ones.
     for chart in ("chart-change", "chart-clip"):
         page.wait_for_function(f"() => {LINE.format(chart=chart)}.map(([kind]) => kind).join() === 'with'")
-    share = page.evaluate(LINE.format(chart="chart-clip"))[0][1]
-    assert f"{100 * share:.1f}" in page.locator("#control-clipped").inner_text()
+    share = LINE.format(chart="chart-clip") + "[0][1]"
+    page.wait_for_function(
+        f"() => document.querySelector('#control-clipped').textContent.startsWith((100 * {share}).toFixed(1))"
+    )
     page.mouse.up()
     expect(page.locator("#control-status")).to_contain_text("Not pushed")
     upper = float(page.locator("#control-mu-high").input_value())
@@ -62,7 +54,7 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     page.locator("#control-reason").fill("entropy halves")
     page.locator("#control-push").click()
     expect(page.locator("[data-version='1'][data-state='PENDING']")).to_contain_text("expires in")
-    apply(site, run, 1)
+    site.apply(run, 1)
     expect(page.locator("[data-version='1'][data-state='APPLIED']")).to_contain_text("step 41")
     expect(page.locator("#control-status")).to_contain_text("v1 active since step 41")
     pushed = site.client.control(run)

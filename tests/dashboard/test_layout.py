@@ -2,88 +2,64 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from isentrope_wire.metrics import HOLD_TARGET
-from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
-from tests.dashboard.conftest import OpenPage, Site, recording
+from isentrope_wire.reports import StepReport
+from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.test_states import finished
 
 SIZES = ((1440, 900), (1920, 1080), (390, 844))
 SETTLED_MILLISECONDS = 250
 
 TOUCHING = """() => {
-  const cut = (box, by) => ({ left: Math.max(box.left, by.left), right: Math.min(box.right, by.right), top: Math.max(box.top, by.top), bottom: Math.min(box.bottom, by.bottom) });
-  const boxes = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const own = node.parentElement;
-    if (!node.textContent.trim() || own.closest(".sr-only, script, style, title")) continue;
-    if (!own.checkVisibility({ contentVisibilityAuto: true, opacityProperty: true, visibilityProperty: true })) continue;
-    // Over the page lies a sheet.
-    if (document.body.dataset.sheet && innerWidth < 768 && !own.closest(".control")) continue;
-    const range = document.createRange();
+  const cut = (a, b) => ({ left: Math.max(a.left, b.left), right: Math.min(a.right, b.right), top: Math.max(a.top, b.top), bottom: Math.min(a.bottom, b.bottom) });
+  const isOutside = (a, b) => a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
+  const boxes = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+  while (walker.nextNode()) {
+    const node = walker.currentNode, own = node.parentElement, words = node.textContent.trim();
+    const isShown = own.checkVisibility({ contentVisibilityAuto: true, opacityProperty: true, visibilityProperty: true });
+    const isUnderSheet = document.body.dataset.sheet && innerWidth < 768 && !own.closest(".control");
+    if (!words || !isShown || isUnderSheet || own.closest(".sr-only, script, style")) continue;
     range.selectNodeContents(node);
     let box = range.getBoundingClientRect();
-    for (let at = own; at && at !== document.body; at = at.parentElement) {
-      const { overflowX, overflowY } = getComputedStyle(at);
-      if (overflowX !== "visible" || overflowY !== "visible" || at.tagName === "svg") {
-        const frame = at.getBoundingClientRect();
-        // Words of a picture that it cuts are an error; what scrolls, or ends in an ellipsis, is not.
-        if (at.tagName !== "svg") box = cut(box, frame);
-        else if (own.closest(".plot") && (box.right > frame.right + 1 || box.left < frame.left - 1)) boxes.push({ cut: true, text: node.textContent });
-      }
-    }
+    // What scrolls, or ends in an ellipsis, may be cut; words of a picture may not.
+    for (let at = own; at && at !== document.body; at = at.parentElement)
+      if (at.tagName !== "svg" && /hidden|auto|scroll|clip/.test(getComputedStyle(at).overflow)) box = cut(box, at.getBoundingClientRect());
     if (box.right - box.left < 1 || box.bottom - box.top < 1) continue;
-    const card = own.closest(".card, .health")?.getBoundingClientRect();
-    const leaves = card && (box.left < card.left - 1 || box.right > card.right + 1 || box.top < card.top - 1 || box.bottom > card.bottom + 1);
-    boxes.push({ own: own.closest("text") || own, box, leaves, text: node.textContent.trim() });
+    const frames = [own.closest(".card, .health"), own.closest("svg")].filter(Boolean);
+    boxes.push({ own: own.closest("text") || own, box, words, leaves: frames.some((frame) => isOutside(box, frame.getBoundingClientRect())) });
   }
-  const found = boxes.filter((one) => one.cut || one.leaves).map((one) => (one.cut ? "cut: " : "leaves its card: ") + one.text);
-  const placed = boxes.filter((one) => one.box);
-  placed.forEach((a, at) => placed.slice(at + 1).forEach((b) => {
-    if (a.own === b.own || a.own.contains(b.own) || b.own.contains(a.own)) return;
-    const both = cut(a.box, b.box);
-    if (both.right - both.left > 2 && both.bottom - both.top > 2) found.push(a.text + " × " + b.text);
+  const found = boxes.filter(({ leaves }) => leaves).map(({ words }) => "leaves its card: " + words);
+  boxes.forEach((a, at) => boxes.slice(at + 1).forEach((b) => {
+    const both = cut(a.box, b.box), touch = both.right - both.left > 2 && both.bottom - both.top > 2;
+    if (touch && !a.own.contains(b.own) && !b.own.contains(a.own)) found.push(a.words + " × " + b.words);
   }));
   return found;
 }"""
 
 
-def applied(site: Site, run: str, version: int, **control: object) -> None:
-    """Push a control, and send the step that it is applied from."""
-    site.client.set_control(run, if_version=version - 1, reason="because the entropy falls", **control)  # type: ignore[arg-type]
-    rank = site.rank(run)
-    report = recording().reports[rank.seq]
-    outcome = ControlOutcome(version=version, state=OutcomeState("APPLIED"), at=time.time(), step=report.step)
-    rank.send(replace(report, recorded_at=time.time(), control_version=version, outcomes=(outcome,)))
-
-
 def several_controls(site: Site) -> str:
-    run = site.run(40, name="controls")
-    applied(site, run, 1, method="clip_v", mu_low=5.5, mu_high=5.5, scope="decreasing")
-    applied(site, run, 2, method="none")
-    applied(site, run, 3, method="clip_b", mu_low=1.0)
+    run = site.run(40)
+    controls: list[dict[str, Any]] = [
+        {"method": "clip_v", "mu_low": 5.5, "scope": "decreasing"},
+        {},
+        {"method": "clip_b", "mu_low": 1.0},
+    ]
+    for version, control in enumerate(controls, start=1):
+        site.client.set_control(run, if_version=version - 1, reason="because the entropy falls", **control)
+        site.apply(run, version)
     site.more(run, 30)
     return run
 
 
-def held(site: Site) -> str:
-    def at_target(report: StepReport) -> StepReport:
-        return replace(report, scalars={**report.scalars, HOLD_TARGET: 0.3})
-
-    return site.run(60, name="held", change=at_target)
-
-
-def failed(site: Site) -> str:
-    over = RunFinished(
-        status="failed", finished_at=time.time(), error="Traceback\ntorch.OutOfMemoryError: " + "CUDA " * 20
-    )
-    return site.run(50, name="grpo-7b-math-lr1e-5-batch64-seed3-with-a-long-name", finished=over)
+def held(report: StepReport) -> StepReport:
+    return replace(report, scalars={**report.scalars, HOLD_TARGET: 0.3})
 
 
 def tried(page: Page) -> None:
@@ -99,12 +75,15 @@ def previewed(page: Page) -> None:
 
 
 STATES: dict[str, tuple[Callable[[Site], str], Callable[[Page], None]]] = {
-    "empty": (lambda site: site.run(0, name="empty"), lambda page: None),
-    "read by a reader": (lambda site: site.run(14, name="early"), previewed),
-    "act": (lambda site: site.run(60, name="act"), tried),
+    "empty": (lambda site: site.run(0), lambda page: None),
+    "read by a reader": (lambda site: site.run(14), previewed),
+    "act": (lambda site: site.run(60), tried),
     "controls": (several_controls, lambda page: None),
-    "held": (held, lambda page: None),
-    "failed": (failed, previewed),
+    "held": (lambda site: site.run(60, change=held), lambda page: None),
+    "failed": (
+        lambda site: site.run(50, name="grpo-7b-lr1e-5-" * 4, finished=finished("failed", "CUDA " * 40)),
+        previewed,
+    ),
 }
 
 
