@@ -135,7 +135,8 @@
     if (fill) (now.tried = true), (document.body.dataset.sheet = "control"), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
     if (revert) setProps("control-revert", { data: { version: revert.dataset.revert, at: Date.now() } });
     if (revert || target.closest("#control-push, #push-mine")) awaitAnswer();
-    if (target.closest(".sheet-close")) delete document.body.dataset.sheet;
+    // What is behind the sheet belongs to the body.
+    if (target.closest(".sheet-close") || target === document.body) delete document.body.dataset.sheet;
   });
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
@@ -156,7 +157,9 @@
         follow();
         if (now.tried && now.preview) {
           now.tried = false; // the form has its height now
-          document.getElementById("control").scrollIntoView({ block: "nearest" });
+          const card = document.getElementById("control");
+          if (getComputedStyle(card).position === "fixed") card.querySelector(".sheet-close").focus();
+          else card.scrollIntoView({ block: "nearest" });
         }
         const entropy = preview?.entropy, input = document.getElementById("control-hold-target");
         if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
