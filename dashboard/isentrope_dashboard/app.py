@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from dash.backends._fastapi import reset_current_request, set_current_request
 from dash.development.base_component import Component
+from dash.fingerprint import build_fingerprint
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from isentrope.client import calls
@@ -148,6 +150,10 @@ PLOTLY = (Path(__file__).parent / "vendored" / "plotly-cartesian.min.js").read_b
 """plotly.js with the charts that pages draw, a third of the whole."""
 PLOTLY_ADDRESS = f"/_dash-component-suites/plotly/{hashlib.sha256(PLOTLY).hexdigest()[:16]}.js"
 
+GRID_SCRIPT = "dash_ag_grid.min.js"
+GRID_ADDRESS = f"/_dash-component-suites/dash_ag_grid/{build_fingerprint(GRID_SCRIPT, dag.__version__, 0)}"
+"""AG Grid, which the browser loads where a page first shows a grid (`assets/isentrope.js`)."""
+
 # `color-scheme.js` runs in the head, before anything is painted; every other script belongs at the end, but plotly is on its
 # way meanwhile.
 INDEX = f"""<!DOCTYPE html>
@@ -157,6 +163,7 @@ INDEX = f"""<!DOCTYPE html>
         <title>{{%title%}}</title>
         <link rel="icon" type="image/svg+xml" href="/assets/icon.svg">
         {{%css%}}
+        <meta name="grid-script" content="{GRID_ADDRESS}">
         <script src="/assets/first-paint/color-scheme.js"></script>
         <script async src="{PLOTLY_ADDRESS}"></script>
     </head>
@@ -207,6 +214,7 @@ def attach(app: FastAPI) -> None:
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
         on_error=report_failure,
     )
+    next(script for script in dag._js_dist if script["relative_package_path"] == GRID_SCRIPT)["dynamic"] = True
     # Else every page tries to open a WebSocket, again and again; no callback uses one.
     dash_app.backend.websocket_capability = False
     dash_app.layout = shell
@@ -226,8 +234,13 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
     """Instead of Dash's own catch-all, which answers every address with a page."""
 
     @app.get("/{path:path}", include_in_schema=False)
-    async def shell_of(path: str, request: Request) -> HTMLResponse:
-        if page_at(View(path=f"/{path}")) is not None:
+    async def shell_of(path: str, request: Request) -> Response:
+        path = request.scope.get("raw_path", request.url.path.encode()).decode()  # where %2F is none of the path's own
+        run_path, _, tab = path.rpartition("/")
+        if tab in run.TABS and View(path=run_path).run_id is not None:
+            rest = f"&{request.url.query}" if request.url.query else ""
+            return RedirectResponse(f"{run_path}?tab={tab}{rest}")
+        if page_at(View(path=path)) is not None:
             return HTMLResponse(_shell(dash_app, request))
         if "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404)

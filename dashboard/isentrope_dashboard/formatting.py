@@ -37,7 +37,7 @@ def change(value: float | None) -> str:
         return number(value)
     if value == 0:
         return "0"
-    if abs(value) < 1e-4 or abs(value) >= 1e4:
+    if abs(value) < 1e-5 or abs(value) >= 1e4:
         mantissa, _, power = f"{value:+.1e}".partition("e")
         return f"{mantissa}e{int(power)}".replace("-", MINUS)
     return number(value, max(0, 1 - math.floor(math.log10(abs(value)))), signed=True)
@@ -158,7 +158,7 @@ def short_label(new: Control, old: Control | None) -> str:
         if after != before and (after is not None or same_method)
     ]
     parts += [f"µ {threshold(new.mu_low)}"] if len(changed) == 2 and new.mu_low == new.mu_high else changed
-    if old is not None and new.scope != old.scope:
+    if old is not None and new.scope != old.scope and (new.method, new.held) != (Method.NONE, None):
         parts.append(new.scope)
     names = {} if old is None else {**old.parameters, **new.parameters}
     parameters = [] if old is None else [(name, after) for name, _, after in changes(new, old) if name in names]

@@ -34,6 +34,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard.view import View
+from isentrope_wire.answers import Status
 
 _SESSION_COOKIE = re.compile(r"(?:__Host-)?isentrope_session_\w+", re.ASCII)
 _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
@@ -212,6 +213,7 @@ class News:
                 "planned": run.planned_steps,
                 "at": run.last_report_at,
                 "control": control,
+                "level": run.digest.level if run.digest and run.status == Status.RUNNING else None,
             }
             # The list's digest of a run follows its step half a second later, and no part of this page shows it.
             return json.dumps(known), _digest(repr(replace(run, digest=None)))

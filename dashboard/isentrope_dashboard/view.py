@@ -11,6 +11,9 @@ from isentrope_dashboard.theme import Scheme
 
 Axis = Literal["step", "time", "tokens"]
 
+SMOOTHED = {"off": 0, "on": 9, "more": 31}
+"""Steps that a smoothed line is the mean of, by the choices of the address."""
+
 STORE = "view"
 """Id of the store that holds the view; every callback that reads from the server has it as an input."""
 
@@ -52,9 +55,8 @@ class View:
     @property
     def run_id(self) -> str | None:
         """The run that the path names; None of any other page."""
-        if not self.path.startswith(RUN_PREFIX):
-            return None
-        return unquote(self.path.removeprefix(RUN_PREFIX)).strip("/") or None
+        name = self.path.removeprefix(RUN_PREFIX).strip("/")
+        return (unquote(name) or None) if self.path.startswith(RUN_PREFIX) and "/" not in name else None
 
     @property
     def tab(self) -> str:
@@ -76,8 +78,9 @@ class View:
                 return "step"
 
     @property
-    def smooth(self) -> bool:
-        return self.query.get("smooth") != "off"
+    def smooth(self) -> int:
+        """Steps that a smoothed line is the mean of; 0: none is smoothed."""
+        return SMOOTHED.get(self.query.get("smooth", "on"), SMOOTHED["on"])
 
     @property
     def log(self) -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
+import json
 import math
 import os
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 from isentrope_wire.errors import ConfigurationError
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 DEFAULT_GRPC = "127.0.0.1:7071"
+LOCK_NAME = "server.lock"
+"""In a home: held by its server, whose addresses it has."""
 _ENCRYPTED = "https://"
 _CLEAR = "http://"
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -27,15 +32,47 @@ def kernel_cache() -> Path:
     return Path(os.environ.get("ISENTROPE_KERNEL_CACHE") or home() / "kernels").expanduser()
 
 
+def server_of(home: Path) -> dict[str, str] | None:
+    """What the lock of the server that runs with this home says: `pid`, `url` and, without TLS, `grpc`; None where none runs."""
+    try:
+        lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
+    except OSError:
+        return None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return read_lock(lock)
+        return None
+
+
+def read_lock(lock: IO[str]) -> dict[str, str]:
+    """What a server wrote into its lock."""
+    lock.seek(0)
+    try:
+        held = json.load(lock)
+    except json.JSONDecodeError:
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def _from_home(what: str) -> str | None:
+    """Where neither address is set: that of the server with the same home."""
+    if os.environ.get("ISENTROPE_URL") or os.environ.get("ISENTROPE_GRPC"):
+        return None
+    return (server_of(home()) or {}).get(what)
+
+
 def url() -> str:
-    """`ISENTROPE_URL`: the server's REST API and pages."""
-    return (os.environ.get("ISENTROPE_URL") or DEFAULT_URL).rstrip("/")
+    """`ISENTROPE_URL`: the server's REST API and pages; else that of the server with the same home, or the default one."""
+    return (os.environ.get("ISENTROPE_URL") or _from_home("url") or DEFAULT_URL).rstrip("/")
 
 
 def pages_of(target: str) -> str | None:
-    """The address of the pages of the server whose ingest is at `target`; None where it is another than the default one and
-    `ISENTROPE_URL` is not set."""
-    return url() if os.environ.get("ISENTROPE_URL") or host_and_port(target) == DEFAULT_GRPC else None
+    """The address of the pages of the server whose ingest is at `target`; None where it is another than the one that is meant
+    without settings, and `ISENTROPE_URL` is not set."""
+    meant = _from_home("grpc") or DEFAULT_GRPC
+    return url() if os.environ.get("ISENTROPE_URL") or host_and_port(target) == meant else None
 
 
 def keep_delivered_seconds() -> float:
@@ -59,8 +96,9 @@ def keep_delivered_seconds() -> float:
 
 
 def grpc_target() -> str:
-    """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted."""
-    target = os.environ.get("ISENTROPE_GRPC") or DEFAULT_GRPC
+    """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted; else that of the server with the
+    same home, or the default one."""
+    target = os.environ.get("ISENTROPE_GRPC") or _from_home("grpc") or DEFAULT_GRPC
     return f"{_ENCRYPTED}{host_and_port(target)}" if is_encrypted(target) else host_and_port(target)
 
 

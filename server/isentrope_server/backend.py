@@ -91,7 +91,7 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
     Raises:
         StartupError: the message is the one sentence to show.
     """
-    with locked_home(settings.home, settings.local_url):
+    with locked_home(settings.home, settings.local_url, settings.local_grpc):
         hub = Hub(asyncio.get_running_loop())
         tokens = TokenBook()
         database = Database(settings.resolved_database_url)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import IO
 
 from isentrope_server.errors import StartupError
-
-LOCK_NAME = "server.lock"
+from isentrope_wire.environment import LOCK_NAME, read_lock, server_of
 
 
 @contextmanager
-def locked_home(home: Path, url: str) -> Iterator[None]:
-    """Lock the home, made where it is missing; the lock holds `url`, so that others find the server.
+def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
+    """Lock the home, made where it is missing; the lock holds the addresses, so that others find the server.
 
     Raises:
         StartupError: the home can't be made or written to, or belongs to a running server.
@@ -26,8 +25,8 @@ def locked_home(home: Path, url: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _in_use(home, _read(lock)) from None
-        _write_lock(lock, url)
+            raise _in_use(home, read_lock(lock)) from None
+        _write_lock(lock, {"url": url, "pid": os.getpid()} | ({"grpc": grpc} if grpc else {}))
         try:
             yield
         finally:
@@ -40,28 +39,14 @@ def check_unlocked(home: Path) -> None:
     Raises:
         StartupError: the home belongs to a running server.
     """
-    held = _held(home)
+    held = server_of(home)
     if held is not None:
         raise _in_use(home, held)
 
 
 def running_server_url(home: Path) -> str | None:
     """The address of the running server of this home; None without one."""
-    return (_held(home) or {}).get("url")
-
-
-def _held(home: Path) -> dict[str, str] | None:
-    """What the lock of a running server says; None where there is none."""
-    try:
-        lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
-    except OSError:
-        return None  # `locked_home` makes it, or reports why not
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _read(lock)
-        return None
+    return (server_of(home) or {}).get("url")
 
 
 def make_private_file(path: Path) -> None:
@@ -90,21 +75,12 @@ def _open_lock(home: Path) -> IO[str]:
     return os.fdopen(descriptor, "r+", encoding="utf-8")
 
 
-def _write_lock(lock: IO[str], url: str | None) -> None:
+def _write_lock(lock: IO[str], held: dict[str, object] | None) -> None:
     lock.seek(0)
     lock.truncate()
-    if url is not None:
-        json.dump({"url": url, "pid": os.getpid()}, lock)
+    if held is not None:
+        json.dump(held, lock)
     lock.flush()
-
-
-def _read(lock: IO[str]) -> dict[str, str]:
-    lock.seek(0)
-    try:
-        held = json.load(lock)
-    except json.JSONDecodeError:
-        return {}
-    return held if isinstance(held, dict) else {}
 
 
 def _in_use(home: Path, held: dict[str, str]) -> StartupError:

@@ -186,3 +186,8 @@ class Settings(BaseSettings):
     def local_url(self) -> str:
         """The address for the server's own programs on this machine, without TLS."""
         return f"http://127.0.0.1:{self.local_http_port}" if self.has_tls else self.http_url
+
+    @property
+    def local_grpc(self) -> str:
+        """Where programs on this machine report; empty with TLS, for which they need a name and a CA."""
+        return "" if self.has_tls else f"{self.http_url.removeprefix('http://').rpartition(':')[0]}:{self.grpc_port}"

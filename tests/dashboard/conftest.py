@@ -21,7 +21,7 @@ from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import View
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording
-from isentrope_wire.reports import RunFinished, StepReport
+from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
 from tests.browsing import Watched, chromium_with_profile
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -88,6 +88,13 @@ class Site:
         assert len(reports) == steps, "the recorded run has no more steps"
         for report in reports:
             rank.send(change(replace(report, recorded_at=time.time(), outcomes=())))
+
+    def apply(self, run_id: str, version: int) -> None:
+        """Send the next step, with this version of the control applied."""
+        rank = self._ranks[run_id]
+        report = recording().reports[rank.seq]
+        outcome = ControlOutcome(version=version, state=OutcomeState("APPLIED"), at=time.time(), step=report.step)
+        rank.send(replace(report, recorded_at=time.time(), control_version=version, outcomes=(outcome,)))
 
     def rank(self, run_id: str) -> Rank:
         """To send what `more` does not."""

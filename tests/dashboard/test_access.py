@@ -59,6 +59,8 @@ def test_a_person_s_token_comes_with_an_address_that_signs_in(scope: TokenScope,
 def test_a_token_is_made_shown_once_signs_in_and_is_revoked(site: Site, open_page: OpenPage) -> None:
     Rank(site.server, name="any")
     page = open_page("/access", scheme="dark")
+    page.get_by_role("button", name="Make a token").click()
+    expect(page.locator("#token-made")).to_contain_text("Give it a name")
     page.get_by_label("Name").fill("anna <b>")
     page.get_by_role("button", name="Make a token").click()
     link = page.locator(".made .code pre").nth(1)

@@ -56,6 +56,19 @@ def test_an_address_without_a_page_is_not_found_and_a_browser_is_shown_so(http: 
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
 
 
+def test_a_tab_may_be_written_as_a_path(http: httpx.Client) -> None:
+    answer = http.get("/runs/a%2Fb/tokens?step=3", headers={"Accept": "text/html"}, follow_redirects=False)
+    assert answer.headers["location"] == "/runs/a%2Fb?tab=tokens&step=3"
+    assert http.get("/runs/a/nonsense", headers={"Accept": "text/html"}).status_code == 404
+
+
+def test_the_grid_s_script_is_not_among_those_of_every_page(http: httpx.Client) -> None:
+    page = http.get("/runs/some-run").text
+    assert [script for script in re.findall(r'<script src="([^"]+)', page) if "ag_grid" in script] == []
+    script = http.get(re.findall(r'name="grid-script" content="([^"]+)', page)[0])
+    assert (script.status_code, "max-age=31536000" in script.headers["cache-control"]) == (200, True)
+
+
 def test_nothing_in_the_page_comes_from_outside(http: httpx.Client) -> None:
     page = http.get("/").text
     assert not OUTSIDE.search(page)

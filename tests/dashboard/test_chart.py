@@ -69,12 +69,12 @@ def test_missing_steps_are_a_gap_and_nan_is_none() -> None:
 def test_a_smoothed_line_stays_behind_its_values_which_do_not_move() -> None:
     values = columns(list(range(20)), [float(step % 2) for step in range(20)])
     chart = Chart("light")
-    chart.line(values, name="a", color="red", smooth=True)
+    chart.line(values, name="a", color="red", smooth=9)
     raw, smooth = chart.data
     assert raw["y"] == values.value
     assert raw["opacity"] < smooth["opacity"]
     assert max(smooth["y"][5:15]) - min(smooth["y"][5:15]) < 0.3
-    assert smoothed(columns([1, 2, 3], [math.nan] * 3)) == [None, None, None]
+    assert smoothed(columns([1, 2, 3], [math.nan] * 3), 9) == [None, None, None]
 
 
 def test_the_axis_in_seconds_is_what_the_steps_took() -> None:
@@ -104,5 +104,5 @@ def test_the_address_is_the_view() -> None:
     for zoom in ("20~10", "a~b", "1", "1~2~3", "nan~nan"):
         assert View.of({"query": [["zoom", zoom]]}).zoom is None
     empty = View.of(None)
-    assert (empty.run_id, empty.tab, empty.window, empty.axis, empty.smooth) == (None, "overview", "all", "step", True)
+    assert (empty.run_id, empty.tab, empty.window, empty.axis, empty.smooth) == (None, "overview", "all", "step", 9)
     assert View(query={"step": "-1"}).whole_number("step") is None

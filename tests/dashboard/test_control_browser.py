@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, expect
 
-from isentrope_wire.reports import ControlOutcome, OutcomeState
-from tests.dashboard.conftest import OpenPage, Site, recording
+from tests.dashboard.conftest import OpenPage, Site
 from tests.server.in_thread import ServerInThread
 
 pytestmark = pytest.mark.browser
@@ -23,14 +21,6 @@ LINE = "document.querySelector('#{chart} .js-plotly-plot').data.filter(t => ['wi
 def choose(page: Page, label: str, option: str) -> None:
     page.get_by_label(label, exact=True).first.click()
     page.get_by_role("option", name=option, exact=True).click()
-
-
-def apply(site: Site, run: str, version: int) -> None:
-    """The trainer's next step, with the version applied."""
-    rank = site.rank(run)
-    report = recording().reports[rank.seq]
-    outcome = ControlOutcome(version=version, state=OutcomeState("APPLIED"), at=time.time(), step=report.step)
-    rank.send(replace(report, recorded_at=time.time(), control_version=version, outcomes=(outcome,)))
 
 
 def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPage) -> None:
@@ -51,19 +41,20 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     page.wait_for_function(f"() => {WITH}")
     # Beside the entropy: the change and the clipped share at the thresholds of the form, in place of the suggested ones.
     for chart in ("chart-change", "chart-clip"):
-        page.wait_for_function(f"() => {LINE.format(chart=chart)}.length === 1")
-    kinds = [page.evaluate(LINE.format(chart=chart)) for chart in ("chart-change", "chart-clip")]
-    assert [kind for ((kind, _),) in kinds] == ["with", "with"]
-    assert f"{100 * kinds[1][0][1]:.1f}" in page.locator("#control-clipped").inner_text()
+        page.wait_for_function(f"() => {LINE.format(chart=chart)}.map(([kind]) => kind).join() === 'with'")
+    share = LINE.format(chart="chart-clip") + "[0][1]"
+    page.wait_for_function(
+        f"() => document.querySelector('#control-clipped').textContent.startsWith((100 * {share}).toFixed(1))"
+    )
     page.mouse.up()
-    expect(page.locator("#control-status")).to_contain_text("3 changes, not pushed")
+    expect(page.locator("#control-status")).to_contain_text("Not pushed")
     upper = float(page.locator("#control-mu-high").input_value())
     assert 1.2 < upper < 2.0
 
     page.locator("#control-reason").fill("entropy halves")
     page.locator("#control-push").click()
     expect(page.locator("[data-version='1'][data-state='PENDING']")).to_contain_text("expires in")
-    apply(site, run, 1)
+    site.apply(run, 1)
     expect(page.locator("[data-version='1'][data-state='APPLIED']")).to_contain_text("step 41")
     expect(page.locator("#control-status")).to_contain_text("v1 active since step 41")
     pushed = site.client.control(run)
@@ -73,7 +64,7 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     site.client.set_control(run, method="clip_v", mu_low=2.0, if_version=1)
     expect(page.locator("#control-mu-low")).to_have_value("2")
     page.locator("#control-mu-low").fill("2.5")
-    expect(page.locator("#control-status")).to_contain_text("1 change, not pushed")
+    expect(page.locator("#control-status")).to_contain_text("Not pushed")
     site.client.set_control(run, method="clip_v", mu_low=3.0, if_version=2)
     expect(page.locator("#control-status")).to_contain_text("v3 by owner is newer")
     page.locator("#control-push").click()
@@ -89,14 +80,17 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
 def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> None:
     page = open_page(f"/runs/{site.run(60)}", width=390, height=844, scheme="dark")
     page.locator("#try").click()
-    expect(page.locator("#control-status")).to_contain_text("not pushed")
+    expect(page.locator("#control-status")).to_contain_text("Not pushed")
     expect(page.locator("#control-method")).to_have_value("Clip_V")
     expect(page.locator("#control-push")).to_be_enabled()
     expect(page.locator("#control-numbers")).to_be_in_viewport()
+    assert page.locator("#control").evaluate("(card) => getComputedStyle(card).position") == "fixed"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("textbox", name="max fraction")).to_be_visible()
     assert Axe().run(page, context="#control").response["violations"] == []
+    page.locator("#control").get_by_role("button", name="Close").click()
+    assert page.locator("#control").evaluate("(card) => getComputedStyle(card).position") != "fixed"
     page.locator("#chart-entropy").scroll_into_view_if_needed()
     page.wait_for_function(f"() => {WITH}")
 

@@ -121,11 +121,6 @@ def test_thresholds_are_those_of_the_method_that_was_active() -> None:
     assert [value for value, _, _ in levels(discriminator, replace(shown, chosen=3))] == [0.625, -0.375]
 
 
-def test_labels_keep_their_order_and_their_distance() -> None:
-    assert panel.apart([0.5, 0.1, 0.52], 0.1) == pytest.approx([0.5, 0.1, 0.6])
-    assert panel.apart([1.0, 1.0, 2.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
-
-
 def test_a_panel_says_why_it_is_absent() -> None:
     ratios, mechanisms = PANELS["ratios"], PANELS["mechanisms"]
 
@@ -220,3 +215,13 @@ def test_a_step_is_chosen_by_keys_by_click_and_followed(site: Site, open_page: O
     assert "step=" not in page.url
     page.locator("#chart-probability").scroll_into_view_if_needed()  # what is out of sight is not redrawn
     page.wait_for_function("() => document.querySelector('#chart-probability .js-plotly-plot').data[0].x.at(-1) === 31")
+    page.locator("#copy-link").click()
+    expect(page.locator(".said")).to_be_visible()
+    # Keys work after a choice, too.
+    page.get_by_text("Raw", exact=True).click()
+    expect(page).to_have_url(re.compile("smooth=off"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Search")
+    page.keyboard.press("Escape")
+    page.keyboard.press("5")
+    expect(page).to_have_url(re.compile("tab=config"))

@@ -89,7 +89,7 @@ def test_not_finite_values_are_gaps_with_marks() -> None:
     assert line["y"] == [1.0, None, 3.0, None, None, 2.0]
     assert (marks["x"], marks["text"]) == ([2, 4, 5], ["NaN", "∞", "−∞"])
     assert marks["marker"]["symbol"] == ["x", "triangle-up", "triangle-down"]
-    assert "<b>" not in line["hovertemplate"] + marks["hovertemplate"]
+    assert "<b>loss" not in line["hovertemplate"] + marks["hovertemplate"]
 
 
 def test_reduced_series_has_an_envelope() -> None:

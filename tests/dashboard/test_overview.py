@@ -9,8 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.figures.entropy import LABEL_HEIGHT_SHARE, LEVEL_LABELS_SHARE
-from isentrope_dashboard.figures.panel import Forecast, Shown
+from isentrope_dashboard.figures.panel import Forecast, Mark, Shown
 from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.pages import overview
 from isentrope_wire.answers import SeriesColumns
@@ -31,30 +30,36 @@ def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site)
     assert levels == pytest.approx([early, 0.75 * early, 0.5 * early])
 
 
-def drawn(course: Callable[[int], float], **known: Any) -> dict[str, Any]:
-    """The entropy chart of 100 steps."""
-    entropy = SeriesColumns(step=list(range(100)), value=[course(step) for step in range(100)], min=None, max=None)
+def drawn(course: Callable[[int], float], *, every: int = 1, **known: Any) -> dict[str, Any]:
+    """The entropy chart of 100 values, `every` so many steps one."""
+    steps = list(range(0, 100 * every, every))
+    entropy = SeriesColumns(step=steps, value=[course(step) for step in steps], min=None, max=None)
     fields: dict[str, Any] = {"early_level": 1.0, "series": {ENTROPY_MEAN: entropy}} | known
-    figure = OVERVIEW[0].figure(Shown(scheme="dark", scale=Scale(), first=0, last=99, **fields))
+    figure = OVERVIEW[0].figure(Shown(scheme="dark", scale=Scale(), first=0, last=steps[-1], **fields))
     assert not isinstance(figure, str)
     return figure
 
 
-@pytest.mark.parametrize("is_live", [True, False])
-@pytest.mark.parametrize(
-    "course", [lambda step: 1 - 0.006 * step, lambda step: 0.77, lambda step: 1 - 0.03 * min(step, 30)]
-)
-def test_labels_of_levels_keep_clear_of_the_line(course: Callable[[int], float], is_live: bool) -> None:
-    figure = drawn(course, is_live=is_live)
-    first, last = figure["layout"]["xaxis"]["range"]
-    height = figure["layout"]["yaxis"]["range"][1]
-    labels = {one["text"]: one for one in figure["layout"]["annotations"] if "lost" in one["text"]}
-    assert len(labels) == 2
-    for label in labels.values():
-        begin, end = (first + share * (last - first) for share in (label["x"], label["x"] + LEVEL_LABELS_SHARE))
-        values = [course(step) for step in range(100) if begin <= step <= end]
-        is_clear = max(values) < label["y"] or min(values) > label["y"] + LABEL_HEIGHT_SHARE * height
-        assert is_clear or course(0) == course(99) == 0.77  # a level line leaves no room at its own level
+@pytest.mark.parametrize(("every", "end"), [(1, 99 + 50), (1000, 99_000 + 7_920)])
+def test_every_alert_and_control_is_marked_at_any_length(every: int, end: int) -> None:
+    marks = [
+        Mark(step=41 * every + 1, label="Watch", kind="watch", text="R² fell below 0"),
+        Mark(step=60 * every, label="v1 · Clip_V", is_active=True),
+        Mark(step=98 * every + 1, label="Act", kind="act", text="half is lost"),
+    ]
+    figure = drawn(lambda step: 1 - 0.005 * step / every, every=every, marks=marks)
+    triangles = {trace["text"][0]: trace["x"][0] for trace in figure["data"] if "triangle" in str(trace.get("marker"))}
+    assert triangles == {"R² fell below 0": 41 * every + 1, "half is lost": 98 * every + 1}
+    assert [(pill["x"], pill["text"]) for pill in figure["layout"]["meta"]["pills"]] == [(60 * every, "v1")]
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]].count(60 * every) == 1
+    assert figure["layout"]["xaxis"]["range"] == [0, end]
+
+
+def test_a_zoomed_axis_follows_what_is_seen() -> None:
+    figure = drawn(lambda step: 1 - 0.005 * step, zoom=(40.0, 60.0))
+    low, high = figure["layout"]["yaxis"]["range"]
+    assert 0.65 < low < 0.7
+    assert 0.8 < high < 0.85
 
 
 def forecast(end: float, **known: Any) -> Forecast:
@@ -65,18 +70,17 @@ def forecast(end: float, **known: Any) -> Forecast:
 
 
 @pytest.mark.parametrize(("unchanged", "helped"), [(0.3, 0.58), (0.55, 0.4)])
-def test_the_forecasts_are_drawn_as_they_were_answered_and_their_labels_keep_apart(
-    unchanged: float, helped: float
-) -> None:
+def test_the_forecasts_are_drawn_as_they_were_answered(unchanged: float, helped: float) -> None:
     lines = [forecast(unchanged, label="unchanged"), forecast(helped, label="with Clip_V 1.0", helps=True)]
     figure = drawn(lambda step: 1 - 0.004 * step, forecasts=lines)
     strokes = [trace for trace in figure["data"] if trace.get("x") == list(range(100, 150))]
     assert [trace["y"] for trace in strokes] == [line.course.entropy for line in lines]  # type: ignore[union-attr]
     band = next(trace for trace in figure["data"] if trace.get("fill") == "toself")
     assert max(band["y"]) == pytest.approx(1.2 * max(lines[0].course.entropy))  # type: ignore[union-attr]
-    labels = [one for one in figure["layout"]["annotations"] if "<b>" in one["text"]]
-    higher, lower = sorted(labels, key=lambda one: -one["y"])
-    assert (higher["yanchor"], lower["yanchor"]) == ("bottom", "top")
+    labels = {one["text"]: one["y"] for one in figure["layout"]["meta"]["ends"]}
+    assert labels["Act 0.500"] == 0.5
+    ends = [y for text, y in labels.items() if text.startswith("<b>")]
+    assert ends == [line.course.entropy[-1] for line in lines]  # type: ignore[union-attr]
 
 
 @pytest.mark.browser

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import expect
 
 from isentrope_dashboard.pages import control, metrics, overview, run
+from isentrope_wire.answers import Status
 from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, recording
 from tests.dashboard.made_answers import words
@@ -39,8 +41,14 @@ def test_a_run_that_is_over_states_how_it_ended_and_keeps_its_what_if(
     closed = site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
     assert f"This run has {status}" in closed
     assert WHAT_IF in closed
-    fields = control.first_control(site.client.run(run_id))
+    fields = control.first_control(site.client.run(run_id), may_push=False)
     assert (fields.method, fields.mu_low, fields.mu_high) == ("clip_v", 1.0, 1.0)
+
+
+def test_the_line_of_a_silent_run_says_what_its_badge_says(site: Site) -> None:
+    run_id = site.run(40)
+    silent = replace(site.client.run(run_id), status=Status.SILENT)
+    assert words(overview.health_line(site.client.diagnosis(run_id), silent)).split()[0] == "Silent"
 
 
 def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Site) -> None:

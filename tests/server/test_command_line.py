@@ -11,8 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from isentrope.cli import frame
+from isentrope_server.home import locked_home
 from isentrope_server.store import access
 from isentrope_server.store.writer import Transaction
+from isentrope_wire import environment as addresses
 from isentrope_wire.answers import TokenScope
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ControlSnapshot
@@ -224,3 +226,15 @@ def test_an_error_that_names_what_was_given_is_printable(environment: dict[str, 
     result = CliRunner().invoke(frame.main, ["metrics", "\x1b[31munknown"], env=environment)
     assert_one_sentence(result, 1)
     assert "\x1b" not in result.stderr
+
+
+def test_commands_find_the_server_of_their_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ISENTROPE_URL", "ISENTROPE_GRPC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    with locked_home(tmp_path, "http://127.0.0.1:8123", "127.0.0.1:8124"):
+        assert (addresses.url(), addresses.grpc_target()) == ("http://127.0.0.1:8123", "127.0.0.1:8124")
+        monkeypatch.setenv("ISENTROPE_GRPC", "elsewhere:7071")
+        assert (addresses.url(), addresses.pages_of("elsewhere:7071")) == (addresses.DEFAULT_URL, None)
+        monkeypatch.delenv("ISENTROPE_GRPC")
+    assert (addresses.url(), addresses.grpc_target()) == (addresses.DEFAULT_URL, addresses.DEFAULT_GRPC)

@@ -38,6 +38,17 @@ def test_what_a_cookie_holds_is_no_token_and_a_token_is_no_session(server: Serve
     assert status(server, {"Cookie": f"{name}={server.owner_token}"}) == 401
 
 
+def test_a_wrong_token_is_named_as_such(server: ServerInThread) -> None:
+    with server.client() as browser:
+        said = {
+            browser.get("/?token=ise_wrong", headers={"Accept": "text/html"}).text,
+            browser.get(RUNS, headers={"Authorization": "Bearer ise_wrong"}).json()["error"]["message"],
+        }
+        assert all(sessions.WRONG_TOKEN in text for text in said)
+        assert sessions.WRONG_TOKEN not in browser.get(RUNS).json()["error"]["message"]
+    assert status(server, server.session(), "/?token=ise_wrong") != 401  # who is signed in stays so
+
+
 @pytest.mark.parametrize("position", [0, 12, -1])
 def test_changed_cookie_opens_nothing(server: ServerInThread, position: int) -> None:
     name, value = session_of(server.session())

@@ -63,6 +63,7 @@ def text_of(look: Look, *, width: int = 120, height: int | None = 40, note: str 
 def test_the_health_line_is_that_of_the_diagnosis(level: str, word: str) -> None:
     look = replace(LOOK, diagnosis=replace(COLLAPSED, level=HealthLevel(level)))
     assert f"{word}  {COLLAPSED.message}" in text_of(look, width=160)
+    assert "Silent  " in text_of(replace(look, run=run_detail(step=41, status=Status.SILENT)), width=160)
 
 
 def test_a_frame_shows_what_was_measured() -> None:

@@ -122,6 +122,11 @@ def test_level_and_sentence_of_a_course(
     assert answer[0] == level
 
 
+def test_what_rounds_to_nothing_is_no_gain() -> None:
+    over = run(lambda step: 0.6 + 1e-6 * step, 1200, status=Status.FINISHED)
+    assert diagnose(over).message == "Finished: entropy kept its early level over 1,200 steps."
+
+
 def test_a_reward_that_rises_as_the_entropy_falls_is_named() -> None:
     rewards = {step: 0.1 + 0.01 * step for step in range(1, 42)}
     assert diagnose(run(collapse, 41, rewards=rewards)).message.endswith("; the reward rises with it (0.13 to 0.49).")

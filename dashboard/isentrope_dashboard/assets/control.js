@@ -37,22 +37,27 @@
       const [low, high] = panel.range, [from, to] = panel.domain;
       return 100 * (1 - from - (to - from) * Math.min(1, Math.max(0, (value - low) / (high - low))));
     };
+    document.querySelector(".what-if .unchanged").textContent = layout.meta.unchanged;
+    document.querySelector(".panel-title.lower").textContent = layout.meta.pace;
     Object.keys(LINES).forEach((side) => {
-      const sign = side === "low" ? -1 : 1, threshold = now[side], off = threshold === null;
-      const x = 50 + (50 * sign * (off ? end : Math.min(threshold, end))) / end;
-      handles.style.setProperty("--" + side, x + "%");
-      const handle = part("handle", side);
+      const sign = side === "low" ? -1 : 1, threshold = now[side], off = threshold === null, out = off ? end : Math.min(threshold, end);
+      const line = (panel) => data.find(({ name }) => name === LINES[side] + panel);
+      handles.style.setProperty("--" + side, 50 + (50 * sign * out) / end + "%");
+      const handle = part("handle", side), share = part("share", side);
       handle.querySelector(".pill").textContent = "‹ µ" + (side === "low" ? "₋ " : "₊ ") + (off ? "off" : shown(threshold)) + " ›";
       handle.classList.toggle("off", off);
-      const inside = !off && threshold <= layout.meta, share = part("share", side);
+      // Words are at the outer side of a handle, and at the inner one where that is nearer to the edge.
+      [handle, share].forEach((place) => place.classList.toggle("far", out > 0.55 * end));
+      handle.hidden = part("beyond", side).hidden = !line("clipped");
+      const inside = !off && threshold <= layout.meta.reach && !handle.hidden;
       share.hidden = !inside;
       ["clipped", "pace"].forEach((panel) => {
-        const dot = part("dot." + panel, side), { x, y } = data.find(({ name }) => name === LINES[side] + panel);
+        const dot = part("dot." + panel, side), { x = [], y = [] } = line(panel) || {};
         dot.hidden = !inside || !y.length;
         if (dot.hidden) return;
         const value = at(y, x.map(Math.abs), threshold);
         dot.style.top = height(panels[panel], value) + "%";
-        if (panel === "clipped") (share.textContent = percent(value)), (share.style.top = dot.style.top);
+        if (panel === "clipped") (share.textContent = percent(value)), (share.style.top = "max(" + dot.style.top + ", 17px)");
       });
     });
   }
@@ -61,16 +66,14 @@
   const lineOf = (chart) => now.preview?.lines?.[chart] || null;
   CHARTS.forEach((chart) => {
     (window.isentrope ||= { adjust: {} }).adjust[chart] = (figure) => {
-      const line = lineOf(chart), others = (list) => (list || []).filter((one) => one.meta !== "suggested" && one.name !== "suggested");
-      const axis = figure.layout.yaxis, range = axis?.range;
+      const line = lineOf(chart), { layout } = figure, range = layout.yaxis?.range;
       if (!line || !range) return figure;
-      const color = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim(), last = line.y.length - 1;
-      const trace = { type: "scatter", mode: "lines", meta: "with", x: line.x, y: line.y, line: { color, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false };
-      const label = { x: line.x[last], y: line.y[last], text: "<b>" + line.label + "</b>  " + line.words, xanchor: "right", yanchor: "bottom", yshift: 4, showarrow: false, font: { color, size: 11 } };
-      const highest = Math.max(...line.y);
-      // Above a line that is higher than all others, room for its label.
-      const reach = [Math.min(range[0], ...line.y), highest > range[1] ? highest + 0.15 * (highest - range[0]) : range[1]];
-      return { data: [...others(figure.data), trace], layout: { ...figure.layout, yaxis: { ...axis, range: reach }, annotations: [...others(figure.layout.annotations), label] } };
+      const others = (list) => list.filter((one) => one.meta !== "suggested" && one.name !== "suggested");
+      const color = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim(), { x, y, words } = line;
+      const trace = { type: "scatter", mode: "lines", meta: "with", x, y, line: { color, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false };
+      const ends = [...others(layout.meta.ends), { text: "<b>" + line.label + "</b><br>" + words, x: x[x.length - 1], y: y[y.length - 1], color }];
+      const reach = [Math.min(range[0], ...y), Math.max(range[1], ...y)];
+      return { data: [...others(figure.data), trace], layout: { ...layout, yaxis: { ...layout.yaxis, range: reach }, meta: { ...layout.meta, ends } } };
     };
   });
   function follow() {
@@ -81,22 +84,23 @@
   }
 
   // ---- dragging: native shapes can be moved up and down, too, and report only where they were let go -------------------
-  function threshold(event, handles, side) {
+  function threshold(clientX, handles, side) {
     const box = handles.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width - 0.5) * 2 * plot().layout.xaxis.range[1] * (side === "low" ? -1 : 1);
-    return x > plot().layout.meta + 0.02 ? "" : Math.max(0, Math.round(20 * x) / 20);
+    const x = ((clientX - box.left) / box.width - 0.5) * 2 * plot().layout.xaxis.range[1] * (side === "low" ? -1 : 1);
+    return x > plot().layout.meta.reach + 0.02 ? "" : Math.max(0, Math.round(20 * x) / 20);
   }
   document.addEventListener("pointerdown", (event) => {
     const handle = event.target.closest?.(".what-if .handle");
     if (!handle || !plot()) return;
     event.preventDefault();
     const side = handle.dataset.side, handles = handle.parentElement;
+    const grip = event.clientX - handle.getBoundingClientRect().left; // its words are beside the line
     let frame = null, last = event;
     const move = (moved) => {
       last = moved;
       frame = frame || requestAnimationFrame(() => {
         frame = null;
-        setProps(IDS[side], { value: threshold(last, handles, side) });
+        setProps(IDS[side], { value: threshold(last.clientX - grip, handles, side) });
       });
     };
     const end = () => {
@@ -128,9 +132,11 @@
   }
   document.addEventListener("click", ({ target }) => {
     const fill = target.closest("[data-fill]"), revert = target.closest("[data-revert]");
-    if (fill) (now.tried = true), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
+    if (fill) (now.tried = true), (document.body.dataset.sheet = "control"), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
     if (revert) setProps("control-revert", { data: { version: revert.dataset.revert, at: Date.now() } });
     if (revert || target.closest("#control-push, #push-mine")) awaitAnswer();
+    // What is behind the sheet belongs to the body.
+    if (target.closest(".sheet-close") || target === document.body) delete document.body.dataset.sheet;
   });
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
@@ -151,7 +157,9 @@
         follow();
         if (now.tried && now.preview) {
           now.tried = false; // the form has its height now
-          document.getElementById("control").scrollIntoView({ block: "nearest" });
+          const card = document.getElementById("control");
+          if (getComputedStyle(card).position === "fixed") card.querySelector(".sheet-close").focus();
+          else card.scrollIntoView({ block: "nearest" });
         }
         const entropy = preview?.entropy, input = document.getElementById("control-hold-target");
         if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });

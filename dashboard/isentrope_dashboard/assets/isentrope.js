@@ -1,8 +1,9 @@
 // What the browser does by itself: it keeps the address, asks for news, binds the charts, saves them, draws grid cells.
 (function () {
   "use strict";
-  const TICK_MILLISECONDS = 30;
-  const ASK_MILLISECONDS = 120;
+  const TICK_MILLISECONDS = 50;
+  const ASK_MILLISECONDS = [120, 400]; // from and to, by how fast the run's steps follow each other
+  const CALM_MILLISECONDS = 1000; // after a step no other one is waited for, at most so long
   const ASK_OF_ENDED_MILLISECONDS = 1000;
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
@@ -16,7 +17,8 @@
   const known = (scheme) => (scheme === "dark" || scheme === "light" ? scheme : null);
   const theme = () => known(new URLSearchParams(location.search).get("theme")) || known(localStorage.getItem("mantine-color-scheme-value"))
     || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  const view = () => ({ path: location.pathname, query: [...new URLSearchParams(location.search)], theme: theme(), origin: location.origin });
+  const zoomed = () => document.body.toggleAttribute("data-zoomed", new URLSearchParams(location.search).has("zoom"));
+  const view = () => (zoomed(), { path: location.pathname, query: [...new URLSearchParams(location.search)], theme: theme(), origin: location.origin });
   // Writes parameters into the address; null removes one. Opening a tab is a step that "back" undoes.
   function change(params, isStep) {
     const query = new URLSearchParams(location.search);
@@ -34,7 +36,7 @@
   window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
@@ -44,8 +46,10 @@
   async function ask() {
     const now = Date.now(), question = JSON.stringify(view()), isNew = question !== live.question;
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
-    const pause = !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? ASK_MILLISECONDS : ASK_OF_ENDED_MILLISECONDS;
-    if (question === live.tried && now < Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES)) return;
+    const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8, (now - live.updated) / 8));
+    const pause = !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
+    if (question === live.tried && now < Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, live.due)) return;
+    const previous = live.asked;
     Object.assign(live, { asking: question, tried: question, asked: now });
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
     const slow = !isNew && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew ? "all" : slow ? "slow" : "fast";
@@ -64,10 +68,15 @@
       if (!slow) Object.assign(live, { question, state: news.state, run: news.run, updated: Date.now() });
       live.owed = parts === "fast"; // what is slow is read later, even if no other step comes
       if (!live.owed) live.slow = now;
+      showLevel(news.run?.level);
       draw();
       if (slow) return setProps("news", { data: (live.news += 1) });
       if (!news.run || !before) return;
       if (news.run.at !== before.at) live.seen = now;
+      if (news.run.step > before.step) {
+        live.pace = (1000 * (news.run.at - before.at)) / (news.run.step - before.step);
+        live.due = previous + Math.min(CALM_MILLISECONDS, 0.6 * live.pace); // it came after the question before
+      }
       const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
       if (turned) Object.assign(live, { slow: 0, tried: null });
     } catch (error) {
@@ -121,8 +130,21 @@
       one.place = place || true;
     });
     const words = step === undefined || step === null ? "" : step.toLocaleString("en-US");
+    const tab = document.querySelector(".tabs [role=tab][data-active]");
+    if (tab && tab !== live.tab) (live.tab = tab).scrollIntoView({ block: "nearest", inline: "nearest" }); // of more than fit
     if (number && words && number.textContent !== words) number.textContent = words;
     if (bar && planned) bar.firstChild.style.width = Math.min(100, (100 * step) / planned) + "%";
+  }
+  // The tab's picture has a disc in the colour of the run's level.
+  const LEVEL_COLOURS = { act: "#f0925a", watch: "#d9b44a", holding: "#3cc7b0", healthy: "#3cc7b0" };
+  let icon = null, level = null;
+  async function showLevel(newest) {
+    if (newest === level) return;
+    level = newest;
+    icon ||= fetch("/assets/icon.svg").then((answer) => answer.text());
+    const color = LEVEL_COLOURS[level], disc = color ? '<circle cx="23" cy="9" r="8.5" fill="' + color + '" stroke="#fff" stroke-width="1.5"/>' : "";
+    const drawing = (await icon).replace("</svg>", disc + "</svg>");
+    document.querySelector("link[rel=icon]").href = "data:image/svg+xml," + encodeURIComponent(drawing);
   }
   const inWords = (seconds) =>
     seconds < 2 ? "now" : seconds < 120 ? Math.round(seconds) + " s ago" : seconds < 7200 ? Math.round(seconds / 60) + " min ago"
@@ -138,15 +160,52 @@
   }
 
   // ---- charts ------------------------------------------------------------------------------------------------
-  const CHART = { displayModeBar: false, doubleClick: false, scrollZoom: false }; // a double click ends the zoom of all charts
+  const CHART = { displayModeBar: false, doubleClick: false, scrollZoom: false, showTips: false }; // a double click ends the zoom of all charts
   const zooming = () => [...document.querySelectorAll(".zooms .js-plotly-plot")];
-  const resized = new ResizeObserver((places) => places.forEach(({ target }) => target.offsetParent && target.firstChild?._fullLayout && window.Plotly.Plots.resize(target.firstChild)));
+  const resized = new ResizeObserver((places) => places.forEach(({ target }) => {
+    if (!target.offsetParent || !target.firstChild?._fullLayout) return;
+    Promise.resolve(window.Plotly.Plots.resize(target.firstChild)).then(() => {
+      if (shown.has(target.id)) Object.assign(shown.get(target.id), { place: null, resized: true }); // its labels have other places
+    });
+  }));
+  // The middles of labels of these heights: as near to their places as they can be without touching; pixels, from below.
+  const LINE_PIXELS = 14;
+  function apart(places, heights, top) {
+    const order = places.map((_, at) => at).sort((a, b) => places[a] - places[b]), middles = [...places];
+    let end = -Infinity;
+    order.forEach((at) => (end = (middles[at] = Math.max(places[at], end + heights[at] / 2)) + heights[at] / 2));
+    order.reverse().forEach((at) => (top = (middles[at] = Math.min(middles[at], top - heights[at] / 2)) - heights[at] / 2));
+    return middles;
+  }
+  // What a chart's `meta` names: labels in the gutter right of the plot, and pills on its axis, of which the newer ones go first.
+  function labelled({ data, layout }, place) {
+    const { ends = [], pills = [] } = layout.meta || {}, { margin, xaxis, yaxis } = layout;
+    if (!ends.length && !pills.length) return { data, layout };
+    const [from, to] = xaxis.domain || [0, 1], width = (to - from) * (place.clientWidth - margin.l - margin.r), height = place.clientHeight - margin.t - margin.b;
+    const share = (value, { type, range: [low, high] }) => ((type === "log" ? Math.log10(value) : value) - low) / (high - low);
+    const isSeen = ({ x = null, at }) => at > -0.01 && at < 1.01 && (x === null || (x >= xaxis.range[0] && x <= xaxis.range[1]));
+    const seen = ends.map((end) => ({ ...end, at: share(end.y, yaxis) })).filter(isSeen);
+    const middles = apart(seen.map(({ at }) => at * height), seen.map(({ text }) => LINE_PIXELS * text.split("<br>").length), height);
+    const annotations = [...(layout.annotations || []), ...seen.map(({ text, color }, at) => ({
+      text, x: 1, xref: "paper", xanchor: "left", xshift: 5, y: 0, yref: "paper", yanchor: "middle", yshift: middles[at], align: "left",
+      borderpad: 0, showarrow: false, font: { size: 11, color },
+    }))];
+    const free = [Infinity, Infinity, Infinity]; // rows, and up to where each is
+    [...pills].reverse().forEach(({ x, text, color, says }) => {
+      const at = share(x, xaxis), half = 5 + 3.4 * text.length, row = free.findIndex((end) => at * width + half <= end);
+      if (at < 0 || at > 1 || row < 0) return;
+      free[row] = at * width - half;
+      annotations.push({ text, hovertext: says, x: from + (to - from) * at, xref: "paper", xanchor: "center", y: 0, yref: "paper", yanchor: "bottom", yshift: 18 * row, showarrow: false,
+        font: { size: 10, color }, bgcolor: getComputedStyle(document.documentElement).getPropertyValue("--card"), bordercolor: color, borderpad: 1 });
+    });
+    return { data, layout: { ...layout, annotations } };
+  }
   function drawChart(place, id, one) {
     const old = place.firstChild, { top, bottom } = place.getBoundingClientRect();
-    if (!window.Plotly || !place.offsetParent || old?._dragging || (old && (bottom < 0 || top > innerHeight))) return;
+    if (!window.Plotly || !place.offsetParent || old?._dragging || (old && !one.resized && (bottom < 0 || top > innerHeight))) return;
     const plot = old || place.appendChild(document.createElement("div"));
-    const figure = shared.adjust[id] ? shared.adjust[id](one.value) : one.value;
-    one.place = place;
+    const figure = labelled(shared.adjust[id] ? shared.adjust[id](one.value) : one.value, place);
+    Object.assign(one, { place, resized: false });
     window.Plotly.react(plot, figure.data, figure.layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
     if (!old) bind(plot), resized.observe(place);
   }
@@ -164,10 +223,8 @@
       clearTimeout(click);
       if (point && run() && Date.now() - doubled > DOUBLE_CLICK) click = setTimeout(() => openStep(stepAt(plot, point.x)), DOUBLE_CLICK);
     });
-    plot.on("plotly_hover", (event) => {
-      zooming().filter((other) => other !== plot && other._fullLayout).forEach((other) => {
-        window.Plotly.Fx.hover(other, [{ xval: event.points[0].x, curveNumber: other.data.findIndex((t) => t.hovertemplate) }].filter((p) => p.curveNumber >= 0));
-      });
+    plot.on("plotly_hover", ({ points: [{ x, xaxis }] }) => {
+      if (xaxis?._id === "x") zooming().filter((other) => other !== plot && other._fullLayout).forEach((other) => window.Plotly.Fx.hover(other, { xval: x }, "xy"));
     });
     plot.on("plotly_unhover", () => zooming().filter((other) => other !== plot).forEach((other) => window.Plotly.Fx.unhover(other)));
   }
@@ -180,17 +237,22 @@
   }
   function stepAt(plot, place) {
     const known = plot.layout.meta;
-    return Math.round(known ? known.step[Math.max(0, known.x.findLastIndex((x) => x <= place + 1e-9))] : place);
+    return Math.round(known.x ? known.step[Math.max(0, known.x.findLastIndex((x) => x <= place + 1e-9))] : place);
   }
   // A step is looked at where one step is shown: on the tab that is open, or else among its tokens.
   const openStep = (step) => show({ step, tab: document.querySelector(".step-bar") ? new URLSearchParams(location.search).get("tab") : "tokens" }, true);
   function save(kind, card) {
     const plot = card.querySelector(".js-plotly-plot");
-    const name = document.title.split(" · ")[0].replace(/[^\w.-]+/g, "-") + "-" + card.dataset.name.toLowerCase().replace(/[^\w]+/g, "-");
+    const [run, chart, unit] = [document.querySelector("h1")?.textContent || "", card.dataset.name, card.querySelector(".unit")?.textContent || ""];
+    const name = [run, chart].map((words) => words.replace(/[^\w.-]+/g, "-")).join("-");
+    const plain = (words) => words.replace(/&/g, "&amp;").replace(/</g, "&lt;");
     if (kind !== "csv") {
-      const paper = getComputedStyle(card).backgroundColor;
-      const picture = { data: plot.data, layout: Object.assign({}, plot.layout, { paper_bgcolor: paper }) };
-      return window.Plotly.downloadImage(picture, { format: kind, scale: 2, filename: name, width: plot.clientWidth, height: plot.clientHeight });
+      // What the page has around the chart: title, unit, run, and the names of its lines.
+      const { template, ...layout } = plot.layout, head = 64, named = new Set();
+      const data = plot.data.map((trace) => ({ ...trace, showlegend: Boolean(trace.name) && trace.hoverinfo !== "skip" && !named.has(trace.name) && Boolean(named.add(trace.name)) }));
+      const title = { text: "<b>" + plain(chart) + "</b>" + (unit && "  " + plain(unit)) + "<br><span style='font-size:11px'>" + plain(run) + "</span>", x: 0, xanchor: "left", xref: "paper", yref: "container", y: 1, yanchor: "top", pad: { t: 18 }, font: { size: 13 } };
+      const look = { ...layout, template, title, paper_bgcolor: getComputedStyle(card).backgroundColor, margin: { ...plot._fullLayout.margin, t: head }, showlegend: true, legend: { orientation: "h", x: 1, xanchor: "right", y: 1, yanchor: "bottom", font: { size: 11 } } };
+      return window.Plotly.downloadImage({ data, layout: look }, { format: kind, scale: 2, filename: name, width: plot.clientWidth, height: plot.clientHeight + head - plot._fullLayout.margin.t });
     }
     const cell = (value) => (typeof value === "string" ? '"' + value.replace(/"/g, '""').replace(/^[=+\-@\t\r]/, "'$&") + '"' : value ?? "");
     const rows = plot.data.filter((trace) => trace.name && trace.x).flatMap((trace) => [...trace.x].map((x, at) => [cell(trace.name), cell(x), cell(trace.y[at])]));
@@ -215,17 +277,46 @@
     if (event.target.closest("#sign-out")) fetch("/logout", { method: "POST" }).then(() => (location.href = "/"));
     // Mantine has switched the document by then.
     if (event.target.closest("#scheme")) setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50);
-    if (event.target.closest("#copy-link")) navigator.clipboard?.writeText(location.href);
+    const copying = event.target.closest("#copy-link");
+    if (copying) copy(location.href).then(() => say(copying, "Link copied"), () => say(copying, "Not copied: take it from the address bar"));
   });
+  // Without TLS, browsers give pages of other machines no clipboard.
+  async function copy(words) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(words);
+    const field = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: words }));
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    if (!done) throw new Error("refused");
+  }
+  function say(place, words) {
+    const bubble = Object.assign(document.createElement("span"), { className: "said", textContent: words, role: "status" });
+    place.parentElement.append(bubble);
+    setTimeout(() => bubble.remove(), 2000);
+  }
   document.addEventListener("change", ({ target }) => target.dataset.param && target.value && show({ [target.dataset.param]: target.value }));
+  // ---- keys --------------------------------------------------------------------------------------------------
+  const KEYS = [["1 – 6", "Open a tab of a run"], ["/", "Search"], ["?", "Show the keys"], ["Esc", "Close what is open"]];
+  function showKeys() {
+    const dialog = document.body.appendChild(document.createElement("dialog")), list = dialog.appendChild(document.createElement("dl"));
+    dialog.className = "keys-dialog";
+    dialog.ariaLabel = "Keys";
+    KEYS.forEach(([key, words]) => list.append(...[["dt", key], ["dd", words]].map(([tag, textContent]) => Object.assign(document.createElement(tag), { textContent }))));
+    dialog.addEventListener("close", () => dialog.remove());
+    dialog.addEventListener("click", () => dialog.close());
+    dialog.showModal();
+  }
+  const isTyped = (target) => target.matches("textarea, select, [contenteditable], input:not([type=radio], [type=checkbox], [type=range], [type=button])");
   document.addEventListener("keydown", (event) => {
-    if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.metaKey || event.ctrlKey || event.altKey) return;
+    if (event.key === "Escape") delete document.body.dataset.sheet;
+    if (isTyped(event.target) || event.metaKey || event.ctrlKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.key === "?") event.preventDefault(), showKeys();
     if (event.key === "/") {
       const search = document.querySelector("input[type=search], .search input");
       if (search) event.preventDefault(), search.focus();
     }
-    const tabs = document.querySelectorAll(".tabs [role=tab]");
-    if (/^[1-9]$/.test(event.key) && tabs[event.key - 1]) tabs[event.key - 1].click();
+    const tab = /^[1-9]$/.test(event.key) && document.querySelectorAll(".tabs [role=tab]")[event.key - 1];
+    if (tab && document.body.dataset.connection === "good") tab.click();
   });
   setInterval(() => {
     ask();
@@ -266,6 +357,24 @@
   });
 
   // ---- grids -------------------------------------------------------------------------------------------------
+  // AG Grid is a quarter of all scripts, so it is loaded where a page first shows a grid. Dash knows this stand-in alone, and mounts
+  // no grid twice.
+  let loading = null, RealGrid = null;
+  const loadGrids = () => (loading ||= new Promise((loaded, failed) => {
+    const src = document.querySelector("meta[name=grid-script]").content;
+    document.head.append(Object.assign(document.createElement("script"), { src, onload: loaded, onerror: failed }));
+  }).then(() => {
+    const { AgGrid: real, ...functions } = window.dash_ag_grid;
+    RealGrid = real;
+    window.dash_ag_grid = { ...functions, AgGrid };
+  }).catch(() => (loading = null)));
+  function AgGrid(props) {
+    const { createElement, useEffect, useState } = window.React, [isLoaded, setLoaded] = useState(Boolean(RealGrid));
+    useEffect(() => void (isLoaded || loadGrids().then(() => setLoaded(Boolean(RealGrid)))), []);
+    return isLoaded ? createElement(RealGrid, props) : null;
+  }
+  AgGrid.dashRenderType = true;
+  window.dash_ag_grid = { AgGrid, getApi: () => null };
   const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
   functions.isentropeTheme = {
     fontFamily: "Inter, sans-serif", fontSize: 12, headerFontSize: 11, headerFontWeight: 500, wrapperBorder: false,

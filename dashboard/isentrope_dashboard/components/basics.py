@@ -84,9 +84,17 @@ def symbol(letter: str, below: str) -> list[Any]:
     return [html.I(letter), html.Sub(below)]
 
 
+ADVANTAGE = "A, the advantage: above 0 for tokens of completions that are better than their group's mean"
+SCORE = (
+    "S_c, the score of a token: above 0 where the policy finds it likelier than it expects, below 0 where less likely. The entropy "
+    "falls where likely tokens are rewarded and unlikely ones punished (A and S_c have one sign)."
+)
+SIGMA = "σ: the threshold counts standard deviations of the score over the tokens of a step"
+
+
 def with_symbols(words: str) -> list[Any]:
     """A sentence of the server's, in which A and S_c are written as in the papers."""
-    known = {"A": html.I("A"), "S_c": html.Span(symbol("S", "c"))}
+    known = {"A": html.Span(html.I("A"), title=ADVANTAGE), "S_c": html.Span(symbol("S", "c"), title=SCORE)}
     return [known.get(piece, piece) for piece in re.split(r"\b(A|S_c)\b(?= [<>≤≥])", words)]
 
 
@@ -131,8 +139,8 @@ def search(param: str, value: str, words: str, *, width: int = 200, **more: Any)
     )  # fmt: skip
 
 
-def plot(chart: str, height: int, says: str, **more: Any) -> html.Div:
-    """The place in which the browser draws a chart, so many pixels high; `says` is read by screen readers."""
+def plot(chart: str, height: int | str, says: str, **more: Any) -> html.Div:
+    """The place in which the browser draws a chart, so many pixels high, or a length of CSS; `says` is read by screen readers."""
     return html.Div(id=chart, className="plot", style={"height": height}, role="img", **{"aria-label": says}, **more)
 
 

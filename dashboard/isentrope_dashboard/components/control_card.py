@@ -10,7 +10,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import card, chip, icon, plot, row, spacer, text
+from isentrope_dashboard.components.basics import SIGMA, card, chip, icon, plot, row, spacer, text
 from isentrope_dashboard.formatting import count
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
@@ -36,7 +36,7 @@ CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
 ALERTS, ALERTS_SHOWN = "control-alerts", 4
 FIRST_MU = 1.0
 """Threshold of both sides when a method with thresholds is chosen."""
-WHAT_IF_HEIGHT = 153
+WHAT_IF_HEIGHT = 200
 
 _HOLD_PREFIX = "hold."
 HOLD_PARAMETERS = tuple(
@@ -156,8 +156,8 @@ def takes_controls(run: RunDetail) -> bool:
 
 
 def has_form(run: RunDetail, closed: str) -> bool:
-    """Whether the form is shown: to push, or, where no trainer takes a control, to see what thresholds would have done."""
-    return not closed or (run.step is not None and not takes_controls(run))
+    """Whether the form is shown: to push, or, where nothing can be pushed, to see what thresholds would do."""
+    return not closed or run.step is not None
 
 
 def why_closed(run: RunDetail, me: Me) -> str:
@@ -191,20 +191,16 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_i
                     id=METHOD, label="Method", data=methods, value=fields.method, size="xs", className="grow",
                     comboboxProps={"withinPortal": True},
                 ),
-                _mu(MU_LOW, ["Lower ", html.Span("µ₋ (σ)", className="nowrap")], fields.mu_low),
-                _mu(MU_HIGH, ["Upper ", html.Span("µ₊ (σ)", className="nowrap")], fields.mu_high),
+                _mu(MU_LOW, ["Lower ", html.Span("µ₋ (σ)", className="nowrap", title=SIGMA)], fields.mu_low),
+                _mu(MU_HIGH, ["Upper ", html.Span("µ₊ (σ)", className="nowrap", title=SIGMA)], fields.mu_high),
                 name="fields",
             ),
             html.Div([_plot(), _numbers()], className="for-thresholds"),
-            row(
-                dmc.Select(
-                    id=SCOPE, size="xs", className="grow scope", value=fields.scope, **{"aria-label": "Scope"},
-                    data=[{"value": str(scope), "label": scope.label} for scope in Scope],
-                    comboboxProps={"width": 220, "position": "bottom-start"},
-                ),
-                *_hold_fields(fields, can="hold" in run.capabilities),
-                name="scope-row",
+            dmc.Select(
+                id=SCOPE, size="xs", className="scope", value=fields.scope, **{"aria-label": "Scope"},
+                data=[{"value": str(scope), "label": scope.label} for scope in Scope],
             ),
+            row(*_hold_fields(fields, can="hold" in run.capabilities), name="scope-row"),
             dmc.Accordion(
                 dmc.AccordionItem(
                     [
@@ -262,7 +258,8 @@ def form_class(method: Method) -> str:
 
 def control_card(*body: Component) -> Component:
     """The card around the form, or around the reason why there is none."""
-    return card(*body, title="Control", name="control", id="control", **{"aria-label": "Control"})
+    close = html.Button("×", type="button", className="icon-button sheet-close", **{"aria-label": "Close"})
+    return card(close, *body, title="Control", name="control", id="control", **{"aria-label": "Control"})
 
 
 def alert_rows(alerts: Sequence[Alert]) -> list[Component]:
@@ -286,9 +283,9 @@ def _mu(component: str, label: Any, value: object) -> Component:
 def _hold_fields(fields: Fields, *, can: bool) -> list[Component]:
     look = "for-hold" if can else "gone"
     return [
-        html.Label("Hold at", htmlFor=HOLD_TARGET, className=f"small dim nowrap {look}"),
+        html.Label("Hold the entropy at", htmlFor=HOLD_TARGET, className=f"small dim nowrap grow {look}"),
         dmc.TextInput(
-            id=HOLD_TARGET, value=str(fields.hold_target), size="xs", w=66, className=f"num {look}",
+            id=HOLD_TARGET, value=str(fields.hold_target), size="xs", w=88, className=f"num {look}",
             placeholder="nats or %",
         ),
         dmc.Switch(
@@ -313,7 +310,16 @@ def _plot() -> Component:
     # Keyboards use the number fields.
     handles = html.Div(sides, className="handles", hidden=True, **{"aria-hidden": "true"})
     says = "Clipped share and entropy change a step against both thresholds, mean of the last ten steps"
-    return html.Div([plot(PLOT, WHAT_IF_HEIGHT, says, **{"data-static": "yes"}), handles], className="what-if")
+    titles = [html.Span("share clipped", className="panel-title"), html.Span(className="panel-title lower")]
+    return html.Div(
+        [
+            plot(PLOT, WHAT_IF_HEIGHT, says, **{"data-static": "yes"}),
+            handles,
+            *titles,
+            html.Span(className="unchanged"),
+        ],
+        className="what-if",
+    )
 
 
 def _numbers() -> Component:
@@ -333,7 +339,11 @@ def _numbers() -> Component:
 
 def more_words(method: Method) -> str:
     """What the accordion holds."""
-    return ", ".join(name.removeprefix(_HOLD_PREFIX).replace("_", " ") for name in parameters_of(method))
+    return ", ".join(_in_words(name.removeprefix(_HOLD_PREFIX)) for name in parameters_of(method))
+
+
+def _in_words(parameter: str) -> str:
+    return parameter.replace("mu_", "µ ").replace("epsilon_", "ε ").replace("_", " ")
 
 
 def parameter_fields(fields: Fields) -> list[Component]:
@@ -344,7 +354,7 @@ def parameter_fields(fields: Fields) -> list[Component]:
 
 
 def _field(one: Parameter, value: object) -> Component:
-    label = one.name.replace(_HOLD_PREFIX, "hold: ").replace("_", " ")
+    label = _in_words(one.name.replace(_HOLD_PREFIX, "hold: "))
     bounds = "" if one.choices else f" Takes {one.range_in_words}."
     known: dict[str, Any] = {
         "id": {"parameter": one.name},

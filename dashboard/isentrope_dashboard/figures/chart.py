@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from statistics import median
+from textwrap import wrap
 from typing import Any, Final
 
 from isentrope_dashboard import theme
@@ -26,7 +27,8 @@ EMPTY = SeriesColumns(step=[], value=[], min=None, max=None)
 DASH = "5px,4px"
 """Dash of predicted lines."""
 
-SMOOTHED_STEPS = 9
+GUTTER = 72
+"""Pixels at the right of the plot, for labels of what lies at its end; the browser spreads them (`assets/isentrope.js`)."""
 ALONE_REACH = 0.4
 """Steps to both sides of a band's value that has no neighbour: between two gaps it would have no width."""
 SKIPPED: Final = {"hoverinfo": "skip"}
@@ -43,6 +45,22 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
+
+
+def three_ticks(low: float, high: float) -> list[float]:
+    """Round numbers, three where that can be, of which the outer ones may lie a little outside of [low, high]."""
+    slack = 0.25 * (high - low)
+    power = math.floor(math.log10(high - low))
+    places: list[float] = []
+    for step in (factor * 10.0**exponent for exponent in (power, power - 1) for factor in (5, 2.5, 2, 1)):
+        places = [
+            number * step for number in range(math.ceil((low - slack) / step), math.floor((high + slack) / step) + 1)
+        ]
+        if len(places) >= 3:
+            break
+    while len(places) > 3 and not low <= places[0] <= places[-1] <= high:
+        places = places[1:] if low - places[0] > places[-1] - high else places[:-1]
+    return places
 
 
 def tick_texts(places: Sequence[float]) -> list[str]:
@@ -63,10 +81,14 @@ def percent_texts(places: Sequence[float]) -> list[str]:
     return [f"{text} %" for text in tick_texts([100 * place for place in places])]
 
 
+def duration_unit(largest: float) -> tuple[int, str]:
+    """Seconds, minutes or hours: their length in seconds and their name."""
+    return (1, "s") if largest < 180 else (60, "min") if largest < 10800 else (3600, "h")
+
+
 def duration_texts(places: Sequence[float]) -> list[str]:
     """Seconds as seconds, minutes or hours."""
-    largest = max(map(abs, places), default=0)
-    unit, name = (1, "s") if largest < 180 else (60, "min") if largest < 10800 else (3600, "h")
+    unit, name = duration_unit(max(map(abs, places), default=0))
     return [text if text == "0" else f"{text} {name}" for text in tick_texts([place / unit for place in places])]
 
 
@@ -104,6 +126,11 @@ class Scale:
         """Units of the scale that a step takes on the average."""
         return self.places[-1] / (self.steps[-1] - self.steps[0] + 1) if self.steps else 1.0
 
+    def ticks(self, first: float, last: float, most: int) -> list[float]:
+        """Round places between two, of times round in their unit."""
+        unit = duration_unit(last)[0] if self.axis == "time" else 1
+        return [unit * place for place in ticks(first / unit, last / unit, most)]
+
     def texts(self, places: Sequence[float]) -> list[str]:
         return duration_texts(places) if self.axis == "time" else [count(round(place)) for place in places]
 
@@ -134,7 +161,7 @@ def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[tuple[
     return [(earlier + 1, later - 1) for earlier, later in pairs if later - earlier >= least > 0]
 
 
-def smoothed(columns: SeriesColumns, steps: int = SMOOTHED_STEPS) -> list[float | None]:
+def smoothed(columns: SeriesColumns, steps: int) -> list[float | None]:
     """The mean of the values around each one, with weights that fall to both sides; what is not finite counts nothing."""
     half = steps // 2
     values = columns.value
@@ -155,6 +182,11 @@ def finite(values: Sequence[float | None]) -> list[float | None]:
     return [value if value is not None and math.isfinite(value) else None for value in values]
 
 
+def hover_line(name: str) -> str:
+    """A line of the box in which a chart shows all of its values at a step: a name, which is markup, and the point's text."""
+    return name.replace("%{", "&#37;{") + "  <b>%{text}</b><extra></extra>"
+
+
 @dataclass(slots=True)
 class Chart:
     """One chart while it is built."""
@@ -163,6 +195,10 @@ class Chart:
     scale: Scale = field(default_factory=Scale)
     data: list[dict[str, Any]] = field(default_factory=list)
     layout: dict[str, Any] = field(default_factory=dict)
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    """Labels of the gutter."""
+    pills: list[dict[str, Any]] = field(default_factory=list)
+    """Labels on the x axis; where two would touch, the later one is shown."""
 
     @property
     def ink(self) -> Mapping[str, str]:
@@ -176,10 +212,10 @@ class Chart:
         color: str,
         width: float = 2,
         dash: str = "solid",
-        smooth: bool = False,
+        smooth: int = 0,
         written: Callable[[float | None], str] | None = None,
     ) -> None:
-        """One metric over steps, with a gap where steps are missing. Smoothed, the raw line stays behind it."""
+        """One metric over steps, with a gap where steps are missing. Smoothed over so many steps, the raw line stays behind it."""
         behind_gaps = {last + 1 for _, last in missing_steps(columns.step, reduced=columns.reduced)}
 
         def add(values: Sequence[float | None], width: float, opacity: float, hover: dict[str, Any]) -> None:
@@ -194,10 +230,10 @@ class Chart:
             text = {"text": [written(value) for value in ys]} if written and hover is not SKIPPED else {}
             self.scatter(xs, ys, mode=mode, line=line, name=name, opacity=opacity, **hover, **text)
 
-        hover = {"hovertemplate": "%{text}<extra>" + name + "</extra>"} if written else SKIPPED
-        if smooth and len(columns.step) > SMOOTHED_STEPS:
+        hover = {"hovertemplate": hover_line(name)} if written else SKIPPED
+        if smooth and len(columns.step) > smooth:
             add(finite(columns.value), 1, 0.35, SKIPPED)
-            add(smoothed(columns), width, 1, hover)
+            add(smoothed(columns, smooth), width, 1, hover)
         else:
             add(finite(columns.value), width, 1, hover)
 
@@ -231,11 +267,27 @@ class Chart:
         self.scatter(x, y, fill="toself", fillcolor=color, line={"width": 0}, **SKIPPED, **more)
 
     def stroke(
-        self, steps: Sequence[float], values: Sequence[float], color: str, *, dash: str = DASH, meta: str = ""
+        self, steps: Sequence[float], values: Sequence[float], color: str, *, dash: str = DASH, **more: Any
     ) -> None:
-        """A line of a few points without hover, as of a forecast."""
+        """A line of a few points, as of a forecast; without `hovertemplate` the mouse does not find it."""
         places = [self.scale.at(step) for step in steps]
-        self.scatter(places, values, line={"color": color, "width": 2, "dash": dash}, meta=meta, **SKIPPED)
+        self.scatter(
+            places,
+            values,
+            line={"color": color, "width": 2, "dash": dash},
+            **({} if "hovertemplate" in more else SKIPPED),
+            **more,
+        )
+
+    def end(self, text: str, y: float, color: str, *, step: float | None = None, name: str = "") -> None:
+        """A label in the gutter, at a value of the y axis; not where the chart is zoomed away from `step`. `text` must be our
+        own: it is markup."""
+        x = None if step is None else self.scale.at(step)
+        self.ends.append({"text": text, "x": x, "y": y, "color": color, "name": name})
+
+    def pill(self, step: float, text: str, color: str, *, says: str) -> None:
+        """A few characters on the x axis, at a step; `says` is shown where the mouse is over them. Both are markup."""
+        self.pills.append({"x": self.scale.at(step), "text": text, "color": color, "says": says})
 
     def dot(self, step: float, value: float, color: str, *, symbol: str = "circle", text: str = "") -> None:
         """One point; `text` is shown where the mouse is over it."""
@@ -272,15 +324,21 @@ class Chart:
     def note(self, text: str) -> None:
         """One sentence in the middle of a chart that has nothing to show."""
         self.layout["annotations"] = []
-        self.label(text, at=0.5, y=0.5, yref="paper", font={"size": 12})
+        self.label("<br>".join(wrap(text, 36)), at=0.5, y=0.5, yref="paper", font={"size": 12})
         self.layout["xaxis"] = {"visible": False}
         self.layout["yaxis"] = {"visible": False}
 
     def x_axis(self, first: float, last: float, most: int = 7) -> None:
         """The axis from one place to another; ends are in units of the scale."""
-        places = ticks(first, last, most)
+        places = self.scale.ticks(first, last, most)
         texts = self.scale.texts(places)
-        self.layout["xaxis"] = {"range": [first, last], "tickvals": places, "ticktext": texts}
+        title = {"step": "step %{x}", "time": "%{x:,.0f} s of training", "tokens": "%{x:,.0f} tokens"}[self.scale.axis]
+        self.layout["xaxis"] = {
+            "range": [first, last],
+            "tickvals": places,
+            "ticktext": texts,
+            "unifiedhovertitle": {"text": title},
+        }
 
     def y_axis(
         self,
@@ -289,12 +347,11 @@ class Chart:
         *,
         written: Callable[[Sequence[float]], list[str]] = tick_texts,
         most: int = 6,
-        name: str = "yaxis",
         **more: Any,
     ) -> None:
         """The axis from one value to another."""
         places = ticks(low, high, most)
-        self.layout[name] = {"range": [low, high], "tickvals": places, "ticktext": written(places), **more}
+        self.layout["yaxis"] = {"range": [low, high], "tickvals": places, "ticktext": written(places), **more}
 
     def log_axis(
         self,
@@ -314,9 +371,11 @@ class Chart:
         return low, high
 
     def figure(self) -> dict[str, Any]:
-        """The chart as JSON. A click on it chooses a step: `meta` has the steps of places that are no steps."""
-        places = {"meta": {"x": self.scale.places, "step": self.scale.steps}} if self.scale.steps else {}
-        return {"data": self.data, "layout": {**self.layout, **places, "template": theme.template(self.scheme)}}
+        """The chart as JSON. `meta` is for the browser: the labels that it places, and, as a click chooses a step, the steps of
+        places that are no steps."""
+        places = {"x": self.scale.places, "step": self.scale.steps} if self.scale.steps else {}
+        meta = {"ends": self.ends, "pills": self.pills, **places}
+        return {"data": self.data, "layout": {"meta": meta, **self.layout, "template": theme.template(self.scheme)}}
 
     def _shape(self, **shape: Any) -> None:
         self.layout.setdefault("shapes", []).append({"type": "line", **shape})

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import html
 from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any
+from textwrap import wrap
 
-from isentrope_dashboard.figures.chart import Chart, tick_texts, ticks, value_range
-from isentrope_dashboard.figures.panel import Figure, Panel, Shown, absent, begin
-from isentrope_dashboard.formatting import count, number, percent
-from isentrope_wire.answers import SeriesColumns
+from isentrope_dashboard.figures.chart import Chart, hover_line, tick_texts, ticks, value_range
+from isentrope_dashboard.figures.panel import Figure, Forecast, Panel, Shown, absent, begin, end_label
+from isentrope_dashboard.formatting import count, number
+from isentrope_wire.control_answers import EntropyForecast
 from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
 from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET
-
-LEVEL_LABELS_SHARE = 0.22
-"""Share of the width that the labels of the levels take."""
-LABEL_HEIGHT_SHARE = 0.06
-"""Share of the entropy chart's height that a line of words takes."""
 
 
 def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
@@ -28,85 +22,51 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     chart = begin(panel, shown)
     ink, early = chart.ink, shown.early_level
     entropy, target = shown.columns(ENTROPY_MEAN), shown.columns(HOLD_TARGET)
-    ends = [line.course.entropy[-1] for line in shown.forecasts if line.course is not None]
-    low, high = value_range([entropy, target], from_zero=True, high=max([*ends, early or 0.0]) or None)
-    chart.y_axis(low, high)
-    if early is not None:
-        for left, words, color in (
-            (1.0, f"early level {number(early)}", "muted"),
-            (WATCH_LEFT, f"{percent(1 - WATCH_LEFT, 0)} lost · Watch", "muted"),
-            (ACT_LEFT, f"{percent(1 - ACT_LEFT, 0)} lost · Act", "act"),
-        ):
+    seen, whole = [shown.seen(columns) for columns in (entropy, target)], shown.zoom is None
+    ends = [line.course.entropy[-1] for line in shown.forecasts if line.course is not None] if whole else []
+    chart.y_axis(*value_range(seen, from_zero=whole, high=max([*ends, early or 0.0]) or None if whole else None))
+    for left, word, color in ((1.0, "early", "faint"), (WATCH_LEFT, "Watch", "faint"), (ACT_LEFT, "Act", "act")):
+        if early is not None:
             value = early * left
-            chart.level(value, ink["act" if color == "act" else "faint"], dash="1px,3px" if left == 1 else "4px,4px")
-            side: Mapping[str, Any] = {"at": 1, "xanchor": "right"}
-            if left != 1:
-                free = _free_place(entropy, shown, value, value + LABEL_HEIGHT_SHARE * (high - low))
-                side = {"at": free, "xanchor": "left", "xshift": 4}
-            chart.label(words, y=value, yanchor="bottom", color=ink[color], **side)
-    _add_forecasts(chart, shown, high - low)
+            chart.level(value, ink[color], dash="1px,3px" if left == 1 else "4px,4px")
+            chart.end(f"{word} {number(value)}", value, ink["muted" if color == "faint" else color])
+    for line in shown.forecasts:
+        if line.course is not None:
+            _add_forecast(chart, line, line.course)
     if target.step:
         chart.line(target, name="held target", color=ink["hold"], width=1.5, dash="2px,2px", written=_nats)
+        chart.end(f"hold {number(target.value[-1])}", target.value[-1], ink["hold"])
     chart.line(entropy, name="entropy", color=ink["iris"], written=_nats)
-    values = {
-        mark.step: entropy.value[min(bisect_left(entropy.step, mark.step), len(entropy.step) - 1)]
-        for mark in shown.marks
-    }
     for mark in shown.marks:
-        if mark.kind != "control" and entropy.step[0] <= mark.step <= entropy.step[-1]:
+        # The newest alert may come before its step is among the values.
+        if mark.kind != "control" and entropy.step[0] <= mark.step:
+            value = entropy.value[min(bisect_left(entropy.step, mark.step), len(entropy.step) - 1)]
             color = ink["act" if mark.kind == "act" else "upper"]
-            chart.dot(mark.step, values[mark.step], color, symbol="triangle-up", text=html.escape(mark.text))
-            if shown.share(chart.scale.at(mark.step)) > LEVEL_LABELS_SHARE:
-                chart.label(mark.label, x=mark.step, y=values[mark.step], yshift=13, xanchor="left", color=color)
+            chart.dot(
+                mark.step, value, color, symbol="triangle-up", text="<br>".join(map(html.escape, wrap(mark.text, 56)))
+            )
     if shown.is_live:
         chart.dot(entropy.step[-1], entropy.value[-1], ink["iris"])
     return chart.figure()
-
-
-def _free_place(columns: SeriesColumns, shown: Shown, low: float, high: float) -> float:
-    """Where a label between two values keeps clear of a line and its marks: a share of the width; 0 where none does."""
-    points = [
-        (shown.share(shown.scale.at(step)), value) for step, value in zip(columns.step, columns.value, strict=True)
-    ]
-    values = dict(zip(columns.step, columns.value, strict=True))
-    beneath = low - 2 * (high - low)
-    alarms = [
-        shown.share(shown.scale.at(mark.step)) for mark in shown.marks if beneath <= values.get(mark.step, -1.0) <= high
-    ]
-    for begin_at in (0.0, 0.2, 0.4, 0.6, 0.76):
-        end = begin_at + LEVEL_LABELS_SHARE
-        near = [value for at, value in points if begin_at - 0.02 <= at <= end]
-        # The label of an alarm is at its right; at the left edge it has none.
-        is_marked = begin_at > 0 and any(begin_at - 0.08 <= at <= end for at in alarms)
-        is_ahead = shown.is_live and end > points[-1][0]
-        if not is_ahead and not is_marked and (not near or max(near) < low or min(near) > high):
-            return begin_at
-    return 0.0
 
 
 def _nats(value: float | None) -> str:
     return f"{number(value, 4)} nats"
 
 
-def _add_forecasts(chart: Chart, shown: Shown, height: float) -> None:
-    """Each forecast as a line, the one without a control with its band. Labels keep apart: the higher line's lies above it."""
-    lines = [(line, line.course) for line in shown.forecasts if line.course is not None]
-    highest = max((course.entropy[-1] for _, course in lines), default=0.0)
-    for line, course in lines:
-        color, soft = ("hold", "hold_soft") if line.helps else ("act", "act_soft")
-        if not line.helps:
-            places = [chart.scale.at(step) for step in course.step]
-            chart.area([*places, *reversed(places)], [*course.high, *reversed(course.low)], chart.ink[soft])
-        chart.stroke(course.step, course.entropy, chart.ink[color], meta=line.name)
-        value = course.entropy[-1]
-        above = value >= highest or value < LABEL_HEIGHT_SHARE * height
-        words = f"<b>{html.escape(line.label)}</b>  {number(value)}"
-        if not line.helps:
-            words += f" ({number(course.low[-1])} to {number(course.high[-1])})"
-        chart.label(
-            words, x=course.step[-1], y=value, xanchor="right", name=line.name,
-            yanchor="bottom" if above else "top", yshift=5 if above else -5, color=chart.ink[color],
-        )  # fmt: skip
+def _add_forecast(chart: Chart, line: Forecast, course: EntropyForecast) -> None:
+    """A line with what the mouse reads of it, the one without a control with its band."""
+    color, soft = ("hold", "hold_soft") if line.helps else ("act", "act_soft")
+    if not line.helps:
+        places = [chart.scale.at(step) for step in course.step]
+        chart.area([*places, *reversed(places)], [*course.high, *reversed(course.low)], chart.ink[soft])
+    texts = [f"{number(value)} ({number(low)} to {number(high)})"
+             for value, low, high in zip(course.entropy, course.low, course.high, strict=True)]  # fmt: skip
+    chart.stroke(
+        course.step, course.entropy, chart.ink[color], meta=line.name, text=texts, hovertemplate=hover_line(line.label)
+    )
+    value = course.entropy[-1]
+    chart.end(end_label(line.label, number(value)), value, chart.ink[color], step=course.step[-1], name=line.name)
 
 
 def law_figure(_panel: Panel, shown: Shown) -> Figure | str:

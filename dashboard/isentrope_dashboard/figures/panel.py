@@ -12,16 +12,19 @@ from typing import Any, TypeAlias
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures.chart import (
     EMPTY,
+    GUTTER,
     Chart,
     Scale,
+    hover_line,
     percent_texts,
     positive,
     smoothed,
     tick_texts,
     value_range,
 )
-from isentrope_dashboard.formatting import number, percent, short_label, significant
+from isentrope_dashboard.formatting import method, number, percent, significant
 from isentrope_dashboard.theme import Scheme
+from isentrope_dashboard.view import SMOOTHED
 from isentrope_wire.answers import HistogramColumns, SeriesColumns, StepReport
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, EntropyForecast, EntropyPerformance
@@ -34,11 +37,8 @@ Figure: TypeAlias = dict[str, Any]
 
 NEXT_STEPS = AHEAD
 """How far forecasts go."""
-HEIGHT, LABEL_PIXELS = 196, 13
-"""Height of a chart with names at its lines' ends, and the least distance of two names."""
-MARGIN = {"l": 48, "r": 104, "t": 8, "b": 24}
-CHARACTER_SHARE = 0.011
-"""Share of the width that one character of a label takes."""
+HEIGHT, NAMES = 196, 104
+"""Height of a chart with names at its lines' ends, and the pixels that these take."""
 REST = 1e-3
 ENVELOPE = 0.16
 """How opaque the band between minimum and maximum of the buckets is."""
@@ -55,6 +55,8 @@ class Mark:
     """`control`, `watch` or `act`."""
     text: str = ""
     """In a sentence, shown on hover."""
+    is_active: bool = False
+    """Whether it is the control that acts now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class Forecast:
     """What the server says of the next steps."""
 
     label: str
+    """In a word or two: there is room for twelve characters."""
     course: EntropyForecast | None
     pace: float | None
     """Mean over the next steps, in nats a step."""
@@ -75,7 +78,7 @@ class Forecast:
     def of(cls, found: Preview, control: Control) -> Forecast:
         """The line with a control, from the server's preview of it."""
         return cls(
-            label=f"with {short_label(control, None)}",
+            label=f"with {method(control.method) if control.held is None else 'hold'}",
             course=found.forecast,
             pace=None if found.pace is None else found.pace.value,
             clip_fraction=found.clip_fraction,
@@ -96,7 +99,8 @@ class Shown:
     """The newest step; the zone of the next steps begins there."""
     zoom: tuple[float, float] | None = None
     """In units of the scale."""
-    smooth: bool = True
+    smooth: int = SMOOTHED["on"]
+    """Steps that the smoothed lines are means of; 0: none is smoothed."""
     is_live: bool = True
     """Whether the next steps are shown, too."""
     label: str = ""
@@ -125,7 +129,8 @@ class Shown:
             return self.zoom
         if self.runs:
             return min(run.ends[0] for run in self.runs), max(run.ends[1] for run in self.runs)
-        beyond = NEXT_STEPS + max(2, (self.last - self.first) // 20) if self.is_live else 0
+        # So wide that what comes next is never a sliver.
+        beyond = max(NEXT_STEPS, 8 * (self.last - self.first) // 100) if self.is_live else 0
         return self.scale.at(self.first), self.scale.at(max(self.last + beyond, self.first + 1))
 
     @property
@@ -137,10 +142,18 @@ class Shown:
         """A metric; EMPTY where it was not reported."""
         return self.series.get(name, EMPTY)
 
-    def share(self, place: float) -> float:
-        """A place as a share of the width."""
-        first, last = self.ends
-        return (place - first) / ((last - first) or 1)
+    def seen(self, columns: SeriesColumns) -> SeriesColumns:
+        """Of a zoomed chart what lies in it, which its y axis follows; a step to each side is read with it."""
+        if self.zoom is None:
+            return columns
+        first, last = self.zoom
+        rows = [at for at, step in enumerate(columns.step) if first <= self.scale.at(step) <= last]
+        kept = {
+            name: [column[at] for at in rows]
+            for name in ("step", "value", "min", "max")
+            if (column := getattr(columns, name))
+        }
+        return replace(columns, **kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +197,8 @@ class Panel:
     """What it shows, read by screen readers."""
     needs: str
     """What a run must report for it, in a sentence."""
-    height: int = HEIGHT
+    height: int | str = HEIGHT
+    """Pixels, or a length of CSS."""
     lines: Sequence[Line] = ()
     reads: Sequence[str] = ()
     """Metrics beside those of the lines."""
@@ -208,7 +222,6 @@ class Panel:
     """Metrics of its lower and upper end."""
     forecast: str = ""
     """Field of `Forecast` that is drawn ahead, as a level."""
-    names_controls: bool = False
     at_rest: float | None = None
     """The value of every line where there is nothing to see; a run that never leaves it by REST has no chart."""
     rest: str = ""
@@ -237,24 +250,23 @@ def absent(panel: Panel, shown: Shown) -> str:
 def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
     """A chart with its x axis, the zone of the next steps, the applied controls."""
     chart = Chart(shown.scheme, shown.scale)
+    gutter = 12 if panel.quantity is not None else GUTTER if panel.keys else NAMES
+    chart.layout["margin"] = {"l": 48, "r": gutter, "t": 8, "b": 24}
     chart.x_axis(*shown.ends, most=most)
     if shown.is_live:
         end = shown.last + NEXT_STEPS * 2 if shown.zoom is None else shown.scale.step_at(shown.zoom[1])
         chart.zone(shown.last, end, chart.ink["future"])
         chart.mark(shown.last, chart.ink["zero"], dash="solid")
-    free_from = math.inf
-    for mark in reversed(shown.controls):
-        share = shown.share(chart.scale.at(mark.step))
-        if not 0 <= share <= 1:
-            continue
-        chart.mark(mark.step, chart.ink["faint"])
-        width = CHARACTER_SHARE * len(mark.label) + 0.02
-        if panel.names_controls and mark.label and share + width < free_from:
-            free_from = share
-            anchor, shift = ("right", -4) if share + width > 1 else ("left", 4)
-            chart.label(html.escape(mark.label), x=mark.step, y=1, yref="paper", yanchor="top",
-                        xanchor=anchor, xshift=shift)  # fmt: skip
+    add_controls(chart, shown)
     return chart
+
+
+def add_controls(chart: Chart, shown: Shown) -> None:
+    """Each applied control as a line, with its version on the axis."""
+    for mark in shown.controls:
+        color = chart.ink["hold" if mark.is_active else "faint"]
+        chart.mark(mark.step, color, dash="solid")
+        chart.pill(mark.step, mark.label.split(" ")[0], color, says=html.escape(mark.label))
 
 
 def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
@@ -271,12 +283,13 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     series = [positive(columns) if panel.log else columns for _, columns in found]
     written = percent if panel.share else panel.written
     ahead = [(line, value) for line in shown.forecasts if (value := _ahead(panel, line)) is not None]
+    seen, whole = [shown.seen(columns) for columns in series], shown.zoom is None
     if panel.log:
-        low, high = chart.log_axis(series, room=0.06)
+        chart.log_axis(seen, room=0.06)
     else:
-        from_zero = panel.share or panel.from_zero
+        from_zero = panel.share or (whole and panel.from_zero)
         top = max([value for _, value in ahead] + [panel.least_top]) if panel.least_top is not None else None
-        low, high = value_range(series, from_zero=from_zero, low=None if from_zero else 0.0, high=top)
+        low, high = value_range(seen, from_zero=from_zero, low=0.0 if whole and not from_zero else None, high=top)
         high = min(high, 1.02) if panel.share else high
         chart.y_axis(low, high, written=percent_texts if panel.share else tick_texts, most=6 if panel.keys else 5,
                      zeroline=not from_zero)  # fmt: skip
@@ -285,27 +298,25 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         chart.band(shown.columns(least), shown.columns(most), chart.ink["iris_soft"])
     if shown.chosen is not None:
         chart.mark(shown.chosen, chart.ink["zero"], dash="solid")
-    ends = []
-    for (line, _), columns in zip(found, series, strict=True):
+    for (line, _), columns, last in zip(found, series, seen, strict=True):
         color = theme.LINES[shown.scheme][int(line.color)] if line.color.isdecimal() else chart.ink[line.color]
         chart.line(columns, name=line.label, color=color, width=line.width, dash=line.dash,
-                   smooth=shown.smooth and line.smooth, written=written)  # fmt: skip
-        newest = next((value for value in reversed(columns.value) if math.isfinite(value)), None)
-        if newest is not None:
-            ends.append((((math.log10(newest) if panel.log else newest) - low) / (high - low), line.label, color))
+                   smooth=shown.smooth if line.smooth else 0, written=written)  # fmt: skip
+        newest = next((value for value in reversed(last.value) if math.isfinite(value)), None)
+        if newest is not None and not panel.keys:
+            chart.end(line.label, newest, color)
     decimals = min(8, max(4, *(decimals_of(value, 1) for line, value in ahead if not line.helps), 0))
     for forecast, value in ahead:
         end, color = shown.last + NEXT_STEPS, chart.ink["hold" if forecast.helps else "act"]
         chart.stroke([shown.last, end], [value, value], color, meta=forecast.name)
         words = percent(value) if panel.share else fixed(value, decimals)
-        chart.label(f"{html.escape(forecast.label)}  {words}", x=end, y=value, xanchor="right", name=forecast.name,
-                    yanchor="bottom" if forecast.helps else "top", color=color)  # fmt: skip
-    if not panel.keys:
-        chart.layout["margin"] = MARGIN
-        room = LABEL_PIXELS / (HEIGHT - MARGIN["t"] - MARGIN["b"])
-        for y, (_, words, color) in zip(apart([y for y, _, _ in ends], room), ends, strict=True):
-            chart.label(words, at=1, xanchor="left", xshift=5, y=y, yref="paper", yanchor="middle", color=color)
+        chart.end(end_label(forecast.label, words), value, color, step=end, name=forecast.name)
     return chart.figure()
+
+
+def end_label(label: str, value: str) -> str:
+    """A name and a value, one above the other."""
+    return f"<b>{html.escape(label)}</b><br>{value}"
 
 
 def _ahead(panel: Panel, forecast: Forecast) -> float | None:
@@ -338,11 +349,11 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
     chart = Chart(shown.scheme, shown.scale)
     chart.x_axis(*shown.ends, most=5 if shown.scale.axis == "step" else 4)
     log = panel.log and any(0 < value < math.inf for columns in every for value in columns.value)
-    low, high = _y_axis(chart, every, log=log, is_share=panel.share)
+    low, high = _y_axis(chart, [run.seen(columns) for run, columns in zip(drawn, every, strict=True)], log=log,
+                        is_share=panel.share)  # fmt: skip
     longest = max(map(len, chart.layout["yaxis"]["ticktext"]), default=0)
     chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
-    for mark in shown.controls:
-        chart.mark(mark.step, chart.ink["faint"])
+    add_controls(chart, shown)
     for run in drawn:
         chart.scale = run.scale
         _add_line(chart, panel, run, log=log)
@@ -362,8 +373,8 @@ def _add_line(chart: Chart, panel: Panel, run: Shown, *, log: bool) -> None:
         low, high = (replace(columns, value=ends) for ends in (columns.min, columns.max))
         chart.band(positive(low) if log else low, positive(high) if log else high, _see_through(color))
         if smooth:  # the band is what a raw line would show
-            means = [math.nan if mean is None else mean for mean in smoothed(drawn)]
-            drawn, smooth = replace(drawn, value=means), False
+            means = [math.nan if mean is None else mean for mean in smoothed(drawn, smooth)]
+            drawn, smooth = replace(drawn, value=means), 0
     chart.line(drawn, name=html.escape(run.label or panel.name), color=color, width=1.6, dash=dash,
                smooth=smooth, written=percent if panel.share else significant)  # fmt: skip
     chart.data[-1]["meta"] = run.key
@@ -381,7 +392,7 @@ def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: fl
     chart.scatter(
         [chart.scale.at(step) for step, _ in places], [high if value == math.inf else low for _, value in places],
         mode="markers", cliponaxis=False, text=[significant(value) for _, value in places],
-        hovertemplate="%{text}<extra>" + html.escape(run.label or panel.name) + "</extra>",
+        hovertemplate=hover_line(html.escape(run.label or panel.name)),
         marker={"size": 7, "color": chart.ink["act"], "symbol": symbols},
     )  # fmt: skip
 
@@ -404,19 +415,3 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
 def _see_through(color: str) -> str:
     red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{ENVELOPE})"
-
-
-def apart(places: Sequence[float], room: float) -> list[float]:
-    """Places in [0, 1], moved as little as needed so that any two are `room` apart; their order stays."""
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    moved = [min(1.0, max(0.0, places[index])) for index in order]
-    for index in range(1, len(moved)):
-        moved[index] = max(moved[index], moved[index - 1] + room)
-    top = 1.0
-    for index in reversed(range(len(moved))):
-        moved[index] = min(moved[index], top)
-        top = moved[index] - room
-    answer = [0.0] * len(places)
-    for place, index in zip(moved, order, strict=True):
-        answer[index] = place
-    return answer

@@ -12,7 +12,9 @@ from isentrope_dashboard.figures.panel import REST, Line, Panel, Quantity
 from isentrope_dashboard.formatting import change
 from isentrope_wire import metrics
 
-TALL, SHORT, HEAT_HEIGHT, LAW_HEIGHT = 325, 227, 236, 220
+HEAT_HEIGHT, LAW_HEIGHT = 236, 220
+TALL, SHORT = (f"max({least}px, {share} * (100vh - 360px))" for least, share in ((325, 0.589), (227, 0.411)))
+"""With what is above them the two rows of the overview fill a screen."""
 
 OVERVIEW: Sequence[Panel] = (
     Panel(
@@ -26,7 +28,6 @@ OVERVIEW: Sequence[Panel] = (
         reads=(metrics.HOLD_TARGET,),
         draw=entropy_figure,
         keys=[("observed", "line", "iris"), ("predicted", "dash", "dim")],
-        names_controls=True,
     ),
     Panel(
         name="reward",
@@ -44,7 +45,7 @@ OVERVIEW: Sequence[Panel] = (
         title="Change of entropy",
         unit="nats a step",
         says="Predicted entropy change with its 90 % band, and the observed change, over steps",
-        needs="A calibrated prediction needs several steps",
+        needs="No calibrated prediction: it needs the optimizer in step(), rescore= and some steps",
         height=SHORT,
         lines=[
             Line(metrics.ENTROPY_UNSEEN_CHANGE, "on unseen tokens", "observed", width=1.2, smooth=False),
@@ -75,7 +76,6 @@ OVERVIEW: Sequence[Panel] = (
         share=True,
         least_top=0.05,
         forecast="clip_fraction",
-        names_controls=True,
     ),
 )
 

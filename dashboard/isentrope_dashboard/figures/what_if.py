@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from isentrope_dashboard.figures.chart import SKIPPED, Chart, percent_texts, tick_texts, ticks
+from isentrope_dashboard.figures.chart import SKIPPED, Chart, percent_texts, three_ticks, tick_texts, ticks
 from isentrope_dashboard.formatting import change, percent
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.control_answers import EffectCurves
@@ -19,10 +19,10 @@ REACH = 3.0
 """Standard deviations shown to each side; more where a threshold lies further out."""
 _ROOM = 1.05
 """The axis ends so much further out: a handle at the very end is off."""
-CLIPPED_PANEL, PACE_PANEL = (0.54, 1.0), (0.0, 0.46)
+CLIPPED_PANEL, PACE_PANEL = (0.56, 1.0), (0.0, 0.44)
 """Shares of the plot's height, from below."""
-MARGIN = {"l": 52, "r": 8, "t": 20, "b": 18}
-"""In pixels; the style sheet places the handles by the same numbers."""
+MARGIN = {"l": 52, "r": 8, "t": 36, "b": 18}
+"""In pixels; the style sheet places handles and titles, which lie outside of both panels, by the same numbers."""
 _TOP_AT = 0.25
 """The share that clips from here on fits into the panel: at 0 half of all tokens and more are clipped."""
 
@@ -34,8 +34,8 @@ def reach(*thresholds: float | None) -> float:
 
 
 def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
-    """Both panels without the handles. `now` is the pace if the control stays as it is, in nats a step; `width` goes to
-    each side in standard deviations and is in `meta` for the browser.
+    """Both panels without the handles; of a side that clips nothing, nothing. `now` is the pace if the control stays as it is, in
+    nats a step; `width` goes to each side in standard deviations. `meta` has for the browser this width and the lower title.
     """
     chart = Chart(scheme)
     ink = chart.ink
@@ -43,6 +43,8 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
         (-1, curves.low, ink["iris"], ink["iris_soft"]),
         (1, curves.high, ink["upper"], ink["upper_soft"]),
     ):
+        if not any(curve.clip_fraction):
+            continue
         side = "lower" if sign < 0 else "upper"
         shown = sum(mu <= width for mu in curve.mu) + 1  # one edge beyond the frame, so that the line leaves it
         places = [sign * mu for mu in curve.mu[:shown]]
@@ -55,31 +57,25 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
                 places[: len(values)], values[:shown], name=f"{side} side, {name}", yaxis=axis,
                 line={"color": color, "width": 1.8}, text=[written(value) for value in values[:shown]], **SKIPPED,
             )  # fmt: skip
-    low, high = _range(curves, now, width)
-    chart.y_axis(0, _top(curves), written=percent_texts, most=3, domain=CLIPPED_PANEL)
-    chart.y_axis(low, high, written=tick_texts, most=3, name="yaxis2", domain=PACE_PANEL, zeroline=True)
+    for name, domain, ends, texts in (
+        ("yaxis", CLIPPED_PANEL, (0.0, _top(curves)), percent_texts),
+        ("yaxis2", PACE_PANEL, _range(curves, now, width), tick_texts),
+    ):
+        places = three_ticks(*ends)
+        chart.layout[name] = {
+            "range": [min(ends[0], places[0]), max(ends[1], places[-1])], "tickvals": places, "ticktext": texts(places), "domain": domain, "fixedrange": True,
+            "zeroline": name == "yaxis2", "tickfont": {"size": 10, "color": ink["muted"]},
+        }  # fmt: skip
     chart.level(now, ink["act"], dash="4px,3px", yref="y2")
     chart.mark(0, ink["zero"], dash="solid")
-    chart.label("clipped", at=1, y=1, yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
-    # It keeps clear of the dashed line's label.
-    end, anchor = (0, "bottom") if now > (low + high) / 2 else (1, "top")
-    words = "pace, nats a step" if curves.low.pace else "pace: not known before the gain is"
-    chart.label(words, at=1, y=PACE_PANEL[end], yref="paper", xanchor="right", yanchor=anchor, color=ink["muted"])
-    chart.label(
-        f"unchanged {change(now)}",
-        at=1,
-        y=now,
-        yref="y2",
-        xanchor="right",
-        yanchor="bottom",
-        yshift=-2,
-        color=ink["act"],
-    )
     outwards = ticks(0, width, 4)
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
     figure = chart.figure()
     figure["layout"] |= {
-        "meta": width,
+        "meta": {
+            "reach": width, "unchanged": f"unchanged {change(now)}",
+            "pace": "pace, nats a step" if curves.low.pace else "pace: no gain is known yet",
+        },
         "margin": MARGIN,
         "hovermode": False,
         "dragmode": False,
@@ -89,8 +85,6 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
             "tickangle": 0,
         },
     }  # fmt: skip
-    for name in ("yaxis", "yaxis2"):
-        figure["layout"][name] |= {"fixedrange": True, "tickfont": {"size": 10, "color": ink["muted"]}}
     return figure
 
 
@@ -121,5 +115,4 @@ def _range(curves: EffectCurves, now: float, width: float) -> tuple[float, float
         if mu <= width and math.isfinite(value)
     ]
     low, high = min([0.0, now, *shown]), max([0.0, now, *shown])
-    room = 0.12 * (high - low) or 1e-4
-    return low - room, high + room
+    return (low, high) if high > low else (low - 1e-4, high + 1e-4)

@@ -139,6 +139,10 @@ def made_token(made: CreatedToken, origin: str) -> Component:
     return html.Div(parts, className="made")
 
 
+def no_name() -> Component:
+    return html.Div("Give it a name: the history names it as the author of changes.", className="refusal", role="alert")
+
+
 def register(app: Dash, api: Api) -> None:
     @app.callback(Output("notify-answer", "children"), Input("notify-test", "n_clicks"), prevent_initial_call=True)
     async def test(_clicks: int) -> Any:
@@ -159,9 +163,11 @@ def register(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def make(_clicks: int, name: str | None, scope: str, stored: dict[str, Any]) -> Any:
+        if not (name or "").strip():
+            return no_name(), no_update, no_update
         try:
             async with api.open() as client:
-                made = await client.ask(calls.create_access_token(scope, name or None))
+                made = await client.ask(calls.create_access_token(scope, name))
                 return made_token(made, View.of(stored).origin), await _table(client), ""
         except ApiError as error:
             return refusal(error), no_update, no_update

@@ -16,7 +16,7 @@ from isentrope_dashboard.components.basics import Content, choice, icon, plain, 
 from isentrope_dashboard.figures.chart import EMPTY, Chart, Scale
 from isentrope_dashboard.figures.panel import Figure, Mark, Panel, Shown
 from isentrope_dashboard.formatting import control_markers
-from isentrope_dashboard.view import View
+from isentrope_dashboard.view import SMOOTHED, View
 from isentrope_wire.answers import Alert, HistogramColumns, RunDetail, SeriesColumns
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import TIME_STEP_SECONDS, TOKEN_COUNT, Metric
@@ -166,22 +166,25 @@ async def read_metric(
 
 
 def marks(history: Sequence[ControlVersion], alerts: Sequence[Alert]) -> list[Mark]:
-    """What the charts mark: applied controls, and the alarms about the entropy."""
-    controls = [Mark(step=step, label=label) for step, label in control_markers(history)]
+    """What the charts mark: applied controls, and alerts of all kinds."""
+    applied = control_markers(history)
+    controls = [Mark(step=step, label=label, is_active=(step, label) == applied[-1]) for step, label in applied]
     alarms = [
         Mark(step=alert.step, label=alert.level.capitalize(), kind=str(alert.level), text=alert.message)
         for alert in alerts
-        if alert.kind in ("collapse", "explosion")
     ]
     return sorted([*controls, *alarms], key=lambda mark: mark.step)
 
 
 def looks(view: View, *, log: bool = False) -> list[Component]:
-    """Choices of the x axis and of smoothing; with `log` that of the y axis."""
+    """A way out of the zoom; choices of the x axis and of smoothing; with `log` that of the y axis."""
     y_axis = choice("log", [("off", "Linear"), ("on", "Log")], "on" if view.log else "off", "Scale of the y axis")
+    strength = next(name for name, steps in SMOOTHED.items() if steps == view.smooth)
+    reset = html.Button("Reset zoom", type="button", className="button reset-zoom", **{"data-show": '{"zoom": null}'})
     return [
+        reset,
         choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
-        choice("smooth", [("off", "Raw"), ("on", "Smooth")], "on" if view.smooth else "off", "Smoothing"),
+        choice("smooth", [("off", "Raw"), ("on", "Smooth"), ("more", "Smoother")], strength, "Smoothing"),
         *([y_axis] if log else []),
     ]
 
@@ -191,4 +194,5 @@ def tools(view: View, history: Sequence[ControlVersion], *, log: bool = False) -
     applied = _newest_applied(history)
     since = [("control", f"Since v{applied.version}")] if applied else []
     window = [("50", "Last 50"), ("200", "Last 200"), *since, ("all", "All")]
-    return row(choice("window", window, view.window, "Steps shown"), *looks(view, log=log), name="tools")
+    reset, *choices = looks(view, log=log)
+    return row(reset, choice("window", window, view.window, "Steps shown"), *choices, name="tools")

@@ -19,7 +19,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components.basics import Content, card, chip, row, search, spacer, table, text
-from isentrope_dashboard.formatting import MISSING, count, percent, seconds
+from isentrope_dashboard.formatting import MISSING, count, method, percent, seconds
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
@@ -128,14 +128,16 @@ def _mean(columns: SeriesColumns) -> float | None:
 
 
 def _about(run: RunDetail) -> list[Fact]:
-    capabilities = [chip(name.removeprefix("method:")) for name in run.capabilities]
+    capabilities = [chip(method(name.removeprefix("method:"))) for name in run.capabilities]
+    # A run that was sent later, from a spool, was made here after it had ended.
+    made = "Received" if run.finished_at is not None and run.finished_at < run.created_at else "Created"
     return [
         ("Run", html.Span(run.id, className="mono")),
         ("Project", run.project),
         ("Probe", run.probe_version),
         ("Ranks", count(run.world_size)),
         ("Attempts", count(run.incarnations)),
-        ("Created", moment(run.created_at)),
+        (made, moment(run.created_at)),
         ("Finished", moment(run.finished_at)),
         ("Can carry out", html.Div(capabilities, className="chips") if capabilities else "nothing: it can't be controlled"),
     ]  # fmt: skip

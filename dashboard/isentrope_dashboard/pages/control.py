@@ -76,18 +76,18 @@ def reference(control: RunControl) -> ControlVersion:
     return control.active if control.state.is_final and control.active is not None else control
 
 
-def first_control(run: RunDetail) -> Control:
+def first_control(run: RunDetail, *, may_push: bool) -> Control:
     """What the form begins with. Where nothing can be pushed, thresholds that the what-if can show."""
     control = reference(run.control).control
-    if card.takes_controls(run) or control.method.thresholds:
+    if may_push or control.method.thresholds:
         return control
     return Control(method=SUGGESTED, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
 
 
-def _as_it_is(run: RunDetail) -> dict[str, Any]:
+def _as_it_is(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
     """What fills the form with the run's control."""
-    document = first_control(run).to_document()
-    return {"document": document, "base": {**known(run.control), "document": document}}
+    document = first_control(run, may_push=may_push).to_document()
+    return {"document": document, "base": {**known(run.control), "document": document, "may_push": may_push}}
 
 
 async def read(client: AsyncClient, view: View) -> Values:
@@ -100,7 +100,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.newest(calls.alerts(run_id), card.ALERTS_SHOWN),
     )
     closed = card.why_closed(run, me)
-    instead = " Shown is what thresholds would have done to its last steps."
+    instead = f" Shown is what thresholds would {'do' if card.takes_controls(run) else 'have done to its last steps'}."
     return {
         CLOSED: closed + instead if closed and card.has_form(run, closed) else closed,
         NEWEST: known(run.control),
@@ -112,10 +112,11 @@ async def read(client: AsyncClient, view: View) -> Values:
 async def layout(client: AsyncClient, view: View) -> Component:
     """The card with the run's control in its form, and the newest control beneath it."""
     run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
-    closed, base = card.why_closed(run, me), _as_it_is(run)["base"]
+    closed = card.why_closed(run, me)
+    first, base = first_control(run, may_push=not closed), _as_it_is(run, may_push=not closed)["base"]
     form = []
     if card.has_form(run, closed):
-        form = [card.form(run, card.fields_of(first_control(run)), base, only_what_if=bool(closed))]
+        form = [card.form(run, card.fields_of(first), base, only_what_if=bool(closed))]
     audit = html.A("All in Audit", href="?tab=audit", className="small", **{"data-tab": "audit"})
     return html.Div(
         [
@@ -224,7 +225,8 @@ def _register_judge(app: Dash, api: Api) -> None:
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
-                if base is None or (base["version"] < run.control.version and _is_untouched(wanted, base)):
+                is_older = base is not None and _may_push(base) and base["version"] < run.control.version
+                if base is None or (is_older and _is_untouched(wanted, base)):
                     set_props(card.FILL, {"data": _as_it_is(run)})
                     return nothing
                 return nothing | await _judged(client, view, run, wanted, base)
@@ -240,6 +242,11 @@ def _wanted(form: Mapping[str, Any]) -> Control | ConfigurationError:
         return error
 
 
+def _may_push(base: Mapping[str, Any]) -> bool:
+    """Whether the form is there to push, and not only to see what thresholds would do."""
+    return bool(base.get("may_push", True))
+
+
 def _is_untouched(wanted: Control | ConfigurationError, base: Mapping[str, Any]) -> bool:
     return isinstance(wanted, Control) and not changes(wanted, Control.from_document(base["document"]))
 
@@ -247,7 +254,7 @@ def _is_untouched(wanted: Control | ConfigurationError, base: Mapping[str, Any])
 async def _judged(
     client: AsyncClient, view: View, run: RunDetail, wanted: Control | ConfigurationError, base: Mapping[str, Any]
 ) -> dict[str, Any]:
-    newer = _newer(run.control, base)
+    newer = _newer(run.control, base) if _may_push(base) else None
     if isinstance(wanted, ConfigurationError):
         unchanged = await client.ask(calls.preview(run.id, Control()))
         return {
@@ -257,8 +264,8 @@ async def _judged(
             "preview": {"entropy": _short(unchanged.entropy)},
         }
     # The pushed version may have been refused since: then what counts is the active one.
-    before = Control.from_document(base["document"]) if newer else reference(run.control).control
-    changed, takes = len(changes(wanted, before)), card.takes_controls(run)
+    before = Control.from_document(base["document"]) if newer or not _may_push(base) else reference(run.control).control
+    changed, takes = bool(changes(wanted, before)), card.takes_controls(run) and _may_push(base)
     found, scale = await asyncio.gather(
         client.ask(calls.preview(run.id, wanted, curves=wanted.hold is None)), read_scale(client, run.id, view)
     )
@@ -268,7 +275,8 @@ async def _judged(
     if wanted.hold is None and wanted.method == Method.NONE:
         note = ""
     active = (run.control.active or run.control).control
-    is_new = takes and run.status == Status.RUNNING and bool(changes(wanted, active))
+    is_asked = takes or (changed and card.takes_controls(run))
+    is_new = is_asked and run.status == Status.RUNNING and bool(changes(wanted, active))
     return {
         "status": (newer or status_chip(run.control, changed)) if takes else "",
         "note": note,
@@ -318,10 +326,10 @@ def _newer(control: RunControl, base: Mapping[str, Any]) -> Component | None:
     return chip(f"v{control.version}{by} is newer", "watch", symbol="alert")
 
 
-def status_chip(control: RunControl, changed: int) -> Component:
+def status_chip(control: RunControl, changed: bool) -> Component:
     """What the head of the card shows of a form that no newer version overtook."""
     if changed:
-        return chip(f"{changed} change{'' if changed == 1 else 's'}, not pushed", "iris")
+        return chip("Not pushed", "iris")
     if not control.state.is_final:
         word = "pending" if control.state == ControlState.PENDING else "delivered"
         return chip(f"v{control.version} {word}", "watch", symbol="clock")

@@ -21,7 +21,7 @@ from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import OVERVIEW
-from isentrope_dashboard.formatting import MISSING, change, number, percent
+from isentrope_dashboard.formatting import change, number, percent
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
@@ -100,7 +100,9 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     """The line of a run; of one that is over, how it ended and what became of its entropy."""
     word, _, drawing = LEVELS[diagnosis.level]
     look, message = str(diagnosis.level), diagnosis.message
-    if run.status.is_over:  # its health asks for no action any more
+    if (
+        run.status.is_over or run.status == Status.SILENT
+    ):  # as its badge and the list say; its health asks for no action
         word, tone, _ = STATUS[run.status]
         drawing, look = "alert" if tone == "act" else "clock", tone
         message = _sentence(message.removeprefix(f"{word}: "))
@@ -175,14 +177,16 @@ def _in_percent(early: float | None, now: float | None) -> Against:
 def _as_a_share(early: float | None, now: float | None) -> Against:
     if early is None or now is None:
         return "", "", "not calibrated"
-    share = MISSING if early == 0 or not math.isfinite(now) else percent(now / early, 0)
-    return share, "", f"of early pace {change(early)}"
+    if early == 0 or not math.isfinite(now) or now / early < 0:
+        return "", "", f"early {change(early)}"
+    return percent(now / early, 0), "", f"of early pace {change(early)}"
 
 
 def _in_points(early: float | None, now: float | None) -> Against:
     if early is None or now is None:
         return "", "", "" if early is None else f"early {percent(early)}"
-    return f"{number(100 * (now - early), 1, signed=True)} pt", "", f"early {percent(early)}"
+    points = number(100 * (now - early), 1, signed=True)
+    return "" if points == "0.0" else f"{points} pt", "", f"early {percent(early)}"
 
 
 KPIS = (

@@ -83,7 +83,7 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         [dmc.TabsList([dmc.TabsTab(tab.label, value=name) for name, tab in TABS.items()])],
         value=opened(view),
         id=TABS_BAR,
-        className="tabs",
+        className="tabs needs-server",
     )
     bar = html.Nav(
         [tabs, spacer(), html.Div(tools, id="tab-tools")], className="row bar", **{"aria-label": "Tabs and view"}

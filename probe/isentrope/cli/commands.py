@@ -40,7 +40,9 @@ _ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
 """Values of a switch; `name_and_value` reads off as no value."""
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-url_option = click.option("--url", default=None, help="The server's address.  [default: ISENTROPE_URL]")
+url_option = click.option(
+    "--url", default=None, help="The server's address.  [default: ISENTROPE_URL, or the home's server]"
+)
 
 
 @click.command()

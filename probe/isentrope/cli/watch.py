@@ -28,7 +28,7 @@ from rich.text import Text
 from isentrope.cli.printing import age_in_words, control_in_words, step_in_words
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError, ControlConflict
-from isentrope_wire.answers import Gap, HealthLevel, RunDetail
+from isentrope_wire.answers import Gap, HealthLevel, RunDetail, Status
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.health import Diagnosis, Suggestion
@@ -102,7 +102,10 @@ def frame(look: Look, *, width: int, height: int | None, note: str = "") -> Rend
     series = look.series
     diagnosis, suggestion = look.diagnosis, look.diagnosis.suggestion
     word, style = _HEALTH[diagnosis.level]
-    health = Text.assemble((f"{word}  ", style), printable(diagnosis.message))
+    status = look.run.status
+    if status is not Status.RUNNING:  # as the page and the list of runs say
+        word, style = status.capitalize(), {Status.FAILED: "bold red", Status.SILENT: "yellow"}.get(status, "dim")
+    health = Text.assemble((f"{word}  ", style), printable(diagnosis.message.removeprefix(f"{word}: ")))
     below_it = {
         "Cause": diagnosis.cause.message if diagnosis.cause else "",
         "Suggested": f"{suggestion.message} ({_control_of(suggestion)})" if suggestion else "",

@@ -38,6 +38,7 @@ from pathlib import Path
 from isentrope.errors import ConfigurationError
 from isentrope.transport.files import is_held_by_another_process, write_atomically
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SENT, list_segments, read_segment, sync_folder
+from isentrope_wire import environment
 from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
 from isentrope_wire.numbers import document_of, read
@@ -149,15 +150,16 @@ class SpoolFolder:
         return message if isinstance(message, RunStarted) else None
 
     def grpc_target(self) -> str:
-        """host:port the reports were meant for.
+        """host:port the reports were meant for; of the default one, what is meant by default now.
 
         Raises:
             SpoolError: this is no spool folder.
         """
         try:
-            return (self.path / "target").read_text(encoding="utf-8").strip()
+            target = (self.path / "target").read_text(encoding="utf-8").strip()
         except OSError as error:
             raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
+        return environment.grpc_target() if target == environment.DEFAULT_GRPC else target
 
     def write_end(self, end: SpoolEnd, *, lasting: bool = True) -> None:
         """Write the file `end`: nothing comes after this record.

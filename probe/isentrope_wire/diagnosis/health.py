@@ -476,7 +476,7 @@ def _course_in_words(state: _State, course: Course) -> str:
         return _held_in_words(state, course, measured.target)
     if state.level == HealthLevel.HOLDING and measured.active is not None:
         since = (measured.step or 0) - (measured.active.applied_step or 0)
-        return f"Entropy holds at {_nats(course.entropy)} nats, for {since} steps now."
+        return f"Entropy holds at {_nats(course.entropy)} nats, for {since:,} steps now."
     lost = state.share_lost
     if lost is None:
         return f"Entropy {_moves(pace.value) if state.direction else 'is level'}, at {_nats(course.entropy)} nats."
@@ -529,8 +529,9 @@ def _change_in_words(state: _State, course: Course, *, over: str) -> str:
     """`Entropy lost 52 % in 41 steps`."""
     lost = state.share_lost
     if lost is None:
-        return f"Entropy was {_nats(course.entropy)} nats {over} {state.age} steps"
-    return f"Entropy {'lost' if lost >= 0 else 'gained'} {percent(abs(lost))} {over} {state.age} steps"
+        return f"Entropy was {_nats(course.entropy)} nats {over} {state.age:,} steps"
+    moved = f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}" if abs(lost) >= 0.005 else "kept its early level"
+    return f"Entropy {moved} {over} {state.age:,} steps"
 
 
 def _from_early(lost: float) -> str:

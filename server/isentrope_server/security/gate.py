@@ -130,9 +130,11 @@ class Gate:
         if is_asked_for_by_another_site(headers):
             return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
         principal = self._tokens.of_secret(secret)
-        if principal is None:
-            return None
-        return self._begin(scope, principal)
+        if principal is not None:
+            return self._begin(scope, principal)
+        # Who is signed in stays so.
+        is_known = self._tokens.of_id(self._sessions.token_id(headers, secure=_is_secure(scope)) or "") is not None
+        return None if is_known else _unauthenticated(headers, WRONG_TOKEN)
 
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
         """The form of the page without a session."""
@@ -215,7 +217,9 @@ def _unauthenticated(headers: Headers, note: str) -> Response:
         headers,
         401,
         "unauthenticated",
-        "A valid token is needed: set ISENTROPE_TOKEN, send Authorization: Bearer TOKEN, or open the login address that "
+        f"{WRONG_TOKEN} Check ISENTROPE_TOKEN."
+        if "authorization" in headers
+        else "A token is needed: set ISENTROPE_TOKEN, send Authorization: Bearer TOKEN, or open the login address that "
         "`isentrope up` printed.",
         sign_in_page(note),
     )

@@ -1,4 +1,5 @@
-// Runs before the first paint: the scheme that the address names, else the one chosen last, else the system's.
+// Runs before the first paint: the scheme that the address names, else the one chosen last, else the system's; and a page that
+// begins with a grid loads its script along with the others.
 (function () {
   var root = document.documentElement;
   var chosen = new URLSearchParams(location.search).get("theme");
@@ -10,4 +11,11 @@
   }
   var dark = chosen === "dark" || (chosen !== "light" && window.matchMedia("(prefers-color-scheme: dark)").matches);
   root.setAttribute("data-mantine-color-scheme", dark ? "dark" : "light");
+  if (location.pathname === "/" || /[?&]tab=(tokens|audit)/.test(location.search)) {
+    var link = document.createElement("link");
+    link.rel = "preload";
+    link.as = "script";
+    link.href = document.querySelector("meta[name=grid-script]").content;
+    document.head.appendChild(link);
+  }
 })();
