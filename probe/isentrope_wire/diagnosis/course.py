@@ -187,7 +187,7 @@ class Course:
         # One odd step is no course.
         self._fit(median([*self.newest][-3:]), passed, _KEPT_OF_WEIGHTS if is_new_control else 1.0)
         self._moved.append((self.level, None if observed is None else observed / max(entropy, _FLOOR)))
-        if self.steps >= LEAST_POINTS and self.steps % _ORIGIN_EVERY == 0:
+        if self.steps >= _LEAST_FORECAST and self.steps % _ORIGIN_EVERY == 0:
             self._origins.append(_Origin(step, self._start, self.level, self.rate))
         early = self.early.level
         if early is None or early <= 0:
