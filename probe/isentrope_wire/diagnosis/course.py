@@ -55,7 +55,7 @@ _TRACKED, _TURNED, _KEPT_OF_A_TURN = 0.15, 1.0, 0.6
 """Weight of the newest step in the mean error of the line about the next one; how large that is, in standard deviations of a
 step, where the course has turned (noise alone reaches a third of it); what is then kept of the weights."""
 _SURPRISE = 0.2
-"""Share of a step's surprise that the followed log H takes on: one step's mean is mostly noise."""
+"""Share of a step's surprise that `_followed` takes on: one step's mean is mostly noise."""
 _HORIZONS = (1, 10, 20, 50)
 _USUAL_ERRORS = (0.12, 0.15, 0.20, 0.30)
 """What nine of ten forecasts of recorded runs were off by at most at these horizons, in log H."""
@@ -125,8 +125,8 @@ class Course:
     """log H of the last five steps."""
     _raw: deque[float] = field(default_factory=lambda: deque(maxlen=4 * NEWEST_STEPS))
     """The same of the last twenty."""
-    _start: float = 0.0
-    """log H where a forecast begins: the last one's, moved by what its update changed, and a share of each surprise."""
+    _followed: float = 0.0
+    """log H, followed from step to step: moved by what the update changed, and by a share of each surprise."""
     _w: float = 0.0
     _wt: float = 0.0
     _wz: float = 0.0
@@ -295,16 +295,25 @@ class Course:
         return rate * kept * (1 - kept**steps) / (1 - kept)
 
     @property
+    def _start(self) -> float:
+        """log H where a forecast begins.
+
+        What an update changed is measured more exactly than the mean of a step's tokens. Where it is not measured: between
+        the last steps and the line's end, each of which is off in its own way.
+        """
+        is_measured = bool(self._moved) and self._moved[-1][1] is not None
+        return self._followed if is_measured else (self.level + self._intercept) / 2
+
+    @property
     def _memory(self) -> float:
         return min(max(_LEAST_MEMORY, self.age / _PART_OF_AGE), _LONGEST_MEMORY)
 
     def _follow(self, z: float, passed: int) -> None:
-        """Bring the start of a forecast up to date. What the last update changed is known more exactly than its step's mean."""
         known = self._moved[-1][1] if self._moved and passed == 1 else None
-        expected = self._start + (self.rate * passed if known is None else self.own_share * known)
+        expected = self._followed + (self.rate * passed if known is None else self.own_share * known)
         largest = 3 * self._scatter  # one odd step is no course
         surprise = min(max(z - expected, -largest), largest)
-        self._start = expected + max(_SURPRISE, 1 / self.steps) * surprise
+        self._followed = expected + max(_SURPRISE, 1 / self.steps) * surprise
 
     def _compare(self, z: float) -> None:
         """Compare earlier forecasts with the step that they were about."""
