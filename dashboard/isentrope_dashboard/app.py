@@ -34,7 +34,7 @@ from isentrope_dashboard.view import View
 
 _log = logging.getLogger(__name__)
 
-PAGE, PATH, TITLE, NOTIFICATIONS = "page", "path", "title", "notifications"
+PAGE, PATH, NOTIFICATIONS = "page", "path", "notifications"
 
 Page: TypeAlias = Callable[[AsyncClient, View], Awaitable[tuple[Component, str]]]
 """Reads a page; returns it and the document's title."""
@@ -68,7 +68,7 @@ def shell() -> dmc.MantineProvider:
             dcc.Store(id=views.STORE),
             dcc.Store(id=live.NEWS, data=0),
             dcc.Store(id=PATH),
-            dcc.Store(id=TITLE),
+            dcc.Store(id=header.TITLE),
             dmc.NotificationContainer(id=NOTIFICATIONS, position="bottom-right", sendNotifications=[]),
             html.Div(html.Div(waiting, className="page waiting", **{"aria-busy": "true"}), id=PAGE),
         ],
@@ -90,11 +90,13 @@ def register(app: Dash, api: Api) -> None:
     app.clientside_callback(
         ClientsideFunction(browser, "path"), Output(PATH, "data"), Input(views.STORE, "data"), State(PATH, "data")
     )
-    app.clientside_callback(ClientsideFunction(browser, "title"), Output(TITLE, "id"), Input(TITLE, "data"))
+    app.clientside_callback(
+        ClientsideFunction(browser, "title"), Output(header.TITLE, "id"), Input(header.TITLE, "data")
+    )
 
     @app.callback(
         Output(PAGE, "children"),
-        Output(TITLE, "data"),
+        Output(header.TITLE, "data"),
         Input(PATH, "data"),
         State(views.STORE, "data"),
         prevent_initial_call=True,

@@ -215,8 +215,9 @@ class News:
                 "control": control,
                 "level": run.digest.level if run.digest and run.status == Status.RUNNING else None,
             }
-            # The list's digest of a run follows its step half a second later, and no part of this page shows it.
-            return json.dumps(known), _digest(repr(replace(run, digest=None)))
+            # The list's digest of a run follows its step half a second later; of it the page shows the level, in its title.
+            level = run.digest and run.digest.level
+            return json.dumps(known), _digest(repr((replace(run, digest=None), level)))
 
     async def _answer(self, question: Question, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
         """Digest and JSON of every value."""

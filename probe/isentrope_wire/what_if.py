@@ -23,7 +23,7 @@ from itertools import accumulate
 from operator import le
 from typing import NamedTuple
 
-from isentrope_wire.control import Method, Scope
+from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.methods import SUGGESTED, threshold_methods
 from isentrope_wire.numbers import Answer, Number
@@ -38,6 +38,8 @@ EDGES: tuple[float, ...] = (
 """In standard deviations. Bin i of a side holds EDGES[i] < |u| <= EDGES[i + 1], the last one all beyond the last edge."""
 EDGE_SET = 1
 """The number of this list of edges: another list gets another number, for sums are stored."""
+COVARIANCE_UNIT = 4.0
+"""In nats times the advantage's unit: an edge lies at every 0.2 up to 20."""
 SIDES = 2
 """0: below the centre (mu_low clips there), 1: above it (mu_high)."""
 
@@ -187,15 +189,7 @@ class WhatIfCurve:
         capped = clipped.tokens > most
         if clipped.tokens + clipped.tokens_bound > most:
             clipped = self._furthest(mu_low, mu_high, most, clipped)
-        tokens = self._sums.tokens
-        change, bound = self._mean_of_kept(clipped) if shrink_denominator else self._mean_of_all(clipped)
-        return WhatIf(
-            clip_fraction=clipped.tokens / tokens,
-            unit_predicted_change=change,
-            clip_fraction_bound=clipped.tokens_bound / tokens,
-            unit_predicted_change_bound=bound,
-            capped=capped,
-        )
+        return _without(self._sums, clipped, shrink_denominator=shrink_denominator, capped=capped)
 
     def _most(self, max_fraction: float | None) -> float:
         """How many tokens may be clipped; whole ones, as the gate counts them."""
@@ -245,19 +239,79 @@ class WhatIfCurve:
         pairs = zip(self._sides, (mu_low, mu_high), strict=True)
         return sum(side.magnitude_beyond(mu + further, inner=inner) for side, mu in pairs if mu is not None)
 
-    def _mean_of_all(self, clipped: _Beyond) -> tuple[float, float]:
-        tokens = self._sums.tokens
-        return (self._sums.change_sum - clipped.change) / tokens, clipped.change_bound / tokens
 
-    def _mean_of_kept(self, clipped: _Beyond) -> tuple[float, float]:
-        kept, change = self._sums.tokens - clipped.tokens, self._sums.change_sum - clipped.change
-        mean = change / max(kept, 1)
+def _without(sums: WhatIfSums, clipped: _Beyond, *, shrink_denominator: bool, capped: bool = False) -> WhatIf:
+    """The step without the clipped tokens."""
+    change, tokens = sums.change_sum - clipped.change, float(sums.tokens)
+    bound = clipped.change_bound / tokens
+    if shrink_denominator:
+        tokens = max(sums.tokens - clipped.tokens, 1)
         ends = [
-            (change + sign * clipped.change_bound) / max(kept + side * clipped.tokens_bound, 1)
+            (change + sign * clipped.change_bound) / max(sums.tokens - clipped.tokens + side * clipped.tokens_bound, 1)
             for sign in (-1, 1)
             for side in (-1, 1)
         ]
-        return mean, max(abs(end - mean) for end in ends)
+        bound = max(abs(end - change / tokens) for end in ends)
+    return WhatIf(
+        clip_fraction=clipped.tokens / sums.tokens,
+        unit_predicted_change=change / tokens,
+        clip_fraction_bound=clipped.tokens_bound / sums.tokens,
+        unit_predicted_change_bound=bound,
+        capped=capped,
+    )
+
+
+def knows(control: Control) -> bool:
+    """Whether the sums of a step can answer for a control: it clips nothing, by thresholds that stay, or by covariance."""
+    if control.hold is not None:
+        return False
+    if control.method == "clip_cov":
+        return control.number("omega_low") >= 0
+    if control.method == "kl_cov":
+        return control.value("estimator") == "abs"
+    return control.method.thresholds or control == Control(reason=control.reason)
+
+
+def under(control: Control, sums: WhatIfSums) -> WhatIf | None:
+    """The step under a control; None of one that its sums do not know.
+
+    Of Clip-Cov's random choice it is the mean. KL-Cov clips nothing.
+    """
+    if not knows(control):
+        return None
+    shrinks = control.value("denominator") == "shrink"
+    if control.method.thresholds:
+        cap = control.value("max_fraction")
+        return WhatIfCurve(sums, control.scope, control.method).at(
+            control.mu_low,
+            control.mu_high,
+            max_fraction=None if cap is None else float(cap),
+            shrink_denominator=shrinks,
+        )
+    if control.method == Method.NONE:
+        return _without(sums, _NOTHING, shrink_denominator=False)
+    table = sums.by_method.get(control.method)
+    if table is None:
+        return None
+    in_scope = _Side(table, 1, IN_SCOPE[control.scope])
+    if control.method == "kl_cov":
+        listed = max(math.floor(sums.tokens * control.number("k") + 1e-9), 1)
+        penalised = in_scope.beyond(_Side(table, 1, IN_SCOPE[Scope.ALL]).beyond_which(listed))
+        beta = control.number("beta")
+        added = _Beyond(0.0, -beta * penalised.change, 0.0, beta * penalised.change_bound)
+        return _without(sums, added, shrink_denominator=False)
+    low, high = (in_scope.beyond(control.number(end) / COVARIANCE_UNIT) for end in ("omega_low", "omega_high"))
+    band = _Beyond(
+        low.tokens - high.tokens,
+        low.change - high.change,
+        low.tokens_bound + high.tokens_bound,
+        low.change_bound + high.change_bound,
+    )
+    wanted = control.number("ratio") * sums.tokens
+    share = min(wanted / band.tokens, 1.0) if band.tokens else 0.0
+    return _without(
+        sums, _Beyond(*(share * one for one in band)), shrink_denominator=shrinks, capped=band.tokens < wanted
+    )
 
 
 class _Side:
@@ -284,6 +338,14 @@ class _Side:
         if not inner and mu != EDGES[index]:
             index += 1
         return self._magnitude_beyond[index] if index < len(EDGES) else 0.0
+
+    def beyond_which(self, tokens: float) -> float:
+        """The mu beyond which so many tokens lie; 0 where there are fewer."""
+        index = bisect_left(range(len(EDGES)), True, key=lambda at: self._count_beyond[at] <= tokens)
+        if index in (0, len(EDGES)):
+            return EDGES[-1] if index else 0.0
+        part = (self._count_beyond[index - 1] - tokens) / self._counts[index - 1]
+        return EDGES[index - 1] + part * (EDGES[index] - EDGES[index - 1])
 
     def beyond(self, mu: float | None) -> _Beyond:
         """The tokens with |u| > mu."""

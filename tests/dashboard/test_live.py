@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,8 +28,15 @@ def ask(
     return site.server.http.post(live.PATH, json=asked)
 
 
+def settled(site: Site, steps: int) -> str:
+    """A run whose level is known: half a second after its steps, it is news by itself."""
+    run_id = site.run(steps)
+    wait_for(lambda: site.client.run(run_id).digest is not None)
+    return run_id
+
+
 def test_only_what_changed_is_sent(site: Site) -> None:
-    run_id = site.run(12)
+    run_id = settled(site, 12)
     first = ask(site, f"/runs/{run_id}").json()
     assert first["run"]["step"] == 12
     assert {"health", "kpis", "chart-entropy", "run-state", "control-latest"} <= set(first["values"])
@@ -55,7 +63,7 @@ def test_equal_questions_are_read_once(site: Site, monkeypatch: pytest.MonkeyPat
     tab = replace(run.TABS["overview"], parts=[replace(overview.PART, read=counted)])
     monkeypatch.setitem(run.TABS, "overview", tab)
     monkeypatch.setattr(live, "ANSWERED_FOR", 60.0)
-    address = f"/runs/{site.run(8)}"
+    address = f"/runs/{settled(site, 8)}"
     answers = [ask(site, address).json()["values"] for _ in range(3)]
     assert len(read) == 1
     assert answers[0] == answers[2]
@@ -115,10 +123,12 @@ def test_a_hidden_page_asks_nothing(site: Site, open_page: OpenPage) -> None:
     assert asked == []
     page.evaluate("window.away = false")
     expect(page.locator("#run-step")).to_have_text("9")
+    level = site.client.diagnosis(run_id).level
+    expect(page).to_have_title(re.compile(rf"^\({level}\) .* · Isentrope$", re.IGNORECASE))
 
 
 def test_what_only_the_list_shows_is_no_news(site: Site) -> None:
-    run_id = site.run(12)
+    run_id = settled(site, 12)
     for _ in range(5):
         site.more(run_id, 1)
         digest = site.client.run(run_id).digest

@@ -10,7 +10,7 @@ from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.control import Scope
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import StepReport
-from isentrope_wire.what_if import WhatIfCurve
+from isentrope_wire.what_if import EDGES, WhatIfCurve, under
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 
@@ -66,6 +66,28 @@ def test_pushing_thresholds_brings_what_the_report_before_foretold(
     assert again.clip_fraction == pytest.approx(foretold.clip_fraction, abs=1e-12)
     unclipped = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(None, None)
     assert unclipped.unit_predicted_change == pytest.approx(before.scalars["entropy/unit_predicted_change"])
+
+
+def test_pushing_clip_cov_or_kl_cov_brings_what_the_report_before_foretold() -> None:
+    """All candidates of the band are dropped, and as many tokens listed as lie beyond an edge, so that nothing is left to chance."""
+    clip_cov = isentrope.Control(method="clip_cov", parameters={"ratio": 1.0, "omega_low": 0.2, "omega_high": 1.0})
+    before, after = two_steps_of_the_same_tokens(clip_cov)
+    assert before.what_if is not None
+    table = before.what_if.by_method["kl_cov"]
+    beyond = sum(count for cell, count in zip(table.cells, table.counts, strict=True) if cell % len(EDGES) >= 2)
+    assert 0 < beyond < before.what_if.tokens
+    kl_cov = isentrope.Control(
+        method="kl_cov", scope="positive", parameters={"k": beyond / before.what_if.tokens, "beta": 0.5}
+    )
+    for control, pair in ((clip_cov, (before, after)), (kl_cov, two_steps_of_the_same_tokens(kl_cov))):
+        foretold = under(control, before.what_if)
+        assert foretold is not None
+        came = pair[1].scalars
+        assert foretold.clip_fraction == pytest.approx(came["clip/fraction"], abs=1e-12)
+        assert (foretold.clip_fraction > 0) == (control is clip_cov)
+        change = came["entropy/unit_predicted_change"]
+        assert abs(change - before.scalars["entropy/unit_predicted_change"]) > 0.02 * abs(change)
+        assert foretold.unit_predicted_change == pytest.approx(change, rel=1e-6)
 
 
 def test_a_report_says_what_its_what_if_was_counted_from_and_stays_small() -> None:

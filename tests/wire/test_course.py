@@ -70,7 +70,7 @@ def test_a_forecast_of_a_fall_beats_that_nothing_changes(constant: float, seed: 
     assert sum(ahead) < 0.6 * sum(nothing)
     score = course.score
     assert score is not None
-    assert (score.horizon, score.forecasts) == (50, 50)
+    assert (score.horizon, score.forecasts) == (50, 49)
     assert score.mean_error < 0.75 * score.unchanged_error
 
 
@@ -231,6 +231,17 @@ def test_a_band_is_finite_and_above_0_where_nearly_no_entropy_is_left() -> None:
         0 <= low <= middle <= high < math.inf
         for low, middle, high in zip(found.low, found.entropy, found.high, strict=True)
     )
+
+
+def test_a_forecast_begins_nearer_to_the_entropy_than_its_last_steps() -> None:
+    truth = falling(80, 0.2)
+    course, off, unchanged = Course(), 0.0, 0.0
+    for step, value in enumerate(noisy(truth, 150, scatter=0.03)):
+        course.add(step, value, observed=truth(step + 1) - truth(step))
+        if step > 20:
+            off += abs(course.ahead(1) - truth(step + 1))
+            unchanged += abs(course.entropy - truth(step + 1))
+    assert off < 0.5 * unchanged
 
 
 def test_steps_to_come_are_where_the_forecast_is() -> None:

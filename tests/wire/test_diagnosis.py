@@ -95,7 +95,7 @@ def test_a_collapse_in_numbers() -> None:
         f"Entropy has lost 60 % in 41 steps and falls by 0.0056 nats a step now: {ends[0]} nats in 50 steps "
         f"({ends[1]} to {ends[2]})."
     )
-    assert answer.steps_to_three_quarters_lost == 40
+    assert answer.steps_to_three_quarters_lost == 30
     assert answer.forecast_score is not None
 
 
@@ -331,8 +331,33 @@ def test_a_preview_names_what_would_have_no_effect() -> None:
     assert preview(measured, Control(method="clip_v", mu_low=1.0, mu_high=1.0)).warnings == []
 
 
-def test_a_method_without_thresholds_has_no_preview_and_says_so() -> None:
-    answer = preview(run(collapse, 41, last=last()), Control(method="clip_cov"))
+def test_clip_cov_and_kl_cov_are_previewed_from_their_own_sums() -> None:
+    """Ten tokens have covariances of 0.8 to 1, five of 12 to 12.2."""
+    cells = tuple((TokenGroup.POSITIVE_DECREASING * SIDES + 1) * len(EDGES) + EDGES.index(u) for u in (0.2, 3.0))
+    by_method = {"clip_cov": BinSums(cells, (10, 5), (-3.0, -1.0)), "kl_cov": BinSums(cells, (10, 5), (0.4, 0.2))}
+    both = replace(sums(-4.0), by_method=by_method)
+    measured = run(collapse, 41, last=LastSteps(sums=[both, both], gain=0.15, of_unseen=True))
+    band = {"omega_low": 0.8, "omega_high": 5.0}
+    half = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.05, **band}))
+    assert [half.clip_fraction, half.change] == pytest.approx([0.05, 0.15 * 0.015])
+    assert some(half.pace).value == pytest.approx(some(half.unchanged).value + some(half.change), rel=1e-6)
+    assert some(half.forecast).entropy[-1] > some(diagnose(measured).forecast).entropy[-1]
+    assert half.warnings == []
+    every = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.3, **band}))
+    assert [every.clip_fraction, every.change] == pytest.approx([0.1, 0.15 * 0.03])
+    assert any("all of them" in warning for warning in every.warnings)
+    penalty = preview(measured, Control(method="kl_cov", parameters={"k": 0.05, "beta": 0.5}))
+    assert [penalty.clip_fraction, penalty.change] == pytest.approx([0.0, 0.15 * 0.001])
+    assert "Penalises 5.0 % of the tokens" in penalty.message
+    older = run(collapse, 41, last=last())
+    assert preview(older, Control(method="clip_cov")).clip_fraction is None
+
+
+@pytest.mark.parametrize(
+    "control", [Control(method="top_entropy"), Control(method="kl_cov", parameters={"estimator": "k3"})]
+)
+def test_a_method_that_the_sums_do_not_know_has_no_preview_and_says_so(control: Control) -> None:
+    answer = preview(run(collapse, 41, last=last()), control)
     assert (answer.forecast, answer.clip_fraction, answer.pace) == (None, None, None)
     assert "no preview" in answer.message
 

@@ -5,6 +5,7 @@
   const ASK_MILLISECONDS = [120, 400]; // from and to, by how fast the run's steps follow each other
   const CALM_MILLISECONDS = 1000; // after a step no other one is waited for, at most so long
   const ASK_OF_ENDED_MILLISECONDS = 1000;
+  const ASK_HIDDEN_MILLISECONDS = 30000; // a run's tab in the background shows the level in its title
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
@@ -41,18 +42,18 @@
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
   const isOpen = () => Boolean(document.getElementById("run-state"));
-  const asks = () => !document.hidden && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || isOpen() || !document.querySelector(".page:not(.waiting)"));
+  const asks = () => (!document.hidden || isOpen()) && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || isOpen() || !document.querySelector(".page:not(.waiting)"));
   document.addEventListener("visibilitychange", () => ((live.answered = Date.now()), ask()));
   async function ask() {
     const now = Date.now(), question = JSON.stringify(view()), isNew = question !== live.question;
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
     const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8, (now - live.updated) / 8));
-    const pause = !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
+    const pause = document.hidden ? ASK_HIDDEN_MILLISECONDS : !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
     if (question === live.tried && now < Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, live.due)) return;
     const previous = live.asked;
     Object.assign(live, { asking: question, tried: question, asked: now });
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
-    const slow = !isNew && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew ? "all" : slow ? "slow" : "fast";
+    const slow = !isNew && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
@@ -156,7 +157,7 @@
       const words = place.dataset.before + inWords(Math.max(0, Date.now() / 1000 - since));
       if (since && place.textContent !== words) place.textContent = words;
     });
-    if (asks() && Date.now() - live.answered > SLOW_ANSWER) connection("lost");
+    if (!document.hidden && asks() && Date.now() - live.answered > SLOW_ANSWER) connection("lost");
   }
 
   // ---- charts ------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from isentrope_wire.answers import HealthLevel, RunSummary, Status
 
 SCHEME = "scheme"
 RUN_SELECT = "run-select"
+TITLE = "title"
+"""Id of the store of the document's title."""
 
 PLACES = (("Runs", "/"), ("Compare", "/compare"), ("Access", "/access"))
 
@@ -97,6 +99,13 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
         select,
         html.Div(id="run-state", className="row state"),
     ]
+
+
+def run_title(run: RunSummary) -> str:
+    """The title of a run's page: with its level while it reports, which so is seen on a tab in the background."""
+    level = HealthLevel.NO_DATA if run.digest is None or run.status.is_over else run.digest.level
+    word = "" if level == HealthLevel.NO_DATA else f"({LEVELS[level][0]}) "
+    return f"{word}{run.name} · Isentrope"
 
 
 def run_state(run: RunSummary) -> list[Component]:

@@ -269,7 +269,8 @@ async def _judged(
     found, scale = await asyncio.gather(
         client.ask(calls.preview(run.id, wanted, curves=wanted.hold is None)), read_scale(client, run.id, view)
     )
-    note: Any = "" if found.pace is not None and wanted.hold is None else found.message
+    # Beside thresholds the card has the numbers.
+    note: Any = "" if found.pace is not None and wanted.method.thresholds and wanted.hold is None else found.message
     if found.warnings and takes:
         note = html.Span(["Can't act if pushed: ", " ".join(found.warnings)], className="warning")
     if wanted.hold is None and wanted.method == Method.NONE:

@@ -54,10 +54,11 @@ TABS: Mapping[str, Tab] = {
 
 
 async def _read_state(client: AsyncClient, view: View) -> Values:
-    return {"run-state": header.run_state(await client.ask(calls.run(view.run_id or "")))}
+    run = await client.ask(calls.run(view.run_id or ""))
+    return {"run-state": header.run_state(run), header.TITLE: header.run_title(run)}
 
 
-STATE = Part(name="run", read=_read_state, is_slow=True)
+STATE = Part(name="run", read=_read_state, properties={header.TITLE: "data"}, is_slow=True)
 
 
 def parts_of(view: View) -> Sequence[Part]:
@@ -90,9 +91,7 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     )
     body = html.Div(body, id=TAB_BODY)
     stores = [dcc.Store(id=TAB, data=view.tab)]
-    return header.page(
-        run.name, body, *stores, middle=header.run_middle(run, others), below=bar
-    ), f"{run.name} · Isentrope"
+    return header.page(run.name, body, *stores, middle=header.run_middle(run, others), below=bar), header.run_title(run)
 
 
 async def tab_body(client: AsyncClient, view: View) -> Component:

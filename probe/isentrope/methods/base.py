@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics
-from isentrope.statistics.tokens import TokenBatch
+from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.control import Control
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ ThresholdScore = Callable[[TokenScores, ThresholdStatistics], tuple[Tensor, Tens
 statistics were not necessarily counted from."""
 
 
+CovarianceEffects = Callable[[StepTokens], tuple[Tensor, Tensor]]
+"""Which tokens of a step a method may choose by their covariance, bool; and what acting on one takes from the entropy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
     """One method: how it selects tokens and, where it ranks them, how the cutoff of its rank is counted."""
@@ -61,6 +65,8 @@ class Intervention:
     """Whether it counts from the means of log p and A."""
     threshold_score: ThresholdScore | None = None
     """What mu_low and mu_high count, for the what-if: of a method whose row has thresholds."""
+    covariance_effects: CovarianceEffects | None = None
+    """For the what-if of a method that chooses by covariance."""
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, as the control asks for it."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, Intervention, Selection, top_share_cutoff
-from isentrope.statistics.tokens import TokenBatch
+from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.control import Control
 from isentrope_wire.dead_knobs import RATIO_TOLERANCE
 
@@ -164,5 +164,22 @@ def _signed(word: int) -> int:
     return word - _WORD if word >= _WORD // 2 else word
 
 
-CLIP_COV = Intervention(select=select_clip_cov, uses_means=True)
-KL_COV = Intervention(select=select_kl_cov, count_cutoff=kl_cov_cutoff, uses_means=True)
+def clip_cov_effects(tokens: StepTokens) -> tuple[Bool[Tensor, " tokens"], Float64[Tensor, " tokens"]]:
+    """The tokens that the loss moves, and their g S_c."""
+    return tokens["g"] != 0, tokens.effects
+
+
+def kl_cov_effects(tokens: StepTokens) -> tuple[Bool[Tensor, " tokens"], Float64[Tensor, " tokens"]]:
+    """All tokens, and (f - 1) g S_c, f the factor of `select_kl_cov` with estimator `abs` and beta 1."""
+    if "r" not in tokens:
+        return tokens.valid, torch.zeros_like(tokens.ones)
+    ratios = tokens["r"]
+    moved = (ratios.log().abs() > RATIO_TOLERANCE) & (tokens["A"] != 0) & tokens.valid
+    taken = -(ratios - 1).sign() / (ratios * tokens["A"]) * tokens.effects
+    return tokens.valid, torch.where(moved, taken, 0.0)
+
+
+CLIP_COV = Intervention(select=select_clip_cov, uses_means=True, covariance_effects=clip_cov_effects)
+KL_COV = Intervention(
+    select=select_kl_cov, count_cutoff=kl_cov_cutoff, uses_means=True, covariance_effects=kl_cov_effects
+)

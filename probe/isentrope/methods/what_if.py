@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import ThresholdScore
+from isentrope.methods.base import CovarianceEffects, ThresholdScore
 from isentrope.methods.gate import INTERVENTIONS
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, device_constant, finite, threshold_statistics
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import CODES, StepTokens
 from isentrope_wire.methods import Method
-from isentrope_wire.what_if import CELLS, EDGES, BinSums, TokenGroup, WhatIfSums
+from isentrope_wire.what_if import CELLS, COVARIANCE_UNIT, EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -29,16 +29,22 @@ SCORES: Mapping[Method, ThresholdScore] = {
     method: one.threshold_score for method, one in INTERVENTIONS.items() if one.threshold_score is not None
 }
 """What the thresholds of each method count, in the order of METHODS."""
+BY_COVARIANCE: Mapping[Method, CovarianceEffects] = {
+    method: one.covariance_effects for method, one in INTERVENTIONS.items() if one.covariance_effects is not None
+}
+"""The methods that choose by covariance, in the same order."""
 
 _CELLS_PER_SIGMA = 20
 """The finest edges lie a twentieth apart."""
 _GRID_CELLS = int(EDGES[-1] * _CELLS_PER_SIGMA) + 1
 _FIRST_BIN = len(EDGES)
 """First bin of the middle one of three sides."""
+_UPPER = [cell for cell in range(CELLS) if cell // len(EDGES) % SIDES == 1]
+"""The cells of the upper side: a covariance counts where it is above 0."""
 
 
 def measure_what_if(tokens: StepTokens) -> list[Tensor]:
-    """Tokens and effects of the step, then counts and effects by cell for each method with thresholds.
+    """Tokens and effects of the step, then counts and effects by cell for each method with thresholds, and by covariance.
 
     A token lies beyond an edge exactly when the method with that mu, and thresholds counted from the statistics that its
     `gate` call counts from, would have clipped it. Whether the active control kept it plays no part.
@@ -58,7 +64,18 @@ def measure_what_if(tokens: StepTokens) -> list[Tensor]:
     # The centre is the middle one of three sides.
     by_cell = table[:, :, :, ::2].index_select(2, _groups(centred.device)).reshape(2, len(found), CELLS)
     unclipped = tokens.all_effects.sum() - tokens.intervention_effect
-    return [tokens.count, unclipped, by_cell.transpose(0, 1).reshape(-1)]
+    return [tokens.count, unclipped, by_cell.transpose(0, 1).reshape(-1), _by_covariance(tokens)]
+
+
+def _by_covariance(tokens: StepTokens) -> Tensor:
+    """Counts and effects by upper cell, for each method that chooses by covariance."""
+    covariances = tokens.covariances
+    bins = _bins(covariances.clamp(min=0.0).unsqueeze(0), torch.full_like(tokens.one, COVARIANCE_UNIT).reshape(1, 1))
+    cells = bins.squeeze(0).long() + tokens.codes * len(EDGES)
+    found = [(may & (covariances > 0), effects) for may, effects in (one(tokens) for one in BY_COVARIANCE.values())]
+    sources = torch.cat([torch.stack([may * tokens.ones, may * effects]) for may, effects in found])
+    table = sources.new_zeros(len(sources), CODES * len(EDGES)).scatter_add_(1, cells.expand_as(sources), sources)
+    return table.reshape(len(sources), CODES, -1).index_select(1, _groups(table.device)).reshape(-1)
 
 
 def _step_scores(tokens: StepTokens) -> TokenScores:
@@ -81,14 +98,12 @@ def _statistics(tokens: StepTokens) -> ThresholdStatistics:
 
 def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums:
     """The sums in the numbers of `measure_what_if`."""
-    return WhatIfSums(
-        tokens=int(numbers[0]),
-        change_sum=-numbers[1],
-        by_method={
-            str(method): _read_bins(numbers[2 + 2 * CELLS * index :][: 2 * CELLS])
-            for index, method in enumerate(SCORES)
-        },
-    )
+    tables = dict.fromkeys(SCORES, range(CELLS)) | dict.fromkeys(BY_COVARIANCE, _UPPER)
+    by_method, at = {}, 2
+    for method, cells in tables.items():
+        by_method[str(method)] = _read_bins(numbers[at : at + 2 * len(cells)], cells)
+        at += 2 * len(cells)
+    return WhatIfSums(tokens=int(numbers[0]), change_sum=-numbers[1], by_method=by_method)
 
 
 def _bins(
@@ -127,15 +142,22 @@ def _groups(device: torch.device) -> Tensor:
     return device_constant([codes[group] for group in TokenGroup], device).long()
 
 
-def _read_bins(numbers: Sequence[float]) -> BinSums:
+def _read_bins(numbers: Sequence[float], cells: Sequence[int]) -> BinSums:
     # By iterators alone: the writer thread, which reads them, holds up the training thread while it runs Python.
-    counts, effects = numbers[:CELLS], numbers[CELLS:]
+    counts, effects = numbers[: len(cells)], numbers[len(cells) :]
+    if cells is _UPPER and not any(effects):  # on-policy a penalty does nothing
+        return BinSums()
     return BinSums(
-        cells=tuple(compress(range(CELLS), counts)),
+        cells=tuple(compress(cells, counts)),
         counts=tuple(map(int, compress(counts, counts))),
         change_sums=tuple(map(neg, compress(effects, counts))),
     )
 
 
-WHAT_IF = Sum(size=2 + 2 * CELLS * len(SCORES), measure=measure_what_if, read=read_what_if, merge=None)
+WHAT_IF = Sum(
+    size=2 + 2 * CELLS * len(SCORES) + 2 * len(_UPPER) * len(BY_COVARIANCE),
+    measure=measure_what_if,
+    read=read_what_if,
+    merge=None,
+)
 """Most of the numbers of a rank's vector; they add up."""

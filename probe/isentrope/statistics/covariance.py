@@ -78,13 +78,7 @@ _SUMS = 4
 def covariance_bins(tokens: StepTokens) -> Tensor:
     """Each of the four sums of all bins, one sum after the other."""
     logprobs, advantages = tokens["log p"], tokens["A"]
-    own = (tokens.mean("log p"), tokens.mean("A"))
-    mean_logprob, mean_advantage = (
-        one if known is None else torch.where(known.isfinite(), known, one)
-        for known, one in zip(tokens.centre or (None, None), own, strict=True)
-    )
-    products = (logprobs - mean_logprob) * (advantages - mean_advantage)
-    bins = _BY_SIZE.places(products)
+    bins = _BY_SIZE.places(tokens.covariances)
     # A token that is not valid has 0 in every row.
     columns = torch.stack([tokens.ones, logprobs, advantages, logprobs * advantages])
     sums = columns.new_zeros(_SUMS, _BINS).scatter_add_(1, bins.expand_as(columns), columns)

@@ -389,6 +389,18 @@ class StepTokens:
         return (torch.where(self.kept, self.effects * self.factors, 0.0) - self.effects).sum()
 
     @cached_property
+    def covariances(self) -> Float64[Tensor, " tokens"]:
+        """c_t = (log p - mean(log p)) (A - mean(A)), the means those of `centre`; arXiv:2505.22617, eq. 10.
+
+        A token that does not count has one, too.
+        """
+        mean_logprob, mean_advantage = (
+            own if known is None else torch.where(known.isfinite(), known, own)
+            for known, own in zip(self.centre or (None, None), (self.mean("log p"), self.mean("A")), strict=True)
+        )
+        return (self["log p"] - mean_logprob) * (self["A"] - mean_advantage)
+
+    @cached_property
     def codes(self) -> Int[Tensor, " tokens"]:
         """3 (sign of A) + (sign of A S_c) + 4 of each token."""
         return self._codes_by(self["A"])

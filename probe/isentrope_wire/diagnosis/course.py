@@ -54,6 +54,8 @@ _KEPT_OF_WEIGHTS = 0.05
 _TRACKED, _TURNED, _KEPT_OF_A_TURN = 0.15, 1.0, 0.6
 """Weight of the newest step in the mean error of the line about the next one; how large that is, in standard deviations of a
 step, where the course has turned (noise alone reaches a third of it); what is then kept of the weights."""
+_SURPRISE = 0.2
+"""Share of a step's surprise that `_followed` takes on: one step's mean is mostly noise."""
 _HORIZONS = (1, 10, 20, 50)
 _USUAL_ERRORS = (0.12, 0.15, 0.20, 0.30)
 """What nine of ten forecasts of recorded runs were off by at most at these horizons, in log H."""
@@ -123,6 +125,8 @@ class Course:
     """log H of the last five steps."""
     _raw: deque[float] = field(default_factory=lambda: deque(maxlen=4 * NEWEST_STEPS))
     """The same of the last twenty."""
+    _followed: float = 0.0
+    """log H, followed from step to step: moved by what the update changed, and by a share of each surprise."""
     _w: float = 0.0
     _wt: float = 0.0
     _wz: float = 0.0
@@ -179,10 +183,11 @@ class Course:
         self.newest.append(z)
         self.level = median(self.newest)
         self._raw.append(z)
+        self._follow(z, passed)
         # One odd step is no course.
         self._fit(median([*self.newest][-3:]), passed, _KEPT_OF_WEIGHTS if is_new_control else 1.0)
         self._moved.append((self.level, None if observed is None else observed / max(entropy, _FLOOR)))
-        if self.steps >= LEAST_POINTS and self.steps % _ORIGIN_EVERY == 0:
+        if self.steps >= _LEAST_FORECAST and self.steps % _ORIGIN_EVERY == 0:
             self._origins.append(_Origin(step, self._start, self.level, self.rate))
         early = self.early.level
         if early is None or early <= 0:
@@ -277,9 +282,10 @@ class Course:
         return Estimate(value=value, low=value - margin, high=value + margin)
 
     def steps_until(self, share: float) -> float | None:
-        """Steps until this share of the entropy is left by the forecast; None where it never comes to that."""
+        """Steps until this share of the entropy, at most 1, is left by the forecast; None where it never comes to that."""
         last = math.exp(-1 / (self._memory * (_PACE_LASTS if self.rate < 0 else _RISE_LASTS)))
-        rest = 1 - math.log(share) * (1 - last) / (self.rate * last) if self.rate else 0.0
+        gone = min(math.log(share) + self.level - self._start, 0.0)
+        rest = 1 - gone * (1 - last) / (self.rate * last) if self.rate else 0.0
         return math.log(rest) / math.log(last) if 0 < rest <= 1 else None
 
     def gone_in(self, steps: int, rate: float | None = None) -> float:
@@ -290,12 +296,24 @@ class Course:
 
     @property
     def _start(self) -> float:
-        """log H where a forecast begins: between the last steps and the line's end, each of which is off in its own way."""
-        return (self.level + self._intercept) / 2
+        """log H where a forecast begins.
+
+        What an update changed is measured more exactly than the mean of a step's tokens. Where it is not measured: between
+        the last steps and the line's end, each of which is off in its own way.
+        """
+        is_measured = bool(self._moved) and self._moved[-1][1] is not None
+        return self._followed if is_measured else (self.level + self._intercept) / 2
 
     @property
     def _memory(self) -> float:
         return min(max(_LEAST_MEMORY, self.age / _PART_OF_AGE), _LONGEST_MEMORY)
+
+    def _follow(self, z: float, passed: int) -> None:
+        known = self._moved[-1][1] if self._moved and passed == 1 else None
+        expected = self._followed + (self.rate * passed if known is None else self.own_share * known)
+        largest = 3 * self._scatter  # one odd step is no course
+        surprise = min(max(z - expected, -largest), largest)
+        self._followed = expected + max(_SURPRISE, 1 / self.steps) * surprise
 
     def _compare(self, z: float) -> None:
         """Compare earlier forecasts with the step that they were about."""

@@ -42,7 +42,8 @@ from isentrope_wire.metrics import (
     TOKEN_COUNT,
     TOKEN_EFFECTIVE_FRACTION,
 )
-from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve, WhatIfSums, merged
+from isentrope_wire.numbers import percent
+from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, merged, under
 
 EFFECT_STEPS = 10
 """Steps that a control's effect is predicted from: the tokens of one step alone scatter by half."""
@@ -81,11 +82,12 @@ class LastSteps:
 def predicted_effect(control: Control, last: LastSteps, course: Course | None) -> PredictedEffect | None:
     """What a control would have done to the last steps, and the pace that follows; without a course no pace.
 
-    None for a method without thresholds, for a held entropy, whose thresholds move, and without steps.
+    None for a method that the sums do not know, for a held entropy, whose thresholds move, and without steps.
     """
-    if not has_preview(control) or not last.sums:
+    answers = [under(control, sums) for sums in last.sums]
+    found = [one for one in answers if one is not None]
+    if not found or len(found) < len(answers):
         return None
-    found = [_under(control, sums) for sums in last.sums]
     tokens = [sums.tokens for sums in last.sums]
     fractions = [one.clip_fraction for one in found]
     added = [
@@ -139,9 +141,10 @@ def stopping_control(course: Course, last: LastSteps, direction: int, reason: st
             control = Control(method=method, mu_low=mu, mu_high=mu, scope=scope, reason=reason)
             effect = predicted_effect(control, last, course)
             assert effect is not None
-            under = _under(control, whole).unit_predicted_change if effect.pace is None else effect.pace.value
-            found.append((direction * under, effect, control))
-            if direction * under <= 0:
+            left = WhatIfCurve(whole, scope, method).at(mu, mu).unit_predicted_change
+            left = left if effect.pace is None else effect.pace.value
+            found.append((direction * left, effect, control))
+            if direction * left <= 0:
                 break
     stopping = [one for one in found if one[0] <= 0]
     left, effect, control = (
@@ -180,28 +183,6 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
         )
 
     return EffectCurves(low=side(low=True), high=side(low=False))
-
-
-def has_preview(control: Control) -> bool:
-    """Whether the sums answer for it: it has thresholds that stay, or clips nothing."""
-    return control.hold is None and (bool(control.method.thresholds) or control == Control(reason=control.reason))
-
-
-def _under(control: Control, sums: WhatIfSums) -> WhatIf:
-    if not control.method.thresholds:
-        return WhatIf(
-            clip_fraction=0.0,
-            unit_predicted_change=sums.change_sum / sums.tokens,
-            clip_fraction_bound=0.0,
-            unit_predicted_change_bound=0.0,
-        )
-    cap = control.value("max_fraction")
-    return WhatIfCurve(sums, control.scope, control.method).at(
-        control.mu_low,
-        control.mu_high,
-        max_fraction=None if cap is None else float(cap),
-        shrink_denominator=control.value("denominator") == "shrink",
-    )
 
 
 def _std(values: Sequence[float]) -> float:
@@ -266,10 +247,13 @@ def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
 
 
 def _beyond_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
-    if not wanted.method.thresholds or wanted.hold is not None or not last.sums:
+    found = under(wanted, merged(last.sums)) if last.sums else None
+    if found is None:
         return
-    found = _under(wanted, merged(last.sums))
-    if found.capped:
+    if wanted.method == "clip_cov" and found.capped:
+        some = "all of them would be clipped" if found.clip_fraction else "none would be clipped"
+        yield f"Only {percent(found.clip_fraction, 1)} of the tokens lie between omega_low and omega_high: {some}."
+    elif found.capped:
         yield "max_fraction binds: more tokens lie beyond the thresholds, and moving µ changes nothing."
     elif found.clip_fraction == 0 and (wanted.mu_low is not None or wanted.mu_high is not None):
         yield "No token of these steps lies beyond the thresholds."

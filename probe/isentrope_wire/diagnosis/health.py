@@ -33,7 +33,6 @@ from isentrope_wire.diagnosis.effect import (
     dead_parts,
     effect_curves,
     expected_action,
-    has_preview,
     predicted_effect,
     stopping_control,
 )
@@ -43,6 +42,7 @@ from isentrope_wire.hold_decision import HoldStatus, control_under
 from isentrope_wire.methods import Method
 from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
 from isentrope_wire.reports import error_in_a_line
+from isentrope_wire.what_if import knows
 
 _SLIGHT = 0.05
 """A share lost or gained below which a level entropy is near its early level."""
@@ -432,11 +432,13 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
 
 
 def _effect_in_words(state: _State, control: Control, effect: PredictedEffect | None) -> str:
-    if effect is None and not has_preview(control):
+    if effect is None and not knows(control):
         return f"{control.method.label} {control.method.does}: no preview, its effect shows after a push."
     if effect is None:
         return "Nothing is known yet: no step has what-if sums."
     clips = f"Clips {percent(effect.clip_fraction, 1)}"
+    if control.method == "kl_cov":
+        clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
     now = None if state.course is None else state.course.mean_pace(PROMISED_STEPS)
     if effect.pace is None or now is None:
         return f"{clips}; what that does to the entropy is not known while the gain is not."

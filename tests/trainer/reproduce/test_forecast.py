@@ -14,6 +14,8 @@ from isentrope_trainer.reproduce.runs import Run
 class MadeRun:
     """A run of which only the entropy is known."""
 
+    names = ("entropy/mean",)
+
     def __init__(self, entropies: np.ndarray) -> None:
         self.steps = np.arange(1, len(entropies) + 1)
         self._entropies = entropies

@@ -25,9 +25,8 @@ def made(pace: float, added: float, promised: float | None = 0.004) -> Run:
         "entropy/gain": np.full(60, 0.5),
         "change/by_intervention": np.where(steps > 30, 2 * added, np.nan),
     }
-    promise = None if promised is None else SimpleNamespace(change=promised)
     run = SimpleNamespace(
-        steps=steps, series=series.__getitem__, settings=SimpleNamespace(pushed_after=30), promise=promise
+        steps=steps, series=series.__getitem__, settings=SimpleNamespace(pushed_after=30), promise=promised
     )
     return cast(Run, run)
 

@@ -33,12 +33,10 @@ from isentrope.transport import InMemoryTransport
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.reproduce.settings import RunSettings
-from isentrope_wire.control_answers import PredictedEffect
-from isentrope_wire.diagnosis.course import Course
-from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, predicted_effect
+from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS, LastSteps
+from isentrope_wire.diagnosis.health import Measured, preview
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.metrics import ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_UNSEEN_CHANGE, measured_change
-from isentrope_wire.numbers import document_of, read
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
 Series = NDArray[np.float64]
@@ -111,10 +109,10 @@ class Run:
         return [[kind for kind, _level in note["alerts"]] for note in self._document("notes")]
 
     @cached_property
-    def promise(self) -> PredictedEffect | None:
-        """What was promised of the control that was pushed; None where nothing could be."""
-        document = self._document("promise")
-        return None if document is None else read(PredictedEffect, document)
+    def promise(self) -> float | None:
+        """What the control that was pushed was to add to each step, in nats; None where that was not known."""
+        promised = self._document("promise")
+        return None if promised is None else float(promised)
 
     @cached_property
     def made(self) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         "processor": _processor(),
     }
     notes = [{"alerts": [[alert.kind, str(alert.level)] for alert in report.alerts]} for report in reports]
-    promised = {"promise.json": _json(document_of(_promise(reports, settings)))} if settings.pushed_after else {}
+    promised = {"promise.json": _json(_promise(reports, settings))} if settings.pushed_after else {}
     return promised | {
         "settings.json": _json(settings.document()),
         "series.npz": _series(reports),
@@ -187,16 +185,27 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     }
 
 
-def _promise(reports: Sequence[StepReport], settings: RunSettings) -> PredictedEffect | None:
-    """What the page says of the control when it is pushed."""
-    course, before = Course(), [report for report in reports if report.step <= settings.pushed_after]
-    for one in before:
-        course.add(one.step, one.scalars[ENTROPY_MEAN], observed=measured_change(one.scalars))
-    sums = [one.what_if for one in before[-EFFECT_STEPS:] if one.what_if is not None]
+def _promise(reports: Sequence[StepReport], settings: RunSettings) -> float | None:
+    """What the page's preview says that the control adds to each of the next steps when it is pushed, in nats."""
+    before = [report for report in reports if report.step <= settings.pushed_after]
+    newest, observed = before[-1], {one.step: measured_change(one.scalars) for one in before}
     last = LastSteps(
-        sums=sums, gain=before[-1].scalars.get(ENTROPY_GAIN), of_unseen=ENTROPY_UNSEEN_CHANGE in before[-1].scalars
+        sums=[one.what_if for one in before[-EFFECT_STEPS:] if one.what_if is not None],
+        gain=newest.scalars.get(ENTROPY_GAIN),
+        of_unseen=ENTROPY_UNSEEN_CHANGE in newest.scalars,
+        scalars=newest.scalars,
     )
-    return predicted_effect(settings.control, last, course)
+    measured = Measured(
+        step=newest.step,
+        first_step=before[0].step,
+        entropies={one.step: one.scalars[ENTROPY_MEAN] for one in before},
+        observed={step: change for step, change in observed.items() if change is not None},
+        last=last,
+    )
+    under, course = preview(measured, settings.control).forecast, measured.course
+    if under is None or course is None:
+        return None
+    return (under.entropy[PROMISED_STEPS - 1] - course.ahead(PROMISED_STEPS)) / PROMISED_STEPS
 
 
 def _series(reports: Sequence[StepReport]) -> bytes:

@@ -13,7 +13,7 @@ import isentrope
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig
 from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, PolicyConfig, TaskConfig, TrainingConfig
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
 KEY_DIGITS = 16
 SECONDS_PER_RUN, SECONDS_PER_ROLLOUT = 4.0, 7e-4

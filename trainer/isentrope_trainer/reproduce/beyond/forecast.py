@@ -14,7 +14,7 @@ from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.diagnosis.course import WATCH_LEFT, Course
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_UNSEEN_CHANGE
 
 HORIZONS = (10, 20, 50)
 LEAST, MOST = 0.85, 0.95
@@ -36,12 +36,14 @@ class Score(NamedTuple):
 def scores(run: Run) -> dict[int, Score]:
     """Scores by horizon, without horizons that no forecast reached."""
     entropies = run.series(ENTROPY_MEAN)
+    known = [name for name in (ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE) if name in run.names]
+    changes = run.series(known[0]) if known else np.full(len(entropies), np.nan)
     early, course = float(np.nanmedian(entropies[:EARLY_STEPS])), Course()
     found: dict[int, list[Score]] = {}
     for place, (step, entropy) in enumerate(zip(run.steps.tolist(), entropies.tolist(), strict=True)):
         if not np.isfinite(entropy):
             continue
-        course.add(step, entropy)
+        course.add(step, entropy, observed=float(changes[place]) if np.isfinite(changes[place]) else None)
         forecast = course.forecast() if place % EVERY == EVERY - 1 else None
         for horizon in HORIZONS if forecast is not None else ():
             if forecast is None or place + horizon + MEAN_STEPS // 2 >= len(entropies):

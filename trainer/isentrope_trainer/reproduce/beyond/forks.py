@@ -22,6 +22,8 @@ from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY
 
 STATES, LENGTH = (30, 90), 30
 """Steps after which a control is pushed, and steps under it."""
+LATER, LONGER = 96, 64
+"""The same of several updates a batch, where a batch is eight steps."""
 HELPED = 0.5
 """A control helped where at most this share of the pace without it is left."""
 WITHOUT = "none"
@@ -31,7 +33,7 @@ class Fork(NamedTuple):
     """One control from one state, in nats a step."""
 
     promised: float | None
-    """What it was to add to each step; None: it has no preview."""
+    """What it was to add to each step; None: that was not known."""
     came: float
     """Pace under it less the pace without."""
     without: float
@@ -67,14 +69,23 @@ class Forks(Figure):
             controls[f"Clip_B {mu:g}, all"] = isentrope.Control(method="clip_b", mu_low=mu, mu_high=mu)
         controls["Clip-Cov 5 %"] = isentrope.Control(method="clip_cov", parameters={"ratio": 0.05, "omega_low": 0.2})
         controls["KL-Cov 5 %"] = isentrope.Control(method="kl_cov", parameters={"k": 0.05})
+        controls["Hold at 75 %"] = isentrope.Control(hold=0.75)
         if plan.quick:
             controls = {name: controls[name] for name in (WITHOUT, "Clip_V 1, decreasing")}
-        return {
+        arms = {
             f"{name} from {state}": replace(
                 plan.run(control, steps=state + length, evaluation=None), pushed_after=state
             )
             for state in states
             for name, control in controls.items()
+        }
+        if plan.quick:
+            return arms
+        # With one update a batch KL-Cov can't act.
+        several = dict(plan.off_policy, steps=LATER + LONGER, evaluation=None)
+        return arms | {
+            f"{name} from {LATER}, off-policy": replace(plan.run(controls[name], **several), pushed_after=LATER)
+            for name in (WITHOUT, "Clip-Cov 5 %", "KL-Cov 5 %")
         }
 
     def draw(self, results: Results) -> Picture:
@@ -148,9 +159,8 @@ def fork(run: Run, without: Run) -> Fork:
     added = run.series(ENTROPY_GAIN)[judged] * run.series(CHANGE_BY_INTERVENTION)[judged]
     assert slope is not None, "there are as many steps"
     outcome, left = outcome_of(slope, slope.value - float(np.nanmean(added)))
-    promise = run.promise
     return Fork(
-        promised=None if promise is None else promise.change,
+        promised=run.promise,
         came=float(paces[0] - paces[1]),
         without=float(paces[1]),
         helped=bool(paces[0] / paces[1] <= HELPED),
