@@ -101,6 +101,9 @@ def test_no_two_texts_touch_and_none_leaves_its_card(state: str, site: Site, ope
         page.set_viewport_size({"width": width, "height": height})
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
-            page.wait_for_timeout(SETTLED_MILLISECONDS)
-            problems[width, scheme] = page.evaluate(TOUCHING)
+            for _ in range(8):  # on a busy machine a chart takes its time to follow
+                page.wait_for_timeout(SETTLED_MILLISECONDS)
+                problems[width, scheme] = page.evaluate(TOUCHING)
+                if not problems[width, scheme]:
+                    break
     assert {where: found for where, found in problems.items() if found} == {}

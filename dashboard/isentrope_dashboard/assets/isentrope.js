@@ -37,7 +37,7 @@
   window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, polled: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
@@ -49,11 +49,13 @@
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
     const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8, (now - live.updated) / 8));
     const pause = document.hidden ? ASK_HIDDEN_MILLISECONDS : !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
-    if (question === live.tried && now < Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, live.due)) return;
-    const previous = live.asked;
-    Object.assign(live, { asking: question, tried: question, asked: now });
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
     const slow = !isNew && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
+    const next = slow ? live.asked + least : Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, live.due);
+    if (question === live.tried && now < next) return;
+    const previous = live.polled;
+    if (!slow) live.polled = now;
+    Object.assign(live, { asking: question, tried: question, asked: now });
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
