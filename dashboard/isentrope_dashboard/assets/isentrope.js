@@ -114,6 +114,7 @@
     }
   }
   function setDash(id, { property, value }) {
+    if (property === "title") return (document.title = value), true;
     if (property !== "rowData") return isMounted(id) && (setProps(id, { [property]: value }), true);
     const grid = document.getElementById(id) && window.dash_ag_grid.getApi(id);
     return grid && (grid.setGridOption("rowData", value), true);

@@ -16,7 +16,7 @@ from isentrope_wire.answers import HealthLevel, RunSummary, Status
 SCHEME = "scheme"
 RUN_SELECT = "run-select"
 TITLE = "title"
-"""Id of the store of the document's title."""
+"""Id of the store that a new page sets the document's title by, and name of the value that the browser sets it to."""
 
 PLACES = (("Runs", "/"), ("Compare", "/compare"), ("Access", "/access"))
 

@@ -58,7 +58,7 @@ async def _read_state(client: AsyncClient, view: View) -> Values:
     return {"run-state": header.run_state(run), header.TITLE: header.run_title(run)}
 
 
-STATE = Part(name="run", read=_read_state, properties={header.TITLE: "data"}, is_slow=True)
+STATE = Part(name="run", read=_read_state, properties={header.TITLE: "title"}, is_slow=True)
 
 
 def parts_of(view: View) -> Sequence[Part]:
