@@ -57,7 +57,7 @@ class Watched:
         self.page = page
         self.problems: list[str] = []
         page.on("console", lambda message: self._note_if(message.type == "error", f"console: {message.text}"))
-        page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        page.on("pageerror", lambda error: self.problems.append(f"exception: {error} {error.stack}"))
         page.on("requestfailed", lambda request: self.problems.append(f"failed: {request.url} {request.failure}"))
         page.on("response", lambda answer: self._note_if(answer.status >= 400, f"{answer.status}: {answer.url}"))
         page.on("request", lambda request: self._note_if(is_outside(request.url, origin), f"outside: {request.url}"))
