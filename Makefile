@@ -7,7 +7,7 @@ ARGS ?=
 # Test files are shared out among processes; each makes its servers, databases and browsers once. One process more than
 # cores, for a third of their time they wait for other processes.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 HAS_BROWSER := { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable; } >/dev/null 2>&1
 # The pages are looked at with a real Chromium where there is one or apt-get can bring it.
 define BRING_BROWSER

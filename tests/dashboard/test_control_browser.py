@@ -26,6 +26,10 @@ def choose(page: Page, label: str, option: str) -> None:
 def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPage) -> None:
     run = site.run(40)
     page = open_page(f"/runs/{run}")
+    expect(page.locator("#control-method")).to_have_value("None (observe only)")
+    page.locator("#control-hold").check(force=True)
+    expect(page.locator("#control-method")).to_have_value("Hold")
+    page.locator("#control-hold").uncheck(force=True)
     choose(page, "Method", "Clip_V")
     expect(page.locator("#control-mu-high")).to_have_value("1")
     handle = page.locator(".handle.high .pill")
@@ -95,6 +99,7 @@ def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> 
     page.wait_for_function(f"() => {WITH}")
 
 
+@pytest.mark.slow
 def test_a_push_to_a_server_that_is_away_says_so(tmp_path: Path, window: BrowserContext) -> None:
     with ServerInThread(tmp_path / "home", dashboard=True) as server:
         site = Site(server)

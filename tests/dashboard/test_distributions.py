@@ -194,6 +194,7 @@ def test_the_likely_cause_is_named_in_its_step_only(site: Site) -> None:
     assert site.values(distributions.PART, f"/runs/{run}?step=4")["likely-cause"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_step_is_chosen_by_keys_by_click_and_followed(site: Site, open_page: OpenPage) -> None:
     run = site.run(30)

@@ -290,6 +290,7 @@ def saved_on_rank(
     return whole, rest, checkpoint.probe
 
 
+@pytest.mark.slow
 def test_ranks_go_on_together_from_a_state_each_of_their_own() -> None:
     calls = [(CONTROLS[name],) for name in ("clip_v with a cap", "hold")]
     for of_rank in run_ranks(2, one_after_another, saved_on_rank, calls):

@@ -80,6 +80,7 @@ for child in psutil.Process().children():
 """
 
 
+@pytest.mark.slow
 def test_the_last_reports_arrive_where_the_children_of_the_process_are_killed(server: RunningServer) -> None:
     environment = dict(os.environ) | {k: v for k, v in server.environment.items() if k.startswith("ISENTROPE_")}
     environment["ISENTROPE_MODE"] = "online"

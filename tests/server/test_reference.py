@@ -52,6 +52,7 @@ def tried(page: Page, operation: str, body: str | None = None) -> str:
     return block.locator(".live-responses-table .response .response-col_status").inner_text().split()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_shows_and_tries_the_api(server: ServerInThread, reference: Watched) -> None:
     page = reference.page

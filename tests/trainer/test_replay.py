@@ -44,6 +44,7 @@ def wait_for_status(client: isentrope.Client, run_id: str, status: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recording: Recording) -> None:
     (cure,) = recording.pushed
     with (

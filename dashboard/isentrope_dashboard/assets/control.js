@@ -141,7 +141,7 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
-      draw(preview, method, low, high, scope, hold, target, parameters, base, view, asked) {
+      draw(preview, method, low, high, scope, hold, target, parameters, base, view, asked, methods) {
         const rare = window.dash_clientside.callback_context.inputs_list.find(Array.isArray) || [];
         const fields = { method: method || "none", mu_low: low, mu_high: high, scope: scope || "all", hold: Boolean(hold), hold_target: target,
           parameters: Object.fromEntries(rare.map(({ id, value }) => [id.parameter, value])) };
@@ -164,7 +164,12 @@
         const entropy = preview?.entropy, input = document.getElementById("control-hold-target");
         if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
         if (input && entropy) input.placeholder = entropy;
-        return [fields, ...(now.preview?.words || ["–", "", "–", "–"])];
+        // A hold without a method of its own is what the form does, not nothing.
+        const none = methods?.find(({ value }) => value === "none");
+        if (none && !now.none) now.none = none.label;
+        const label = hold ? "Hold" : now.none;
+        const named = none && none.label !== label ? methods.map((one) => (one === none ? { ...one, label } : one)) : window.dash_clientside.no_update;
+        return [fields, ...(now.preview?.words || ["–", "", "–", "–"]), named];
       },
     },
   });

@@ -187,7 +187,8 @@
     if (!ends.length && !pills.length) return { data, layout };
     const [from, to] = xaxis.domain || [0, 1], width = (to - from) * (place.clientWidth - margin.l - margin.r), height = place.clientHeight - margin.t - margin.b;
     const share = (value, { type, range: [low, high] }) => ((type === "log" ? Math.log10(value) : value) - low) / (high - low);
-    const isSeen = ({ x = null, at }) => at > -0.01 && at < 1.01 && (x === null || (x >= xaxis.range[0] && x <= xaxis.range[1]));
+    const last = xaxis.range[1] + 0.02 * (xaxis.range[1] - xaxis.range[0]); // a suggestion may be a step newer than the axis
+    const isSeen = ({ x = null, at }) => at > -0.01 && at < 1.01 && (x === null || (x >= xaxis.range[0] && x <= last));
     const seen = ends.map((end) => ({ ...end, at: share(end.y, yaxis) })).filter(isSeen);
     const middles = apart(seen.map(({ at }) => at * height), seen.map(({ text }) => LINE_PIXELS * text.split("<br>").length), height);
     const annotations = [...(layout.annotations || []), ...seen.map(({ text, color }, at) => ({

@@ -141,12 +141,14 @@ def register(app: Dash, api: Api) -> None:
         Output(card.CLIPPED_SPREAD, "children"),
         Output(card.CHANGE, "children"),
         Output(card.ENTROPY, "children"),
+        Output(card.METHOD, "data"),
         Input(card.PREVIEW, "data"),
         *(Input(component, prop) for component, prop in FIELDS.values()),
         Input(PARAMETERS, "value"),
         Input(card.BASE, "data"),
         Input(views.STORE, "data"),
         State(card.ASKED, "data"),
+        State(card.METHOD, "data"),
     )
     _register_fill(app)
     _register_judge(app, api)

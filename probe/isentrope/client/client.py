@@ -56,9 +56,11 @@ class Client(Connection):
         level: Names = None,
         q: str | None = None,
         order: str = "newest",
+        sort: str | None = None,
+        metric: Names = None,
         limit: int | None = None,
     ) -> list[RunSummary]:
-        """Runs, newest first or runs that need attention first.
+        """Runs, newest first, or those that need attention, or by a column.
 
         Args:
             project: Only runs of this project, or of one of several; so with the next three.
@@ -67,9 +69,13 @@ class Client(Connection):
             level: act, watch, holding, healthy or no_data; of running ones.
             q: Only runs with this text in id, name, project, a tag or the error.
             order: newest, or attention: running ones by level, then silent ones, then ended ones.
+            sort: In the place of `order` by a column, `-` before it for the largest first: name, entropy, `config.lr`,
+                `metric.kl/mean` ... Runs without a value come last.
+            metric: Metrics whose newest values the digests are to have.
             limit: Only the first ones, at most this many; None: all.
         """
-        call = calls.runs(project=project, status=status, tag=tag, level=level, q=q, order=order)
+        query = {"project": project, "status": status, "tag": tag, "level": level, "q": q}
+        call = calls.runs(**query, order=order, sort=sort, metric=metric)
         return list(self.items(call, limit))
 
     def run(self, run_id: str) -> RunDetail:

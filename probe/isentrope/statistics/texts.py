@@ -133,8 +133,8 @@ def rollouts_of(
 def _prompt(row: Row, texts: TokenTexts) -> str | None:
     """What is kept of the prompt, with "… " in the place of its beginning."""
     ids = [int(number) - 1 for number in row.sample.prompt if number > 0]
-    running = texts.running(ids)
-    if not ids or running is None:
+    running = texts.running(ids) if ids else None
+    if running is None:
         return None
     whole = "".join(running).encode(errors="replace")
     text = whole[-PROMPT_TEXT_BYTES:].decode(errors="ignore")

@@ -93,6 +93,7 @@ def of_rank(rank: int) -> tuple[list[StepReport], list[int], Tensor]:
         return attached.reports(), gated, attached.trainer.weights()
 
 
+@pytest.mark.slow
 def test_two_ranks_of_the_stand_in_switch_together() -> None:
     (first, gated, weights), (_, gated_too, weights_too) = run_ranks(2, of_rank)
     assert torch.equal(weights, weights_too)

@@ -124,6 +124,7 @@ def two_ranks(rank: int, split: str) -> tuple[list[StepReport], list[Tensor]]:
     return attached.reports(), attached.gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "copies"), [("tensor", 2), ("context", 1)])
 def test_two_ranks_score_and_switch_together(monkeypatch: pytest.MonkeyPatch, split: str, copies: int) -> None:
     whole = Attached(monkeypatch, Mpu())
