@@ -15,6 +15,8 @@ define BRING_BROWSER
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; fi
 @$(HAS_BROWSER) || echo "No Chromium on the PATH: the browser tests are left out. Install chromium to run them."
 endef
+# The checks of a change leave out what takes a minute and seldom changes: CI=1.
+AND_LONG = $(if $(CI),and not long)
 AND_BROWSER = $$($(HAS_BROWSER) || echo "and not browser")
 
 .DEFAULT_GOAL := help
@@ -42,8 +44,8 @@ test: setup-dev ## the quick suite, minutes
 	$(BRING_BROWSER)
 	$(PYTEST) -m "not slow and not gpu $(AND_BROWSER)" $(ARGS)
 
-test-all: test ## everything: the quick suite, then what kills, fills, fuzzes and trains
-	$(PYTEST) -m "slow and not gpu $(AND_BROWSER)" $(ARGS)
+test-all: test ## everything: the quick suite, then what kills, fills, fuzzes and trains; CI=1 leaves out what takes minutes
+	$(PYTEST) -m "slow and not gpu $(AND_LONG) $(AND_BROWSER)" $(ARGS)
 
 test-gpu: setup-dev ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu $(ARGS)

@@ -55,6 +55,7 @@ def test_a_person_s_token_comes_with_an_address_that_signs_in(scope: TokenScope,
     assert ("http://host/?token=ise_a%2Bb" in words(made_token(made, "http://host"))) == signs_in
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_token_is_made_shown_once_signs_in_and_is_revoked(site: Site, open_page: OpenPage) -> None:
     Rank(site.server, name="any")
@@ -84,6 +85,7 @@ def test_a_token_is_made_shown_once_signs_in_and_is_revoked(site: Site, open_pag
     assert site.server.client(secret).get("/api/v1/runs").status_code == 401
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_start_makes_a_token_that_reports_and_shows_the_first_run(site: Site, open_page: OpenPage) -> None:
     page = open_page("/start", width=390, height=844)

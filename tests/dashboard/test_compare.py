@@ -78,6 +78,7 @@ def test_runs_that_differ_in_the_seed_are_one_line(site: Site) -> None:
     assert "Band: lowest to highest" in str(site.values(compare.PART, f"{address}&group=seed")["compare-legend"])
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_runs_are_found_and_stay_in_the_address(site: Site, open_page: OpenPage) -> None:
     first = site.run(20, name="first", config={"lr": 1})

@@ -87,6 +87,7 @@ def test_tabs_read_a_run_that_failed(site: Site) -> None:
     assert [row["version"] for row in site.values(audit.PART, f"/runs/{run}?tab=audit")[audit.GRID]] == ["v0"]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_notes_are_saved_and_the_trail_is_for_admins(site: Site, open_page: OpenPage) -> None:
     run = site.run(5, name=HOSTILE)

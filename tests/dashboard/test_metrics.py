@@ -121,6 +121,7 @@ def test_zoom_reads_the_steps_of_the_zoom(site: Site) -> None:
     assert figure["layout"]["xaxis"]["range"] == [10.0, 20.0]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_groups_open_and_follow_the_run(site: Site, open_page: OpenPage) -> None:
     run = site.run(30, change=odd)

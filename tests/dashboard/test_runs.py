@@ -206,6 +206,7 @@ def test_every_run_is_reached_and_a_selection_survives(site: Site, open_page: Op
     expect(page.locator(".runs-grid .chip").first).to_have_text(HOSTILE[0])
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_filters_are_in_the_address(site: Site, sweep: list[str], open_page: OpenPage) -> None:
     page = open_page("/?tag=blocks")

@@ -70,6 +70,7 @@ def test_an_empty_run_that_is_over_waits_for_nothing(site: Site) -> None:
     assert words(site.values(run.STATE, f"/runs/{run_id}")["run-state"]).split()[0] == "Finished"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_what_if_of_a_finished_run_follows_its_handle(site: Site, open_page: OpenPage) -> None:
     run_id = site.run(40, name="over", finished=finished("finished"))

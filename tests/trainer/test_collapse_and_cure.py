@@ -14,6 +14,7 @@ def test_the_exponential_average_is_that_of_the_optimiser() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_collapse_is_predicted_and_cured(home: Path) -> None:
     """The experiment in little: half its prompts at twice its learning rate, for as long as entropy needs to halve."""

@@ -74,6 +74,7 @@ def test_other_settings_never_meet_shipped_weights(policy_config: PolicyConfig, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_command_makes_the_shipped_weights_again(tmp_path: Path) -> None:
     result = CliRunner().invoke(warm_start.main, ["--out", str(tmp_path / "again")])

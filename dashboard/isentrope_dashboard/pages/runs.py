@@ -158,7 +158,9 @@ def _columns_menu(view: View, offered: Sequence[dict[str, Any]]) -> dmc.Popover:
         comboboxProps={"withinPortal": False}, **{"aria-label": "Columns"},
     )  # fmt: skip
     button = dmc.Button("Columns", id="columns", variant="default", size="xs")
-    return dmc.Popover([dmc.PopoverTarget(button), dmc.PopoverDropdown(which)], position="bottom-start", shadow="md")
+    # The roles would go to a div around the button, which may have none.
+    parts = [dmc.PopoverTarget(button), dmc.PopoverDropdown(which)]
+    return dmc.Popover(parts, position="bottom-start", shadow="md", withRoles=False)
 
 
 def _select(param: str, data: list[dict[str, str]], view: View, width: int) -> dmc.Select:

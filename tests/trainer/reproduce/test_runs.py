@@ -85,6 +85,7 @@ def test_a_failed_run_has_its_reason_and_the_others_are_made(tiny_run: TinyRun) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ray_and_processes_make_the_same_bytes(tiny_run: TinyRun) -> None:
     executors = LocalProcesses(1), started(lambda: RayCluster("local", 1))
     (first,), (second,) = ([outcome.files for outcome in one.make([tiny_run(0)])] for one in executors)
