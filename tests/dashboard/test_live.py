@@ -109,6 +109,7 @@ def test_values_have_nothing_that_only_dash_could_draw(site: Site) -> None:
                     assert set(drawn(value)) <= {"dash_html_components"}, f"{address} {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_hidden_page_asks_nothing(site: Site, open_page: OpenPage) -> None:
     run_id = site.run(8)

@@ -180,6 +180,7 @@ def choose(page: Page, run_id: str) -> None:
     page.locator(f'.ag-row[row-id="{run_id}"] input[type=checkbox]').check()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_every_run_is_reached_and_a_selection_survives(site: Site, open_page: OpenPage) -> None:
     ids = [

@@ -101,15 +101,18 @@ def finishes(home: Path) -> list[RunFinished]:
     return [payload for payload in payloads if isinstance(payload, RunFinished)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_end_of_a_process_ends_its_run(homes: dict[str, Path], ending: str) -> None:
     assert {(found.status, error_in_a_line(found.error)) for found in finishes(homes[ending])} == ENDINGS[ending]
 
 
+@pytest.mark.slow
 def test_every_run_of_a_process_ends_with_its_last_step(homes: dict[str, Path]) -> None:
     assert [found.step for found in finishes(homes[FAILED])] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_failed_run_has_the_traceback(homes: dict[str, Path]) -> None:
     first, *calls, last = finishes(homes[FAILED])[0].error.splitlines()
     assert (first, calls[-1].strip(), last) == (

@@ -111,6 +111,7 @@ def first_report(rank: int) -> StepReport:
         return attached.reports()[0]
 
 
+@pytest.mark.slow
 def test_gradients_of_ranks_are_added_up_in_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     both, _ = run_ranks(2, first_report)
     alone = Attached(monkeypatch)

@@ -159,6 +159,7 @@ def two_ranks_offloaded(rank: int) -> list[StepReport]:
     return attached.reports()
 
 
+@pytest.mark.slow
 def test_groups_that_slime_makes_again_after_each_rollout_are_followed() -> None:
     of_ranks = run_ranks(2, two_ranks_offloaded)
     for reported in of_ranks:
