@@ -6,6 +6,7 @@ import gc
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The tests run servers, browsers and training loops side by side on few cores: torch's threads must sleep while they
@@ -22,6 +23,21 @@ os.environ.setdefault("ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / 
 # How fast examples are made and tried only shows how busy the machine is. A test's own settings add to these.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+LONGEST_FILES = (
+    "test_verl.py",
+    "test_openrlhf.py",
+    "test_deepspeed.py",
+    "test_commands.py",
+    "test_images.py",
+    "test_pages.py",
+)
+"""Files with minutes of slow tests begin first: each is run by one process, which at the end the others would wait for."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST_FILES)
 
 
 def pytest_collection_finish() -> None:
