@@ -585,12 +585,16 @@ class Probe:
             measured = None if sums is None else self._ranks.numbers_of_ranks()
             reported_from = time.perf_counter()
             self._stopwatch.seconds += reported_from - started
-            about = {
-                "what_if_source": what_if_source,
-                "has_unseen": unseen is not None,
-                "reward_parts": reward_parts(batches),
-            }
-            self._report(step, measured, optimizer, learning_rates, clip_factor, **about)
+            self._report(
+                step,
+                measured,
+                optimizer,
+                learning_rates,
+                clip_factor,
+                what_if_source=what_if_source,
+                has_unseen=unseen is not None,
+                reward_parts=reward_parts(batches),
+            )
             # Counted with the next step.
             self._stopwatch.seconds = time.perf_counter() - reported_from
             self._guard.settled = True
@@ -770,7 +774,10 @@ class Probe:
         optimizer: Optimizer | None,
         learning_rates: LearningRates | None,
         clip_factor: float | Tensor | None,
-        **about: Any,
+        *,
+        what_if_source: str,
+        has_unseen: bool,
+        reward_parts: Sequence[str],
     ) -> None:
         momentum = Momentum.of(optimizer)
         beta = None if momentum is None else momentum.beta
@@ -794,7 +801,9 @@ class Probe:
                 momentum=momentum,
                 learning_rate=learning_rates,
                 clip_factor=clip_factor,
-                **about,
+                what_if_source=what_if_source,
+                has_unseen=has_unseen,
+                reward_parts=reward_parts,
                 coupling=self.config.coupling,
                 failed=self._guard.in_words,
                 learn=None if measured is None else self._hold.learner(beta, learning_rates),

@@ -14,11 +14,14 @@ from isentrope_wire.what_if import EDGES, WhatIfCurve, under
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 
-def two_steps_of_the_same_tokens(control: isentrope.Control, calls: int = 1, **settings: str) -> list[StepReport]:
+def two_steps_of_the_same_tokens(
+    control: isentrope.Control, calls: int = 1, *, ratio_to: str = "old", **settings: str
+) -> list[StepReport]:
     """The first without an intervention, the second under `control`, which arrives between them. A step goes before both.
 
     Args:
         calls: How many `gate` calls the tokens of a step are cut into.
+        ratio_to: Whose log-probs the loop passes beside its own, old or sampler.
     """
     loop = TinyLoop()
     logits, token_ids, advantages = loop.sample()
@@ -26,8 +29,8 @@ def two_steps_of_the_same_tokens(control: isentrope.Control, calls: int = 1, **s
     for step in range(3):
         for rows in torch.arange(16).chunk(calls):
             scores = probe.score(logits[rows], token_ids[rows])
-            old = scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)[rows]
-            probe.gate(scores, advantages[rows], loop.mask[rows], old_logprobs=old)
+            other = scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)[rows]
+            probe.gate(scores, advantages[rows], loop.mask[rows], **{f"{ratio_to}_logprobs": other})
         probe.step(step)
         if step == 1:
             transport.set_control(pushed(1, control))
@@ -46,7 +49,7 @@ def two_steps_of_the_same_tokens(control: isentrope.Control, calls: int = 1, **s
         ("clip_v", 0.0, 0.0, "increasing"),
     ],
 )
-def test_pushing_thresholds_brings_what_the_report_before_foretold(
+def test_pushing_thresholds_brings_what_the_report_before_predicted(
     settings: dict[str, str], calls: int, method: str, mu_low: float, mu_high: float | None, scope: str
 ) -> None:
     before, after = two_steps_of_the_same_tokens(
@@ -54,21 +57,21 @@ def test_pushing_thresholds_brings_what_the_report_before_foretold(
     )
     assert (before.scalars["clip/fraction"], after.control_version) == (0, 1)
     assert before.what_if is not None
-    foretold = WhatIfCurve(before.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
-    assert foretold.clip_fraction == pytest.approx(after.scalars["clip/fraction"], abs=1e-12)
-    assert foretold.clip_fraction > 0
-    assert foretold.unit_predicted_change == pytest.approx(
+    predicted = WhatIfCurve(before.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
+    assert predicted.clip_fraction == pytest.approx(after.scalars["clip/fraction"], abs=1e-12)
+    assert predicted.clip_fraction > 0
+    assert predicted.unit_predicted_change == pytest.approx(
         after.scalars["entropy/unit_predicted_change"], rel=1e-6, abs=1e-12
     )
     # What is clipped now still counts: the same question has the same answer under the control in force.
     assert after.what_if is not None
     again = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
-    assert again.clip_fraction == pytest.approx(foretold.clip_fraction, abs=1e-12)
+    assert again.clip_fraction == pytest.approx(predicted.clip_fraction, abs=1e-12)
     unclipped = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(None, None)
     assert unclipped.unit_predicted_change == pytest.approx(before.scalars["entropy/unit_predicted_change"])
 
 
-def test_pushing_clip_cov_or_kl_cov_brings_what_the_report_before_foretold() -> None:
+def test_pushing_clip_cov_or_kl_cov_brings_what_the_report_before_predicted() -> None:
     """All candidates of the band are dropped, and as many tokens listed as lie beyond an edge, so that nothing is left to chance."""
     clip_cov = isentrope.Control(method="clip_cov", parameters={"ratio": 1.0, "omega_low": 0.2, "omega_high": 1.0})
     before, after = two_steps_of_the_same_tokens(clip_cov)
@@ -80,14 +83,24 @@ def test_pushing_clip_cov_or_kl_cov_brings_what_the_report_before_foretold() -> 
         method="kl_cov", scope="positive", parameters={"k": beyond / before.what_if.tokens, "beta": 0.5}
     )
     for control, pair in ((clip_cov, (before, after)), (kl_cov, two_steps_of_the_same_tokens(kl_cov))):
-        foretold = under(control, before.what_if)
-        assert foretold is not None
+        predicted = under(control, before.what_if)
+        assert predicted is not None
         came = pair[1].scalars
-        assert foretold.clip_fraction == pytest.approx(came["clip/fraction"], abs=1e-12)
-        assert (foretold.clip_fraction > 0) == (control is clip_cov)
+        assert predicted.clip_fraction == pytest.approx(came["clip/fraction"], abs=1e-12)
+        assert (predicted.clip_fraction > 0) == (control is clip_cov)
         change = came["entropy/unit_predicted_change"]
         assert abs(change - before.scalars["entropy/unit_predicted_change"]) > 0.02 * abs(change)
-        assert foretold.unit_predicted_change == pytest.approx(change, rel=1e-6)
+        assert predicted.unit_predicted_change == pytest.approx(change, rel=1e-6)
+
+
+def test_kl_cov_is_said_to_change_nothing_where_it_knows_only_a_sampler() -> None:
+    kl_cov = isentrope.Control(method="kl_cov", parameters={"k": 0.2, "beta": 0.5})
+    before, after = two_steps_of_the_same_tokens(kl_cov, ratio_to="sampler")
+    predicted = under(kl_cov, before.what_if)
+    assert predicted is not None
+    came = after.scalars["entropy/unit_predicted_change"]
+    assert came == pytest.approx(before.scalars["entropy/unit_predicted_change"], rel=1e-9)
+    assert predicted.unit_predicted_change == pytest.approx(came, rel=1e-9)
 
 
 def test_a_report_says_what_its_what_if_was_counted_from_and_stays_small() -> None:

@@ -114,14 +114,13 @@ def select_kl_cov(control: Control, tokens: TokenBatch, centres: Centres, cutoff
     There must be a gradient to multiply. A token with A = 0 has none and is not penalised, though the authors penalise it.
     Neither is a token that the loop's own clip silences: the authors' loss for KL-Cov has no clip, so let the loop clip so
     wide that it never does. Strictly on-policy r is 1 and so is the factor: the method can't act. Nor can it when the loop
-    passes no log-probs of the old policy: the size of |log r| to a sampler's is no matter to the penalty's slope, which
-    would follow the sign of round-off.
+    passes no log-probs of the old policy: the slope has the size beta however small |log r| is, so that against a sampler's
+    log-probs it would follow the sign of round-off.
     """
     assert cutoff is not None, "KL-Cov ranks tokens"
     chosen = tokens.mask & (covariance_scores(tokens, centres) >= cutoff) & tokens.in_scope(control.scope)
     factors = torch.ones_like(tokens.scores.logprobs)
-    to_sampler = "sampler" in tokens.differences and "old" not in tokens.differences
-    if tokens.importance_ratios is None or to_sampler:
+    if tokens.importance_ratios is None or tokens.ratio_is_to_sampler:
         return Selection(factors, chosen)
     log_ratios = tokens.importance_ratios.double().log().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     log_ratios = torch.where(log_ratios.abs() <= RATIO_TOLERANCE, 0.0, log_ratios)
@@ -171,7 +170,7 @@ def clip_cov_effects(tokens: StepTokens) -> tuple[Bool[Tensor, " tokens"], Float
 
 def kl_cov_effects(tokens: StepTokens) -> tuple[Bool[Tensor, " tokens"], Float64[Tensor, " tokens"]]:
     """All tokens, and (f - 1) g S_c, f the factor of `select_kl_cov` with estimator `abs` and beta 1."""
-    if "r" not in tokens:
+    if "r" not in tokens or any(batch.ratio_is_to_sampler for batch in tokens.batches):
         return tokens.valid, torch.zeros_like(tokens.ones)
     ratios = tokens["r"]
     moved = (ratios.log().abs() > RATIO_TOLERANCE) & (tokens["A"] != 0) & tokens.valid

@@ -179,7 +179,7 @@ def entropies_after_update(
     if any(part is not None and _are_gated(part, batch) for part, batch in zip(parts, batches, strict=True)):
         raise InputError(
             "rescore returned the scores that were gated, from before the update: every change would be 0. Let it score "
-            "anew, also where gradients are off, as they are while it is called."
+            "again; gradients are off during the call."
         )
     return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
 

@@ -72,6 +72,12 @@ class TokenBatch:
     """How many tokens of this step, padding included, this rank gated before."""
 
     @property
+    def ratio_is_to_sampler(self) -> bool:
+        """Whether the importance ratios are to the sampler: the loop passed no log-probs of the old policy. Of one policy
+        computed twice they are round-off."""
+        return "sampler" in self.differences and "old" not in self.differences
+
+    @property
     def keep_mask(self) -> Bool[Tensor, "*tokens"]:
         """True where the token's gradient takes part, with any weight."""
         return self.mask if self.gradient_factors is None else self.gradient_factors != 0

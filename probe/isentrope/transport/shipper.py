@@ -76,7 +76,7 @@ class ShipperSettings:
     """How long what is delivered is kept, in case the server is restored from a backup."""
     torn_end_is_lost: bool = True
     """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy of a spool whose training
-    process lives on another machine it is not."""
+    process runs on another machine it is not."""
 
 
 class Shipper:

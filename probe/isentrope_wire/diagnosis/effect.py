@@ -35,6 +35,7 @@ from isentrope_wire.metrics import (
     HOLD_DRIFT,
     HOLD_GAIN,
     HOLD_RESTING_POINT,
+    KL_OLD,
     RATIO_MEAN,
     SCORE_DISCRIMINATOR_MEAN,
     SCORE_DISCRIMINATOR_STD,
@@ -278,4 +279,5 @@ def _evidence(newest: Mapping[str, float]) -> StepEvidence:
         largest_entropy=math.inf,
         largest_expected_score=math.inf,
         ratio_spread=None if ratio is None else abs(ratio - 1),
+        ratio_to_sampler=ratio is not None and KL_OLD not in newest,
     )
