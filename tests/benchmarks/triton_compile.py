@@ -96,10 +96,9 @@ def _cuobjdump(option: str, path: str) -> str:
 
 
 def amd_registers_and_spills(text: str) -> tuple[int, int]:
-    """Of a program for an AMD GPU: the counts in its assembly's metadata."""
+    """Of a program for an AMD GPU: the counts in its assembly's metadata. Scalars that spill go to vector registers."""
     counts = {name: int(count) for name, count in re.findall(r"\.(\w+_count):\s*(\d+)", text)}
-    spills = counts["vgpr_spill_count"] + counts["sgpr_spill_count"]
-    return counts["vgpr_count"] + counts["agpr_count"], spills
+    return counts["vgpr_count"] + counts["agpr_count"], counts["vgpr_spill_count"]
 
 
 def compile_kernel(kernel: str, logits_type: str, target: str, ones: bool = False) -> Compiled:
@@ -140,15 +139,17 @@ def _constants(kernel: str, target: str) -> dict[str, Any]:
             "PER_ROW": False,
             "SQUARED": squared,
             "GROUPS": triton_backend.GROUPS,
-            "LANES": _block(target) // (2 * triton_backend.GROUPS),
+            "THREADS": triton_backend.threads_of(TARGETS[target].warp_size),
         }
     if kernel == "gradient":
-        return {"PER_ROW": False, "HAS_LOGPROB": True, "HAS_ENTROPY": True, "BLOCK": triton_backend.GRADIENT_BLOCK}
+        return {
+            "PER_ROW": False,
+            "HAS_LOGPROB": True,
+            "HAS_ENTROPY": True,
+            "BLOCK": triton_backend.GRADIENT_BLOCK,
+            "BLOCKS": triton_backend.GRADIENT_BLOCKS,
+        }
     return {"SQUARED": squared, "SPLITS": SPLITS, "ROWS": triton_backend.ROWS_PER_PROGRAM}
-
-
-def _block(target: str) -> int:
-    return 2 * triton_backend.GROUPS * triton_backend.lanes_of(TARGETS[target].warp_size)
 
 
 def compile_all(targets: tuple[str, ...] = tuple(TARGETS)) -> Iterator[Compiled]:

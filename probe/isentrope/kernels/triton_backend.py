@@ -28,10 +28,12 @@ SUPPORTED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 WARPS = 4
 GROUPS = 4
-"""With two tiles of GROUPS rows of lanes_of() lanes, a thread has 32 logits in flight, and needs so few registers that
-five to seven programs fit on one of NVIDIA's processors. Chosen from what the compiler says, not timed."""
+"""A thread then has 32 logits in flight, and nine programs fit on a processor of an H100, on which these were timed."""
 
 GRADIENT_BLOCK = 2048
+GRADIENT_BLOCKS = 4
+"""Blocks of a row that one program computes, one after another: what it needs of the row is read once."""
+
 ROWS_PER_PROGRAM = 32
 """Rows that one program merges and finishes."""
 
@@ -141,7 +143,7 @@ def logit_gradient(
     with _on_device(logits):
         _launch(
             triton_kernels.gradient_kernel,
-            (rows, triton.cdiv(columns, GRADIENT_BLOCK)),
+            (rows, triton.cdiv(columns, GRADIENT_BLOCK * GRADIENT_BLOCKS)),
             _storage(logits),
             _per_row(token_ids),
             log_normalizer,
@@ -159,6 +161,7 @@ def logit_gradient(
             HAS_LOGPROB=logprob_gradient is not None,
             HAS_ENTROPY=has_entropy,
             BLOCK=GRADIENT_BLOCK,
+            BLOCKS=GRADIENT_BLOCKS,
         )
     return gradient
 
@@ -179,9 +182,14 @@ def row_layout(logits: Tensor) -> RowLayout | None:
     return RowLayout(max(inner_rows, 1), int(logits.storage_offset()), outer_stride, inner_stride)
 
 
-def lanes_of(warp_size: int) -> int:
-    """Lanes of a tile: 16 bytes, the longest single read, for every thread. More rows then cost no exchange of sums."""
-    return 4 * warp_size * WARPS
+def threads_of(warp_size: int) -> int:
+    """Threads of a program."""
+    return WARPS * warp_size
+
+
+def block_of(threads: int) -> int:
+    """Logits that a program reads at once: two tiles of GROUPS reads of a thread."""
+    return 2 * GROUPS * threads * int(triton_kernels.WORDS)
 
 
 def splits_of(rows: int, columns: int, block: int, processors: int) -> int:
@@ -201,8 +209,8 @@ def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, 
     """float64 [splits, 6, rows], or [splits, 7, rows] with Q2."""
     rows, columns = token_ids.numel(), logits.shape[-1]
     device = _device_shape(logits.device)
-    lanes = lanes_of(device.warp_size)
-    splits = splits_of(rows, columns, 2 * GROUPS * lanes, device.processors)
+    threads = threads_of(device.warp_size)
+    splits = splits_of(rows, columns, block_of(threads), device.processors)
     moments = torch.empty(splits, 7 if squared else 6, rows, dtype=torch.float64, device=logits.device)
     if rows == 0:
         return moments
@@ -229,7 +237,7 @@ def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, 
             PER_ROW=per_row,
             SQUARED=squared,
             GROUPS=GROUPS,
-            LANES=lanes,
+            THREADS=threads,
         )
     return moments
 

@@ -27,6 +27,9 @@ ALIGNMENT = tl.constexpr(16)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
+WORDS = tl.constexpr(4)
+"""32-bit words that a thread reads at once: 16 bytes, the longest single read."""
+
 LOWEST_SHIFT = tl.constexpr(-700.0)
 """Nats: e^-700 is still a positive float64 and 0 in float32; 0 * -700 is 0 where 0 * -inf would be NaN."""
 
@@ -70,12 +73,13 @@ def read_block(
     WHOLE: tl.constexpr,
     LOGITS_TYPE: tl.constexpr,
     GROUPS: tl.constexpr,
-    LANES: tl.constexpr,
+    THREADS: tl.constexpr,
 ):
-    """One block of logits in float32, as two tiles [GROUPS, LANES]: their order does not matter to a sum.
+    """One block of logits in float32, as two tiles [GROUPS, THREADS, WORDS]: their order does not matter to a sum.
 
     Unless the block is WHOLE, what lies outside the elements [lead, end) is -inf.
     """
+    LANES: tl.constexpr = THREADS * WORDS
     offset_tile = tl.arange(0, GROUPS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     if LOGITS_TYPE == tl.float32:  # noqa: SIM300
         offset_left = block * (2 * GROUPS * LANES) + offset_tile
@@ -98,7 +102,16 @@ def read_block(
             left, right = halves(tl.load(words_ptr + offset_word, mask=in_words, other=0), LOGITS_TYPE)
             left = tl.where(in_words & (2 * offset_word >= lead), left, -float("inf"))
             right = tl.where(in_words & (2 * offset_word + 1 < end), right, -float("inf"))
-    return left, right
+    # Read as [GROUPS, LANES], a thread's words are neighbours; so seen, what one thread holds is added up within it.
+    return tl.reshape(left, [GROUPS, THREADS, WORDS]), tl.reshape(right, [GROUPS, THREADS, WORDS])
+
+
+@triton.jit
+def over_threads(values, MAXIMUM: tl.constexpr):
+    """The sum, or the largest, of what each thread holds of a tile [GROUPS, THREADS, WORDS]: [THREADS], and no exchange."""
+    if MAXIMUM:
+        return tl.max(tl.max(values, 2), 0)
+    return tl.sum(tl.sum(values, 2), 0)
 
 
 @triton.jit
@@ -115,33 +128,34 @@ def absorb(
     floor,
     SQUARED: tl.constexpr,
 ):
-    """Add two tiles of logits [GROUPS, LANES] to the sums [LANES], which are counted from the largest logit so far."""
-    largest = tl.max(tl.max(tl.maximum(left, right), 0), 0)
-    if largest > maximum:
-        # The change is -inf where nothing was counted yet: floored, it makes the scale 0 and keeps 0 * inf away.
-        change = tl.maximum(maximum - largest, floor)
-        scale = tl.exp2(change * exponent_scale)
-        total_shifted = scale * (total_shifted + change * total)
-        total = scale * total
-        if SQUARED:
-            square_twice = scale * scale * (square_twice + change * (2 * square_shifted + change * square))
-        square_shifted = scale * scale * (square_shifted + change * square)
-        square = scale * scale * square
-        maximum = largest
-    # A row masked so far has no maximum to count from, and needs none: 2^-inf is 0.
-    centre = tl.where(maximum == -float("inf"), 0.0, maximum)
+    """Add two tiles of logits to the sums [THREADS], each counted from the largest logit its thread has seen: the threads
+    wait for each other only at the end of a row."""
+    largest = tl.maximum(maximum, over_threads(tl.maximum(left, right), True))
+    # A thread that saw only masked logits has no maximum to count from, and needs none: 2^-inf is 0.
+    centre = tl.where(largest == -float("inf"), 0.0, largest)
+    # The change is -inf where nothing was counted yet: floored, it makes the scale 0 and keeps 0 * inf away.
+    change = tl.maximum(maximum - centre, floor)
+    scale = tl.exp2(change * exponent_scale)
+    square_scale = scale * scale
+    total_shifted = scale * (total_shifted + change * total)
+    total = scale * total
+    if SQUARED:
+        square_twice = square_scale * (square_twice + change * (2 * square_shifted + change * square))
+    square_shifted = square_scale * (square_shifted + change * square)
+    square = square_scale * square
     total, total_shifted, square, square_shifted, square_twice = add(
-        left - centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
+        left, centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
     )
     total, total_shifted, square, square_shifted, square_twice = add(
-        right - centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
+        right, centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
     )
-    return maximum, total, total_shifted, square, square_shifted, square_twice
+    return largest, total, total_shifted, square, square_shifted, square_twice
 
 
 @triton.jit
 def add(
-    shifted,
+    logits,
+    centre,
     total,
     total_shifted,
     square,
@@ -151,16 +165,17 @@ def add(
     floor,
     SQUARED: tl.constexpr,
 ):
-    """Add a tile of u [GROUPS, LANES] to the four or five sums [LANES]."""
+    """Add a tile [GROUPS, THREADS, WORDS] to the four or five sums [THREADS], which are counted from `centre` [THREADS]."""
+    shifted = logits - centre[None, :, None]
     weight = tl.exp2(shifted * exponent_scale)
     # The floor replaces -inf, whose weight is 0. It lets a NaN go: that is in the weight.
     weight_shifted = weight * tl.maximum(shifted, floor)
-    total += tl.sum(weight, 0)
-    total_shifted += tl.sum(weight_shifted, 0)
-    square += tl.sum(weight * weight, 0)
-    square_shifted += tl.sum(weight * weight_shifted, 0)
+    total += over_threads(weight, False)
+    total_shifted += over_threads(weight_shifted, False)
+    square += over_threads(weight * weight, False)
+    square_shifted += over_threads(weight * weight_shifted, False)
     if SQUARED:
-        square_twice += tl.sum(weight_shifted * weight_shifted, 0)
+        square_twice += over_threads(weight_shifted * weight_shifted, False)
     return total, total_shifted, square, square_shifted, square_twice
 
 
@@ -186,7 +201,7 @@ def moments_kernel(
     PER_ROW: tl.constexpr,
     SQUARED: tl.constexpr,
     GROUPS: tl.constexpr,
-    LANES: tl.constexpr,
+    THREADS: tl.constexpr,
 ):
     """Moments of one split of one row; the grid is (rows, splits).
 
@@ -201,7 +216,7 @@ def moments_kernel(
         inverse_temperature, inverse_temperature_rest: 1 / T.
         temperatures_ptr: float64 [rows], T of each row where PER_ROW; the numbers above are then those of T = 1.
     """
-    BLOCK: tl.constexpr = 2 * GROUPS * LANES
+    BLOCK: tl.constexpr = 2 * GROUPS * THREADS * WORDS
     LOGITS_TYPE: tl.constexpr = logits_ptr.dtype.element_ty
     row = tl.program_id(0)
     split = tl.program_id(1)
@@ -224,14 +239,17 @@ def moments_kernel(
         exponent_scale = (inverse * LOG2_E).to(tl.float32)
         floor = floor * temperature.to(tl.float32)
 
-    maximum = -float("inf")
-    total = tl.zeros([LANES], tl.float32)
-    total_shifted = tl.zeros([LANES], tl.float32)
-    square = tl.zeros([LANES], tl.float32)
-    square_shifted = tl.zeros([LANES], tl.float32)
-    square_twice = tl.zeros([LANES], tl.float32)
-    for block in range(tl.maximum(first, 1), tl.minimum(last, blocks - 1)):
-        left, right = read_block(words_ptr, block, lead, end, True, LOGITS_TYPE, GROUPS, LANES)
+    maximum = tl.full([THREADS], -float("inf"), tl.float32)
+    total = tl.zeros([THREADS], tl.float32)
+    total_shifted = tl.zeros([THREADS], tl.float32)
+    square = tl.zeros([THREADS], tl.float32)
+    square_shifted = tl.zeros([THREADS], tl.float32)
+    square_twice = tl.zeros([THREADS], tl.float32)
+    # Blocks that lie within the row whole; of the others there are two at most.
+    whole_from = tl.where(lead > 0, 1, 0)
+    whole_to = end // BLOCK
+    for block in range(tl.maximum(first, whole_from), tl.minimum(last, whole_to)):
+        left, right = read_block(words_ptr, block, lead, end, True, LOGITS_TYPE, GROUPS, THREADS)
         maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
             left,
             right,
@@ -247,8 +265,8 @@ def moments_kernel(
         )
     for side in range(tl.minimum(blocks, 2)):
         block = side * (blocks - 1)
-        if (block >= first) & (block < last):
-            left, right = read_block(words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, LANES)
+        if (block >= first) & (block < last) & ((block < whole_from) | (block >= whole_to)):
+            left, right = read_block(words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, THREADS)
             maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
                 left,
                 right,
@@ -263,21 +281,33 @@ def moments_kernel(
                 SQUARED,
             )
 
+    # The threads' sums, counted from the largest logit of them all; in float64, as they are added up.
+    largest = tl.max(maximum, 0)
+    centre = tl.where(largest == -float("inf"), 0.0, largest)
+    change = tl.maximum(maximum - centre, floor)
+    scale = tl.exp2(change * exponent_scale).to(tl.float64)
+    change = change.to(tl.float64)
+    wide_total = scale * total.to(tl.float64)
+    wide_shifted = scale * total_shifted.to(tl.float64) + change * wide_total
+    wide_square = scale * scale * square.to(tl.float64)
+    wide_square_shifted = scale * scale * square_shifted.to(tl.float64)
+
     column = tl.load(token_ids_ptr + row) - start
     offset_chosen = column + lead
     in_split = (column >= 0) & (column < columns) & (offset_chosen >= first * BLOCK) & (offset_chosen < last * BLOCK)
     chosen = tl.load(logits_ptr + offset_row + column, mask=in_split, other=-float("inf"))
-    centre = tl.where(maximum == -float("inf"), 0.0, maximum)
     chosen_shifted = (tl.cast(chosen, tl.float64) - tl.cast(centre, tl.float64)) * inverse
     out_ptr = moments_ptr + tl.cast(split, tl.int64) * (MOMENTS + SQUARED) * rows + row
-    tl.store(out_ptr, tl.cast(maximum, tl.float64) * inverse)
-    tl.store(out_ptr + rows, tl.sum(total.to(tl.float64), 0))
-    tl.store(out_ptr + 2 * rows, tl.sum(total_shifted.to(tl.float64), 0) * inverse)
-    tl.store(out_ptr + 3 * rows, tl.sum(square.to(tl.float64), 0))
-    tl.store(out_ptr + 4 * rows, tl.sum(square_shifted.to(tl.float64), 0) * inverse)
+    tl.store(out_ptr, tl.cast(largest, tl.float64) * inverse)
+    tl.store(out_ptr + rows, tl.sum(wide_total, 0))
+    tl.store(out_ptr + 2 * rows, tl.sum(wide_shifted, 0) * inverse)
+    tl.store(out_ptr + 3 * rows, tl.sum(wide_square, 0))
+    tl.store(out_ptr + 4 * rows, tl.sum(wide_square_shifted + change * wide_square, 0) * inverse)
     tl.store(out_ptr + 5 * rows, chosen_shifted)
     if SQUARED:
-        tl.store(out_ptr + 6 * rows, tl.sum(square_twice.to(tl.float64), 0) * inverse * inverse)
+        wide_twice = scale * scale * square_twice.to(tl.float64)
+        wide_twice += change * (2 * wide_square_shifted + change * wide_square)
+        tl.store(out_ptr + 6 * rows, tl.sum(wide_twice, 0) * inverse * inverse)
 
 
 @triton.jit
@@ -391,8 +421,10 @@ def gradient_kernel(
     HAS_LOGPROB: tl.constexpr,
     HAS_ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
-    """BLOCK columns of one row of (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T; the grid is (rows, blocks).
+    """BLOCKS blocks of BLOCK columns of one row of (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T; the grid is
+    (rows, programs of a row).
 
     Args:
         logits_ptr, inner_rows, offset_storage, outer_stride, inner_stride, token_ids_ptr, start,
@@ -404,40 +436,43 @@ def gradient_kernel(
         gradient_ptr: [rows, columns], of the logits' type.
     """
     row = tl.program_id(0)
-    offset = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    in_row = offset < columns
     offset_row = row_offset(row, inner_rows, offset_storage, outer_stride, inner_stride)
-    logits = tl.load(logits_ptr + offset_row + offset, mask=in_row, other=-float("inf")).to(tl.float32)
+    out_ptr = gradient_ptr + row.to(tl.int64) * columns
 
     # log p = (z - r) / T - (L - r / T) with r near L T: by the row's largest logits z - r is exact in float32, whatever
     # they have in common, and the rest is one float64 number a row.
     inverse = float64_of(inverse_temperature, inverse_temperature_rest)
     if PER_ROW:
         inverse = 1.0 / tl.load(temperatures_ptr + row)
-        temperature = tl.load(temperatures_ptr + row).to(tl.float32)
+        temperature = tl.load(temperatures_ptr + row)
         inverse_temperature = inverse.to(tl.float32)
+    temperature = tl.cast(temperature, tl.float64)
     log_normalizer = tl.load(log_normalizer_ptr + row)
-    centre = log_normalizer.to(tl.float32) * temperature
+    # Rounded by a cast: a product in float32 might be fused with what is subtracted from it, and not rounded at all.
+    centre = (log_normalizer * temperature).to(tl.float32)
     remainder = (log_normalizer - centre.to(tl.float64) * inverse).to(tl.float32)
-    logprobs = (logits - centre) * inverse_temperature - remainder
-    probability = tl.exp2(logprobs * LOG2_E)
 
-    factor = 0.0
-    silent = True
-    gradient = tl.zeros([BLOCK], tl.float32)
+    column = tl.load(token_ids_ptr + row) - start
+    factor = tl.full([], 0.0, tl.float32)
+    entropy_factor = tl.full([], 0.0, tl.float32)
+    entropy = tl.full([], 0.0, tl.float32)
     if HAS_LOGPROB:
         factor = (tl.load(logprob_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
-        column = tl.load(token_ids_ptr + row) - start
-        gradient = tl.where(offset == column, factor, 0.0)
-        silent = factor == 0.0
     if HAS_ENTROPY:
         entropy_factor = (tl.load(entropy_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
         entropy = tl.load(entropies_ptr + row).to(tl.float32)
-        gradient -= probability * (factor + entropy_factor * (tl.maximum(logprobs, LOWEST_SHIFT) + entropy))
-        silent = silent & (entropy_factor == 0.0)
-    else:
-        gradient -= probability * factor
-    # A row that is gated or padded gets no gradient, whatever its logits hold: 0 * NaN.
-    gradient = tl.where(silent, 0.0, gradient)
-    out_ptr = gradient_ptr + row.to(tl.int64) * columns + offset
-    tl.store(out_ptr, gradient.to(gradient_ptr.dtype.element_ty), mask=in_row)
+    # A row that is gated or padded gets no gradient, whatever its logits hold (0 * NaN), and is not read.
+    silent = (factor == 0.0) & (entropy_factor == 0.0)
+    read_to = tl.where(silent, 0, columns)
+    first = tl.program_id(1) * BLOCKS
+    for block in range(first, tl.minimum(first + BLOCKS, tl.cdiv(columns, BLOCK))):
+        offset = block * BLOCK + tl.arange(0, BLOCK)
+        logits = tl.load(logits_ptr + offset_row + offset, mask=offset < read_to, other=-float("inf")).to(tl.float32)
+        logprobs = (logits - centre) * inverse_temperature - remainder
+        probability = tl.exp2(logprobs * LOG2_E)
+        slope = factor
+        if HAS_ENTROPY:
+            slope = factor + entropy_factor * (tl.maximum(logprobs, LOWEST_SHIFT) + entropy)
+        gradient = tl.where(offset == column, factor, 0.0) - probability * slope
+        gradient = tl.where(silent, 0.0, gradient)
+        tl.store(out_ptr + offset, gradient.to(gradient_ptr.dtype.element_ty), mask=offset < columns)

@@ -27,7 +27,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Blocks of 128 logits, so that a small row has many, and is split over four programs."""
     monkeypatch.setattr(triton_backend, "GROUPS", 2)
-    monkeypatch.setattr(triton_backend, "lanes_of", lambda warp_size: warp_size)
+    monkeypatch.setattr(triton_backend, "threads_of", lambda warp_size: warp_size // 4)
     monkeypatch.setattr(triton_backend, "GRADIENT_BLOCK", 128)
     return 128
 
