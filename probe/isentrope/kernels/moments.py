@@ -88,18 +88,25 @@ def shift(moments: Moments, maximum: Tensor) -> Moments:
 
 def merge(parts: Sequence[Moments]) -> Moments:
     """Moments of slices of the same rows taken together; exact, in any order."""
-    first, *rest = parts
-    if not rest:
-        return first
-    maximum = torch.stack([part.maximum for part in parts]).amax(0)
-    shifted = [shift(part, maximum) for part in parts]
-    total, total_shifted, square, square_shifted = (
-        torch.stack(sums).sum(0) for sums in zip(*(part[1:5] for part in shifted), strict=True)
+    if len(parts) == 1:
+        return parts[0]
+    together = Moments(*map(torch.stack, zip(*(part[:6] for part in parts), strict=True)))
+    squares = [part.square_shifted_twice for part in parts if part.square_shifted_twice is not None]
+    if len(squares) == len(parts):
+        together = together._replace(square_shifted_twice=torch.stack(squares))
+    maximum = together.maximum.amax(0)
+    shifted = shift(together, maximum)
+    total, total_shifted, square, square_shifted = (sums.sum(0) for sums in shifted[1:5])
+    square_twice = shifted.square_shifted_twice
+    return Moments(
+        maximum,
+        total,
+        total_shifted,
+        square,
+        square_shifted,
+        shifted.chosen_shifted.amax(0),
+        None if square_twice is None else square_twice.sum(0),
     )
-    chosen = torch.stack([part.chosen_shifted for part in shifted]).amax(0)
-    squares = [part.square_shifted_twice for part in shifted if part.square_shifted_twice is not None]
-    square_shifted_twice = torch.stack(squares).sum(0) if len(squares) == len(parts) else None
-    return Moments(maximum, total, total_shifted, square, square_shifted, chosen, square_shifted_twice)
 
 
 def concatenated(parts: Sequence[Moments]) -> Moments:

@@ -29,10 +29,10 @@ _Gradient = TypeVar("_Gradient")
 
 FORWARD_BYTES = {"cpu": 5 << 20}
 """What a tile may take, with the copies it needs."""
-GPU_FORWARD_BYTES = 24 << 20
-"""Elsewhere: large enough to fill the device. Backward holds two such tiles."""
+GPU_FORWARD_BYTES = 128 << 20
+"""Elsewhere: so few tiles that the device computes for longer than it takes to ask for them. Backward holds two such tiles."""
 ROWS_AT_A_TIME = {"cpu": 512}
-GPU_ROWS_AT_A_TIME = 4096
+GPU_ROWS_AT_A_TIME = 8192
 WIDEST_CPU_TILE = 16384
 """Wider tiles of few rows are no faster."""
 
@@ -239,6 +239,7 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
     bias = _wanted(_VocabularyGradient, operands.bias, needed[2])
     adapter_inputs = _wanted(_TokenGradient, operands.adapter_inputs, needed[3])
     adapter_up = _wanted(_VocabularyGradient, operands.adapter_up, needed[4])
+    one_block = tiles.row_step >= len(operands.hidden)
     for columns in tiles.columns():
         factor = tiles.weight(columns)
         summed_factor = _factor(factor)
@@ -249,14 +250,14 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
             if hidden is not None:
                 _add_product_(hidden.total(rows), gradient, summed_factor)
             if weight is not None:
-                _add_product_(weight.total(columns), gradient.T, tiles.hidden(rows))
+                weight.add_product(columns, gradient.T, tiles.hidden(rows), complete=one_block)
             if bias is not None:
                 total = bias.total(columns)
                 total += gradient.sum(0, dtype=total.dtype)
             if adapter_inputs is not None and operands.adapter_up is not None:
                 _add_product_(adapter_inputs.total(rows), gradient, operands.adapter_up[columns])
             if adapter_up is not None and operands.adapter_inputs is not None:
-                _add_product_(adapter_up.total(columns), gradient.T, operands.adapter_inputs[rows])
+                adapter_up.add_product(columns, gradient.T, operands.adapter_inputs[rows], complete=one_block)
             del gradient  # or two would be in memory at once
     return tuple(
         None if part is None else part.finished() for part in (hidden, weight, bias, adapter_inputs, adapter_up)
@@ -294,6 +295,13 @@ class _VocabularyGradient:
             self._round()
             self._columns, self._total = columns, self._gradient[columns].to(_sum_dtype(self._gradient))
         return self._total
+
+    def add_product(self, columns: slice, left: Tensor, right: Tensor, *, complete: bool) -> None:
+        """Add left right to a slice; where it is `complete`, as it is the only one, it needs no wide sum."""
+        if complete and left.dtype == right.dtype == self._gradient.dtype:
+            torch.mm(left, right, out=self._gradient[columns])
+        else:
+            _add_product_(self.total(columns), left, right)
 
     def finished(self) -> Tensor:
         self._round()
