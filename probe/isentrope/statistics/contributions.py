@@ -110,14 +110,16 @@ def measure_contributions(tokens: StepTokens) -> list[Tensor]:
         windows["code"].mul_(steps < left.unsqueeze(1))
     elif width < WINDOW:
         windows["code"][:, width:].zero_()
-    of_named = torch.stack([*(found[name][:named] for name in _FIELDS[:6]), sequence, position], dim=1)
+    of_named = torch.stack(
+        [*(found[name][:named] for name in _FIELDS[:6]), sequence.double(), position.double()], dim=1
+    )
     return [
         *_filled(of_named[: len(top)], MOST * len(_FIELDS)),
         *_filled(of_named[len(top) :], ROWS * len(_FIELDS)),
         *_filled(largest.values, ROWS),
         *_filled(rows.rewards(largest.indices), ROWS),
-        *_filled(first, ROWS),
-        *_filled(left, ROWS),
+        *_filled(first.double(), ROWS),
+        *_filled(left.double(), ROWS),
         *(part for name in _OF_A_WINDOW for part in _filled(windows[name], ROWS * WINDOW)),
         *_filled(sample_numbers(rows.batches, largest.indices), ROWS * SAMPLE_NUMBERS),
     ]

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from isentrope.statistics.histogram import LogBins
-from isentrope.statistics.moments import Covariance, zeros
+from isentrope.statistics.moments import Covariance, finite, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.metrics import (
@@ -260,12 +260,12 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
     return torch.stack(
         [
             group_ids,
-            length > 0,
+            (length > 0).double(),
             logprob,
             advantage,
             logprob * advantage,
-            advantage > _ADVANTAGE_ROUND_OFF,
-            advantage < -_ADVANTAGE_ROUND_OFF,
+            (advantage > _ADVANTAGE_ROUND_OFF).double(),
+            (advantage < -_ADVANTAGE_ROUND_OFF).double(),
         ]
     )
 
@@ -278,11 +278,11 @@ def _by_group(sequences: Float64[Tensor, "fields sequences"], most: int) -> Floa
     # A sequence that does not count comes last, whatever its group, and adds nothing.
     sequences = torch.where(sequences[1] > 0, sequences, torch.inf)
     sequences = sequences.index_select(1, sequences[0].argsort(stable=True))
-    counts = sequences[0].isfinite()
+    counts = finite(sequences[0])
     begins = counts.clone()
     begins[1:] &= sequences[0, 1:] != sequences[0, :-1]
     rows = (begins.cumsum(0) - 1).clamp(0, most)
     sums = torch.where(counts, sequences, 0.0)
     sums[0].mul_(begins)
     table = sums.new_zeros(most + 1, _FIELDS).index_add_(0, rows, sums.T)
-    return torch.cat([begins.sum().reshape(1), table[:most].reshape(-1)])
+    return torch.cat([begins.sum(dtype=torch.float64).reshape(1), table[:most].reshape(-1)])

@@ -114,7 +114,7 @@ def _sequence_sums(tokens: StepTokens, differences: Tensor) -> list[Tensor]:
             counts = tokens.ones[first:last].reshape(shape).sum(1) > 0
             total = differences[first:last].reshape(shape).sum(1).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
             ratios = torch.where(counts, total.exp(), 0.0)
-            found = (counts.sum(), ratios.sum(), ratios.square().sum())
+            found = (counts.sum(dtype=torch.float64), ratios.sum(), ratios.square().sum())
             sums = [before + more for before, more in zip(sums, found, strict=True)]
         first = last
     return sums

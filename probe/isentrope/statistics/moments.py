@@ -214,7 +214,7 @@ def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, .
     """
     discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
     centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
-    valid = flat(masks) & (discriminator + centred).isfinite()
+    valid = flat(masks) & finite(discriminator + centred)
     return torch.stack([*device_moments(discriminator, valid), *device_moments(centred, valid)])
 
 

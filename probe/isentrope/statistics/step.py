@@ -27,7 +27,7 @@ from torch import Tensor
 
 from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
-from isentrope.statistics.moments import device_moments, flat
+from isentrope.statistics.moments import device_moments, finite, flat
 from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, mean_of, moments, no_metrics, totals
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
 from isentrope_wire.metrics import (
@@ -100,7 +100,7 @@ def _observed_change(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
     if tokens.entropies_after is None:
         return tokens.none, tokens.none, tokens.none
     after = flat(tokens.entropies_after).double()
-    return device_moments(after - tokens["H"], tokens.valid & after.isfinite())
+    return device_moments(after - tokens["H"], tokens.valid & finite(after))
 
 
 OBSERVED_CHANGE = moments(

@@ -198,6 +198,7 @@ class StepTokens:
             coupled: The coupled prediction, in nats, and what it counts as beside that of other ranks.
         """
         self._loss_scale = loss_scale
+        self._differences: dict[str, tuple[Tensor, Tensor]] = {}
         self.unseen, self.coupled = unseen, coupled
         self.batches, self.entropies_after = batches, entropies_after
         self.thresholds, self.centre = thresholds, centre
@@ -268,6 +269,12 @@ class StepTokens:
         Returns:
             Two float64 [tokens]; None where a call passed none.
         """
+        if name == "ratio":
+            named = {"old" if "old" in batch.differences else "sampler" for batch in self.batches}
+            if len(named) == 1:
+                return self.differences(*named)
+        if name in self._differences:
+            return self._differences[name]
         parts = [
             batch.differences.get("old", batch.differences.get("sampler"))
             if name == "ratio"
@@ -278,8 +285,9 @@ class StepTokens:
         if len(known) < len(parts):
             return None
         found = flat(known).double()
-        counts = self.valid & found.isfinite()
-        return torch.where(counts, found, 0.0), counts.double()
+        counts = self.valid & finite(found)
+        self._differences[name] = torch.where(counts, found, 0.0), counts.double()
+        return self._differences[name]
 
     def gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """dL/d of what a `LossGradient` watches under this name, 0 where a call has none; None where none has."""
@@ -301,7 +309,7 @@ class StepTokens:
     def gradient_not_finite(self) -> Float64[Tensor, ""]:
         """How many valid tokens have a gradient that is not finite."""
         gradient = self.gradient("gated")
-        return self.none if gradient is None else (self.valid & ~gradient.isfinite()).sum(dtype=torch.float64)
+        return self.none if gradient is None else (self.valid & ~finite(gradient)).sum(dtype=torch.float64)
 
     def finite_gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """The same without the loss's scale, where a token counts and the gradient is finite; else 0."""
@@ -310,7 +318,7 @@ class StepTokens:
             return None
         if isinstance(self._loss_scale, Tensor) or self._loss_scale != 1:
             gradient = gradient / self._loss_scale
-        return torch.where(self.valid & gradient.isfinite(), gradient, 0.0)
+        return torch.where(self.valid & finite(gradient), gradient, 0.0)
 
     @cached_property
     def inverse_squared_temperatures(self) -> Float64[Tensor, " tokens"] | float | None:
