@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -30,7 +32,8 @@ def two_steps_of_the_same_tokens(
         for rows in torch.arange(16).chunk(calls):
             scores = probe.score(logits[rows], token_ids[rows])
             other = scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)[rows]
-            probe.gate(scores, advantages[rows], loop.mask[rows], **{f"{ratio_to}_logprobs": other})
+            given: dict[str, Any] = {f"{ratio_to}_logprobs": other}
+            probe.gate(scores, advantages[rows], loop.mask[rows], **given)
         probe.step(step)
         if step == 1:
             transport.set_control(pushed(1, control))
@@ -96,6 +99,7 @@ def test_pushing_clip_cov_or_kl_cov_brings_what_the_report_before_predicted() ->
 def test_kl_cov_is_said_to_change_nothing_where_it_knows_only_a_sampler() -> None:
     kl_cov = isentrope.Control(method="kl_cov", parameters={"k": 0.2, "beta": 0.5})
     before, after = two_steps_of_the_same_tokens(kl_cov, ratio_to="sampler")
+    assert before.what_if is not None
     predicted = under(kl_cov, before.what_if)
     assert predicted is not None
     came = after.scalars["entropy/unit_predicted_change"]
