@@ -16,5 +16,5 @@ By themselves, `python -m tests.benchmarks.NAME`:
 - `pages.py`: a run's page in Chromium, against a server and a live run (`page_run.py`)
 - `rank_exchange.py`: the exchange of all ranks once a step
 - `triton_compile.py`: registers and spills of the compiled Triton kernels, no GPU needed
-- `gpu.py`: bandwidth on a device
+- `gpu.py`: kernels, head and step on a device
 """

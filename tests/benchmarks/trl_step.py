@@ -1,7 +1,11 @@
 """A TRL GRPO step with a probe attached and without, on a model whose head matters.
 
-Two trainers of the same model take turns: generation, loss, backward pass, update, logging. Ratios are medians over
-pairs of steps. What re-scoring a sample after the update adds, by default one of the eight sequences here, is given apart.
+Trainers of the same model take turns: generation, loss, backward pass, update, logging. Ratios are medians over pairs of
+steps. What re-scoring a sample after the update adds, by default one of the eight sequences here, is given apart.
+
+Where there is a CUDA device, the model is a Qwen2 of 0.5 B parameters in bfloat16 there, with random weights; completions
+are random tokens, for generating them would be most of a step and the same for all; and seconds are those of the clock,
+the device's work included.
 """
 
 from __future__ import annotations
@@ -21,19 +25,30 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from isentrope.integrations.trl import attach
-from isentrope.transport.transport import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 
-VOCABULARY, WIDTH, SEQUENCES, PROMPT, COMPLETION = 32768, 128, 8, 32, 32
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+VOCABULARY, SEQUENCES, PROMPT, COMPLETION = (151936, 16, 64, 448) if DEVICE == "cuda" else (32768, 8, 32, 32)
+MODEL = (
+    {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+    }
+    if DEVICE == "cuda"
+    else {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+)
 CANDIDATES: dict[str, Callable[[Any], object]] = {
     "alone": lambda trainer: None,
-    "replace": lambda trainer: attach(trainer, rescore_tokens=0, transport=InMemoryTransport()),
-    "observe": lambda trainer: attach(trainer, head="observe", rescore_tokens=0, transport=InMemoryTransport()),
-    "replace and re-score": lambda trainer: attach(trainer, transport=InMemoryTransport()),
-    "the same, coupled by the last block": lambda trainer: attach(
-        trainer, coupling="last_block", transport=InMemoryTransport()
-    ),
-    "the same, coupled by the model": lambda trainer: attach(trainer, coupling="model", transport=InMemoryTransport()),
+    "replace": lambda trainer: attach(trainer, rescore_tokens=0),
+    "observe": lambda trainer: attach(trainer, head="observe", rescore_tokens=0),
+    "replace and re-score": lambda trainer: attach(trainer),
+    "the same, coupled by the last block": lambda trainer: attach(trainer, coupling="last_block"),
+    "the same, coupled by the model": lambda trainer: attach(trainer, coupling="model"),
 }
 
 
@@ -56,47 +71,61 @@ class TurnTaking(TrainerCallback):
 
     def _pause(self) -> None:
         if self._started is not None:
-            self.seconds.append(time.thread_time() - self._started)
+            self.seconds.append(_seconds() - self._started)
         self._done.release()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._pause()
         self._go.acquire()
-        self._started = time.thread_time()
+        self._started = _seconds()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._pause()
 
 
+def _seconds() -> float:
+    """CPU time of this thread; on a device, the clock once it has done what it was asked for."""
+    if DEVICE == "cpu":
+        return time.thread_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def random_completions(prompts: list[str], trainer: Any) -> dict[str, Any]:
+    """In the place of TRL's generation."""
+    ids = torch.randint(2, tiny_trl.VOCABULARY, (len(prompts), COMPLETION)).tolist()
+    return {"prompt_ids": trainer.processing_class(prompts)["input_ids"], "completion_ids": ids, "logprobs": None}
+
+
 def trainer_of(folder: str, turns: TurnTaking, steps: int) -> Any:
-    policy = tiny_trl.model(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=4 * WIDTH,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.02,
+    with torch.device(DEVICE):
+        policy: Any = tiny_trl.model(vocab_size=VOCABULARY, initializer_range=0.02, **MODEL)
+    there = (
+        {"use_cpu": False, "bf16": True, "learning_rate": 1e-6, "trainer_rollout_func": random_completions}
+        if DEVICE == "cuda"
+        else {"generation_kwargs": {"min_new_tokens": COMPLETION}}
     )
     prompts = [" ".join(f"w{2 + (i + j) % 30}" for j in range(PROMPT)) for i in range(64)]
     return tiny_trl.trainer(
         Path(folder),
-        policy=policy,
+        policy=policy.to(torch.bfloat16) if DEVICE == "cuda" else policy,
         steps=steps,
         per_device_train_batch_size=SEQUENCES,
         num_generations=4,
         max_completion_length=COMPLETION,
-        generation_kwargs={"min_new_tokens": COMPLETION},
         trainer_reward_funcs=lambda completion_ids, **_: [float(sum(ids) % 7) for ids in completion_ids],
         trainer_train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
         trainer_callbacks=[turns],
+        **there,
     )
 
 
 def seconds_per_step(rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each step of each candidate; the n-th of all were made one after another."""
+    """Seconds of each step of each candidate; the n-th of all were made one after another."""
     taking_turns = {name: TurnTaking() for name in CANDIDATES}
     threads = []
     with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(ISENTROPE_HOME=folder, ISENTROPE_MODE="offline")
         for name, turns in taking_turns.items():
             trainer = trainer_of(folder, turns, steps=rounds + 2)
             CANDIDATES[name](trainer)
@@ -120,7 +149,7 @@ def measure(rounds: int = 12) -> list[str]:
     seconds = seconds_per_step(rounds)
     tokens = SEQUENCES * COMPLETION
     rows = [
-        f"| TRL step: {tokens} tokens of {VOCABULARY}, width {WIDTH} | CPU time | median ratio | middle half of the ratios |",
+        f"| TRL step: {tokens} tokens of {VOCABULARY}, width {MODEL['hidden_size']}, {DEVICE} | time | median ratio | middle half of the ratios |",
         "|---|---|---|---|",
     ]
     for name, own in seconds.items():
