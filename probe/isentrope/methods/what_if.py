@@ -51,31 +51,33 @@ def measure_what_if(tokens: StepTokens) -> list[Tensor]:
     """
     scores, over = _step_scores(tokens), _statistics(tokens)
     found = [score(scores, over) for score in SCORES.values()]
-    centred = torch.stack([values for values, _ in found])
-    spreads = torch.stack([sigma.expand(1) if sigma.dim() == 0 else sigma for _, sigma in found])
+    sigmas = [sigma for _, sigma in found]
+    unit = torch.full_like(sigmas[0], COVARIANCE_UNIT)
+    distances = torch.stack([*(values for values, _ in found), tokens.covariances])
+    spreads = torch.stack([sigma.expand(1) if sigma.dim() == 0 else sigma for sigma in (*sigmas, unit)])
     # Thresholds of no token reach none: what lies in the centre is beyond nothing.
-    centred.masked_fill_(~finite(spreads * EDGES[-1]), 0.0)
-    cells = _bins(centred.abs(), spreads).add_(centred.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
+    distances.masked_fill_(~finite(spreads * EDGES[-1]), 0.0)
+    cells = _bins(distances.abs(), spreads).add_(distances.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
     cells = cells.add_(tokens.codes, alpha=3 * len(EDGES)).long()
-    sources = torch.stack([tokens.ones, tokens.effects]).unsqueeze(1).expand(2, len(found), -1)
-    table = sources.new_zeros(2, len(found), CODES * 3 * len(EDGES))
-    table.scatter_add_(2, cells.expand(2, len(found), -1), sources)
-    table = table.reshape(2, len(found), CODES, 3, len(EDGES))
-    # The centre is the middle one of three sides.
-    by_cell = table[:, :, :, ::2].index_select(2, _groups(centred.device)).reshape(2, len(found), CELLS)
+    chosen = [one(tokens) for one in BY_COVARIANCE.values()]
+    sources = torch.stack(
+        [
+            *[tokens.ones] * len(found),
+            *(may * tokens.ones for may, _ in chosen),
+            *[tokens.effects] * len(found),
+            *(may * effects for may, effects in chosen),
+        ]
+    ).view(2, len(found) + len(chosen), -1)
+    cells = torch.cat([cells[:-1], cells[-1:].expand(len(chosen), -1)])
+    table = sources.new_zeros(*sources.shape[:2], CODES * 3 * len(EDGES)).scatter_add_(
+        2, cells.expand_as(sources), sources
+    )
+    table = table.reshape(*sources.shape[:2], CODES, 3, len(EDGES))
+    # The centre is the middle one of three sides. A covariance counts where it is above 0.
+    by_group = table[:, :, :, ::2].index_select(2, _groups(distances.device)).transpose(0, 1)
     unclipped = tokens.all_effects.sum() - tokens.intervention_effect
-    return [tokens.count, unclipped, by_cell.transpose(0, 1).reshape(-1), _by_covariance(tokens)]
-
-
-def _by_covariance(tokens: StepTokens) -> Tensor:
-    """Counts and effects by upper cell, for each method that chooses by covariance."""
-    covariances = tokens.covariances
-    bins = _bins(covariances.clamp(min=0.0).unsqueeze(0), torch.full_like(tokens.one, COVARIANCE_UNIT).reshape(1, 1))
-    cells = bins.squeeze(0).long() + tokens.codes * len(EDGES)
-    found = [(may & (covariances > 0), effects) for may, effects in (one(tokens) for one in BY_COVARIANCE.values())]
-    sources = torch.cat([torch.stack([may * tokens.ones, may * effects]) for may, effects in found])
-    table = sources.new_zeros(len(sources), CODES * len(EDGES)).scatter_add_(1, cells.expand_as(sources), sources)
-    return table.reshape(len(sources), CODES, -1).index_select(1, _groups(table.device)).reshape(-1)
+    by_covariance = by_group[len(found) :, :, :, 1]
+    return [tokens.count, unclipped, by_group[: len(found)].reshape(-1), by_covariance.reshape(-1)]
 
 
 def _step_scores(tokens: StepTokens) -> TokenScores:
