@@ -44,7 +44,3 @@ def pytest_collection_finish() -> None:
     """Collections of garbage need not walk everything that was imported."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
