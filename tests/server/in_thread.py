@@ -32,7 +32,7 @@ def _adapter(kind: Any, config: Any = None) -> TypeAdapter[Any]:
     return _adapters.get(key) or _adapters.setdefault(key, TypeAdapter(kind, config=config))
 
 
-fastapi._compat.v2.TypeAdapter = _adapter  # type: ignore[assignment,misc]
+fastapi._compat.v2.TypeAdapter = _adapter  # type: ignore[assignment,attr-defined]
 
 # Tests send wrong tokens by the hundred.
 tokens.GUESS_SECONDS = 0.0

@@ -132,10 +132,10 @@ def describe_fields(answer: type, properties: dict[str, Any]) -> None:
                 properties[field].setdefault("description", description)
 
 
-def _subclasses(of: type) -> Iterator[type]:
-    for one in of.__subclasses__():
-        yield one
-        yield from _subclasses(one)
+def _subclasses(of: type[Answer]) -> Iterator[type[Answer]]:
+    for subclass in of.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 @cache
