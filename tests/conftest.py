@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from pathlib import Path
@@ -44,7 +45,6 @@ def pytest_collection_finish() -> None:
     """Collections of garbage need not walk everything that was imported."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
+    atexit.register(
+        gc.unfreeze
+    )  # later than pytest's own last collections: nanobind calls a leak what is not freed at all

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import ray
-
 _T = TypeVar("_T")
 
 
@@ -18,5 +16,7 @@ def started(start: Callable[[], _T]) -> _T:
         except Exception as error:  # Ray raises no other
             if "timed out during startup" not in str(error):
                 raise
+            import ray  # half a second, which few who collect this need
+
             ray.shutdown()
     return start()

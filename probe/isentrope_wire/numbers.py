@@ -78,10 +78,7 @@ class Answer:
     """Base of the REST API's answers. Their fields are documented by the text below each."""
 
     __slots__ = ()
-    __pydantic_config__: ClassVar[Mapping[str, Any]] = {
-        "use_attribute_docstrings": True,
-        "ser_json_inf_nan": "strings",
-    }
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {"ser_json_inf_nan": "strings"}
 
 
 def read(kind: type[_T], document: object) -> _T:

@@ -41,7 +41,6 @@ from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.settings import Settings
 from isentrope_server.store import access
 from isentrope_wire import __version__
-from isentrope_wire.answers import ErrorBody
 
 API_PREFIX = "/api/v1"
 _GRPC_GRACE_SECONDS = 1.0
@@ -77,7 +76,6 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={"default": {"model": ErrorBody}},
     )
     app.state.settings = settings
     app.state.script_hashes = []

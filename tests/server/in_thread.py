@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -12,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import fastapi._compat.v2
 import grpc
 import httpx
+from pydantic import TypeAdapter
 
 from isentrope_server.app import create_app
 from isentrope_server.backend import Backend
@@ -23,13 +23,16 @@ from isentrope_server.serving import http_server
 from isentrope_server.settings import Settings
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
-_BUILDING = threading.Lock()
-"""Pydantic parses the sources of answers, and in CPython 3.11 two threads that parse at once may get a SystemError (gh-106905)."""
+# Each app builds the adapters of its answers again at its first request: most of what a server costs.
+_adapters: dict[tuple[object, str], TypeAdapter[Any]] = {}
 
-# Each app builds the models of its answers again at their first request, from docstrings that pydantic reads from the source:
-# finding a class there parses its whole file, half a second of each server's life.
-inspect.getsourcelines = functools.cache(inspect.getsourcelines)  # type: ignore[assignment]
 
+def _adapter(kind: Any, config: Any = None) -> TypeAdapter[Any]:
+    key = (kind.__origin__, repr((kind.__metadata__, config)))
+    return _adapters.get(key) or _adapters.setdefault(key, TypeAdapter(kind, config=config))
+
+
+fastapi._compat.v2.TypeAdapter = _adapter  # type: ignore[assignment,attr-defined]
 
 # Tests send wrong tokens by the hundred.
 tokens.GUESS_SECONDS = 0.0
@@ -62,7 +65,8 @@ class ServerInThread:
 
     def stop(self) -> None:
         """Stop serving; safe to repeat."""
-        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(timeout=30)
 
     @property
@@ -104,10 +108,10 @@ class ServerInThread:
             self._started.set_exception(error)
 
     async def _serve(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         with listening_socket("127.0.0.1", 0, Port.HTTP) as bound:
             port = bound.getsockname()[1]
-            with _BUILDING:
-                app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
+            app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
             self._server = http_server(app, None)
             self._server.config.timeout_graceful_shutdown = 1
             async with app.router.lifespan_context(app):
@@ -118,8 +122,8 @@ class ServerInThread:
                 while not self._server.started:
                     await asyncio.sleep(0.005)
                 self._started.set_result(None)
-                while not self._server.should_exit:
-                    await asyncio.sleep(0.01)
+                await self._stopping.wait()
+                self._server.should_exit = True
                 # As `serving` does on a signal: endless answers end before the sockets are closed.
                 self.backend.hub.close()
                 await serving

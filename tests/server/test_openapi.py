@@ -65,6 +65,21 @@ def test_every_error_has_the_one_body_and_nothing_is_left_to_a_default(operation
             assert content["example"]["error"]["code"]
 
 
+@pytest.mark.parametrize(
+    ("schema", "field", "begins"),
+    [
+        ("RunDetail", "notes", "In a list only"),  # one it has from `RunSummary`
+        ("Page_Alert_", "next_cursor", "The `cursor` of"),
+        ("ControlDocument", "mu_high", "µ⁺"),
+        ("ControlDocument", "expires_in_seconds", "null:"),  # not a docstring
+    ],
+)
+def test_fields_are_described_by_the_text_below_them(
+    document: dict[str, Any], schema: str, field: str, begins: str
+) -> None:
+    assert document["components"]["schemas"][schema]["properties"][field]["description"].startswith(begins)
+
+
 def test_fastapi_s_own_error_bodies_are_not_described(document: dict[str, Any]) -> None:
     assert not {"HTTPValidationError", "ValidationError"} & set(document["components"]["schemas"])
 

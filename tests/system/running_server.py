@@ -28,12 +28,15 @@ def patience() -> float:
 
 
 def wait_for(what: Callable[[], _T | None], seconds: float = 15.0, sentence: str = "it happens") -> _T:
-    """The first truthy answer of `what`, asked for so long on a quiet machine, and longer on a busy one."""
+    """The first truthy answer of `what`, asked for so long on a quiet machine, and longer on a busy one.
+
+    Asked less and less often: the answers cost the processor that what is waited for needs.
+    """
     started = time.monotonic()
     while not (answer := what()):
         waited = time.monotonic() - started
         assert waited < seconds * patience(), f"waited {waited:.0f} s in vain until {sentence}"
-        time.sleep(0.02)
+        time.sleep(0.02 + min(waited / 20, 0.2))
     return answer
 
 

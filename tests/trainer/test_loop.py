@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ class EndingIsEnough(Countdown):
         return 0.0 if completion is None else 1.0
 
 
+@cache
 def trained(
     policy_config: PolicyConfig, config: TrainingConfig = CONFIG, control: isentrope.Control | None = None
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
@@ -49,7 +51,7 @@ def trained(
 
 def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_policy_config: PolicyConfig) -> None:
     first_weights, first_reports = trained(tiny_policy_config)
-    second_weights, second_reports = trained(tiny_policy_config)
+    second_weights, second_reports = trained.__wrapped__(tiny_policy_config)
     assert torch.equal(first_weights, second_weights)
     assert first_reports == second_reports
     assert len(first_reports) == CONFIG.steps
@@ -94,7 +96,7 @@ def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None
 def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_policy_config: PolicyConfig) -> None:
     vanilla_weights, vanilla = trained(tiny_policy_config)
     control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
-    clipped_weights, clipped = trained(tiny_policy_config, control=control)
+    clipped_weights, clipped = trained.__wrapped__(tiny_policy_config, control=control)
     assert clipped[0]["reward/mean"] == vanilla[0]["reward/mean"]
     assert clipped[0]["entropy/mean"] == vanilla[0]["entropy/mean"]
     assert 0 < clipped[0]["clip/fraction"] < 1

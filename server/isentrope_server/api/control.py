@@ -22,6 +22,7 @@ from isentrope_server.api.dependencies import (
     page_of,
     read_of,
 )
+from isentrope_server.api.openapi import describe_fields
 from isentrope_server.control.diagnosis import measured
 from isentrope_server.control.requests import ControlRequest, control_from, request_control
 from isentrope_server.control.versions import control_version, judged, run_control
@@ -42,6 +43,7 @@ router = APIRouter(tags=["control"])
 def _add_control_fields(schema: dict[str, Any]) -> None:
     """Describe the fields of a control where its request is described."""
     known = TypeAdapter(ControlFields).json_schema()["properties"]
+    describe_fields(ControlFields, known)
     schema["properties"] = {**known, **schema["properties"]}
     schema["additionalProperties"] = False
 

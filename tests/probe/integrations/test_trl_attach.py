@@ -31,7 +31,7 @@ def test_observing_leaves_dropout_and_the_random_numbers_of_a_run_as_they_were(t
 @pytest.mark.parametrize("head", ["replace", "observe"])
 def test_a_coupled_prediction_changes_nothing_either(tmp_path: Path, coupling: Any, policy: Any, head: Any) -> None:
     def weights_of(coupling: Any) -> tuple[Tensor, list[StepReport]]:
-        trainer, transport = tiny_trl.trainer(tmp_path, steps=4, policy=policy()), InMemoryTransport()
+        trainer, transport = tiny_trl.trainer(tmp_path, steps=3, policy=policy()), InMemoryTransport()
         attach(trainer, head=head, coupling=coupling, transport=transport)
         trainer.train()
         return tiny_trl.parameters(trainer), tiny_trl.reports(transport)
