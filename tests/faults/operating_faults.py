@@ -87,15 +87,15 @@ def unread_exports(stage: Stage) -> Verdict:
     wide.finish()
     trainer = stage.running_trainer("beside")
     stage.expect_delivery(wide)
-    before = _mebibytes(stage.server.pid)
+    before = mebibytes(stage.server.pid)
     request = f"GET /api/v1/runs/wide/export?format=jsonl HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {stage.server.token}\r\n\r\n"
-    for connection in [stage.enter(_connected(stage)) for _ in range(UNREAD)]:
+    for connection in [stage.enter(connected(stage)) for _ in range(UNREAD)]:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(request.encode())
     most = 0.0
     for _ in range(10 if stage.short else 60):
         time.sleep(0.5)
-        most = max(most, _mebibytes(stage.server.pid) - before)
+        most = max(most, mebibytes(stage.server.pid) - before)
     stage.expect_a_fresh_report(trainer)
     verdict = stage.judge(trainer)
     verdict.require(most < UNREAD_MEBIBYTES, f"the server took {most:.0f} MiB more")
@@ -110,7 +110,7 @@ def silent_connections(stage: Stage) -> Verdict:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with contextlib.ExitStack() as silent:
         for _ in range(SILENT):
-            silent.enter_context(_connected(stage))
+            silent.enter_context(connected(stage))
         alive = httpx.get(f"{stage.server.url}/healthz", timeout=10.0)
         stage.expect_a_fresh_report(trainer, seconds=SILENT_SECONDS)
     verdict = stage.judge(trainer)
@@ -166,11 +166,11 @@ def _state(trainer: Trainer) -> ShipperState | None:
     return None if status is None else status.state
 
 
-def _connected(stage: Stage) -> socket.socket:
+def connected(stage: Stage) -> socket.socket:
     return socket.create_connection(("127.0.0.1", stage.server.http_port), timeout=10)
 
 
-def _mebibytes(pid: int) -> float:
+def mebibytes(pid: int) -> float:
     """Memory of a process's own; without the database's file, which is mapped."""
     _, resident, of_files, *_ = Path(f"/proc/{pid}/statm").read_text().split()
     return (int(resident) - int(of_files)) * resource.getpagesize() / 2**20
