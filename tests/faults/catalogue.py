@@ -21,7 +21,7 @@ from tests.faults import (
 )
 from tests.faults.disk_faults import may_mount
 from tests.faults.faulty_libc import has_compiler
-from tests.faults.operating_faults import has_release_before
+from tests.faults.operating_faults import oldest_version
 from tests.faults.oracle import Verdict
 from tests.faults.stage import Stage, stage
 from tests.system.proxy import has_proxy
@@ -41,7 +41,7 @@ COMPILER = Means("a C compiler", has_compiler)
 SMALL_DISK = Means("the right to mount a small disk", may_mount)
 HAPROXY = Means("haproxy", lambda: has_proxy("haproxy"))
 NGINX = Means("nginx", lambda: has_proxy("nginx"))
-HISTORY = Means("a clone with the release before", has_release_before)
+HISTORY = Means("a clone with its history", lambda: bool(oldest_version()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from tests.faults.oracle import Verdict
 from tests.faults.stage import ENDLESS, REPOSITORY, Stage, Trainer
 from tests.system.running_server import wait_for
 
-RELEASE_BEFORE = "4f192bd"
-"""To which this one must be compatible, in both directions."""
+SHARED = ("probe/isentrope_wire/v1/telemetry.proto", "server/isentrope_server/store/migrations/versions")
+"""Versions between which none of this changed must work together, in both directions."""
 PACKAGES = ("probe", "server", "dashboard", "trainer")
 BOTH_LIVE_SECONDS = 60.0
 UNREAD = 10
@@ -119,15 +119,15 @@ def silent_connections(stage: Stage) -> Verdict:
     return verdict
 
 
-def has_release_before() -> bool:
-    """Whether this is a clone with the release before in its history."""
-    found = subprocess.run(["git", "cat-file", "-e", RELEASE_BEFORE], cwd=REPOSITORY, capture_output=True, check=False)
-    return found.returncode == 0
+def oldest_version() -> str:
+    """The commit since which protocol and tables are as they are; empty: no clone with a history."""
+    command = ["git", "log", "-1", "--format=%H", "--", *SHARED]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def version_skew(stage: Stage) -> Verdict:
-    """A trainer of the release before reports to this server, one of this to the server of the release before, which is upgraded."""
-    earlier = stage.enter(_release_before(stage.folder / "before"))
+    """A trainer of the oldest version with these messages reports to this server, one of this to the oldest's server, which is upgraded."""
+    earlier = stage.enter(_oldest_version(stage.folder / "before"))
     older = stage.running_trainer("of-before", environment=earlier)
     stage.expect_a_fresh_report(older)
     verdict = stage.judge(older)
@@ -146,10 +146,10 @@ def version_skew(stage: Stage) -> Verdict:
 
 
 @contextlib.contextmanager
-def _release_before(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which processes run the release before."""
+def _oldest_version(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment in which processes run it."""
     subprocess.run(
-        ["git", "worktree", "add", "--detach", str(folder), RELEASE_BEFORE],
+        ["git", "worktree", "add", "--detach", str(folder), oldest_version()],
         cwd=REPOSITORY,
         check=True,
         capture_output=True,

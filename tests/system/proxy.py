@@ -98,8 +98,8 @@ def _for_this_machine(text: str, servers: Mapping[str, Addresses], http_port: in
     """The configuration with these addresses in the place of the containers' names and ports."""
     text = re.sub(r"resolvers docker\n(?: +.*\n)+", "", text).replace("resolvers docker init-addr last,libc,none ", "")
     for port, here in ((7070, http_port), (7071, grpc_port)):
-        text = re.sub(
-            rf"\b(bind :|listen ){port}", lambda found, here=here: f"{found[1].rstrip(':')}127.0.0.1:{here}", text
+        text = text.replace(f"bind :{port}", f"bind 127.0.0.1:{here}").replace(
+            f"listen {port}", f"listen 127.0.0.1:{here}"
         )
     for name, server in servers.items():
         text = text.replace(f"{name}:7070", f"127.0.0.1:{server.http_port}")
