@@ -17,7 +17,7 @@ import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from dash.backends._fastapi import reset_current_request, set_current_request
 from dash.development.base_component import Component
-from dash.exceptions import CallbackException
+from dash.exceptions import CallbackException, DependencyException
 from dash.fingerprint import build_fingerprint
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -278,7 +278,10 @@ def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
             headers = {"Cache-Control": "public, max-age=31536000, immutable"}
             answer = Response(PLOTLY, media_type="text/javascript", headers=headers)
         else:
-            answer = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
+            try:
+                answer = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
+            except DependencyException:
+                raise HTTPException(404) from None
         plain = bytes(answer.body)
         if len(plain) < 1_000 or "gzip" not in request.headers.get("accept-encoding", ""):
             return answer

@@ -165,6 +165,10 @@ def test_a_callback_that_no_page_asks_for_is_refused(with_pages: ServerInThread,
     assert answer.status_code == 400, answer.text
 
 
+def test_a_script_that_no_page_has_is_not_found(with_pages: ServerInThread) -> None:
+    assert with_pages.http.get("/_dash-component-suites/none/of.js").status_code == 404
+
+
 def test_no_websocket_opens(with_pages: ServerInThread) -> None:
     address = with_pages.url.replace("http", "ws") + "/_dash-ws-callback"
     with pytest.raises(InvalidStatus):
