@@ -20,6 +20,7 @@ STEADY = 2
 SILENT = 50
 READS = ("", "/metrics/series?name=entropy/mean", "/alerts", "/tokens", "/control/history", "/export?format=jsonl")
 MORE_MEBIBYTES = 24.0
+"""Reading a run of 76 000 steps takes 20 MiB more than one of 16 000; reading it again takes none."""
 MORE_FILES = 8
 
 
