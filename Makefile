@@ -78,7 +78,7 @@ bench: setup-dev ## benchmarks as ratios; results go to tests/benchmarks/RESULTS
 reproduce: setup-dev ## the papers' figures with verdicts, hours; ARGS="--quick" for minutes, ARGS="--plan" for how long
 	$(BIN)/isentrope reproduce --out build/reproduction $(ARGS)
 
-faults: setup-dev ## every fault the delivery must withstand, done to real processes; ARGS="--list", "--planted" or names
+faults: setup-dev ## every fault the delivery must withstand, done to real processes; ARGS="--list", "--planted", "--soak" or names
 	$(BIN)/python -m tests.faults $(ARGS)
 
 proto: setup-dev ## regenerate the code of telemetry.proto

@@ -17,6 +17,7 @@ import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from dash.backends._fastapi import reset_current_request, set_current_request
 from dash.development.base_component import Component
+from dash.exceptions import CallbackException, DependencyException
 from dash.fingerprint import build_fingerprint
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -187,17 +188,33 @@ class _Pages(Dash):  # type: ignore[misc]  # Dash has no types
         return _or_refused(super()._initialize_context, given)
 
     def _prepare_callback(self, *given: Any) -> Any:
-        return _or_refused(super()._prepare_callback, given)
+        callback = _or_refused(super()._prepare_callback, given)
+
+        async def answer(*values: Any, **named: Any) -> Any:
+            # What fails within the page's own function is `report_failure`'s.
+            try:
+                return await callback(*values, **named)
+            except _MISFITS:
+                raise _refusal() from None
+
+        return answer
 
     def _inputs_to_vals(self, *given: Any) -> Any:
         return _or_refused(super()._inputs_to_vals, given)
 
 
+_MISFITS = (LookupError, TypeError, AttributeError, ValueError, CallbackException)
+
+
+def _refusal() -> HTTPException:
+    return HTTPException(400, "This is no request of one of this server's pages. Reload the page.")
+
+
 def _or_refused(read: Callable[..., Any], given: Sequence[Any]) -> Any:
     try:
         return read(*given)
-    except (LookupError, TypeError, AttributeError, ValueError):
-        raise HTTPException(400, "This is no request of one of this server's pages. Reload the page.") from None
+    except _MISFITS:
+        raise _refusal() from None
 
 
 def attach(app: FastAPI) -> None:
@@ -261,7 +278,10 @@ def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
             headers = {"Cache-Control": "public, max-age=31536000, immutable"}
             answer = Response(PLOTLY, media_type="text/javascript", headers=headers)
         else:
-            answer = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
+            try:
+                answer = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
+            except DependencyException:
+                raise HTTPException(404) from None
         plain = bytes(answer.body)
         if len(plain) < 1_000 or "gzip" not in request.headers.get("accept-encoding", ""):
             return answer

@@ -56,7 +56,7 @@ def up(notify: tuple[str, ...], **given: Any) -> None:
     from isentrope_server.serving import log_to_stderr, serve
 
     settings = _settings(notify=notify or None, **given)
-    log_to_stderr()
+    log_to_stderr(as_json=settings.log_json)
     try:
         asyncio.run(serve(settings, announce=partial(_announce, settings)))
     except StartupError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -85,9 +87,22 @@ class _Uncrowded:
         await answer(scope, receive, send)
 
 
-def log_to_stderr() -> None:
+class _JsonLine(logging.Formatter):
+    """One object a line; a traceback is part of its message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        message = super().format(record)
+        return json.dumps({"time": time, "level": record.levelname, "logger": record.name, "message": message})
+
+
+def log_to_stderr(*, as_json: bool) -> None:
     """Write warnings and errors with time, level and logger."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        _JsonLine() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # It warns at every piece that is sent to a client that is gone.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 

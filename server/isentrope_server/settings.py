@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     """Accepted names in a Host header, besides localhost, the machine's name and IP addresses."""
     metrics_open: bool = False
     """Whether `/metrics` needs no token, for a scraper that can't send one."""
+    log_json: bool = False
+    """Whether a line of the log is a JSON object: time (UTC), level, logger, message."""
     notify: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
     """Apprise URLs (webhook, Slack, mail ...) to which every new alert is sent; one text separates them by commas."""
     public_url: str | None = None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from isentrope_server.security.permissions import OPEN_PATHS
 from isentrope_server.settings import Settings
 from isentrope_wire import environment as client_environment
 from tests.docker.dockerfile import environment, stages
@@ -106,3 +107,17 @@ def test_health_check_asks_own_port() -> None:
     )
     assert failed.returncode == 1
     assert "Connection refused" in failed.stderr
+
+
+def test_cluster_runs_the_image_as_it_is() -> None:
+    service, server = yaml.safe_load_all((ROOT / "docker" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    last, pod = stages(ROOT / "docker/server.Dockerfile")[-1], server["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    image = {step.word: step.rest for step in last}
+    assert pod["securityContext"]["runAsUser"] == int(image["USER"].split(":")[0])
+    assert [str(port["containerPort"]) for port in container["ports"]] == image["EXPOSE"].split()
+    assert [port["port"] for port in service["spec"]["ports"]] == [7070, 7071]
+    assert environment(last)["ISENTROPE_HOME"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert {probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")} == OPEN_PATHS
+    known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {"ISENTROPE_SECRETS_DIR"}
+    assert {variable["name"] for variable in container["env"]} <= known

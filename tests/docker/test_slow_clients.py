@@ -1,4 +1,4 @@
-"""The proxy ends slow clients and floods of connections, and leaves live streams alone."""
+"""A proxy ends slow clients and floods of connections, and leaves live streams alone."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import cast
 
+import grpc
 import httpx
 import pytest
 
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
-from tests.system import haproxy
-from tests.system.running_server import RunningServer
+from tests.system.proxy import Proxy, has_proxy
 
-PROXY = haproxy.CONFIGURATION
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not haproxy.has_haproxy(), reason="haproxy is not installed"),
-]
+pytestmark = pytest.mark.slow
+needs_haproxy = pytest.mark.skipif(not has_proxy("haproxy"), reason="haproxy is not installed")
+needs_nginx = pytest.mark.skipif(not has_proxy("nginx"), reason="nginx is not installed")
+both = pytest.mark.parametrize(
+    "behind", [pytest.param("haproxy", marks=needs_haproxy), pytest.param("nginx", marks=needs_nginx)], indirect=True
+)
+haproxy = pytest.mark.parametrize("behind", [pytest.param("haproxy", marks=needs_haproxy)], indirect=True)
+Behind = tuple[ServerInThread, Proxy]
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /api/v1/access-tokens HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
 QUICK_SECONDS = 2
@@ -29,28 +33,30 @@ CONNECTIONS = 20
 
 
 class _Addresses:
-    """A server in this process, as `Haproxy` expects one."""
+    """Of a server in this process."""
 
     def __init__(self, server: ServerInThread) -> None:
         self.http_port = int(server.url.rpartition(":")[2])
         self.grpc_target = server.grpc_target
 
 
+def quick(configuration: str) -> str:
+    """With short waits for a client, and few connections."""
+    timeouts = r"(timeout http-request|timeout client|client_header_timeout|client_body_timeout|send_timeout) \d+s"
+    text = re.sub(timeouts, rf"\1 {QUICK_SECONDS}s", configuration)
+    return text.replace("sc0_conn_cur gt 200", f"sc0_conn_cur gt {CONNECTIONS}")
+
+
 @pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerInThread, haproxy.Haproxy]]:
+def behind(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Behind]:
     folder = tmp_path_factory.mktemp("proxied")
-    quick = re.sub(r"timeout (http-request|client) \d+s", rf"timeout \1 {QUICK_SECONDS}s", PROXY)
-    quick = quick.replace("sc0_conn_cur gt 200", f"sc0_conn_cur gt {CONNECTIONS}")
-    with ExitStack() as stack:
-        server = stack.enter_context(ServerInThread(folder / "home"))
-        addresses = cast(RunningServer, _Addresses(server))
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(haproxy, "CONFIGURATION", quick)
-        proxy = haproxy.Haproxy(folder, {"first": addresses, "second": addresses})
-        yield server, stack.enter_context(proxy)
+    with ServerInThread(folder / "home") as server:
+        addresses = _Addresses(server)
+        with Proxy(folder, {"first": addresses, "second": addresses}, request.param, quick) as proxy:
+            yield server, proxy
 
 
-def connected(proxy: haproxy.Haproxy) -> socket.socket:
+def connected(proxy: Proxy) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2])), timeout=10)
     connection.settimeout(0.2)
     return connection
@@ -68,15 +74,17 @@ def answer_to_drips(connection: socket.socket) -> bytes:
     raise AssertionError("the proxy still waits")
 
 
+@haproxy
 @pytest.mark.parametrize("sent", [b"", GET + b"X-Slow: ", POST])
-def test_slow_request_gets_408(behind: tuple[ServerInThread, haproxy.Haproxy], sent: bytes) -> None:
+def test_slow_request_gets_408(behind: Behind, sent: bytes) -> None:
     _, proxy = behind
     with connected(proxy) as connection:
         connection.sendall(sent)
         assert answer_to_drips(connection).startswith(b"HTTP/1.1 408 ")
 
 
-def test_flood_from_one_address_is_refused(behind: tuple[ServerInThread, haproxy.Haproxy]) -> None:
+@haproxy
+def test_flood_from_one_address_is_refused(behind: Behind) -> None:
     _, proxy = behind
     with ExitStack() as stack:
         taken = [_is_taken(proxy, stack) for _ in range(2 * CONNECTIONS)]
@@ -84,7 +92,7 @@ def test_flood_from_one_address_is_refused(behind: tuple[ServerInThread, haproxy
     assert not any(taken[CONNECTIONS:])
 
 
-def _is_taken(proxy: haproxy.Haproxy, stack: ExitStack) -> bool:
+def _is_taken(proxy: Proxy, stack: ExitStack) -> bool:
     try:
         connection = stack.enter_context(connected(proxy))
         connection.settimeout(0.02)
@@ -95,12 +103,24 @@ def _is_taken(proxy: haproxy.Haproxy, stack: ExitStack) -> bool:
         return False
 
 
-def test_live_stream_outlasts_client_timeout(behind: tuple[ServerInThread, haproxy.Haproxy]) -> None:
+@both
+def test_streams_outlast_timeouts_for_clients(behind: Behind) -> None:
     server, proxy = behind
     rank = Rank(server)
     headers = {"Authorization": f"Bearer {server.owner_token}"}
-    with httpx.stream("GET", f"{proxy.url}{rank.path}/live", headers=headers, trust_env=False, timeout=10) as live:
+    with (
+        httpx.stream("GET", f"{proxy.url}{rank.path}/live", headers=headers, trust_env=False, timeout=10) as live,
+        grpc.insecure_channel(proxy.grpc_target) as channel,
+    ):
+        rank.stub = TelemetryStub(channel)
+        request = pb.WatchRequest(run_id=rank.run_id, incarnation="first")
+        controls = rank.stub.Watch(request, metadata=rank.metadata, timeout=30)
         lines = live.iter_lines()
         time.sleep(2 * QUICK_SECONDS)
         rank.report(1, x=1.0)
         assert any('"step":1' in line for line in lines)
+        pushed = server.http.put(
+            f"{rank.path}/control", json={"method": "clip_v", "mu_low": 1}, headers={"If-Match": '"0"'}
+        )
+        assert pushed.is_success, pushed.text
+        assert any(message.control.version == 1 for message in controls)

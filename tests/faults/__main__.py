@@ -19,6 +19,7 @@ from types import FrameType
 
 from tests.faults.catalogue import BY_NAME, FAULTS, Fault
 from tests.faults.planted import run_planted
+from tests.faults.soak import soak_of
 
 _folders_in_use: set[Path] = set()
 GONE_SECONDS = 10.0
@@ -32,6 +33,9 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=3, help="faults beside each other; most of them wait")
     parser.add_argument("--planted", action="store_true", help="plant bugs; each must be found")
+    parser.add_argument(
+        "--soak", type=float, nargs="?", const=60.0, metavar="MINUTES", help="everything at once for an hour, instead"
+    )
     parser.add_argument("--forget", action="store_true", help="keep nothing of a fault that was not withstood")
     parser.add_argument("--list", action="store_true", help="name the faults and do none")
     arguments = parser.parse_args()
@@ -43,6 +47,8 @@ def main() -> int:
     if unknown := [name for name in arguments.names if name not in BY_NAME]:
         parser.error(f"no fault is called {', '.join(unknown)}; --list names them")
     chosen = [BY_NAME[name] for name in arguments.names] or list(FAULTS)
+    if arguments.soak:
+        chosen = [Fault(soak_of(arguments.soak))]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     return run(chosen, short=arguments.short, keep=not arguments.forget, jobs=arguments.jobs)

@@ -21,10 +21,10 @@ from tests.faults import (
 )
 from tests.faults.disk_faults import may_mount
 from tests.faults.faulty_libc import has_compiler
-from tests.faults.operating_faults import has_release_before
+from tests.faults.operating_faults import oldest_version
 from tests.faults.oracle import Verdict
 from tests.faults.stage import Stage, stage
-from tests.system.haproxy import has_haproxy
+from tests.system.proxy import has_proxy
 from tests.system.running_server import RunningServer
 
 DoFault = Callable[[Stage], Verdict]
@@ -39,8 +39,9 @@ class Means(NamedTuple):
 
 COMPILER = Means("a C compiler", has_compiler)
 SMALL_DISK = Means("the right to mount a small disk", may_mount)
-HAPROXY = Means("haproxy", has_haproxy)
-HISTORY = Means("a clone with the release before", has_release_before)
+HAPROXY = Means("haproxy", lambda: has_proxy("haproxy"))
+NGINX = Means("nginx", lambda: has_proxy("nginx"))
+HISTORY = Means("a clone with its history", lambda: bool(oldest_version()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ FAULTS = (
     Fault(postgresql_faults.replica_killed),
     Fault(postgresql_faults.replica_frozen),
     Fault(postgresql_faults.replica_killed_behind_haproxy, in_short_tier=False, needs=HAPROXY),
+    Fault(postgresql_faults.replica_killed_behind_nginx, in_short_tier=False, needs=NGINX),
     # Happens in `make test-all` as well: tests/server/test_postgresql.py.
     Fault(postgresql_faults.postgresql_stopped_immediately, in_short_tier=False),
 )

@@ -21,8 +21,8 @@ from tests.faults.oracle import Verdict
 from tests.faults.stage import ENDLESS, REPOSITORY, Stage, Trainer
 from tests.system.running_server import wait_for
 
-RELEASE_BEFORE = "4f192bd"
-"""To which this one must be compatible, in both directions."""
+SHARED = ("probe/isentrope_wire/v1/telemetry.proto", "server/isentrope_server/store/migrations/versions")
+"""Versions between which none of this changed must work together, in both directions."""
 PACKAGES = ("probe", "server", "dashboard", "trainer")
 BOTH_LIVE_SECONDS = 60.0
 UNREAD = 10
@@ -87,15 +87,15 @@ def unread_exports(stage: Stage) -> Verdict:
     wide.finish()
     trainer = stage.running_trainer("beside")
     stage.expect_delivery(wide)
-    before = _mebibytes(stage.server.pid)
+    before = mebibytes(stage.server.pid)
     request = f"GET /api/v1/runs/wide/export?format=jsonl HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {stage.server.token}\r\n\r\n"
-    for connection in [stage.enter(_connected(stage)) for _ in range(UNREAD)]:
+    for connection in [stage.enter(connected(stage)) for _ in range(UNREAD)]:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(request.encode())
     most = 0.0
     for _ in range(10 if stage.short else 60):
         time.sleep(0.5)
-        most = max(most, _mebibytes(stage.server.pid) - before)
+        most = max(most, mebibytes(stage.server.pid) - before)
     stage.expect_a_fresh_report(trainer)
     verdict = stage.judge(trainer)
     verdict.require(most < UNREAD_MEBIBYTES, f"the server took {most:.0f} MiB more")
@@ -110,7 +110,7 @@ def silent_connections(stage: Stage) -> Verdict:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with contextlib.ExitStack() as silent:
         for _ in range(SILENT):
-            silent.enter_context(_connected(stage))
+            silent.enter_context(connected(stage))
         alive = httpx.get(f"{stage.server.url}/healthz", timeout=10.0)
         stage.expect_a_fresh_report(trainer, seconds=SILENT_SECONDS)
     verdict = stage.judge(trainer)
@@ -119,15 +119,15 @@ def silent_connections(stage: Stage) -> Verdict:
     return verdict
 
 
-def has_release_before() -> bool:
-    """Whether this is a clone with the release before in its history."""
-    found = subprocess.run(["git", "cat-file", "-e", RELEASE_BEFORE], cwd=REPOSITORY, capture_output=True, check=False)
-    return found.returncode == 0
+def oldest_version() -> str:
+    """The commit since which protocol and tables are as they are; empty: no clone with a history."""
+    command = ["git", "log", "-1", "--format=%H", "--", *SHARED]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def version_skew(stage: Stage) -> Verdict:
-    """A trainer of the release before reports to this server, one of this to the server of the release before, which is upgraded."""
-    earlier = stage.enter(_release_before(stage.folder / "before"))
+    """A trainer of the oldest version with these messages reports to this server, one of this to the oldest's server, which is upgraded."""
+    earlier = stage.enter(_oldest_version(stage.folder / "before"))
     older = stage.running_trainer("of-before", environment=earlier)
     stage.expect_a_fresh_report(older)
     verdict = stage.judge(older)
@@ -146,10 +146,10 @@ def version_skew(stage: Stage) -> Verdict:
 
 
 @contextlib.contextmanager
-def _release_before(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which processes run the release before."""
+def _oldest_version(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment in which processes run it."""
     subprocess.run(
-        ["git", "worktree", "add", "--detach", str(folder), RELEASE_BEFORE],
+        ["git", "worktree", "add", "--detach", str(folder), oldest_version()],
         cwd=REPOSITORY,
         check=True,
         capture_output=True,
@@ -166,11 +166,11 @@ def _state(trainer: Trainer) -> ShipperState | None:
     return None if status is None else status.state
 
 
-def _connected(stage: Stage) -> socket.socket:
+def connected(stage: Stage) -> socket.socket:
     return socket.create_connection(("127.0.0.1", stage.server.http_port), timeout=10)
 
 
-def _mebibytes(pid: int) -> float:
+def mebibytes(pid: int) -> float:
     """Memory of a process's own; without the database's file, which is mapped."""
     _, resident, of_files, *_ = Path(f"/proc/{pid}/statm").read_text().split()
     return (int(resident) - int(of_files)) * resource.getpagesize() / 2**20

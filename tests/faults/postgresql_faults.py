@@ -13,7 +13,7 @@ from tests.faults.network import TcpProxy
 from tests.faults.oracle import Verdict
 from tests.faults.stage import VISIBLE_SECONDS, Stage
 from tests.server.postgresql import PostgreSQL
-from tests.system.haproxy import Haproxy
+from tests.system.proxy import Proxy
 from tests.system.running_server import RunningServer, wait_for
 
 LOCK_SECONDS = 10.0
@@ -57,9 +57,18 @@ def replica_frozen(stage: Stage) -> Verdict:
 
 def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
     """kill -9 of either replica in turns, behind a real HAProxy with the configuration of docker/."""
+    return _killed_behind(stage, "haproxy")
+
+
+def replica_killed_behind_nginx(stage: Stage) -> Verdict:
+    """The same behind nginx."""
+    return _killed_behind(stage, "nginx")
+
+
+def _killed_behind(stage: Stage, program: str) -> Verdict:
     _share_a_postgresql(stage)
     second = _another_server(stage)
-    proxy = stage.enter(Haproxy(stage.folder, {"first": stage.server, "second": second}))
+    proxy = stage.enter(Proxy(stage.folder, {"first": stage.server, "second": second}, program))
     trainer = stage.running_trainer("proxied", grpc_target=proxy.grpc_target, step_seconds=0.01)
     api = stage.enter(httpx.Client(base_url=f"{proxy.url}/api/v1", headers=stage.api.headers, timeout=10))
     for number in range(1 if stage.short else 6):

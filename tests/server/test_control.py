@@ -135,6 +135,11 @@ def test_json_that_is_none_is_refused(server: ServerInThread, rank: Rank, body: 
     assert set(answer.json()["error"]) == {"code", "message", "details"}
 
 
+def test_json_that_is_not_called_so_is_refused_with_the_header_it_needs(server: ServerInThread, rank: Rank) -> None:
+    answer = server.http.put(f"{rank.path}/control", content=b'{"method": "none"}', headers={"If-Match": '"0"'})
+    assert (answer.status_code, "Content-Type: application/json" in answer.text) == (422, True)
+
+
 @pytest.mark.parametrize(
     ("document", "field"),
     [

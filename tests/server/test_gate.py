@@ -145,10 +145,28 @@ def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> No
                     assert answer.json()["error"]["code"] == "unauthenticated", (method, path)
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[]", b"", b'{"output": "x", "inputs": 3}'])
+WHO = b'{"output": "who.children", "changedPropIds": [], "state": [], '
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b"[]",
+        b"",
+        b'{"output": "x", "inputs": 3}',
+        WHO + b'"outputs": {"id": "who", "property": "children"}, "inputs": []}',
+        WHO + b'"outputs": {"id": "whose", "property": "children"}, "inputs": [{"id": "who", "property": "id"}]}',
+        WHO + b'"outputs": {}, "inputs": [{"id": "who", "property": "id"}]}',
+    ],
+)
 def test_a_callback_that_no_page_asks_for_is_refused(with_pages: ServerInThread, body: bytes) -> None:
     answer = with_pages.http.post("/_dash-update-component", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400, answer.text
+
+
+def test_a_script_that_no_page_has_is_not_found(with_pages: ServerInThread) -> None:
+    assert with_pages.http.get("/_dash-component-suites/none/of.js").status_code == 404
 
 
 def test_no_websocket_opens(with_pages: ServerInThread) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -18,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from isentrope.cli import frame
-from isentrope_server import commands
+from isentrope_server import commands, serving
 from isentrope_server.home import running_server_url
 from isentrope_server.settings import Settings
 
@@ -113,6 +116,18 @@ def test_it_answers_logs_with_time_level_and_logger_and_ends_on_sigterm(tmp_path
     again = call("token", "revoke", listed[1]["id"], home=home)
     assert again.exit_code == 1
     assert listed[1]["id"] in one_sentence(again)
+
+
+def test_log_lines_are_json_objects_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(*_: object, **__: object) -> None:
+        logging.getLogger("isentrope_server.some").error("It %s.", "broke", exc_info=ValueError("for a reason"))
+
+    monkeypatch.setattr(serving, "serve", serve)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    line = json.loads(one_sentence(call("up", home=tmp_path, ISENTROPE_LOG_JSON="1")))
+    assert abs(datetime.fromisoformat(line["time"]).timestamp() - time.time()) < 60
+    assert (line["level"], line["logger"]) == ("ERROR", "isentrope_server.some")
+    assert line["message"] == "It broke.\nValueError: for a reason"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
@@ -31,6 +31,8 @@ STATUS_SECONDS = 0.5
 LONGEST_CLOSE_SECONDS = 1.0
 END_FILE_SECONDS = 0.15
 """What a close may take on top when the writer thread hangs: to write the file `end`."""
+SHARED_WAIT_SECONDS = 10.0
+"""Runs that end so soon after each other, as those left open at a process's end, wait together for what their shippers report."""
 STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAVE_UP})
 """A shipper in one of these states can't deliver now."""
 STUCK_SECONDS = 2.0
@@ -128,6 +130,8 @@ class SpoolTransport:
     reads and sends it (`spool_reader`, `connection`). A control's way back: the shipper writes the control file, the
     writer thread reads it, and `requested_control` is an attribute read.
     """
+
+    _last_wait_ends: ClassVar = -SHARED_WAIT_SECONDS
 
     def __init__(
         self,
@@ -241,8 +245,11 @@ class SpoolTransport:
     def _warn_of_undelivered(self, wait_until: float) -> None:
         """Log one warning when the shipper can't deliver: otherwise the end of a run looks like all was delivered."""
         status = ShipperStatus.read(self.folder.status)
+        if time.monotonic() < SpoolTransport._last_wait_ends + SHARED_WAIT_SECONDS:
+            wait_until = min(wait_until, SpoolTransport._last_wait_ends)
         # A run of a few seconds may end before its shipper knows whether the server takes anything.
         while self.folder.exists and _is_starting(status) and time.monotonic() < wait_until:
+            SpoolTransport._last_wait_ends = wait_until
             time.sleep(ROUND_SECONDS)
             status = ShipperStatus.read(self.folder.status)
         if status is None or status.state not in STUCK:

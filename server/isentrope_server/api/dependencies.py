@@ -208,6 +208,8 @@ class Body(BaseModel):
     @classmethod
     def _is_plain_json(cls, value: Any) -> Any:
         """Refuse NaN, infinities and halves of characters, which Python's JSON reader accepts."""
+        if isinstance(value, bytes):
+            raise ValueError("it must be JSON: send it with the header Content-Type: application/json")  # noqa: TRY004
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from isentrope.transport.segments import SegmentWriter
 from isentrope.transport.shipper import ship
-from isentrope.transport.spool import SpoolTransport, open_transport
+from isentrope.transport.spool import SHARED_WAIT_SECONDS, ShipperSupervisor, SpoolTransport, open_transport
 from isentrope.transport.spool_folder import ShipperState, SpoolEnd, find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import OUT_OF_TIME
@@ -117,3 +118,18 @@ def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> N
     assert transport.folder.read_end() == SpoolEnd(1)
     transport.folder.end.write_bytes(content)
     assert transport.folder.read_end() is None
+
+
+def test_runs_that_end_together_wait_once_for_shippers_that_report_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShipperSupervisor, "keep_running", lambda *_, **__: None)
+    monkeypatch.setattr(SpoolTransport, "_last_wait_ends", -SHARED_WAIT_SECONDS)
+    opened = [
+        open_transport(replace(RUN, run_id=name), mode="online", home=tmp_path, grpc_target="127.0.0.1:1")
+        for name in ("first", "second", "third")
+    ]
+    begin = time.monotonic()
+    for transport in opened:
+        transport.close()
+    assert 0.9 < time.monotonic() - begin < 1.7
