@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -127,11 +128,22 @@ def register(app: Dash, api: Api) -> None:
         page.register(app, api)
 
 
+_logged: set[str] = set()
+
+
+def _log_first(error: Exception) -> None:
+    """Log the first failure at each place in the code: whoever may read pages could fill the disk with the same one."""
+    place = "".join(traceback.format_tb(error.__traceback__)[-1:])
+    if place not in _logged:
+        _logged.add(place)
+        _log.error("A callback of the dashboard failed; later failures here are not logged.", exc_info=error)
+
+
 def report_failure(error: Exception) -> None:
     """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too."""
     title, message = "Not done", str(error)
     if not isinstance(error, ApiError):
-        _log.error("A callback of the dashboard failed.", exc_info=error)
+        _log_first(error)
         title, what = "The dashboard failed", type(error).__name__
         message = f"{what}: this page may be out of date. Details are in the server's log; reload to continue."
     elif error.status == 401:

@@ -132,6 +132,18 @@ def test_a_callback_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [words.partition(":")[0] for words in said] == ["No such run.", "ValueError"]
 
 
+def test_a_callback_that_fails_again_at_the_same_place_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dashboard, "set_props", lambda *_: None)
+    for text in ("1", "x", "y", "2", "z"):
+        try:
+            int(text)
+        except ValueError as error:
+            dashboard.report_failure(error)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
 def test_only_credentials_are_forwarded() -> None:
     cookies = b"theme=dark; isentrope_session_a=s3cret; isentrope_session_b=a b; __Host-isentrope_session_c=z"
     headers = [(b"cookie", cookies), (b"authorization", b"Bearer other"), (b"x-forwarded-for", b"1.2.3.4")]
