@@ -170,7 +170,9 @@ def side_by_side(first: Rollouts, second: Rollouts, wanted: Filter, order: str =
                 for one in of_prompt
             ]
             rows.append(
-                html.Div([html.Div(readable(prompt.strip()), className="rollout-prompt"), *sides], className="two-steps")
+                html.Div(
+                    [html.Div(readable(prompt.strip()), className="rollout-prompt"), *sides], className="two-steps"
+                )
             )
     return rows
 
