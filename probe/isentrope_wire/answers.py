@@ -433,6 +433,8 @@ class Me(Answer):
     """Whether it is the owner's token, which the server made at its first start."""
     is_session: bool
     """Whether the request came from a browser that logged in with the token, not with the token itself."""
+    run_id: str | None = None
+    """The one run that is shown, of who came by a link; null: all runs."""
     restored: Restored | None = None
     """Whether, and from when, the server's database is a restored one; null: it never was."""
 

@@ -284,7 +284,16 @@
     if (event.target.closest("#scheme")) setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50);
     const copying = event.target.closest("#copy-link");
     if (copying) copy(location.href).then(() => say(copying, "Link copied"), () => say(copying, "Not copied: take it from the address bar"));
+    const sharing = event.target.closest("#share-run");
+    if (sharing) (sharing.closest("details").open = false), share(document.getElementById("copy-link"));
   });
+  // Others see this view, of this run alone.
+  async function share(place) {
+    const made = await fetch("/api/v1/runs/" + run() + "/link", { method: "POST" });
+    if (!made.ok) return say(place, "No link: " + (await made.json()).error.message);
+    const link = location.origin + "/?token=" + encodeURIComponent((await made.json()).token) + location.search.replace("?", "&");
+    copy(link).then(() => say(place, "Link copied: it shows this run alone, until you revoke it on the page Access"), () => window.prompt("The link", link));
+  }
   // Without TLS, browsers give pages of other machines no clipboard.
   async function copy(words) {
     if (navigator.clipboard) return navigator.clipboard.writeText(words);

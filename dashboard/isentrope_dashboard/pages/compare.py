@@ -149,10 +149,20 @@ def _but_for_the_seed(config: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
+async def newest_runs(client: AsyncClient, limit: int, **query: Any) -> list[RunSummary]:
+    """Runs that the reader may see; who came by a link to one run may see no list."""
+    try:
+        return await client.newest(calls.runs(**query), limit)
+    except ApiError as error:
+        if error.status == 403:
+            return []
+        raise
+
+
 async def seeds_of(client: AsyncClient, run: RunSummary) -> list[RunSummary]:
     """The runs of its project that differ from a run in the seed alone, the newest first; itself left out."""
     own = _but_for_the_seed(run.config)
-    found = await client.newest(calls.runs(project=run.project or None, order="newest"), SEEDS_AMONG)
+    found = await newest_runs(client, SEEDS_AMONG, project=run.project or None, order="newest")
     alike = [one for one in found if one.project == run.project and _but_for_the_seed(one.config) == own]
     return [one for one in alike if one.id != run.id][: MOST_GROUPED - 1]
 
