@@ -36,6 +36,7 @@ from isentrope_wire.metrics import (
     TIME_STEP_SECONDS,
     Metric,
 )
+from isentrope_wire.reports import OUTPUT
 
 LAST_STEPS = 20
 """Whose mean the times are."""
@@ -151,8 +152,13 @@ def _error(run: RunDetail) -> list[Component]:
     if not run.error:
         return []
     title = "The trainer reported an error" if run.status == Status.FAILED else "Error"
-    trace = html.Pre(run.error, className="trace mono", tabIndex=0, role="region", **{"aria-label": "Traceback"})
-    return [card(trace, title=html.Span(title, className="failed"), name="padded")]
+    error, _, output = run.error.partition(OUTPUT)
+    parts = ((title, "Traceback", "failed", error), ("The last lines of its output", "Output", "tail", output))
+    return [
+        card(html.Pre(html.Code(words), className=f"trace mono {look}", tabIndex=0, role="region", **{"aria-label": says}),
+             title=html.Span(head, className=look), name="padded")
+        for head, says, look, words in parts if words
+    ]  # fmt: skip
 
 
 def _gaps(gaps: Sequence[Gap]) -> Component:
