@@ -457,17 +457,12 @@ def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str
     notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
     notes += [f"{running} live"] if running else []
     notes += [f"{act} {'needs' if act == 1 else 'need'} attention"] if act else []
+    shows = {"aria-expanded": str(is_open).lower(), "data-show": json.dumps({"fold": listed(after) if after else None})}
+    inside = [icon("next", 14), html.B(name or "no project"), text(" · ".join(notes), "dim")]
+    button = html.Button(inside, type="button", className="project-row", **shows)
     return {
         "id": f":project:{name}",  # no run has a colon in its id
-        "project": html.Button(
-            [icon("next", 14), html.B(name or "no project"), text(" · ".join(notes), "dim")],
-            type="button",
-            className="project-row",
-            **{
-                "aria-expanded": str(is_open).lower(),
-                "data-show": json.dumps({"fold": listed(after) if after else None}),
-            },
-        ),
+        "project": html.Div(button, role="gridcell", style={"height": "100%"}),
     }
 
 
