@@ -115,14 +115,14 @@ def register(app: Dash, api: Api) -> None:
         except ApiError as error:
             return header.page("This page can't be shown", refusal(error)), "Isentrope"
 
-    @app.callback(Output("who", "children"), Input("who", "id"))
-    async def show_who(_id: str) -> Any:
+    @app.callback(Output("who", "children"), Input("who", "id"), State(views.STORE, "data"))
+    async def show_who(_id: str, stored: dict[str, Any]) -> Any:
         try:
             async with api.open() as client:
                 me = await client.ask(calls.me())
         except ApiError:
             return []
-        return header.who_am_i(me.name, me.scope)
+        return header.who_am_i(me.name, me.scope, shares=View.of(stored).run_id is not None)
 
     for page in (run, runs, start, access, compare):
         page.register(app, api)

@@ -16,11 +16,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import stat
 import sys
 import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
@@ -32,7 +34,7 @@ from isentrope.trackers import Trackers
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
 from isentrope_wire.control import CAPABILITIES, Control
-from isentrope_wire.reports import ERROR_CHARACTERS, ControlSnapshot, RunFinished, RunStarted, cut
+from isentrope_wire.reports import ERROR_CHARACTERS, OUTPUT, ControlSnapshot, RunFinished, RunStarted, cut
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +189,34 @@ def error_text(error: BaseException) -> str:
     return (text if len(text) <= ERROR_CHARACTERS else "".join(found.format(chain=False))).rstrip()
 
 
+OUTPUT_LINES, OUTPUT_BYTES = 200, 64 << 10
+"""Read of each file that the process writes to."""
+
+
+def last_output() -> str:
+    """The last lines that this process, and what else writes to the same files, wrote to stdout and stderr. Empty where these
+    are a terminal or a pipe, which keep nothing, and on systems other than Linux.
+
+    What is written is not looked at while training: a copy of each line, or a stream in the place of the loop's, could slow
+    or change the run.
+    """
+    found: dict[tuple[int, int], list[str]] = {}
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+        with suppress(OSError):
+            state = os.fstat(number)
+            if stat.S_ISREG(state.st_mode):
+                with open(f"/proc/self/fd/{number}", "rb") as file:
+                    file.seek(max(0, state.st_size - OUTPUT_BYTES))
+                    lines = file.read(OUTPUT_BYTES).decode(errors="replace").strip().split("\n")
+                # Of a progress bar, which overwrites its line, the last state.
+                found[state.st_dev, state.st_ino] = [
+                    line.rstrip("\r").rpartition("\r")[2] for line in lines[-OUTPUT_LINES:]
+                ]
+    return "\n".join(line for lines in found.values() for line in lines).strip()
+
+
 def last_unhandled_error() -> BaseException | None:
     """The last error that nothing handled; a notebook has such errors and continues."""
     # `last_exc` from Python 3.12 on, `last_value` before.
@@ -212,6 +242,7 @@ class RunEnd:
         guard: Guard,
         *,
         at_process_end: bool = True,
+        sends_output: bool = True,
     ) -> None:
         """Build it after the transport is open: what is registered last is called first, and the transport closes itself.
 
@@ -219,7 +250,9 @@ class RunEnd:
             control: gives the last step and the outcomes that no report has carried.
             ranks: waited for shortly, for the last report holds their numbers.
             at_process_end: whether the process's end is the run's. False in mode disabled.
+            sends_output: whether a failed run has the last lines of its output with its error.
         """
+        self._sends_output = sends_output
         self._control = control
         self._ranks = ranks
         self._transport = transport
@@ -243,6 +276,9 @@ class RunEnd:
         atexit.unregister(self._process_ends)
         end = time.monotonic() + LONGEST_END_SECONDS
         with self._guard.protect("finishing the run"):
+            room = ERROR_CHARACTERS - len(error) - len(OUTPUT)
+            if status == "failed" and self._sends_output and room > 0 and (output := last_output()):
+                error += OUTPUT + output[-room:]
             message = RunFinished(
                 status=status,
                 finished_at=time.time(),

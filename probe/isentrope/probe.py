@@ -203,6 +203,7 @@ class Probe:
             self._trackers,
             self._guard,
             at_process_end=self.config.mode != "disabled",
+            sends_output=self.config.texts,
         )
         self._scores_to_gate = False
         self._warned: set[str] = set()

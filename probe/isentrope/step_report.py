@@ -19,6 +19,7 @@ from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
+from isentrope.statistics.machine import Machine, current_device
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.step import (
     COUPLED_PREDICTION,
@@ -55,6 +56,7 @@ from isentrope_wire.metrics import (
     PROBE_FAILURES,
     PROBE_RANKS_OUT_OF_STEP,
     PROBE_SECONDS,
+    TIME_STEP_SECONDS,
     TOKEN_EPOCH,
 )
 from isentrope_wire.numbers import document_of, read_exactly
@@ -137,6 +139,7 @@ class ReportBuilder:
         self._calibration = Calibration()
         self._alerts = AlertWatch()
         self._epochs = Epochs()
+        self._machine = Machine()
         self._warned = False
         self._dropped_before = False
         # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
@@ -182,25 +185,30 @@ class ReportBuilder:
         Returns:
             A function that builds the report; called once, later, in the order of the steps.
         """
-        recorded_at = time.time()
+        recorded_at, device = time.time(), current_device()
         self._closed += 1
         number = self._closed
 
         def build() -> StepReport:
             try:
-                return self._build(closed, recorded_at)
+                return self._build(closed, recorded_at, device)
             finally:
                 self._built = number
 
         return build
 
-    def _build(self, closed: ClosedStep, recorded_at: float) -> StepReport:
+    def _build(self, closed: ClosedStep, recorded_at: float, device: int | None) -> StepReport:
         logged, dropped = self._within_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
+        tokens = 0 if together is None or together.sums is None else together.sums.tokens
+        machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
+        if not logged.keys().isdisjoint(TIME_STEP_SECONDS.names):
+            machine.pop(TIME_STEP_SECONDS, None)
         report = StepReport(
             step=closed.step,
             recorded_at=recorded_at,
-            scalars=hold_scalars(closed.action, closed.active.control)
+            scalars=machine
+            | hold_scalars(closed.action, closed.active.control)
             | {name: float(value) for name, value in logged.items()}
             | dict(self._transport_scalars())
             | ({} if together is None else _health(together)),

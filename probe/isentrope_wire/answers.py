@@ -304,6 +304,8 @@ class Rollouts(Answer):
     """As in `TopTokens`; likewise the next two."""
     lowering: Number | None
     raising: Number | None
+    also_in: dict[str, list[int]] = field(default_factory=dict)
+    """Prompt -> the other steps whose rollouts have it, rising; of the newest 1000 steps, where it was asked for."""
     next_cursor: None = None
 
 
@@ -328,6 +330,8 @@ class RecurringToken(Answer):
     """Mean of S_c over its step's standard deviation; null where that is not measured."""
     kept_share: Number
     """Share of the occurrences whose gradient took part."""
+    beyond_share: Number | None = None
+    """Share of those with a known S_c that lie beyond the µ that was asked for: what Clip_V would clip; null without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +433,8 @@ class Me(Answer):
     """Whether it is the owner's token, which the server made at its first start."""
     is_session: bool
     """Whether the request came from a browser that logged in with the token, not with the token itself."""
+    run_id: str | None = None
+    """The one run that is shown, of who came by a link; null: all runs."""
     restored: Restored | None = None
     """Whether, and from when, the server's database is a restored one; null: it never was."""
 

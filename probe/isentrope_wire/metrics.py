@@ -447,9 +447,30 @@ PROBE_ATTACHMENT_FAILURES = metric(
 TIME_STEP_SECONDS = metric(
     "time/step_seconds",
     unit="s",
-    meaning="time of a step, as the trainer reports it",
+    meaning="time of a step: as the trainer reports it, else between the ends of two steps",
     promised=False,
     also=("step_time", "timing_s/step", "perf/step_time", "time/step"),
+)
+SYSTEM_DEVICE_MEMORY = metric(
+    "system/device_memory", unit="GiB", meaning="memory of the reporting rank's device in tensors", promised=False
+)
+SYSTEM_DEVICE_PEAK_MEMORY = metric(
+    "system/device_peak_memory", unit="GiB", meaning="most memory that torch has taken of that device", promised=False
+)
+SYSTEM_DEVICE_UTILISATION = metric(
+    "system/device_utilisation",
+    meaning="share of the driver's last interval in which a kernel ran; needs nvidia-ml-py, at most every 2 s",
+    show=Show.PERCENT,
+    promised=False,
+)
+SYSTEM_HOST_MEMORY = metric(
+    "system/host_memory", unit="GiB", meaning="resident memory of the reporting process; on Linux", promised=False
+)
+SYSTEM_TOKENS_PER_SECOND = metric(
+    "system/tokens_per_second",
+    unit="tokens a second",
+    meaning="gated tokens of all ranks over the time of the step",
+    promised=False,
 )
 TRAIN_GRAD_NORM = metric(
     "train/grad_norm",

@@ -307,8 +307,10 @@ LOGGED_SCALARS = 10_000
 """Most scalars that a loop logs in one step, such as a norm for each parameter; the probe adds some hundred of its own."""
 DROPPED_SERIES = "report/dropped_series"
 """Label of a report whose metrics were too many or had too long names: how many were dropped, and the first of them."""
-ERROR_CHARACTERS = 10_000
-"""Longest error of a failed run."""
+ERROR_CHARACTERS = 30_000
+"""Longest error of a failed run, with the end of its output."""
+OUTPUT = "\n\nThe last lines of its output:\n"
+"""In an error, before what the process wrote last."""
 
 _CUT = " ... cut"
 _NAMES_SHOWN = 5
@@ -328,6 +330,6 @@ def first_of(names: Collection[str]) -> str:
 
 def error_in_a_line(error: str) -> str:
     """What a run failed of: of a traceback the line behind the last call, of other words the first line."""
-    lines = error.strip().splitlines()
+    lines = error.partition(OUTPUT)[0].strip().splitlines()
     last_call = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=-1)
     return next((line for line in lines[last_call + 1 :] if not line.startswith((" ", "Traceback"))), "")

@@ -118,3 +118,24 @@ def test_signing_in_by_form_leads_to_the_page_that_was_asked_for(site: Site, win
     expect(page.locator("main.page:not(.waiting)")).to_be_visible()
     assert page.url.startswith(address)
     page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_link_shows_a_run_to_others_and_nothing_else(site: Site, open_page: OpenPage) -> None:
+    run = site.run(60)
+    page = open_page(f"/runs/{run}")
+    page.locator(".who summary").click()
+    with page.expect_response("**/link") as made:
+        page.get_by_role("button", name="Copy a read-only link").click()
+    link = made.value.json()["token"]
+    page.close()  # it would be refused: the link replaces its session
+    page = open_page(f"/runs/{run}", token=link)
+    expect(page.locator(".health")).to_contain_text("Act")
+    expect(page.locator("#control-push")).to_be_hidden()
+    page.get_by_role("tab", name="Metrics").click()
+    expect(page.locator(".metric-charts .main-svg").first).to_be_visible()
+    page.locator(".who summary").click()
+    expect(page.get_by_role("button", name="Copy a read-only link")).to_have_count(0)
+    page.close()
+    expect(open_page("/", token=link).get_by_role("alert")).to_contain_text(f"a link to the run {run}")

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from isentrope_dashboard.components.basics import place_id
-from isentrope_dashboard.pages import compare
+from isentrope_dashboard.pages import compare, metrics, overview
 from isentrope_dashboard.pages.compare import differences
 from isentrope_dashboard.theme import look_of, looks_of
 from isentrope_wire.answers import SeriesColumns
@@ -21,6 +21,26 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 def named_by_verl(report: StepReport) -> StepReport:
     return replace(report, scalars={"critic/score/mean": report.scalars["reward/mean"]})
+
+
+def test_a_runs_page_shows_the_mean_and_range_of_its_seeds(site: Site) -> None:
+    def half(report: StepReport) -> StepReport:
+        return replace(report, scalars={**report.scalars, "entropy/mean": report.scalars["entropy/mean"] / 2})
+
+    config: dict[str, object] = {"optim": {"lr": 3e-6}}
+    run = site.run(20, config={**config, "seed": 1})
+    site.run(10, config={**config, "seed": 2}, change=half)
+    site.run(20, config={"optim": {"lr": 1e-6}, "seed": 2})
+    places = [(overview.PART, "chart-entropy"), (metrics.PART, place_id("chart", "entropy", "entropy/mean"))]
+    for part, chart in places:
+        address = f"/runs/{run}?smooth=off&open=entropy"
+        alone, grouped = (site.values(part, address + how)[chart]["data"] for how in ("", "&group=seed"))
+        (mean,) = (trace for trace in grouped if trace.get("name") == "mean of 2 seeds")
+        own = next(trace for trace in alone if str(trace.get("name")).startswith("entropy"))
+        assert mean["y"] == pytest.approx(
+            [value * (0.75 if at < 10 else 1) for at, value in enumerate(own["y"])], rel=1e-5
+        )
+        assert "seeds" not in str(alone)
 
 
 def test_only_different_parameters_are_shown() -> None:
@@ -39,7 +59,7 @@ def test_runs_differ_in_colour_and_dash(site: Site) -> None:
     assert (len(one["x"]), len(other["x"])) == (30, 20)  # the second under its own framework's name
     assert HOSTILE not in str(one)
     assert "There is no run gone" in str(values["compare-legend"])
-    values = site.values(compare.PART, f"/compare?run={second}&run={first}&metric=reward/mean&smooth=off&hide={second}")
+    values = site.values(compare.PART, f"/compare?run={first}&run={second}&metric=reward/mean&smooth=off&hide={second}")
     (alone,) = values[place_id("chart", "reward/mean")]["data"]
     assert (alone["meta"], alone["line"]) == (first, one["line"])
 

@@ -128,6 +128,22 @@ def test_a_hidden_page_asks_nothing(site: Site, open_page: OpenPage) -> None:
     expect(page).to_have_title(re.compile(rf"^\({level}\) .* · Isentrope$", re.IGNORECASE))
 
 
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_page_asks_by_the_runs_pace(site: Site, open_page: OpenPage) -> None:
+    run_id = site.run(8)
+    page = open_page(f"/runs/{run_id}")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith(live.PATH) else None)
+    for _ in range(8):
+        site.more(run_id, 1)
+        page.wait_for_timeout(1_000)
+        if page.locator("#run-step").inner_text() == "11":
+            asked.clear()  # by then it knows the pace
+    expect(page.locator("#run-step")).to_have_text("16")
+    assert 5 <= len(asked) <= 12
+
+
 def test_what_only_the_list_shows_is_no_news(site: Site) -> None:
     run_id = settled(site, 12)
     for _ in range(5):

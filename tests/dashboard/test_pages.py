@@ -37,7 +37,14 @@ def run(site: Site) -> str:
     return site.run(60, tags=("7b",), finished=None)
 
 
-ADDRESSES = ["/", "/compare?run={run}", "/access", "/start", *(f"/runs/{{run}}?tab={tab}" for tab in TABS)]
+ADDRESSES = [
+    "/",
+    "/?order=project",
+    "/compare?run={run}",
+    "/access",
+    "/start",
+    *(f"/runs/{{run}}?tab={tab}" for tab in TABS),
+]
 
 
 @pytest.mark.slow

@@ -156,9 +156,14 @@ def test_blocks_join_to_the_whole_list(site: Site, sweep: list[str], size: int, 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 50])
 def test_blocks_join_by_project(site: Site, sweep: list[str], size: int) -> None:
-    assert [row["id"] for row in rows_of(site, size, tag="blocks", order="project")] == [
-        ":project:block-0", *sweep[6::-2], ":project:block-1", *sweep[5::-2],
-    ]  # fmt: skip
+    for folded, expected in {
+        "": [":project:block-0", *sweep[6::-2], ":project:block-1", *sweep[5::-2]],
+        "block-0": [":project:block-0", ":project:block-1", *sweep[5::-2]],
+        "block-1": [":project:block-0", *sweep[6::-2], ":project:block-1"],
+        "block-0,block-1": [":project:block-0", ":project:block-1"],
+    }.items():
+        found = rows_of(site, size, tag="blocks", order="project", fold=folded)
+        assert [row["id"] for row in found] == expected
 
 
 @pytest.mark.parametrize(
@@ -210,8 +215,13 @@ def test_every_run_is_reached_and_a_selection_survives(site: Site, open_page: Op
 @pytest.mark.slow
 @pytest.mark.browser
 def test_filters_are_in_the_address(site: Site, sweep: list[str], open_page: OpenPage) -> None:
-    page = open_page("/?tag=blocks")
-    expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(7)
+    page = open_page("/?tag=blocks&order=project")
+    rows = page.locator(".ag-center-cols-container .ag-row")
+    expect(rows).to_have_count(7)
+    page.get_by_role("button", name="block-1").click()
+    expect(rows).to_have_count(4)
+    page.get_by_role("button", name="block-1").click()
+    expect(rows).to_have_count(7)
     page.keyboard.press("/")
     page.keyboard.type("sweep 4")
     expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)

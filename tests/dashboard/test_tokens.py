@@ -139,7 +139,7 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
         ][1]["props"]["children"]
     )
     assert values["token-count"] == "step 6, 1 rollout"
-    assert values["recurring-steps"] == "steps 1 to 6, share of the pull"
+    assert values["recurring-steps"][0] == "steps 1 to 6, share of the pull"
     filtered = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&q=nowhere")
     assert filtered["token-count"] == "step 6, 0 of 1 rollout"
     newest = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
@@ -168,6 +168,39 @@ def test_a_run_without_tokens_is_a_sentence(site: Site) -> None:
     values = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
     assert tokens.GATE_TOKENS in to_json(values["token-context"])
     assert values["recurring"] == []
+
+
+def test_two_steps_are_side_by_side_for_one_prompt(site: Site) -> None:
+    def asked(report: StepReport) -> StepReport:
+        items = [
+            replace(WAIT, prompt="7 8 9" if report.step % 3 == 0 else f"of {report.step}", reward=float(report.step))
+        ]
+        return replace(report, rollouts=tuple(items))
+
+    run = site.run(9, change=asked)
+    one = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6")["token-context"]
+    assert "7 8 9 also in step 3 9" in " ".join(words(one).split())
+    both = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&beside=3")
+    shown = " ".join(words(both["token-context"]).split())
+    assert shown.startswith("7 8 9 Step 3 Rollout 7 reward 3.00")
+    assert "Step 6 Rollout 7 reward 6.00" in shown
+    none = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&beside=4")
+    assert "Rollout" not in words(none["token-context"])
+
+
+def test_recurring_tokens_say_what_a_threshold_would_clip(site: Site) -> None:
+    run = site.run(8)
+    address = f"/runs/{run}?tab=tokens&step=8&mu="
+    reported = [
+        (token.text, abs(token.vocab_centered_score) / of_step.score_std)
+        for of_step in (site.client.ask(calls.tokens(run, step=step)) for step in range(1, 9))
+        for token in of_step.items
+        if of_step.score_std
+    ]
+    for mu in (0.0, 4.0, 100.0):
+        for row in site.values(tokens.PART, address + str(mu))["recurring"]:
+            scores = [score for text, score in reported if visible(text) == row["token"]]
+            assert row["beyond"] == pytest.approx(sum(score > mu for score in scores) / len(scores))
 
 
 @pytest.mark.browser

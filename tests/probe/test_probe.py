@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +12,13 @@ from torch import Tensor, nn
 
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.metrics import (
+    SYSTEM_DEVICE_MEMORY,
+    SYSTEM_HOST_MEMORY,
+    SYSTEM_TOKENS_PER_SECOND,
+    TIME_STEP_SECONDS,
+    TOKEN_COUNT,
+)
 from isentrope_wire.reports import OutcomeState
 from tests.probe.tiny_loop import CLIP, VOCABULARY, TinyLoop, probe_and_transport, pushed, reports, run_steps
 
@@ -130,10 +138,31 @@ def test_step_alone_reports_what_was_logged_and_nothing_invented() -> None:
     probe.step(7)
     (report,) = reports(transport)
     assert report.step == 7
-    assert report.scalars.keys() == {"reward/mean", "loss", "kl", "probe/seconds", "probe/dropped_reports"}
+    known = {name for name in report.scalars if not name.startswith("system/")}
+    assert known == {"reward/mean", "loss", "kl", "probe/seconds", "probe/dropped_reports"}
     assert (report.scalars["reward/mean"], report.scalars["loss"]) == (0.4, 1.5)
     assert math.isnan(report.scalars["kl"])
     assert report.histograms == ()
+
+
+def test_a_report_has_pace_and_memory_of_its_process() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    for step in (1, 3, 4):
+        if step == 4:
+            probe.log({"step_time": 9.0})
+        run_steps(loop, probe, 1, first=step)
+    first, second, third = reports(transport)
+    pace = (second.recorded_at - first.recorded_at) / 2
+    assert TIME_STEP_SECONDS not in first.scalars
+    assert second.scalars[TIME_STEP_SECONDS] == pytest.approx(pace)
+    assert second.scalars[SYSTEM_TOKENS_PER_SECOND] == pytest.approx(second.scalars[TOKEN_COUNT] / pace)
+    assert TIME_STEP_SECONDS not in third.scalars  # the loop has said it
+    assert SYSTEM_TOKENS_PER_SECOND in third.scalars
+    if sys.platform == "linux":
+        assert 0.01 < third.scalars[SYSTEM_HOST_MEMORY] < 100
+    if not torch.cuda.is_initialized():
+        assert SYSTEM_DEVICE_MEMORY not in third.scalars
 
 
 def test_a_logged_tensor_has_the_value_it_had_when_it_was_logged() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import isentrope
-from isentrope.lifecycle import SHOWN_CALLS, error_text
+from isentrope.lifecycle import OUTPUT_LINES, SHOWN_CALLS, error_text
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.reports import ERROR_CHARACTERS, RunFinished, error_in_a_line
+from isentrope_wire.reports import ERROR_CHARACTERS, OUTPUT, RunFinished, error_in_a_line
 from tests.system.running_server import RunningServer, wait_for
 
 PROCESSES = """
@@ -120,6 +120,34 @@ def test_a_failed_run_has_the_traceback(homes: dict[str, Path]) -> None:
         'File "<string>", line 1, in <module>',
         "RuntimeError: boom",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("texts", ["on", "off"])
+def test_a_failed_run_has_the_last_lines_of_an_output_that_is_a_file(tmp_path: Path, texts: str) -> None:
+    begin = "import isentrope; probe = isentrope.Probe('run'); probe.step(1)"
+    writes = "for number in range(1000): print('line', number)\nimport os; os.write(2, b'from below Python\\n'); 1 / 0"
+    environment = os.environ | {"ISENTROPE_HOME": str(tmp_path), "ISENTROPE_MODE": "offline", "ISENTROPE_TEXTS": texts}
+    with open(tmp_path / "log", "wb") as log:
+        subprocess.run(
+            [sys.executable, "-c", f"{begin}\n{writes}"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            timeout=60,
+            check=False,
+        )
+    (found,) = finishes(tmp_path)
+    error, _, output = found.error.partition(OUTPUT)
+    assert error.endswith("ZeroDivisionError: division by zero")
+    assert error_in_a_line(found.error) == "ZeroDivisionError: division by zero"
+    lines = output.splitlines()
+    if texts == "off":
+        assert lines == []
+    else:
+        assert len(lines) == OUTPUT_LINES
+        assert "line 999" in lines
+        assert "from below Python" in lines
 
 
 def test_of_a_deep_traceback_the_last_calls_remain() -> None:

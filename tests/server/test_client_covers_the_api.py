@@ -48,6 +48,7 @@ CALLS: dict[tuple[str, str], Call[Any]] = {
     ("POST", f"{_RUN_PATH}/control/preview"): calls.preview(RUN, Control()),
     ("GET", f"{_RUN_PATH}/control/history"): calls.control_history(RUN),
     ("GET", f"{_RUN_PATH}/export"): calls.export(RUN, format="csv"),
+    ("POST", f"{_RUN_PATH}/link"): calls.create_link(RUN),
     ("GET", f"{API_PREFIX}/me"): calls.me(),
     ("GET", f"{API_PREFIX}/access-tokens"): calls.access_tokens(),
     ("GET", f"{API_PREFIX}/notify"): calls.destinations(),

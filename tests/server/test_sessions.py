@@ -13,6 +13,7 @@ from isentrope_server.store.access import Principal
 from isentrope_wire.answers import TokenScope
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
 
 RUNS = "/api/v1/runs"
 
@@ -47,6 +48,38 @@ def test_a_wrong_token_is_named_as_such(server: ServerInThread) -> None:
         assert all(sessions.WRONG_TOKEN in text for text in said)
         assert sessions.WRONG_TOKEN not in browser.get(RUNS).json()["error"]["message"]
     assert status(server, server.session(), "/?token=ise_wrong") != 401  # who is signed in stays so
+
+
+def test_a_link_shows_one_run_until_it_is_revoked(server: ServerInThread) -> None:
+    own, other = Rank(server).run_id, Rank(server).run_id
+    made = server.http.post(f"{RUNS}/{own}/link").json()
+    with server.client() as browser:
+        answer = browser.get("/", params={"token": made["token"], "tab": "tokens"}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{own}?tab=tokens")
+        cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+        assert browser.get("/api/v1/me").json()["run_id"] == own
+    for path in (f"{RUNS}/{own}", f"{RUNS}/{own}/metrics", f"{RUNS}/{own}/export?format=csv"):
+        assert status(server, cookie, path) == 200
+    for path in (
+        RUNS,
+        "/api/v1/run-counts",
+        f"{RUNS}/{other}",
+        f"{RUNS}/{other}/metrics",
+        f"{RUNS}/{own}x",
+        "/metrics",
+    ):
+        assert status(server, cookie, path) == 403
+    with server.client() as browser:
+        pushed = browser.put(f"{RUNS}/{own}/control", headers=cookie, json={"method": "clip_v", "mu_low": 1})
+        assert (pushed.status_code, pushed.json()["error"]["code"]) == (403, "forbidden")
+    assert status(server, {"Authorization": f"Bearer {made['token']}"}) == 401
+    assert status(server, {}, f"/?token={made['token'][:-4]}AAAA") == 401
+    # Who may see more is not limited by it.
+    with server.client() as browser:
+        answer = browser.get("/", params={"token": made["token"]}, headers=server.session(), follow_redirects=False)
+        assert (answer.status_code, "set-cookie" in answer.headers) == (303, False)
+    server.http.delete(f"/api/v1/access-tokens/{made['id']}")
+    assert status(server, cookie, f"{RUNS}/{own}") == 401
 
 
 @pytest.mark.parametrize("position", [0, 12, -1])
@@ -90,7 +123,9 @@ def test_logging_out_deletes_the_cookie(server: ServerInThread) -> None:
 
 def test_me_names_the_token_and_how_it_came(server: ServerInThread) -> None:
     made = server.issue("control", "control")
-    expected = {"token_id": made["id"], "name": "control", "scope": "control", "is_owner": False, "restored": None}
+    expected = {
+        "token_id": made["id"], "name": "control", "scope": "control", "is_owner": False, "run_id": None, "restored": None,
+    }  # fmt: skip
     with server.client(made["token"]) as program:
         assert program.get("/api/v1/me").json() == {**expected, "is_session": False}
     with server.client() as browser:
@@ -108,7 +143,7 @@ def test_session_expires(monkeypatch: pytest.MonkeyPatch, seconds: int, found: s
     signed = sessions.BrowserSessions(b"key")
     cookie = signed.begin(Principal(token_id="1234abcd", name="reader", scope=TokenScope.READ), secure=False)
     headers = Headers({"cookie": cookie.partition(";")[0]})
-    assert signed.token_id(headers, secure=False) == found
+    assert (signed.signed_in(headers, secure=False) or (None,))[0] == found
 
 
 def test_a_session_outlives_a_restart(make_server: MakeServer) -> None:

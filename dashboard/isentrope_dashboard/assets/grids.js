@@ -16,7 +16,11 @@
   functions.isRun = (node) => Boolean(node.data && !node.data.project);
   functions.isProject = (params) => Boolean(params.rowNode.data && params.rowNode.data.project);
   functions.leaveGrid = () => false;
-  functions.openRow = (params) => params.event.key === "Enter" && functions.isRun(params) && (location.href = address(params.data.id));
+  functions.openRow = (params) => {
+    if (params.event.key !== "Enter") return;
+    if (functions.isRun(params)) location.href = address(params.data.id);
+    else params.event.target.querySelector("[data-show]")?.click();
+  };
   functions.fitColumns = ({ api }) => {
     const narrow = document.getElementById("runs").clientWidth < NARROW;
     api.getColumns().forEach((column) => column.getColDef().field && api.setColumnsVisible([column], !narrow || MAIN_COLUMNS.includes(column.getColId())));

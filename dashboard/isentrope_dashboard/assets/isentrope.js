@@ -3,7 +3,8 @@
   "use strict";
   const TICK_MILLISECONDS = 50;
   const ASK_MILLISECONDS = [120, 400]; // from and to, by how fast the run's steps follow each other
-  const CALM_MILLISECONDS = 1000; // after a step no other one is waited for, at most so long
+  const CALM_MILLISECONDS = 1000; // between two questions, until the next step is due
+  const EARLY = 0.9; // of a run's pace: from then on the next step is waited for
   const ASK_OF_ENDED_MILLISECONDS = 1000;
   const ASK_HIDDEN_MILLISECONDS = 30000; // a run's tab in the background shows the level in its title
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
@@ -37,7 +38,7 @@
   window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, polled: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
@@ -51,10 +52,9 @@
     const pause = document.hidden ? ASK_HIDDEN_MILLISECONDS : !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
     const slow = !isNew && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
-    const next = slow ? live.asked + least : Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, live.due);
+    const calm = Math.min(live.due, live.asked + CALM_MILLISECONDS);
+    const next = slow ? live.asked + least : Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, calm);
     if (question === live.tried && now < next) return;
-    const previous = live.polled;
-    if (!slow) live.polled = now;
     Object.assign(live, { asking: question, tried: question, asked: now });
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
@@ -78,7 +78,7 @@
       if (news.run.at !== before.at) live.seen = now;
       if (news.run.step > before.step) {
         live.pace = (1000 * (news.run.at - before.at)) / (news.run.step - before.step);
-        live.due = previous + Math.min(CALM_MILLISECONDS, 0.6 * live.pace); // it came after the question before
+        live.due = now + EARLY * live.pace;
       }
       const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
       if (turned) Object.assign(live, { slow: 0, tried: null });
@@ -284,7 +284,16 @@
     if (event.target.closest("#scheme")) setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50);
     const copying = event.target.closest("#copy-link");
     if (copying) copy(location.href).then(() => say(copying, "Link copied"), () => say(copying, "Not copied: take it from the address bar"));
+    const sharing = event.target.closest("#share-run");
+    if (sharing) (sharing.closest("details").open = false), share(document.getElementById("copy-link"));
   });
+  // Others see this view, of this run alone.
+  async function share(place) {
+    const made = await fetch("/api/v1/runs/" + run() + "/link", { method: "POST" });
+    if (!made.ok) return say(place, "No link: " + (await made.json()).error.message);
+    const link = location.origin + "/?token=" + encodeURIComponent((await made.json()).token) + location.search.replace("?", "&");
+    copy(link).then(() => say(place, "Link copied: it shows this run alone, until you revoke it on the page Access"), () => window.prompt("The link", link));
+  }
   // Without TLS, browsers give pages of other machines no clipboard.
   async function copy(words) {
     if (navigator.clipboard) return navigator.clipboard.writeText(words);

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import count, seconds
-from isentrope_wire.answers import HealthLevel, RunSummary, Status
+from isentrope_wire.answers import HealthLevel, RunSummary, Status, TokenScope
 
 SCHEME = "scheme"
 RUN_SELECT = "run-select"
@@ -156,8 +156,9 @@ def _duration(passed: float) -> str:
     return f"{passed:.0f} s"
 
 
-def who_am_i(name: str, scope: str) -> list[Component]:
-    """The token's name and what it allows, and the way out."""
+def who_am_i(name: str, scope: str, *, shares: bool) -> list[Component]:
+    """The token's name and what it allows, and the way out; on a page that `shares`, a link to its run for others."""
+    share = html.Button("Copy a read-only link to this run", type="button", id="share-run")
     initials = "".join(part[0] for part in name.replace(".", " ").replace("-", " ").split()[:2]).upper() or "?"
     return [
         html.Details(
@@ -171,7 +172,11 @@ def who_am_i(name: str, scope: str) -> list[Component]:
                     **{"aria-label": f"Signed in as {name}, scope {scope}"},
                 ),
                 html.Div(
-                    [html.A("Access tokens", href="/access"), html.Button("Sign out", type="button", id="sign-out")]
+                    [
+                        *([share] if shares and scope == TokenScope.ADMIN else []),
+                        html.A("Access tokens", href="/access"),
+                        html.Button("Sign out", type="button", id="sign-out"),
+                    ]
                 ),
             ],
             className="menu",

@@ -5,6 +5,7 @@ A token's text is untrusted: it is only ever a child or an attribute of a compon
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ LEAST_SHOWN = 0.03
 FAINTEST, STRONGEST = 0.1, 0.62
 """Opacity of a token's ground."""
 NOTHING_VISIBLE = "·"
+MOST_OTHERS = 6
+"""Other steps with a prompt that are offered: the first ones and the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +120,12 @@ def in_order(items: Sequence[Rollout], order: str) -> list[Rollout]:
     return [*ordered, *(item for item in items if item not in known)]
 
 
-def rollout_rows(answer: Rollouts, wanted: Filter, order: str = "") -> list[Component]:
-    """The rollouts that have a token which passes the filter, or whose texts have the words that are looked for."""
-    sizes = [abs(value) for item in answer.items for value in item.contributions if value is not None]
+def rollout_rows(answer: Rollouts, wanted: Filter, order: str = "", *scale: Rollouts) -> list[Component]:
+    """The rollouts that have a token which passes the filter, or whose texts have the words that are looked for. Colours are
+    shares of the largest contribution here and in `scale`.
+    """
+    every = [item for one in (answer, *scale) for item in one.items]
+    sizes = [abs(value) for item in every for value in item.contributions if value is not None]
     largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
     rows: list[Component] = []
     for item in in_order(answer.items, order):
@@ -128,10 +134,46 @@ def rollout_rows(answer: Rollouts, wanted: Filter, order: str = "") -> list[Comp
         if not found and wanted.text and wanted.text.casefold() in whole.casefold():
             words, found = _running_text(item, answer, replace(wanted, text=""), largest, has_focus=not rows)
         if found:
-            asked = [] if item.prompt is None else [html.Div(readable(item.prompt.strip()), className="rollout-prompt")]
+            asked = [] if item.prompt is None else [_prompt(item.prompt, answer)]
             expected = html.Div([text("expected ", "dim"), readable(item.answer or "")], className="rollout-answer")
             shown = [_about(item), *asked, html.Div(words, className="rollout-text"), expected]
             rows.append(html.Div(shown[: None if item.answer else -1], className="rollout"))
+    return rows
+
+
+def _prompt(prompt: str, answer: Rollouts) -> html.Div:
+    """The prompt, and the steps beside which it can be looked at."""
+    others = answer.also_in.get(prompt, [])
+    shown = others if len(others) <= MOST_OTHERS else [*others[: MOST_OTHERS - 1], others[-1]]
+    buttons = [
+        html.Button(
+            count(step), type="button", className="link num", title=f"Steps {count(answer.step)} and {count(step)} side by side",
+            **{"data-show": json.dumps({"step": answer.step, "beside": step})},
+        )
+        for step in shown
+    ]  # fmt: skip
+    also = [html.Div(["also in step ", *buttons], className="also-in")] if shown else []
+    return html.Div([readable(prompt.strip()), *also], className="rollout-prompt")
+
+
+def side_by_side(first: Rollouts, second: Rollouts, wanted: Filter, order: str = "") -> list[Component]:
+    """The rollouts of two steps, for each prompt that both have: the earlier step at the left."""
+    both = (first, second) if (first.step or 0) <= (second.step or 0) else (second, first)
+    rows: list[Component] = []
+    for prompt in dict.fromkeys(item.prompt for item in first.items if item.prompt):
+        of_prompt = [
+            replace(one, also_in={}, items=[item for item in one.items if item.prompt == prompt]) for one in both
+        ]
+        if all(one.items for one in of_prompt):
+            sides = [
+                html.Div([html.B(f"Step {count(one.step)}"), *rollout_rows(one, wanted, order, *both)])
+                for one in of_prompt
+            ]
+            rows.append(
+                html.Div(
+                    [html.Div(readable(prompt.strip()), className="rollout-prompt"), *sides], className="two-steps"
+                )
+            )
     return rows
 
 

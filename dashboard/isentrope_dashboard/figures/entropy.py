@@ -7,7 +7,7 @@ from bisect import bisect_left
 from textwrap import wrap
 
 from isentrope_dashboard.figures.chart import Chart, hover_line, tick_texts, ticks, value_range
-from isentrope_dashboard.figures.panel import Figure, Forecast, Panel, Shown, absent, begin, end_label
+from isentrope_dashboard.figures.panel import Figure, Forecast, Panel, Shown, absent, add_seeds, begin, end_label
 from isentrope_dashboard.formatting import count, number
 from isentrope_wire.control_answers import EntropyForecast
 from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
@@ -23,8 +23,10 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     ink, early = chart.ink, shown.early_level
     entropy, target = shown.columns(ENTROPY_MEAN), shown.columns(HOLD_TARGET)
     seen, whole = [shown.seen(columns) for columns in (entropy, target)], shown.zoom is None
+    seen += map(shown.seen, shown.ends_of_seeds(ENTROPY_MEAN))
     ends = [line.course.entropy[-1] for line in shown.forecasts if line.course is not None] if whole else []
     chart.y_axis(*value_range(seen, from_zero=whole, high=max([*ends, early or 0.0]) or None if whole else None))
+    add_seeds(chart, panel, shown)
     for left, word, color in ((1.0, "early", "faint"), (WATCH_LEFT, "Watch", "faint"), (ACT_LEFT, "Act", "act")):
         if early is not None:
             value = early * left

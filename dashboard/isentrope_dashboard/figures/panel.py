@@ -117,6 +117,10 @@ class Shown:
     series: Mapping[str, SeriesColumns] = field(default_factory=dict)
     histograms: Mapping[str, HistogramColumns] = field(default_factory=dict)
     history: Sequence[ControlVersion] = ()
+    seeds: int = 0
+    """Runs that `means` are of."""
+    means: Mapping[str, SeriesColumns] = field(default_factory=dict)
+    """Means over this run and those that differ from it in the seed alone, with the lowest and highest of them."""
     law: EntropyPerformance | None = None
     chosen: int | None = None
     """The step that the reader chose, with its report."""
@@ -141,6 +145,11 @@ class Shown:
     def columns(self, name: str) -> SeriesColumns:
         """A metric; EMPTY where it was not reported."""
         return self.series.get(name, EMPTY)
+
+    def ends_of_seeds(self, name: str) -> list[SeriesColumns]:
+        """The lowest and the highest of the seeds; empty where none were read."""
+        mean = self.means.get(name, EMPTY)
+        return [replace(mean, value=ends, min=None, max=None) for ends in (mean.min, mean.max) if ends]
 
     def seen(self, columns: SeriesColumns) -> SeriesColumns:
         """Of a zoomed chart what lies in it, which its y axis follows; a step to each side is read with it."""
@@ -269,6 +278,18 @@ def add_controls(chart: Chart, shown: Shown) -> None:
         chart.pill(mark.step, mark.label.split(" ")[0], color, says=html.escape(mark.label))
 
 
+def add_seeds(chart: Chart, panel: Panel, shown: Shown, *, log: bool = False) -> None:
+    """The mean of the seeds of the panel's last line, over the band from the lowest to the highest of them."""
+    name = panel.lines[-1].metric
+    ends = shown.ends_of_seeds(name)
+    if not ends:
+        return
+    mean, low, high = (positive(one) if log else one for one in (shown.means[name], *ends))
+    chart.band(low, high, _see_through(chart.ink["observed"]))
+    chart.line(mean, name=f"mean of {shown.seeds} seeds", color=chart.ink["observed"], width=1.2, dash="2px,3px",
+               written=percent if panel.share else significant)  # fmt: skip
+
+
 def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     """The panel's lines over its band, and the forecasts; where `keys` do not name the lines, their ends do."""
     why = absent(panel, shown)
@@ -284,15 +305,19 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     written = percent if panel.share else panel.written
     ahead = [(line, value) for line in shown.forecasts if (value := _ahead(panel, line)) is not None]
     seen, whole = [shown.seen(columns) for columns in series], shown.zoom is None
+    of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.lines[-1].metric)]
     if panel.log:
         chart.log_axis(seen, room=0.06)
     else:
         from_zero = panel.share or (whole and panel.from_zero)
         top = max([value for _, value in ahead] + [panel.least_top]) if panel.least_top is not None else None
-        low, high = value_range(seen, from_zero=from_zero, low=0.0 if whole and not from_zero else None, high=top)
+        low, high = value_range(
+            [*seen, *of_seeds], from_zero=from_zero, low=0.0 if whole and not from_zero else None, high=top
+        )
         high = min(high, 1.02) if panel.share else high
         chart.y_axis(low, high, written=percent_texts if panel.share else tick_texts, most=6 if panel.keys else 5,
                      zeroline=not from_zero)  # fmt: skip
+    add_seeds(chart, panel, shown)
     if panel.band is not None:
         least, most = panel.band
         chart.band(shown.columns(least), shown.columns(most), chart.ink["iris_soft"])
@@ -349,11 +374,13 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
     chart = Chart(shown.scheme, shown.scale)
     chart.x_axis(*shown.ends, most=5 if shown.scale.axis == "step" else 4)
     log = panel.log and any(0 < value < math.inf for columns in every for value in columns.value)
-    low, high = _y_axis(chart, [run.seen(columns) for run, columns in zip(drawn, every, strict=True)], log=log,
-                        is_share=panel.share)  # fmt: skip
+    seen = [run.seen(columns) for run, columns in zip(drawn, every, strict=True)]
+    of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.name)]
+    low, high = _y_axis(chart, [*seen, *of_seeds], log=log, is_share=panel.share)
     longest = max(map(len, chart.layout["yaxis"]["ticktext"]), default=0)
     chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
     add_controls(chart, shown)
+    add_seeds(chart, panel, shown, log=log)
     for run in drawn:
         chart.scale = run.scale
         _add_line(chart, panel, run, log=log)

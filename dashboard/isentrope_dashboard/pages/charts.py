@@ -189,10 +189,13 @@ def looks(view: View, *, log: bool = False) -> list[Component]:
     ]
 
 
-def tools(view: View, history: Sequence[ControlVersion], *, log: bool = False) -> Component:
-    """What all charts of a tab show: window, axis, smoothing; with `log` the scale of the y axis."""
+def tools(view: View, history: Sequence[ControlVersion], seeds: int = 0, *, log: bool = False) -> Component:
+    """What all charts of a tab show: window, axis, smoothing; with `log` the scale of the y axis; where so many other runs
+    differ in the seed alone, whether their mean and range are drawn."""
     applied = _newest_applied(history)
     since = [("control", f"Since v{applied.version}")] if applied else []
     window = [("50", "Last 50"), ("200", "Last 200"), *since, ("all", "All")]
     reset, *choices = looks(view, log=log)
-    return row(reset, choice("window", window, view.window, "Steps shown"), *choices, name="tools")
+    lines = [("none", "Run"), ("seed", f"{seeds + 1} seeds")]
+    group = [choice("group", lines, view.query.get("group", "none"), "Runs drawn")] if seeds else []
+    return row(reset, *group, choice("window", window, view.window, "Steps shown"), *choices, name="tools")

@@ -59,6 +59,8 @@ MOST_METRICS = 12
 AT_FIRST = (ENTROPY_MEAN, REWARD_MEAN, ENTROPY_PREDICTED_CHANGE, CLIP_FRACTION)
 POINTS = 400
 HEIGHT = 240
+SEEDS_AMONG = 100
+"""Newest runs of a project among which those with other seeds are looked for."""
 OFFERED = 30
 """Runs that the search shows at once."""
 MISSING_CELL = text(MISSING, "dim")
@@ -145,6 +147,44 @@ def _but_for_the_seed(config: Mapping[str, Any]) -> str:
     """A configuration without its seeds, and without folders and names that may have them."""
     kept = {name: value for name, value in flat(config).items() if not OF_A_SEED.search(name)}
     return json.dumps(kept, sort_keys=True)
+
+
+async def newest_runs(client: AsyncClient, limit: int, **query: Any) -> list[RunSummary]:
+    """Runs that the reader may see; who came by a link to one run may see no list."""
+    try:
+        return await client.newest(calls.runs(**query), limit)
+    except ApiError as error:
+        if error.status == 403:
+            return []
+        raise
+
+
+async def seeds_of(client: AsyncClient, run: RunSummary) -> list[RunSummary]:
+    """The runs of its project that differ from a run in the seed alone, the newest first; itself left out."""
+    own = _but_for_the_seed(run.config)
+    found = await newest_runs(client, SEEDS_AMONG, project=run.project or None, order="newest")
+    alike = [one for one in found if one.project == run.project and _but_for_the_seed(one.config) == own]
+    return [one for one in alike if one.id != run.id][: MOST_GROUPED - 1]
+
+
+async def with_seeds(client: AsyncClient, view: View, run: RunDetail, shown: Shown, points: int) -> Shown:
+    """What was read of a run; where the address says `group=seed`, with the mean and the range over all of its seeds."""
+    others = await seeds_of(client, run) if view.query.get("group") == "seed" and shown.series else []
+
+    async def series_of(other: RunSummary) -> Mapping[str, SeriesColumns]:
+        known = {"from_step": shown.first, "to_step": shown.last, "points": points}
+        try:
+            return (await client.ask(calls.series(other.id, list(shown.series), **known))).series
+        except ApiError as error:
+            if error.status == 404:  # deleted, or it reported none of them
+                return {}
+            raise
+
+    found = [shown.series, *await asyncio.gather(*map(series_of, others))]
+    if not others:
+        return shown
+    means = {name: mean_of([one.get(name, EMPTY) for one in found]) for name in shown.series}
+    return replace(shown, seeds=len(found), means=means)
 
 
 async def read(client: AsyncClient, view: View) -> Values:

@@ -19,7 +19,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components.basics import Content, card, chip, row, search, spacer, table, text
-from isentrope_dashboard.formatting import MISSING, count, method, percent, seconds
+from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, significant
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
@@ -33,9 +33,16 @@ from isentrope_wire.metrics import (
     PROBE_LEFT_OUT_REPORTS,
     PROBE_SECONDS,
     PROBE_SPOOLED_RECORDS,
+    SYSTEM_DEVICE_MEMORY,
+    SYSTEM_DEVICE_PEAK_MEMORY,
+    SYSTEM_DEVICE_UTILISATION,
+    SYSTEM_HOST_MEMORY,
+    SYSTEM_TOKENS_PER_SECOND,
     TIME_STEP_SECONDS,
     Metric,
+    Show,
 )
+from isentrope_wire.reports import OUTPUT
 
 LAST_STEPS = 20
 """Whose mean the times are."""
@@ -47,6 +54,13 @@ COUNTERS: Sequence[tuple[str, Metric]] = (
     ("Records spooled", PROBE_SPOOLED_RECORDS),
     ("Records acknowledged", PROBE_ACKNOWLEDGED_RECORDS),
     ("Failures inside the probe", PROBE_FAILURES),
+)
+MACHINE: Sequence[tuple[str, Metric]] = (
+    ("Tokens a second", SYSTEM_TOKENS_PER_SECOND),
+    ("Device memory in tensors", SYSTEM_DEVICE_MEMORY),
+    ("Device memory, most taken", SYSTEM_DEVICE_PEAK_MEMORY),
+    ("Device utilisation", SYSTEM_DEVICE_UTILISATION),
+    ("Host memory", SYSTEM_HOST_MEMORY),
 )
 SAVE, SAVED, KNOWN = "config-save", "config-saved", "config-known"
 FIELDS = ("name", "tags", "notes")
@@ -117,9 +131,16 @@ def system_facts(newest: Mapping[str, float], paces: SeriesColumns, probe: Serie
         ("Time of a step", seconds(pace)),
         ("Of it the probe", seconds(cost)),
         ("Share", percent(share)),
+        *((words, _written(name, newest[name])) for words, name in MACHINE if name in newest),
         ("Delivery lag", seconds(lag)),
         *counters,
     ]
+
+
+def _written(name: Metric, value: float) -> str:
+    if name.show is Show.PERCENT:
+        return percent(value, 0)
+    return f"{number(value, 1)}\N{NO-BREAK SPACE}GiB" if name.unit == "GiB" else significant(value)
 
 
 def _mean(columns: SeriesColumns) -> float | None:
@@ -151,8 +172,16 @@ def _error(run: RunDetail) -> list[Component]:
     if not run.error:
         return []
     title = "The trainer reported an error" if run.status == Status.FAILED else "Error"
-    trace = html.Pre(run.error, className="trace mono", tabIndex=0, role="region", **{"aria-label": "Traceback"})
-    return [card(trace, title=html.Span(title, className="failed"), name="padded")]
+    error, _, output = run.error.partition(OUTPUT)
+    parts = (
+        (html.Span(title, className="failed"), "Traceback", error, ""),
+        ("The last lines of its output", "Output", output, "tail"),
+    )
+    return [
+        card(html.Pre(html.Code(words), className=f"trace mono {look}", tabIndex=0, role="region", **{"aria-label": says}),
+             title=head, name="padded")
+        for head, says, words, look in parts if words
+    ]  # fmt: skip
 
 
 def _gaps(gaps: Sequence[Gap]) -> Component:

@@ -18,7 +18,7 @@ from isentrope_dashboard.components.basics import icon, place_id, row, search, t
 from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import charts
+from isentrope_dashboard.pages import charts, compare
 from isentrope_dashboard.view import View, listed, listed_in
 from isentrope_wire.answers import LatestMetric
 from isentrope_wire.control_answers import ControlVersion
@@ -118,6 +118,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     arranged = arrange(latest, view)
     panels = [metric_panel(name, CHART_HEIGHT, log=view.log) for name in arranged.drawn]
     shown = await charts.read_shown(client, view, run, panels, points=CHART_POINTS, is_live=False)
+    shown = await compare.with_seeds(client, view, run, shown, CHART_POINTS)
     figures = {panel.name: charts.figure(panel, shown) for panel in panels}
     places = [*(("glance", name) for name in arranged.glance),
               *((group.name, name) for group in arranged.groups if group.is_open for name in group.metrics[: group.charts])]  # fmt: skip
@@ -212,10 +213,10 @@ def _note(title: str, says: str) -> html.Div:
     return html.Div([html.P(title, className="strong"), html.P(says, className="dim")], className="card empty")
 
 
-def tools(view: View, history: Sequence[ControlVersion]) -> Component:
+def tools(view: View, history: Sequence[ControlVersion], seeds: int) -> Component:
     """Search, and what all charts of the tab show."""
     find = search("q", view.query.get("q", ""), "Search metrics", width=180)
-    return row(find, charts.tools(view, history, log=True), name="tools")
+    return row(find, charts.tools(view, history, seeds, log=True), name="tools")
 
 
 PART = Part(name="metrics", read=read, layout=html.Div(id="metrics", className="metrics"))

@@ -23,7 +23,7 @@ from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.formatting import change, number, percent
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import charts
+from isentrope_dashboard.pages import charts, compare
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
@@ -52,6 +52,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.ask(calls.series(run_id, metrics, to_step=begins + FIRST_STEPS)),
         client.ask(calls.series(run_id, metrics, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
     )
+    shown = await compare.with_seeds(client, view, run, shown, charts.CHART_POINTS)
     if is_live:
         shown = replace(shown, forecasts=await forecasts(client, run, diagnosis))
     nothing = "None was reported" if run.status.is_over else ""

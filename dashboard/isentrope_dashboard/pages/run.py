@@ -17,7 +17,18 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
 from isentrope_dashboard.live import Api, Part, Values
-from isentrope_dashboard.pages import audit, charts, config, control, distributions, metrics, overview, steps, tokens
+from isentrope_dashboard.pages import (
+    audit,
+    charts,
+    compare,
+    config,
+    control,
+    distributions,
+    metrics,
+    overview,
+    steps,
+    tokens,
+)
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
 
@@ -26,8 +37,11 @@ TAB = "tab"
 TABS_BAR = "tabs"
 TAB_BODY = "tab-body"
 OTHER_RUNS = 50
+SEED_TABS = ("overview", "metrics")
+"""They can draw the mean and the range of a run's seeds."""
 
-Tools = Callable[[View, Sequence[ControlVersion]], Component]
+Tools = Callable[[View, Sequence[ControlVersion], int], Component]
+"""Of the view, the newest controls, and how many other runs differ from the run in the seed alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +90,7 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     others, body, tools = await asyncio.gather(
-        client.newest(calls.runs(), OTHER_RUNS),
+        compare.newest_runs(client, OTHER_RUNS),
         tab_body(client, view),
         _tools(client, view),
     )
@@ -105,7 +119,9 @@ async def _tools(client: AsyncClient, view: View) -> Any:
     tools = TABS[opened(view)].tools
     if tools is None:
         return []
-    return tools(view, await client.newest(calls.control_history(view.run_id or ""), 20))
+    run_id = view.run_id or ""
+    history, run = await asyncio.gather(client.newest(calls.control_history(run_id), 20), client.ask(calls.run(run_id)))
+    return tools(view, history, len(await compare.seeds_of(client, run)) if opened(view) in SEED_TABS else 0)
 
 
 def register(app: Dash, api: Api) -> None:

@@ -7,6 +7,7 @@ components, so that the browser shows them as text.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 import time
@@ -44,7 +45,7 @@ from isentrope_dashboard.formatting import MISSING, count, method, number, perce
 from isentrope_dashboard.live import Api, refusal
 from isentrope_dashboard.pages import start
 from isentrope_dashboard.pages.config import flat
-from isentrope_dashboard.view import View, address_of
+from isentrope_dashboard.view import View, address_of, listed, listed_in
 from isentrope_wire.answers import DigestControl, HealthLevel, RunCounts, RunSummary, Status, TokenScope
 
 GRID = "runs"
@@ -287,17 +288,19 @@ async def read_rows(
     }
     name, cursor, is_headed = at or [groups[0]["project"] if groups else None, None, not by_project]
     rows: list[dict[str, Any]] = []
+    folded = listed_in(view, "fold")
     left = list(dropwhile(lambda group: group["project"] != name, groups))
     for place, group in enumerate(left):
         if not is_headed:
-            rows.append(project_row(group["project"], await client.ask(calls.run_counts(**group))))
-        if len(rows) == size:
-            return rows, [group["project"], None, True]
-        page = await client.ask(calls.runs(**group, **how, cursor=cursor, limit=size - len(rows)))
-        rows += (run_row(run, extra) for run in page.items)
-        cursor, is_headed = page.next_cursor, False
-        if cursor is not None:
-            return rows, [group["project"], cursor, True]
+            rows.append(project_row(group["project"], await client.ask(calls.run_counts(**group)), folded))
+        if not by_project or _folds(group["project"]) not in folded:
+            if len(rows) == size:
+                return rows, [group["project"], None, True]
+            page = await client.ask(calls.runs(**group, **how, cursor=cursor, limit=size - len(rows)))
+            rows += (run_row(run, extra) for run in page.items)
+            if page.next_cursor is not None:
+                return rows, [group["project"], page.next_cursor, True]
+        cursor, is_headed = None, False
         if len(rows) == size and place + 1 < len(left):
             return rows, [left[place + 1]["project"], None, False]
     return rows, None
@@ -441,15 +444,25 @@ def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def project_row(name: str, counts: RunCounts) -> dict[str, Any]:
-    """The row above the runs of a project."""
+def _folds(project: str) -> str:
+    """A project in the address's list of those whose runs are not shown."""
+    return project or ":"
+
+
+def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str, Any]:
+    """The row above the runs of a project, which shows and hides them."""
+    is_open = _folds(name) not in folded
+    after = [*folded, _folds(name)] if is_open else [one for one in folded if one != _folds(name)]
     running, act = counts.statuses.get(Status.RUNNING, 0), counts.levels.get(HealthLevel.ACT, 0)
     notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
     notes += [f"{running} live"] if running else []
     notes += [f"{act} {'needs' if act == 1 else 'need'} attention"] if act else []
+    shows = {"aria-expanded": str(is_open).lower(), "data-show": json.dumps({"fold": listed(after) if after else None})}
+    inside = [icon("next", 14), html.B(name or "no project"), text(" · ".join(notes), "dim")]
+    button = html.Button(inside, type="button", className="project-row", **shows)
     return {
         "id": f":project:{name}",  # no run has a colon in its id
-        "project": html.Div([html.B(name or "no project"), text(" · ".join(notes), "dim")], className="project-row"),
+        "project": html.Div(button, role="gridcell", style={"height": "100%"}),
     }
 
 

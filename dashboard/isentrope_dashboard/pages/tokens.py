@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,28 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import RIGHT, card, choice, grid, row, search, spacer, symbol, text
-from isentrope_dashboard.components.token_text import ORDERS, Filter, legend, rollout_rows, top_token_table, visible
+from isentrope_dashboard.components.basics import (
+    RIGHT,
+    button,
+    card,
+    choice,
+    grid,
+    native,
+    row,
+    search,
+    spacer,
+    symbol,
+    text,
+)
+from isentrope_dashboard.components.token_text import (
+    ORDERS,
+    Filter,
+    legend,
+    rollout_rows,
+    side_by_side,
+    top_token_table,
+    visible,
+)
 from isentrope_dashboard.figures.panels import QUADRANTS
 from isentrope_dashboard.formatting import change, count, percent
 from isentrope_dashboard.live import Part, Values
@@ -23,6 +44,11 @@ from isentrope_dashboard.view import View
 from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
 
 RECURRING_STEPS = 10
+BESIDE = "beside"
+"""In the address: a second step, whose rollouts of the same prompts are shown beside those of the first."""
+MOST_MU = 100
+IF_MU = "Share of them that Clip_V would clip with this µ on both sides"
+_ONE_STEP = button("One step", **{"data-show": json.dumps({BESIDE: None})})
 NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
 GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate()."
 
@@ -32,14 +58,25 @@ async def read(client: AsyncClient, view: View) -> Values:
     run = await client.ask(calls.run(run_id))
     step = await chosen_step(client, run, view)
     wanted = None if view.whole_number(PARAM) is None else step  # the newest that has any
+    # Steps with the same prompts are looked for where the reader stays: not again with each new step.
+    stays, beside, mu = wanted is not None or run.status.is_over, view.whole_number(BESIDE), _mu(view)
     rollouts, top, recurring = await asyncio.gather(
-        client.ask(calls.rollouts(run_id, step=wanted)),
+        client.ask(calls.rollouts(run_id, step=wanted, also_in=stays)),
         client.ask(calls.tokens(run_id, step=wanted)),
-        client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted)),
+        client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=mu)),
     )
     report = await report_of(client, run_id, step)
-    chosen = Filter.of(view)
-    context, how_many = _context(rollouts, top, chosen, view.query.get("by", ""))
+    chosen, order = Filter.of(view), view.query.get("by", "")
+    how_many: Any
+    if beside is None:
+        context, how_many = _context(rollouts, top, chosen, order)
+    else:
+        other = await client.ask(calls.rollouts(run_id, step=beside))
+        rows = side_by_side(rollouts, other, chosen, order) or [
+            _sentence("These steps have no rollouts of one prompt.")
+        ]
+        steps = " and ".join(count(each) for each in sorted((rollouts.step or 0, beside)))
+        context, how_many = [html.Div(rows)], [f"steps {steps} ", _ONE_STEP]
     if not rollouts.items and not top.items and run.step is None:
         context = [_sentence(NO_STEP)]
     return {
@@ -47,8 +84,22 @@ async def read(client: AsyncClient, view: View) -> Values:
         "token-count": how_many,
         "token-pull": quadrant_bars(report, NO_STEP if run.step is None else NOTHING_MEASURED),
         "recurring": recurring_rows(recurring, chosen),
-        "recurring-steps": _steps_words(recurring),
+        "recurring-steps": [_steps_words(recurring), " · µ ", _mu_input(mu)],
     }
+
+
+def _mu(view: View) -> float:
+    """The threshold of the address, in standard deviations; 1 where it has none."""
+    try:
+        mu = float(view.query.get("mu", "1"))
+    except ValueError:
+        return 1.0
+    return mu if 0 <= mu <= MOST_MU else 1.0
+
+
+def _mu_input(mu: float) -> dict[str, Any]:
+    says = {"aria-label": "µ of the column If µ", "title": IF_MU, "data-param": "mu", "data-value": mu}
+    return native("input", type="number", min=0, max=MOST_MU, step=0.5, className="mu", **says)
 
 
 def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter, order: str) -> tuple[list[Any], str]:
@@ -126,6 +177,7 @@ def recurring_rows(recurring: RecurringTokens, chosen: Filter) -> list[dict[str,
             "p": item.mean_probability,
             "score": item.mean_score,
             "kept": item.kept_share,
+            "beyond": item.beyond_share,
         }
         for item in recurring.items
         if chosen.passes(item.text, item.contribution, item.kept_share)
@@ -161,12 +213,13 @@ COLUMNS: Sequence[dict[str, Any]] = (
         "cellClass": "mono recurring-token",
         "cellClassRules": {"down": "params.data.lowers", "up": "!params.data.lowers"},
     },
-    _number("share", "Share", 76, _minus(_SIGNED + "d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * params.value)") + " + ' %'"),
-    _number("times", "Times", 62, "params.value"),
-    _number("steps", "Steps", 62, "params.value"),
+    _number("share", "Share", 74, _minus(_SIGNED + "d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * params.value)") + " + ' %'"),
+    _number("times", "Times", 54, "params.value"),
+    _number("steps", "Steps", 54, "params.value"),
     _number("p", "p", 62, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
-    _number("score", "Score", 70, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
-    _number("kept", "Kept", 66, "d3.format('.0f')(100 * params.value) + ' %'"),
+    _number("score", "Score", 64, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
+    _number("kept", "Kept", 56, "d3.format('.0f')(100 * params.value) + ' %'"),
+    _number("beyond", "If µ", 54, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
 )  # fmt: skip
 
 

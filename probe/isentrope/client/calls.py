@@ -160,6 +160,11 @@ def create_access_token(scope: str, name: str | None = None) -> Call[CreatedToke
     return Call(verb="POST", path="access-tokens", answer=CreatedToken, body={"scope": scope, "name": name})
 
 
+def create_link(run_id: str) -> Call[CreatedToken]:
+    """A token that shows a browser this run and no other."""
+    return Call(verb="POST", path=f"{_run(run_id)}/link", answer=CreatedToken)
+
+
 def revoke_access_token(token_id: str) -> Call[None]:
     return Call(verb="DELETE", path=f"access-tokens/{quote(token_id, safe='')}", answer=NoneType)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from isentrope_server.alerting import destinations, send_tests
-from isentrope_server.api.dependencies import BackendDep, Body, Limit, PrincipalDep, page_after, page_of
+from isentrope_server.api.dependencies import BackendDep, Body, Limit, PrincipalDep, RunDep, page_after, page_of
 from isentrope_server.errors import NotFound
 from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import issue_token, revoke_token
@@ -19,13 +20,18 @@ from isentrope_wire.numbers import part_of
 
 router = APIRouter(tags=["administration"])
 
+TOKEN_NAME_CHARACTERS = 128
+
 
 class TokenRequest(Body):
     """The token to make."""
 
     scope: TokenScope
     name: str | None = Field(
-        default=None, min_length=1, max_length=128, description="Author of every change made with it; null: the scope."
+        default=None,
+        min_length=1,
+        max_length=TOKEN_NAME_CHARACTERS,
+        description="Author of every change made with it; null: the scope.",
     )
 
 
@@ -49,6 +55,20 @@ async def create_token(request: TokenRequest, backend: BackendDep, principal: Pr
     made = await backend.write(lambda t: issue_token(t, name, request.scope, by=principal))
     await backend.reload_tokens()
     return made
+
+
+@router.post("/runs/{run_id}/link", status_code=201)
+async def create_link(request: Request, run: RunDep, backend: BackendDep, principal: PrincipalDep) -> CreatedToken:
+    """Make a token that logs a browser in, as `/?token=...`, to read this run and no other; as a bearer token it opens nothing.
+
+    Revoke it like any other token.
+    """
+    sessions: BrowserSessions = request.app.state.sessions
+    name = f"link to {run.id}"[:TOKEN_NAME_CHARACTERS]
+    made = await backend.write(lambda t: issue_token(t, name, TokenScope.READ, by=principal))
+    await backend.reload_tokens()
+    # The secret of the token itself, which would open all runs, is given to nobody.
+    return replace(made, token=sessions.link(made.id, run.id))
 
 
 @router.delete("/access-tokens/{token_id}", status_code=204)

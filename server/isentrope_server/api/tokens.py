@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -31,12 +32,17 @@ async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -
 
 
 @router.get("/runs/{run_id}/rollouts", response_model=Rollouts)
-async def get_rollouts(run: RunDep, backend: BackendDep, step: StepParam = None) -> Response:
+async def get_rollouts(
+    run: RunDep,
+    backend: BackendDep,
+    step: StepParam = None,
+    also_in: Annotated[bool, Query(description="Look for the prompts in other steps, too.")] = False,
+) -> Response:
     """At most 6 rollouts of a step, those with the largest sum of |u S_c|, each at most 160 tokens around the one that
     contributes most; by default of the newest step that has any. None where the probe has no tokenizer.
     """
     # Not validated: it is some thousand numbers.
-    return await read_of(backend, run, lambda connection: json_answer(_rollouts(connection, run, step)))
+    return await read_of(backend, run, lambda connection: json_answer(_rollouts(connection, run, step, also_in)))
 
 
 @router.get("/runs/{run_id}/tokens/recurring")
@@ -45,12 +51,15 @@ async def get_recurring_tokens(
     backend: BackendDep,
     steps: Annotated[int, Query(ge=1, le=MOST_STEPS, description="Of how many steps.")] = 10,
     step: Annotated[int | None, Query(ge=0, le=2**63 - 1, description="The last of them; default: the newest.")] = None,
+    mu: Annotated[
+        float | None, Query(ge=0, le=1000, description="In standard deviations of S_c, on both sides.")
+    ] = None,
 ) -> RecurringTokens:
     """The top contributing tokens of several steps by their text: how often, in how many steps, their share of the pull.
 
     Only what is among the 16 top contributing tokens of its step counts.
     """
-    return await read_of(backend, run, lambda connection: _recurring(connection, run, steps, step))
+    return await read_of(backend, run, lambda connection: _recurring(connection, run, steps, step, mu))
 
 
 def _top_tokens(connection: Connection, run: Run, step: int | None) -> TopTokens:
@@ -60,11 +69,12 @@ def _top_tokens(connection: Connection, run: Run, step: int | None) -> TopTokens
     return TopTokens(step=step, items=[])
 
 
-def _rollouts(connection: Connection, run: Run, step: int | None) -> Rollouts:
+def _rollouts(connection: Connection, run: Run, step: int | None, also_in: bool) -> Rollouts:
     found = attachments.rollouts_of(connection, run.key, step)
     if found is None:
         _check_reported(connection, run, step)
-    return found or Rollouts(step=step, items=[], score_std=None, lowering=None, raising=None)
+        return Rollouts(step=step, items=[], score_std=None, lowering=None, raising=None)
+    return replace(found, also_in=attachments.steps_with_prompts(connection, run.key, found)) if also_in else found
 
 
 def _check_reported(connection: Connection, run: Run, step: int | None) -> None:
@@ -76,7 +86,7 @@ def _check_reported(connection: Connection, run: Run, step: int | None) -> None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
 
 
-def _recurring(connection: Connection, run: Run, steps: int, last: int | None) -> RecurringTokens:
+def _recurring(connection: Connection, run: Run, steps: int, last: int | None, mu: float | None) -> RecurringTokens:
     found = attachments.top_tokens(connection, run.key, last=last, steps=steps)
     pull = _pull(found)
     occurrences: dict[tuple[str | None, int | None], list[tuple[TopTokens, DrivingToken]]] = defaultdict(list)
@@ -84,7 +94,7 @@ def _recurring(connection: Connection, run: Run, steps: int, last: int | None) -
         for token in of_step.items:
             named = token.text is None and token.token_id is not None
             occurrences[token.text, token.token_id if named else None].append((of_step, token))
-    items = [_recurring_token(of_text, pull) for of_text in occurrences.values()]
+    items = [_recurring_token(of_text, pull, mu) for of_text in occurrences.values()]
     items.sort(key=lambda item: -abs(item.contribution))
     return RecurringTokens(
         steps=[one.step for one in found if one.step is not None], pull=pull, items=items[:MOST_ITEMS]
@@ -98,7 +108,9 @@ def _pull(found: Sequence[TopTokens]) -> float | None:
     return max(-sum(lowering for lowering, _ in pulls), sum(raising for _, raising in pulls))
 
 
-def _recurring_token(found: Sequence[tuple[TopTokens, DrivingToken]], pull: float | None) -> RecurringToken:
+def _recurring_token(
+    found: Sequence[tuple[TopTokens, DrivingToken]], pull: float | None, mu: float | None
+) -> RecurringToken:
     tokens = [token for _, token in found]
     contribution = sum(token.contribution for token in tokens)
     scores = [token.vocab_centered_score / one.score_std for one, token in found if one.score_std is not None]
@@ -112,4 +124,5 @@ def _recurring_token(found: Sequence[tuple[TopTokens, DrivingToken]], pull: floa
         mean_probability=sum(math.exp(min(token.logprob, 0.0)) for token in tokens) / len(tokens),
         mean_score=sum(scores) / len(scores) if scores else None,
         kept_share=sum(token.kept for token in tokens) / len(tokens),
+        beyond_share=sum(abs(score) > mu for score in scores) / len(scores) if scores and mu is not None else None,
     )

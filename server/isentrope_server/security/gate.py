@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -20,7 +21,13 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
-from isentrope_server.security.permissions import changes_something, is_open, required_grpc_scope, required_scope
+from isentrope_server.security.permissions import (
+    changes_something,
+    is_open,
+    required_grpc_scope,
+    required_scope,
+    shows_run,
+)
 from isentrope_server.security.sessions import (
     FOREIGN_LOG_IN,
     FOREIGN_LOG_IN_PAGE,
@@ -110,8 +117,7 @@ class Gate:
         principal = self._tokens.of_authorization(headers.get("authorization", ""))
         is_session = "authorization" not in headers
         if is_session:
-            token_id = self._sessions.token_id(headers, secure=_is_secure(scope))
-            principal = None if token_id is None else self._tokens.of_id(token_id)
+            principal = self._signed_in(scope, headers)
             if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
         if principal is None:
@@ -119,8 +125,24 @@ class Gate:
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
+        if principal.run_id is not None and not shows_run(path, principal.run_id):
+            return _refusal(
+                403, "forbidden", f"You came by a link to the run {principal.run_id}, which shows no other."
+            )
         scope.setdefault("state", {}).update(principal=principal, is_session=is_session)
         return None
+
+    def _signed_in(self, scope: Scope, headers: Headers) -> Principal | None:
+        return self._limited(self._sessions.signed_in(headers, secure=_is_secure(scope)))
+
+    def _by_secret(self, secret: str) -> Principal | None:
+        """The active token, or that of a link to a run."""
+        return self._tokens.of_secret(secret) or self._limited(self._sessions.of_link(secret))
+
+    def _limited(self, known: tuple[str, str | None] | None) -> Principal | None:
+        """The active token with an id, limited to a run."""
+        principal = None if known is None else self._tokens.of_id(known[0])
+        return None if principal is None or known is None else replace(principal, run_id=known[1])
 
     def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
         """Turn `/?token=...` into a session and redirect, so that the token leaves the address bar and the history."""
@@ -129,12 +151,13 @@ class Gate:
             return None
         if is_asked_for_by_another_site(headers):
             return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
-        principal = self._tokens.of_secret(secret)
-        if principal is not None:
-            return self._begin(scope, principal)
+        principal = self._by_secret(secret)
         # Who is signed in stays so.
-        is_known = self._tokens.of_id(self._sessions.token_id(headers, secure=_is_secure(scope)) or "") is not None
-        return None if is_known else _unauthenticated(headers, WRONG_TOKEN)
+        known = self._signed_in(scope, headers)
+        if principal is not None:
+            stays = principal.run_id is not None and known is not None and known.run_id in (None, principal.run_id)
+            return self._begin(scope, principal, is_new=not stays)
+        return None if known is not None else _unauthenticated(headers, WRONG_TOKEN)
 
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
         """The form of the page without a session."""
@@ -144,20 +167,22 @@ class Gate:
         if not comes_from_own_page(headers, scope["scheme"]):
             return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
         form = dict(parse_qsl((await _read_form(receive)).decode("latin-1")))
-        principal = self._tokens.of_secret(form.get("token", "").strip())
+        principal = self._by_secret(form.get("token", "").strip())
         if principal is None or not principal.may(TokenScope.READ):
             return _unauthenticated(headers, WRONG_TOKEN if principal is None else NO_PAGES)
         return self._begin(scope, principal)
 
-    def _begin(self, scope: Scope, principal: Principal) -> Response:
-        """Begin a session, and show the address that was asked for."""
+    def _begin(self, scope: Scope, principal: Principal, *, is_new: bool = True) -> Response:
+        """Begin a session, and show the address that was asked for; of a link, its run."""
         # One slash: with two of them the browser would go to another host.
-        address = "/" + quote(scope["path"].lstrip("/\\"))
+        path = scope["path"] if principal.run_id is None else f"/runs/{quote(principal.run_id, safe='')}"
+        address = "/" + quote(path.lstrip("/\\"))
         rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
         if rest:
             address += f"?{rest}"
         answer = RedirectResponse(address, status_code=303)
-        answer.headers.append("set-cookie", self._sessions.begin(principal, secure=_is_secure(scope)))
+        if is_new:
+            answer.headers.append("set-cookie", self._sessions.begin(principal, secure=_is_secure(scope)))
         answer.headers["cache-control"] = "no-store"
         return answer
 

@@ -24,6 +24,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}"): TokenScope.READ,
     ("PATCH", "/api/v1/runs/{run_id}"): TokenScope.CONTROL,
     ("DELETE", "/api/v1/runs/{run_id}"): TokenScope.ADMIN,
+    ("POST", "/api/v1/runs/{run_id}/link"): TokenScope.ADMIN,
     ("GET", "/api/v1/runs/{run_id}/diagnosis"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/metrics"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/metrics/series"): TokenScope.READ,
@@ -97,6 +98,13 @@ def required_scope(method: str, path: str) -> TokenScope:
     # Pages and their files need READ. Under the API only the rules above grant anything: neither a new route nor an
     # address that the router treats as an old one, e.g. with a newline at its end.
     return TokenScope.READ if asked == "GET" and not path.startswith(_API) else TokenScope.ADMIN
+
+
+def shows_run(path: str, run_id: str) -> bool:
+    """Whether an address shows nothing of other runs than this one: its part of the API, and pages, which read through it."""
+    own = f"{_API}/v1/runs/{run_id}"
+    is_own = path in (own, f"{_API}/v1/me") or path.startswith(f"{own}/")
+    return is_own or not path.startswith((_API, METRICS_PATH))
 
 
 def required_grpc_scope(method: str) -> TokenScope:

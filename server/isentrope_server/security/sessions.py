@@ -152,7 +152,9 @@ class BrowserSessions:
 
     def __init__(self, key: bytes) -> None:
         """`key` signs the cookies; it is the same for all servers on one database."""
-        self._signer = URLSafeSerializer(key, salt="isentrope session", signer_kwargs={"digest_method": hashlib.sha256})
+        digest = {"digest_method": hashlib.sha256}
+        self._signer = URLSafeSerializer(key, salt="isentrope session", signer_kwargs=digest)
+        self._links = URLSafeSerializer(key, salt="isentrope link to a run", signer_kwargs=digest)
         # In the name, so that two servers on one host don't overwrite each other's cookie.
         self._suffix = hashlib.sha256(key).hexdigest()[:8]
 
@@ -162,7 +164,7 @@ class BrowserSessions:
 
     def begin(self, principal: Principal, *, secure: bool) -> str:
         """The Set-Cookie value that logs a browser in. No script can read it, and no other site's page can send it."""
-        value = self._signer.dumps([principal.token_id, int(time.time()) + SESSION_SECONDS])
+        value = self._signer.dumps([principal.token_id, int(time.time()) + SESSION_SECONDS, principal.run_id])
         return _cookie(self.cookie_name(secure=secure), str(value), SESSION_SECONDS, secure=secure)
 
     def end(self, *, secure: bool) -> str:
@@ -173,8 +175,20 @@ class BrowserSessions:
         """Whether the browser logged in before, validly or not."""
         return any(name.endswith(self.cookie_name(secure=False)) for name in cookie_parser(headers.get("cookie", "")))
 
-    def token_id(self, headers: Headers, *, secure: bool) -> str | None:
-        """Id of the token that the browser logged in with; None without a valid session."""
+    def link(self, token_id: str, run_id: str) -> str:
+        """What logs a browser in to see one run, as long as the token is active. As `Authorization` it opens nothing."""
+        return str(self._links.dumps([token_id, run_id]))
+
+    def of_link(self, secret: str) -> tuple[str, str] | None:
+        """The token and the run of a link; None of anything else."""
+        try:
+            token_id, run_id = self._links.loads(secret)
+        except BadData:
+            return None
+        return token_id, run_id
+
+    def signed_in(self, headers: Headers, *, secure: bool) -> tuple[str, str | None] | None:
+        """Id of the token that the browser logged in with, and the run that a link limits it to; None without a session."""
         # The standard library's parser drops all cookies for one that is malformed, and other programs of this host may
         # have set one.
         cookies = cookie_parser(headers.get("cookie", ""))
@@ -183,10 +197,11 @@ class BrowserSessions:
             # Not over TLS: there any program of this host could have set it.
             value = cookies.get(self.cookie_name(secure=False), "")
         try:
-            token_id, expires_at = self._signer.loads(value)
+            token_id, expires_at, *run = self._signer.loads(value)
         except BadData:
             return None
-        return str(token_id) if expires_at > time.time() else None
+        # Sessions that began before there were links have no third part.
+        return (str(token_id), run[0] if run else None) if expires_at > time.time() else None
 
 
 def _cookie(name: str, value: str, seconds: int, *, secure: bool) -> str:

@@ -32,6 +32,8 @@ class Principal:
     scope: TokenScope
     is_owner: bool = False
     """Whether it is the owner's token of a server's home."""
+    run_id: str | None = None
+    """The one run that a link shows; None: all runs."""
 
     def may(self, wanted: TokenScope) -> bool:
         return wanted in _GRANTS[self.scope]

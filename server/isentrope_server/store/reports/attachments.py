@@ -238,6 +238,8 @@ def _of_notice(notice: DueNotice, destination: str) -> ColumnElement[bool]:
 
 _NEWEST_LOOKED_AT = 256
 """Rows read to find the newest steps: more than the ranks and attempts that report one step."""
+_PROMPTS_LOOKED_AT = 1000
+"""Rows in which prompts are looked for."""
 
 
 def append(connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]) -> None:
@@ -283,6 +285,21 @@ def rollouts_of(connection: Connection, run_key: int, step: int | None) -> Rollo
     return None
 
 
+def steps_with_prompts(connection: Connection, run_key: int, found: Rollouts) -> dict[str, list[int]]:
+    """For each prompt of these rollouts the other steps, of the newest ones, whose rollouts have it; by rising step."""
+    prompts = {item.prompt: item.prompt.encode() for item in found.items if item.prompt}
+    shown = _shown_rows(connection, rollouts, run_key, most=_PROMPTS_LOOKED_AT) if prompts else []
+    packed = _packed(connection, rollouts, run_key, shown)
+    also_in: dict[str, list[int]] = {prompt: [] for prompt in prompts}
+    for step, position in shown:
+        content = packed.get(position, b"")
+        # Decoding takes a hundred times as long as looking for the text.
+        if step != found.step and any(text in content for text in prompts.values()):
+            for prompt in prompts.keys() & {item.prompt for item in decode_rollouts(content)}:
+                also_in[prompt].append(step)
+    return also_in
+
+
 def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, dict[str, Any]]:
     """What answers about tokens say of their whole step, by position: `score_std`, `lowering` and `raising`."""
     if not shown:
@@ -315,7 +332,13 @@ def read_what_if(
 
 
 def _shown_rows(
-    connection: Connection, table: Table, run_key: int, *, step: int | None = None, last: int | None = None
+    connection: Connection,
+    table: Table,
+    run_key: int,
+    *,
+    step: int | None = None,
+    last: int | None = None,
+    most: int = _NEWEST_LOOKED_AT,
 ) -> list[tuple[int, int]]:
     """Step and position of the reports that are shown, one for each step, by rising step; of the newest rows only."""
     columns = table.c
@@ -324,7 +347,7 @@ def _shown_rows(
         query = query.where(columns.step == step)
     if last is not None:
         query = query.where(columns.step <= last)
-    rows = connection.execute(query.order_by(columns.position.desc()).limit(_NEWEST_LOOKED_AT)).all()
+    rows = connection.execute(query.order_by(columns.position.desc()).limit(most)).all()
     if not rows:
         return []
     shown = Timeline(streams.incarnations(connection, run_key)).shown(
