@@ -18,7 +18,7 @@ import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from dash.backends._fastapi import reset_current_request, set_current_request
 from dash.development.base_component import Component
-from dash.exceptions import CallbackException, DependencyException
+from dash.exceptions import CallbackException, DependencyException, PreventUpdate
 from dash.fingerprint import build_fingerprint
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -206,6 +206,8 @@ class _Pages(Dash):  # type: ignore[misc]  # Dash has no types
             # What fails within the page's own function is `report_failure`'s.
             try:
                 return await callback(*values, **named)
+            except PreventUpdate:
+                raise  # of the same family, but an answer: nothing changes
             except _MISFITS:
                 raise _refusal() from None
 

@@ -13,6 +13,7 @@ from isentrope_wire.codec import to_pb
 from isentrope_wire.control import Control
 from isentrope_wire.reports import (
     CONFIG_CHARACTERS,
+    ERROR_CHARACTERS,
     PROTOCOL_VERSION,
     TAG_CHARACTERS,
     TAGS,
@@ -90,7 +91,7 @@ def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread, 
     reply = rank.send(RunFinished(status="failed", finished_at=2.0, error="out of memory " + "x" * 8_000_000))
     assert (reply.acked_through, list(reply.quarantined)) == (1, [])
     run = server.http.get(rank.path).json()
-    assert (run["status"], len(run["error"])) == ("failed", 10_000)
+    assert (run["status"], len(run["error"])) == ("failed", ERROR_CHARACTERS)
     assert run["error"].startswith("out of memory xxx")
     assert run["error"].endswith("xxx ... cut")
 

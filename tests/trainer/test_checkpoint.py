@@ -23,6 +23,7 @@ from isentrope_trainer.settings import AdaptiveEntropyConfig, LossConfig, Policy
 from isentrope_trainer.training_state import Checkpoints, TrainingState
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot, RunFinished, StepReport
+from tests.probe.tiny_loop import of_the_machine
 from tests.trainer.test_loop import EndingIsEnough
 
 CONFIG = TrainingConfig(steps=6, seed=5, prompts=4, group_size=4, learning_rate=1e-3, unseen=0, coupling=None)
@@ -60,7 +61,7 @@ class Attempt:
         return [
             (
                 report.step,
-                {name: value for name, value in report.scalars.items() if not name.endswith("seconds")},
+                {name: value for name, value in report.scalars.items() if not of_the_machine(name)},
                 report.control_version,
                 dict(report.labels),
             )

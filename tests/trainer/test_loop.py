@@ -21,6 +21,7 @@ from isentrope_trainer.settings import (
 from isentrope_trainer.tasks.base import Problem
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_wire.reports import RunFinished, StepReport
+from tests.probe.tiny_loop import of_the_machine
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
 EVALUATION = EvaluationConfig(every=2, problems=4, samples=4, k=2)
@@ -45,7 +46,7 @@ def trained(
         train(policy, EndingIsEnough(config.seed, hold_out=config.evaluation is not None), probe, config)
     assert isinstance(transport.messages[-1], RunFinished)
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
-    timeless = [{n: v for n, v in report.scalars.items() if not n.endswith("seconds")} for report in reports]
+    timeless = [{n: v for n, v in report.scalars.items() if not of_the_machine(n)} for report in reports]
     return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]), timeless
 
 

@@ -20,7 +20,7 @@ from isentrope_wire.reports import StepReport
 from tests.probe.frameworks.attached import Attached as AttachedStandIn
 from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, Reloadable, TrainOneStep
 from tests.probe.ranks.gang import run_ranks
-from tests.probe.tiny_loop import comparable
+from tests.probe.tiny_loop import comparable, of_the_machine
 
 GUIDE = Path(__file__).parents[3] / "docs" / "integrations" / "slime.md"
 COUNTED = 2 * (sum(LENGTHS) - PROMPT * len(LENGTHS) - 2)
@@ -84,7 +84,7 @@ def test_a_recomputed_loss_is_observed_once_and_gated_alike(monkeypatch: pytest.
         attached = Attached(monkeypatch, Mpu(), recompute_loss_function=recompute)
         attached.train(4, push_after=2)
         numbers = [
-            {name: value for name, value in report.scalars.items() if not name.startswith("probe/")}
+            {name: value for name, value in report.scalars.items() if not of_the_machine(name)}
             for report in attached.reports()
         ]
         ended.append((attached.trainer.weights(), numbers))

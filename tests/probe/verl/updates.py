@@ -74,7 +74,9 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
         "moved_by_the_loss": int((advantages != 0).sum()),
         "losses": [float(loss) for loss in outputs[0]["loss"]],
         "norms": [output["metrics"]["grad_norm"] for output in outputs],
-        "measured": {name: value for name, value in scalars[0].items() if not name.startswith("probe/")},
+        "measured": {
+            name: value for name, value in scalars[0].items() if not name.startswith(("probe/", "system/", "time/"))
+        },
         "observed": [scalar["entropy/observed_change"] for scalar in scalars],
         "reward": [scalar["reward/mean"] for scalar in scalars],
         "groups": [scalar["group/count"] for scalar in scalars],

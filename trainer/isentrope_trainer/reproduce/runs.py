@@ -40,7 +40,7 @@ from isentrope_wire.metrics import ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_UNSEEN_CH
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
 Series = NDArray[np.float64]
-TIMING = ("probe/", "time/")
+TIMING = ("probe/", "system/", "time/")
 """Beginnings of names whose values depend on the machine."""
 FIRST_STEPS, LAST_STEPS = 3, 10
 """Whose mean is a run's start and end."""
