@@ -8,6 +8,7 @@
   const ASK_OF_ENDED_MILLISECONDS = 1000;
   const ASK_HIDDEN_MILLISECONDS = 30000; // a run's tab in the background shows the level in its title
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
+  const ASK_LOST_MILLISECONDS = 2000; // a server that does not answer
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
   const SLOW_NEWS_MILLISECONDS = 3000;
@@ -49,7 +50,8 @@
     const now = Date.now(), question = JSON.stringify(view()), isNew = question !== live.question;
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
     const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8, (now - live.updated) / 8));
-    const pause = document.hidden ? ASK_HIDDEN_MILLISECONDS : !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
+    const isLost = document.body.dataset.connection === "lost";
+    const pause = document.hidden ? ASK_HIDDEN_MILLISECONDS : isLost ? ASK_LOST_MILLISECONDS : !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
     const slow = !isNew && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
     const calm = Math.min(live.due, live.asked + CALM_MILLISECONDS);

@@ -98,7 +98,7 @@ def _mu(view: View) -> float:
 
 
 def _mu_input(mu: float) -> dict[str, Any]:
-    says = {"aria-label": "µ of the column If µ", "title": IF_MU, "data-param": "mu", "data-value": mu}
+    says = {"aria-label": "µ of the column Clipped if µ", "title": IF_MU, "data-param": "mu", "data-value": mu}
     return native("input", type="number", min=0, max=MOST_MU, step=0.5, className="mu", **says)
 
 
@@ -219,7 +219,7 @@ COLUMNS: Sequence[dict[str, Any]] = (
     _number("p", "p", 62, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
     _number("score", "Score", 64, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
     _number("kept", "Kept", 56, "d3.format('.0f')(100 * params.value) + ' %'"),
-    _number("beyond", "If µ", 54, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
+    _number("beyond", "Clipped if µ", 92, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
 )  # fmt: skip
 
 

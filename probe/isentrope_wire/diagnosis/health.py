@@ -411,7 +411,7 @@ def _clips_as(version: ControlVersion, control: Control) -> bool:
 
 
 def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
-    """A hold at today's level: what is left to do where no threshold is known to help."""
+    """A hold at today's level: what is left to do where no threshold is sure to help."""
     course, newest = state.course, state.measured.newest
     if course is None or (newest is not None and newest.hold is not None and newest.state != State.EXPIRED):
         return None
@@ -424,7 +424,7 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
         stops=True,
         clip_fraction=None,
         pace=None,
-        message=f"Hold {_nats(target)} nats: no threshold is known to {'stop the fall' if direction < 0 else 'stop the rise'}.",
+        message=f"Hold {_nats(target)} nats: no threshold is sure to {'stop the fall' if direction < 0 else 'stop the rise'}.",
     )
 
 
