@@ -47,7 +47,7 @@ RECURRING_STEPS = 10
 BESIDE = "beside"
 """In the address: a second step, whose rollouts of the same prompts are shown beside those of the first."""
 MOST_MU = 100
-IF_MU = "Share of them that Clip_V would clip with this µ on both sides"
+IF_MU = "Share of them that Clip_V would keep with this µ on both sides"
 _ONE_STEP = button("One step", **{"data-show": json.dumps({BESIDE: None})})
 NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
 GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate()."
@@ -98,7 +98,7 @@ def _mu(view: View) -> float:
 
 
 def _mu_input(mu: float) -> dict[str, Any]:
-    says = {"aria-label": "µ of the column Clipped if µ", "title": IF_MU, "data-param": "mu", "data-value": mu}
+    says = {"aria-label": "µ of the column Kept if µ", "title": IF_MU, "data-param": "mu", "data-value": mu}
     return native("input", type="number", min=0, max=MOST_MU, step=0.5, className="mu", **says)
 
 
@@ -177,7 +177,7 @@ def recurring_rows(recurring: RecurringTokens, chosen: Filter) -> list[dict[str,
             "p": item.mean_probability,
             "score": item.mean_score,
             "kept": item.kept_share,
-            "beyond": item.beyond_share,
+            "kept_if": None if item.beyond_share is None else 1 - item.beyond_share,
         }
         for item in recurring.items
         if chosen.passes(item.text, item.contribution, item.kept_share)
@@ -213,13 +213,13 @@ COLUMNS: Sequence[dict[str, Any]] = (
         "cellClass": "mono recurring-token",
         "cellClassRules": {"down": "params.data.lowers", "up": "!params.data.lowers"},
     },
-    _number("share", "Share", 74, _minus(_SIGNED + "d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * params.value)") + " + ' %'"),
+    _number("share", "Share", 70, _minus(_SIGNED + "d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * params.value)") + " + ' %'"),
     _number("times", "Times", 54, "params.value"),
     _number("steps", "Steps", 54, "params.value"),
-    _number("p", "p", 62, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
-    _number("score", "Score", 64, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
+    _number("p", "p", 58, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
+    _number("score", "Score", 62, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
     _number("kept", "Kept", 56, "d3.format('.0f')(100 * params.value) + ' %'"),
-    _number("beyond", "Clipped if µ", 92, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
+    _number("kept_if", "Kept if µ", 72, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
 )  # fmt: skip
 
 
