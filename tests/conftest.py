@@ -42,9 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage need not walk everything that was imported."""
+    """Collections of garbage need not walk everything that was imported, pytest's last ones neither."""
     gc.collect()
     gc.freeze()
-    atexit.register(
-        gc.unfreeze
-    )  # later than pytest's own last collections: nanobind calls a leak what is not freed at all
+    # What is never freed nanobind would report as a leak.
+    atexit.register(gc.unfreeze)

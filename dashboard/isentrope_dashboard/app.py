@@ -132,7 +132,7 @@ _logged: set[str] = set()
 
 
 def _log_first(error: Exception) -> None:
-    """Log the first failure at each place in the code: whoever may read pages could fill the disk with the same one."""
+    """Log the first failure at each place in the code: a reader who repeats one must not fill the disk."""
     place = "".join(traceback.format_tb(error.__traceback__)[-1:])
     if place not in _logged:
         _logged.add(place)

@@ -188,7 +188,7 @@ def test_two_steps_are_side_by_side_for_one_prompt(site: Site) -> None:
     assert "Rollout" not in words(none["token-context"])
 
 
-def test_recurring_tokens_say_what_a_threshold_would_clip(site: Site) -> None:
+def test_recurring_tokens_say_what_a_threshold_would_keep(site: Site) -> None:
     run = site.run(8)
     address = f"/runs/{run}?tab=tokens&step=8&mu="
     reported = [
