@@ -1,6 +1,6 @@
 """Ranks of verl that train until a control has been active for two updates; prints results as JSON.
 
-`python ranks.py ulysses MODEL` is one of two that share the sequences; RANK names which. `python ranks.py ray MODEL PORT`
+`python ranks.py ulysses MODEL` is one of two that share the sequences; RANK names which. `python ranks.py ray MODEL`
 starts two data-parallel ones in Ray workers.
 """
 
@@ -22,7 +22,10 @@ class Worker:
         import torch
 
         torch.set_num_threads(1)
-        torch.distributed.init_process_group("gloo")
+        # By a file: a port that was free before Ray started may be one of Ray's now.
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{model}.ranks", rank=int(os.environ["RANK"]), world_size=2
+        )
         self._engine = import_module("tiny_actor").engine_of(
             model, remove_padding=True, ulysses_sequence_parallel_size=parts
         )
@@ -38,7 +41,7 @@ class Worker:
         return str(import_module("tiny_actor").fingerprint(self._engine))
 
 
-def ray_workers(model: str, port: str) -> tuple[Any, list[Any]]:
+def ray_workers(model: str) -> tuple[Any, list[Any]]:
     """Ray, and two ranks in it; on a busy machine it may give up on its own processes, so it is tried again."""
     ray: Any = import_module("ray")
     for attempt in range(3):
@@ -49,19 +52,19 @@ def ray_workers(model: str, port: str) -> tuple[Any, list[Any]]:
             if attempt == 2:
                 print("RESULTS", json.dumps({"no_ray": str(error)}), flush=True)
                 sys.exit()
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_RANK": "0"}
+    shared = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     shared |= {name: os.environ[name] for name in os.environ if name.startswith(("ISENTROPE_", "VERL_", "PYTHONPATH"))}
     actor = ray.remote(num_cpus=0)(Worker)
     return ray, [actor.options(runtime_env={"env_vars": shared | {"RANK": str(rank)}}).remote(model) for rank in (0, 1)]
 
 
-def main(kind: str, model: str, port: str = "") -> dict[str, Any]:
+def main(kind: str, model: str) -> dict[str, Any]:
     found: list[list[str]] = []
     if kind == "ulysses":
         worker = Worker(model, parts=2)
     else:
         import_module("tiny_actor").save_model(model)
-        ray, workers = ray_workers(model, port)
+        ray, workers = ray_workers(model)
     for number in range(UPDATES):
         if kind == "ulysses":
             found.append([worker.update(number)])

@@ -147,21 +147,18 @@ def test_a_pushed_control_switches_two_ranks_together(
     python: Path, server: RunningServer, tmp_path: Path, kind: str
 ) -> None:
     """Ranks that share the sequences, and data-parallel ones in Ray workers."""
-    run_id, port, model = f"verl-{kind}", free_port(), tmp_path / "model"
+    run_id, model = f"verl-{kind}", tmp_path / "model"
     given = {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
     given |= {"ISENTROPE_RUN_ID": run_id, "ISENTROPE_MODE": "online"}
-    processes: list[tuple[dict[str, str], tuple[object, ...]]]
     if kind == "ray":
-        processes = [(given, (model, port))]
+        processes = [given]
     else:
         run(python, tmp_path, HERE / "tiny_actor.py", model, **given)
-        of_rank = {"WORLD_SIZE": "2", "MASTER_PORT": str(port)}
-        processes = [({**given, **of_rank, "RANK": str(rank)}, (model,)) for rank in (0, 1)]
+        processes = [{**given, "WORLD_SIZE": "2", "RANK": str(rank)} for rank in (0, 1)]
     client = isentrope.Client(server.url, server.token)
     with ThreadPoolExecutor(2) as beside:
         running = [
-            beside.submit(run, python, tmp_path, HERE / "ranks.py", kind, *arguments, **variables)
-            for variables, arguments in processes
+            beside.submit(run, python, tmp_path, HERE / "ranks.py", kind, model, **variables) for variables in processes
         ]
         pushed = False
         while not all(one.done() for one in running):
