@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -210,6 +211,7 @@ def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_no
     assert drawn.forecast is not None
     assert drawn.unchanged is not None
     assert answer.forecast is not None
+    assert answer.mean_pace == drawn.unchanged
     gained = drawn.forecast.entropy[19] - answer.forecast.entropy[19]
     assert gained / 20 == pytest.approx(suggestion.pace.value - drawn.unchanged.value)
     assert suggestion.message.startswith("Clip_V µ 1.0 would stop it: clips 15.0 %, ΔH −0.00")
@@ -225,6 +227,21 @@ def test_the_same_situation_gives_the_same_threshold() -> None:
         thresholds.add(suggestion.control["mu_low"])
     assert len(thresholds) == 1
     assert thresholds <= set(SUGGESTED_THRESHOLDS)
+
+
+def test_the_suggested_method_does_not_alternate_while_the_trend_is_unclear() -> None:
+    draw = random.Random(5)
+    noise = [draw.gauss(0, 0.08) for _ in range(140)]
+
+    def slower(step: int) -> float:
+        return 0.6 * math.exp(noise[step] - 0.008 * min(step, 60) - 0.003 * max(step - 60, 0))
+
+    found = [some(diagnose(run(slower, steps, last=last())).suggestion) for steps in range(80, 140)]
+    holds = [one.control["hold"] is not None for one in found]
+    assert 0 < sum(holds) < len(holds)
+    assert sum(before != after for before, after in pairwise(holds)) <= 2
+    unclear = next(one for one in found if "keep it from falling" in one.message)
+    assert unclear.control["method"] == "clip_v"
 
 
 def test_before_the_gain_is_known_the_sign_decides_and_no_pace_is_named() -> None:
@@ -372,6 +389,9 @@ def test_a_hold_is_previewed_by_the_decision_that_the_probe_would_make() -> None
     assert "µ" in answer.message
     assert answer.forecast is not None
     assert max(answer.forecast.entropy) == pytest.approx(1.2 * entropy, rel=0.01)
+    there = preview(measured, Control(hold={"target_entropy": entropy}))
+    assert "would hold it" in there.message
+    assert some(there.forecast).entropy == pytest.approx([entropy] * 50)
     waits = preview(run(collapse, 41, last=last()), Control(hold={"target_entropy": 0.5}))
     assert waits.message.startswith("The hold would wait")
     assert waits.clip_fraction == 0.0

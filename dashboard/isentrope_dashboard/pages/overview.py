@@ -1,6 +1,6 @@
 """The overview of a run: the health line with a button that tries the cure, four numbers and four charts; beside them the
-control card (`pages.control`). The numbers are means of the last ten steps against the early level, which a single step can't
-mislead."""
+control card (`pages.control`). The numbers are medians of the last five steps against the early level, as in
+the diagnosis: a single step can't mislead them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import median
 from typing import Any, TypeAlias
 
 from dash import html
@@ -32,6 +32,7 @@ from isentrope_wire.metrics import (
     CLIP_FRACTION,
     ENTROPY_MEAN,
     ENTROPY_PREDICTED_CHANGE,
+    NEWEST_STEPS,
     REWARD_MEAN,
     EarlyLevel,
     Metric,
@@ -73,14 +74,12 @@ async def read(client: AsyncClient, view: View) -> Values:
 
 async def forecasts(client: AsyncClient, run: RunDetail, diagnosis: Diagnosis) -> list[Forecast]:
     """Where the entropy goes: unchanged, and under the suggested control."""
-    pace = None if diagnosis.pace is None else diagnosis.pace.value
+    pace = None if diagnosis.mean_pace is None else diagnosis.mean_pace.value
     lines = [Forecast(label="unchanged", course=diagnosis.forecast, pace=pace)]
-    if diagnosis.suggestion is None:
-        return lines
-    control = Control.from_document(diagnosis.suggestion.control)
-    found = await client.ask(calls.preview(run.id, control))
-    unchanged = pace if found.unchanged is None else found.unchanged.value
-    return [replace(lines[0], pace=unchanged), Forecast.of(found, control)]
+    if diagnosis.suggestion is not None:
+        control = Control.from_document(diagnosis.suggestion.control)
+        lines.append(Forecast.of(await client.ask(calls.preview(run.id, control)), control))
+    return lines
 
 
 PLACES = [html.Div(id="kpis", className="kpis"), html.Div([*map(charts.panel_card, OVERVIEW)], className="charts")]
@@ -146,7 +145,6 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
 
 
-NEWEST_STEPS = 10
 SPARK_POINTS = 60
 
 Against: TypeAlias = tuple[str, str, str]
@@ -207,7 +205,7 @@ def kpi_card(kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: Series
         level.add(value)
     newest = last.value[-NEWEST_STEPS:]
     known = [value for value in newest if math.isfinite(value)]
-    now = fmean(known) if known else (math.nan if newest else None)
+    now = median(known) if known else (math.nan if newest else None)
     difference, tone, early = kpi.against(level.level, now)
     words = html.Div(
         [

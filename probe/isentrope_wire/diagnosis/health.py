@@ -89,6 +89,8 @@ class Diagnosis(Answer):
     """Age of the run: its steps so far."""
     pace: Estimate | None
     """How fast the entropy moves now, with a 90 % interval; the forecast begins with this pace, which fades."""
+    mean_pace: Estimate | None
+    """Mean over the next twenty steps by the forecast: what a preview calls `unchanged`."""
     forecast: EntropyForecast | None
     """The next fifty steps, if the control stays as it is; null before the tenth step and of a run that is over."""
     forecast_score: ForecastScore | None
@@ -212,6 +214,7 @@ def diagnose(measured: Measured) -> Diagnosis:
         share_lost=state.share_lost,
         lost_in_steps=None if course is None else state.age,
         pace=state.pace,
+        mean_pace=None if course is None or is_over else course.mean_pace(PROMISED_STEPS),
         forecast=None if course is None or is_over else course.forecast(),
         forecast_score=None if course is None else course.score,
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
@@ -272,14 +275,14 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
     if effect is not None and effect.change is not None:
         forecast = course.forecast(effect.change, effect.change_error or 0.0)
     if forecast is not None and action.target is not None and action.status != HoldStatus.FALLBACK:
-        forecast = _until(forecast, course.entropy, action.target)
+        forecast = _until(forecast, action.target, is_there=action.status == HoldStatus.HOLDING)
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
-def _until(found: EntropyForecast, now: float, target: float) -> EntropyForecast:
-    """A forecast that stays at a target once it has come to it."""
-    way = 1 if target > now else -1
-    held = [way * value >= way * target for value in found.entropy]
+def _until(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
+    """A forecast that stays at a target once it has come to it; where it is there, from now on."""
+    way = 1 if target > found.entropy[0] else -1
+    held = [is_there or way * value >= way * target for value in found.entropy]
     columns = [
         [
             target * value / middle if at else value
@@ -363,11 +366,12 @@ def _suggestion(state: _State, why: str) -> Suggestion | None:
     urgent = state.level in (HealthLevel.WATCH, HealthLevel.ACT) and measured.status != Status.SILENT
     if not urgent or measured.status.is_over or state.course is None or lost is None or measured.target is not None:
         return None
-    found = None
-    direction = -1 if lost > 0 else 1
-    if state.direction * lost < 0:  # what comes back needs no threshold
-        found = _threshold(state, why)
-    if found is None and abs(lost) >= 1 - WATCH_LEFT and not _has_its_time(state):
+    direction, rate = (-1 if lost > 0 else 1), state.course.rate
+    is_far = abs(lost) >= 1 - WATCH_LEFT
+    # So far out, what is likely to go on is enough: else it would alternate with a hold from step to step.
+    goes_on = direction * (rate if is_far and state.direction == 0 else state.direction) > 0
+    found = _threshold(state, direction, why) if goes_on else None  # what comes back needs no threshold
+    if found is None and is_far and not _has_its_time(state):
         found = _hold_here(state, direction, why)
     return found
 
@@ -380,24 +384,27 @@ def _has_its_time(state: _State) -> list[ControlVersion]:
     return found if is_judged or active is None else [*found, active]
 
 
-def _threshold(state: _State, why: str) -> Suggestion | None:
+def _threshold(state: _State, direction: int, why: str) -> Suggestion | None:
     measured, course = state.measured, state.course
     now = None if course is None else course.mean_pace(PROMISED_STEPS)
     if course is None or now is None:
         return None
-    found = stopping_control(course, measured.last, state.direction, why)
+    found = stopping_control(course, measured.last, direction, why)
     if found is None:
         return None
     control, pace = found.control, found.effect.pace
     if any(_clips_as(version, control) for version in _has_its_time(state)):
         return None
     paces = "" if pace is None else f", {_pace_in_words(now.value, pace)}"
+    does = "stop it" if found.stops else "slow it"
+    if found.stops and state.direction == 0:
+        does = f"keep it from {'falling' if direction < 0 else 'rising'}"
     return Suggestion(
         control=control.to_document(),
         stops=found.stops,
         clip_fraction=found.effect.clip_fraction,
         pace=pace,
-        message=f"{control.method.label} µ {_mu(control.mu_low or 0.0)} would {'stop' if found.stops else 'slow'} it: clips "
+        message=f"{control.method.label} µ {_mu(control.mu_low or 0.0)} would {does}: clips "
         f"{percent(found.effect.clip_fraction, 1)}{paces}.",
     )
 
