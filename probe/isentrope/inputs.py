@@ -16,7 +16,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -263,11 +263,28 @@ class LearningRates:
         return max(moving, key=lambda group: group[0])[1] if moving else 0.0
 
 
-def learning_rates_of(optimizer: Optimizer | None) -> LearningRates | None:
+@dataclass(frozen=True, slots=True)
+class SeveralOptimizers:
+    """Optimisers that share a model's weights, such as Muon and AdamW, as one."""
+
+    optimizers: Sequence[Optimizer]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Of all of them, as they are now."""
+        return [group for one in self.optimizers for group in one.param_groups]
+
+
+def trainable_numbers(group: Mapping[str, Any]) -> int:
+    """How many numbers of an optimiser's group are trained."""
+    return sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad)
+
+
+def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> LearningRates | None:
     """As they are now; waits for no device. None when there is no optimiser to ask, or it has no rates."""
     groups = tuple(
         (
-            sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad),
+            trainable_numbers(group),
             # Schedulers change a tensor in place.
             group["lr"].detach().clone() if isinstance(group["lr"], Tensor) else group["lr"],
         )

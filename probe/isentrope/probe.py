@@ -38,6 +38,7 @@ from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
 from isentrope.inputs import (
     LearningRates,
+    SeveralOptimizers,
     broadcast_advantages,
     check_first_mask,
     check_first_values,
@@ -522,7 +523,7 @@ class Probe:
     def step(
         self,
         step: int,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
         rescore: Rescore | None = None,
         *,
         unseen: Rescore | None = None,
@@ -536,7 +537,8 @@ class Probe:
             step: the number of the optimiser update. It may go backwards (a resume): nothing is overwritten, and a
                 warning is logged once.
             optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
-                call `scheduler.step()` after this, for the rate is that of the update just made.
+                call `scheduler.step()` after this, for the rate is that of the update just made. Of several, as with Muon for
+                the matrices and AdamW for the rest, a list: what counts is the group with the most trainable parameters.
             rescore: called under no_grad, or with gradient for a coupled prediction; returns TokenScores of the same tokens
                 under the updated policy, one per `gate` call in the same order (or the only one). Gives the observed entropy
                 change. Default: what the `gate` calls were given.
@@ -564,10 +566,11 @@ class Probe:
                 self._begin_step()
                 batches = self._take_batches()
                 step = step_number(step)
+                optimizers = SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
                 clip_factor = None if clip_factor is None else loggable("clip_factor", clip_factor)
                 self._check_step(step, batches)
                 if batches or not alone:
-                    what_if_source, sums = self._measured(step, batches, rescore, unseen, optimizer, loss_scale)
+                    what_if_source, sums = self._measured(step, batches, rescore, unseen, optimizers, loss_scale)
                 self._hold.end_step()
                 if self._ranks.leads and not alone:
                     # On its own a process decides when the next step begins: more numbers have arrived by then.
@@ -589,7 +592,7 @@ class Probe:
             self._report(
                 step,
                 measured,
-                optimizer,
+                optimizers,
                 learning_rates,
                 clip_factor,
                 what_if_source=what_if_source,
@@ -747,7 +750,7 @@ class Probe:
         batches: Sequence[TokenBatch],
         rescore: Rescore | None,
         unseen: Rescore | None,
-        optimizer: Optimizer | None,
+        optimizer: Optimizer | SeveralOptimizers | None,
         loss_scale: float | Tensor,
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
@@ -772,7 +775,7 @@ class Probe:
         self,
         step: int,
         measured: NumbersOfRanks | None,
-        optimizer: Optimizer | None,
+        optimizer: Optimizer | SeveralOptimizers | None,
         learning_rates: LearningRates | None,
         clip_factor: float | Tensor | None,
         *,

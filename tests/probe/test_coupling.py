@@ -40,7 +40,7 @@ def policy() -> nn.Sequential:
 def train(
     coupling: Any = None,
     *,
-    optimizer_of: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    optimizer_of: Callable[..., Any] = torch.optim.AdamW,
     learning_rate: float = 1e-3,
     steps: int = 8,
     evaluates: bool = False,
@@ -54,7 +54,8 @@ def train(
         evaluates: without dropout, so that a change on the same tokens has no noise.
     """
     model, transport, seen = policy().train(not evaluates), InMemoryTransport(), []
-    optimizer = optimizer_of(model.parameters(), lr=learning_rate)
+    optimizer: Any = optimizer_of([*model.parameters()], lr=learning_rate)
+    optimizers = optimizer if isinstance(optimizer, list) else [optimizer]
     probe = isentrope.Probe(transport=transport, coupling=coupling, **settings)
     generator = torch.Generator().manual_seed(5)
     panel = torch.randint(0, VOCABULARY, (300,), generator=generator)
@@ -66,9 +67,10 @@ def train(
         ids, targets = torch.randint(0, VOCABULARY, (2, 8, 10), generator=generator)
         advantages = torch.randn(8, generator=generator)
         logprobs = probe.gate(scored(ids, targets), advantages)
-        optimizer.zero_grad()
+        model.zero_grad()
         ((step != idle_step) * -(advantages[:, None] * logprobs).mean()).backward()
-        optimizer.step()
+        for one in optimizers:
+            one.step()
         probe.step(
             step,
             optimizer,
@@ -92,15 +94,26 @@ def test_a_run_with_coupling_is_the_run_without(coupling: str, settings: dict[st
     assert {one.labels["entropy/prediction_basis"] for one in found[2:]} == {"entropy_gradient"}
 
 
+def muon(weights: list[Tensor], lr: float) -> list[torch.optim.Optimizer]:
+    """Of the matrices; AdamW has the rest."""
+    return [
+        torch.optim.AdamW([weight for weight in weights if weight.ndim < 2], lr=lr),
+        torch.optim.Muon([weight for weight in weights if weight.ndim == 2], lr=lr),
+    ]
+
+
 OPTIMIZERS = [
     (lambda weights, lr: torch.optim.AdamW(weights, lr=lr, weight_decay=10.0), 1e-5),
     (lambda weights, lr: torch.optim.SGD(weights, lr=lr, momentum=0.9, nesterov=True), 1e-3),
     (torch.optim.Adafactor, 1e-4),
     (torch.optim.RMSprop, 1e-6),
+    (muon, 1e-5),
 ]
 
 
-@pytest.mark.parametrize(("optimizer_of", "learning_rate"), OPTIMIZERS, ids=["AdamW", "SGD", "Adafactor", "RMSprop"])
+@pytest.mark.parametrize(
+    ("optimizer_of", "learning_rate"), OPTIMIZERS, ids=["AdamW", "SGD", "Adafactor", "RMSprop", "Muon and AdamW"]
+)
 def test_of_small_steps_the_prediction_is_the_change_of_unseen_tokens(optimizer_of: Any, learning_rate: float) -> None:
     """To first order: momentum, weight decay and preconditioning are in it, and no factor is fitted."""
     _, found, _ = train(

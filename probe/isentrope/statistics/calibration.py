@@ -33,9 +33,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from isentrope.errors import InputError
+from isentrope.inputs import trainable_numbers
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from isentrope.inputs import SeveralOptimizers
 
 LEVEL = 0.9
 """Share of the observed changes meant to lie in the interval."""
@@ -146,13 +149,13 @@ class Momentum:
     """The update is the gradient plus momentum times the buffer."""
 
     @classmethod
-    def of(cls, optimizer: Optimizer | None) -> Self | None:
-        """As the optimiser's first group has it; None when there is no optimiser to ask."""
+    def of(cls, optimizer: Optimizer | SeveralOptimizers | None) -> Self | None:
+        """As the optimiser's group with the most trainable parameters has it; None when there is no optimiser to ask."""
         if optimizer is None:
             return None
         if not hasattr(optimizer, "param_groups"):
             raise InputError(f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none.")
-        group = optimizer.param_groups[0]
+        group = max(optimizer.param_groups, key=trainable_numbers)
         if betas := group.get("betas"):
             return cls(float(betas[0]))
         return cls(

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.errors import ConfigurationError
+from isentrope.inputs import SeveralOptimizers
 from isentrope.scores.token_scores import TokenScores, with_entropy_gradient
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ class EntropyGradient:
         self._gradient: list[Tensor] = []
         self._product: Tensor | None = None
         """<h, theta> after the last step."""
-        self._optimizer: Any = None
+        self._optimizers: list[Any] = []
         self._coming: Sequence[Tensor] = ()
         """See `_without_gradient`."""
 
-    def change(self, optimizer: Optimizer | None) -> Tensor | None:
+    def change(self, optimizer: Optimizer | SeveralOptimizers | None) -> Tensor | None:
         """The prediction of the step whose update was just made, its parts by momentum and by weight decay (NaN: not known), in nats,
         and 1: [4] float64 on the device. The mean over ranks is the prediction, of shards and of whole weights. None before there is
         a gradient.
@@ -71,7 +72,8 @@ class EntropyGradient:
         self._steps += 1
         if not self._weights:
             self._weights = _weights_of(optimizer)
-        self._optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        several = optimizer.optimizers if isinstance(optimizer, SeveralOptimizers) else [optimizer]
+        self._optimizers = [getattr(one, "optimizer", one) for one in several]  # accelerate wraps it
         if self._product is None:
             return None
         before, self._product = self._product, self._along()
@@ -172,12 +174,17 @@ class EntropyGradient:
     def _without_gradient(self) -> Tensor:
         """What momentum, and what decoupled weight decay, would do to H in an update whose gradient is 0: [2] float64, nats; this
         rank's share as in `_along`, NaN where the optimiser's momentum is not known."""
-        groups = {id(weight): group for group in self._optimizer.param_groups for weight in group["params"]}
+        groups = {
+            id(weight): (one, group)
+            for one in self._optimizers
+            for group in one.param_groups
+            for weight in group["params"]
+        }
         total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for weight, gradient in zip(self._weights, self._gradient, strict=True):
-                group = groups[id(weight)]
-                momentum = _momentum(self._optimizer, group, self._optimizer.state.get(weight, {}))
+                optimizer, group = groups[id(weight)]
+                momentum = _momentum(optimizer, group, optimizer.state.get(weight, {}))
                 if momentum is None:
                     return total.fill_(torch.nan)
                 rate = group["lr"] * group["weight_decay"] if group.get("decoupled_weight_decay") else 0.0
@@ -243,7 +250,7 @@ class _Called:
         return chosen[0], chosen[-1]
 
 
-def _weights_of(optimizer: Optimizer | None) -> list[Tensor]:
+def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]:
     """What the optimiser changes.
 
     Raises:

@@ -25,6 +25,8 @@ from isentrope.statistics.tokens import TokenBatch
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from isentrope.inputs import SeveralOptimizers
+
 RescoredTokens = TokenScores | Sequence[TokenScores]
 Rescore = Callable[[], RescoredTokens]
 T = TypeVar("T")
@@ -64,7 +66,7 @@ class Rescoring:
         batches: Sequence[TokenBatch],
         rescore: Rescore | None,
         unseen: Rescore | None,
-        optimizer: Optimizer | None,
+        optimizer: Optimizer | SeveralOptimizers | None,
     ) -> AfterUpdate:
         """Score again what there is to score, as `Probe.step` was given it."""
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))

@@ -55,6 +55,22 @@ for batch in micro_batches:
 batches = micro_batches * steps
 """
 """What the diffs of the guide leave to the reader."""
+NANOCHAT = """
+class GPT(nn.Module):
+    def __init__(self, policy):
+        super().__init__()
+        self.policy = policy
+    def forward(self, ids, targets=None, loss_reduction=""):
+        logits = self.policy(ids).logits
+        if targets is None:
+            return logits
+        return nn.functional.cross_entropy(logits.mT, targets, ignore_index=-1, reduction=loss_reduction)
+
+model, num_steps = GPT(model), steps
+def passes(step):
+    for batch in micro_batches:
+        yield batch.ids[:, :-1], batch.ids[:, 1:].where(batch.mask[:, 1:], -1), batch.advantages.squeeze(-1)
+"""
 
 
 def run_example(rank: int, script: str, home: str) -> None:
@@ -91,22 +107,27 @@ def test_the_guide_has_the_examples_it_speaks_of() -> None:
     assert [name for name, (_, torchrun) in EXAMPLES.items() if torchrun] == ["ranks", "accelerated"]
 
 
-@pytest.mark.parametrize(("diff", "steps"), [(0, 3), (1, 6)], ids=["five lines", "a helper"])
+@pytest.mark.parametrize(("diff", "steps"), [(0, 3), (1, 6), (2, 3)], ids=["five lines", "a helper", "nanochat"])
 def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
     diff: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     monkeypatch.setenv("ISENTROPE_MODE", "offline")
-    lines = DIFFS[diff].splitlines()
-    added = [line for line in lines if line.startswith("+")]
-    assert {line[:1] for line in lines} <= {"+", " ", ""}
+    lines, is_nanochat = DIFFS[diff].splitlines(), diff == 2
+    added, removed = ([line for line in lines if line.startswith(sign)] for sign in "+-")
+    assert {line[:1] for line in lines} <= {"+", "-", " ", ""}
     assert len(added) + 1 <= 8  # and the import
+    assert len(removed) == is_nanochat
     weights: list[torch.Tensor] = []
-    for chosen in ([line for line in lines if line not in added], lines):
+    for left_out in (added, removed):
+        chosen = [line for line in lines if line not in left_out]
         loop: dict[str, Any] = {}
-        exec(LOOP + "\n".join(line[2:] for line in chosen), loop)  # noqa: S102  # our own page
+        exec(LOOP + NANOCHAT * is_nanochat + "\n".join(line[2:] for line in chosen), loop)  # noqa: S102  # our own page
         weights.append(torch.cat([parameter.detach().flatten() for parameter in loop["model"].parameters()]))
-    assert torch.equal(*weights)
+    if is_nanochat:  # its loss is of the probe's log-probs
+        torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-6)
+    else:
+        assert torch.equal(*weights)
     (reports,) = reported(tmp_path)
     assert [report.step for report in reports] == list(range(1, steps + 1))
     for report in reports:
