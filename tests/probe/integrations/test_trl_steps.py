@@ -138,6 +138,41 @@ def test_gate_is_given_what_is_known_of_each_completion(tmp_path: Path, kind: st
     )
 
 
+def test_texts_of_a_byte_level_tokenizer_whose_end_is_its_padding_are_whole(tmp_path: Path) -> None:
+    """With a chat template, prompts padded at the left, and characters of several tokens."""
+    tokenizer = tiny_trl.byte_level_tokenizer()
+    asked = Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": text}]} for text in ("2 + 2?", "Größe in 字?") for _ in range(8)]
+    )
+    trainer, probe, transport = attached(
+        tmp_path,
+        policy=tiny_trl.model(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id),
+        trainer_processing_class=tokenizer,
+        trainer_train_dataset=asked,
+    )
+    theirs, completions = probe.gate, list[list[int]]()
+
+    def gate(scores: Any, advantages: Tensor, mask: Tensor, **known: Any) -> Tensor:
+        completions.extend(row[counts].tolist() for row, counts in zip(scores.token_ids, mask.bool(), strict=True))
+        gated: Tensor = theirs(scores, advantages, mask, **known)
+        return gated
+
+    probe.gate = gate
+    trainer.train()
+    reports = tiny_trl.reports(transport)
+    assert sum(report.scalars["token/count"] for report in reports) == sum(map(len, completions))
+    assert all(tokenizer.eos_token_id not in completion[:-1] for completion in completions)
+    texts = {tokenizer.decode(completion) for completion in completions}
+    assert any("\ufffd" in text for text in texts)
+    shown = [rollout for report in reports for rollout in report.rollouts]
+    assert {rollout.prompt for rollout in shown} <= {
+        f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in ("2 + 2?", "Größe in 字?")
+    }
+    for rollout in shown:
+        counts = [text for text, logprob in zip(rollout.texts, rollout.logprobs, strict=True) if logprob is not None]
+        assert "".join(counts) in texts
+
+
 def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Path) -> None:
     def failing_at_the_third(completion_ids: list[list[int]], trainer_state: Any, **_: Any) -> list[float]:
         if trainer_state.global_step == 2:

@@ -9,8 +9,10 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
+from tokenizers.trainers import BpeTrainer
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -28,6 +30,22 @@ def tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(WordLevel(WORDS, unk_token="<pad>"))
     words.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
+
+
+def byte_level_tokenizer() -> PreTrainedTokenizerFast:
+    """As language models have it: bytes merged to pieces, a chat template, one token that ends and pads."""
+    pieces = Tokenizer(BPE())
+    pieces.pre_tokenizer, pieces.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    ends = ["<|im_start|>", "<|im_end|>"]
+    learnt = BpeTrainer(vocab_size=300, special_tokens=ends, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    pieces.train_from_iterator(["user\nassistant\nGröße in"] * 4, learnt)
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=pieces, eos_token=ends[1], pad_token=ends[1], chat_template=template
+    )
 
 
 def model(seed: int = 0, **config: Any) -> PreTrainedModel:
@@ -88,7 +106,7 @@ def trainer(folder: Path, kind: str = "grpo", policy: Any = None, steps: int = 2
         reward_funcs=of_trainer.pop("reward_funcs", reward),
         args=config(**{**arguments, **settings}),
         train_dataset=of_trainer.pop("train_dataset", Dataset.from_list(PROMPTS)),
-        processing_class=tokenizer(),
+        processing_class=of_trainer.pop("processing_class", None) or tokenizer(),
         **of_trainer,
     )
     made.remove_callback(PrinterCallback)
