@@ -2,7 +2,8 @@
 
     python -m tests.pictures [FOLDER]
 
-The run loses half of its entropy in 41 steps; at step 81 a hold is pushed, which the replay pushes again.
+A language model loses two thirds of its entropy in 10 steps, when the first alert comes; the control that it suggests is
+pushed then, and acts from step 11 on.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from tests.browsing import chromium
 from tests.trainer.running_demo import running_demo
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
-STEPS_A_SECOND = 3
-BEFORE_THE_HOLD, AFTER_IT = 72, 125
+STEPS_A_SECOND = 0.4
+"""Slow enough for a picture between the alert and the push."""
+AT_THE_ALERT, AFTER_THE_PUSH = 10, 40
 SIZE: ViewportSize = {"width": 1440, "height": 900}
 SCHEMES: tuple[Literal["dark"], Literal["light"]] = ("dark", "light")
 
 
 def _wait_for_step(page: Page, step: int) -> None:
-    page.wait_for_function(f"() => Number(document.querySelector('#run-step')?.textContent) >= {step}", timeout=120_000)
+    page.wait_for_function(f"() => Number(document.querySelector('#run-step')?.textContent) >= {step}", timeout=200_000)
     page.wait_for_timeout(1_000)
 
 
@@ -37,7 +39,7 @@ def main(folder: Path) -> None:
     with (
         tempfile.TemporaryDirectory() as home,
         mock.patch.dict(os.environ, {"ISENTROPE_HOME": home}),
-        running_demo("--replay", "--speed", str(STEPS_A_SECOND)) as (_, origin, login, run),
+        running_demo("--replay", "--speed", str(STEPS_A_SECOND), longest_seconds=400) as (_, origin, login, run),
         chromium() as browser,
     ):
         pages = {}
@@ -48,10 +50,10 @@ def main(folder: Path) -> None:
                 time.sleep(0.5)
             pages[scheme] = context.new_page()
             pages[scheme].goto(f"{origin}/runs/{run}")
-        _wait_for_step(pages["dark"], BEFORE_THE_HOLD)
+        _wait_for_step(pages["dark"], AT_THE_ALERT)
         for scheme, page in pages.items():
             page.screenshot(path=folder / f"overview-{scheme}.png")
-        _wait_for_step(pages["dark"], AFTER_IT)
+        _wait_for_step(pages["dark"], AFTER_THE_PUSH)
         pages["dark"].screenshot(path=folder / "verdict-dark.png")
         for name, address in (("tokens", f"/runs/{run}?tab=tokens"), ("runs", "/")):
             pages["dark"].goto(origin + address)

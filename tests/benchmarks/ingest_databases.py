@@ -29,7 +29,6 @@ import grpc
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from isentrope_trainer.recording import SHIPPED, read_recording
 from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
 from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -37,6 +36,7 @@ from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.benchmarks.measuring import cpu_seconds
 from tests.benchmarks.storage import HISTOGRAMS, SCALARS
 from tests.benchmarks.storage import reports as some_reports
+from tests.countdown import countdown_run
 from tests.server.postgresql import PostgreSQL
 from tests.system.running_server import RunningServer
 
@@ -287,7 +287,7 @@ class _Client:
 async def _many(one: Candidate, count: int, period: float, seconds: float) -> str:
     (server,) = one.servers
     # What a probe really sends, with tokens, rollouts and what-if sums; later steps have outcomes of a control.
-    templates = [encode_payload(report) for report in read_recording(SHIPPED).reports[:80]]
+    templates = [encode_payload(report) for report in countdown_run().reports[:80]]
     empty = psutil.Process(server.pid).memory_info().rss
     clients = [_Client(server, number, templates) for number in range(count)]
     at_once = asyncio.Semaphore(CONNECTING_AT_ONCE)

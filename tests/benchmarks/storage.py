@@ -246,14 +246,14 @@ def ingest(seconds: float = 60.0) -> Iterator[str]:
 def recorded(count: int = 20) -> Iterator[str]:
     """The recorded run of the reference trainer, with tokens, rollouts and what-if sums: bytes a step on the wire, in the
     database while the run is live, and packed after its end."""
-    from isentrope_trainer.recording import SHIPPED, read_recording
     from isentrope_wire.codec import encode_payload
     from isentrope_wire.reports import RunFinished
+    from tests.countdown import countdown_run
     from tests.server.compaction import NEVER, pack_all
     from tests.server.in_thread import ServerInThread
     from tests.server.rank import Rank
 
-    steps = read_recording(SHIPPED).reports
+    steps = countdown_run().reports
     wire = sum(len(encode_payload(report)) for report in steps) / len(steps)
     yield f"| {count} runs of {len(steps)} steps | bytes a step | a run, MB |"
     yield "|---|---|---|"

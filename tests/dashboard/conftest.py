@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -20,9 +19,9 @@ from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import View
-from isentrope_trainer.recording import SHIPPED, Recording, read_recording
 from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
 from tests.browsing import Watched, chromium_with_profile
+from tests.countdown import countdown_run
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -30,11 +29,6 @@ expect.set_options(timeout=30_000)  # on a busy machine a page takes its time
 
 OpenPage = Callable[..., Page]
 T = TypeVar("T")
-
-
-@cache
-def recording() -> Recording:
-    return read_recording(SHIPPED)
 
 
 def apart(reading: Coroutine[Any, Any, T]) -> T:
@@ -69,7 +63,7 @@ class Site:
             finished: how it ended; None: it is still running.
             change: makes each report another one.
         """
-        recorded = recording().run
+        recorded = countdown_run().run
         rank = Rank(
             self.server, name=name, project=project, tags=tags, config=config or recorded.config,
             capabilities=recorded.capabilities,
@@ -84,7 +78,7 @@ class Site:
         """Send the next steps of a run; at most 80 in all, as the recorded run was then pushed a control."""
         rank = self._ranks[run_id]
         sent = rank.seq
-        reports = recording().reports[sent : sent + steps]
+        reports = countdown_run().reports[sent : sent + steps]
         assert len(reports) == steps, "the recorded run has no more steps"
         for report in reports:
             rank.send(change(replace(report, recorded_at=time.time(), outcomes=())))
@@ -92,7 +86,7 @@ class Site:
     def apply(self, run_id: str, version: int) -> None:
         """Send the next step, with this version of the control applied."""
         rank = self._ranks[run_id]
-        report = recording().reports[rank.seq]
+        report = countdown_run().reports[rank.seq]
         outcome = ControlOutcome(version=version, state=OutcomeState("APPLIED"), at=time.time(), step=report.step)
         rank.send(replace(report, recorded_at=time.time(), control_version=version, outcomes=(outcome,)))
 

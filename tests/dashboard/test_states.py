@@ -11,7 +11,8 @@ from playwright.sync_api import expect
 from isentrope_dashboard.pages import control, metrics, overview, run
 from isentrope_wire.answers import Status
 from isentrope_wire.reports import RunFinished
-from tests.dashboard.conftest import OpenPage, Site, recording
+from tests.countdown import countdown_run
+from tests.dashboard.conftest import OpenPage, Site
 from tests.dashboard.made_answers import words
 from tests.server.rank import Rank
 
@@ -53,7 +54,7 @@ def test_the_line_of_a_silent_run_says_what_its_badge_says(site: Site) -> None:
 
 def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Site) -> None:
     rank = Rank(site.server, name="observes", capabilities=())
-    for report in recording().reports[:20]:
+    for report in countdown_run().reports[:20]:
         rank.send(report)
     closed = site.values(control.PART, f"/runs/{rank.run_id}")[control.CLOSED]
     assert "only observes" in closed

@@ -23,8 +23,8 @@ from mcp_types import CallToolResult, Implementation, TextContent
 
 from isentrope.mcp.server import mcp_server
 from isentrope.mcp.tools import STEERING
-from isentrope_trainer.recording import SHIPPED, read_recording
 from isentrope_wire.reports import DrivingToken
+from tests.countdown import countdown_run
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 from tests.system.running_server import clean_environment, free_port
@@ -110,7 +110,7 @@ def refusal(address: str, token: str, tool: str, **arguments: Any) -> str:
 @pytest.fixture(scope="module")
 def collapsing(server: ServerInThread) -> Rank:
     """The recorded run after sixty steps, when it has lost half of its entropy."""
-    recorded = read_recording(SHIPPED)
+    recorded = countdown_run()
     rank = Rank(server, name=HOSTILE, project="night", capabilities=recorded.run.capabilities)
     token = DrivingToken(
         rank=0, sequence=0, position=1, token_id=7, text=HOSTILE, logprob=-0.1, entropy=1.0, vocab_centered_score=0.5,

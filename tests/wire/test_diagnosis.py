@@ -13,7 +13,7 @@ import pytest
 
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import Compared, ControlVersion, Outcome, State, Verdict
+from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, PredictedEffect, State, Verdict
 from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
@@ -296,6 +296,14 @@ def test_nothing_is_suggested_where_nothing_is_needed_or_one_is_on_its_way() -> 
     active = version(Control(method="clip_v", mu_low=1.0, mu_high=1.0))
     judged_soon = {"active": active, "newest": active, "verdict": verdict_of(Outcome.UNDECIDED, 0)}
     assert diagnose(run(collapse, 41, last=last(), **judged_soon)).suggestion is None
+    promised = PredictedEffect(
+        steps=10, clip_fraction=0.1, clip_fraction_std=0.0, change=0.01, change_error=0.0, pace=None
+    )
+    enough = replace(promised, pace=Estimate(value=0.001, low=0.0, high=0.002))
+    other = version(Control(method="clip_b", mu_low=1.0), predicted=enough)
+    assert (
+        diagnose(run(collapse, 41, last=last(), **judged_soon | {"active": other, "newest": other})).suggestion is None
+    )
     refused = replace(open_, state=State.REJECTED)
     assert diagnose(run(collapse, 41, last=last(), newest=refused)).suggestion is not None
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
-_REPLAY_SPEED = 4.0
+_REPLAY_SPEED = 2.0
 """Steps a second: the recorded run is over in a minute."""
 _NEEDED = {"trainer": ("torch", "transformers", "reasoning_gym", "tqdm"), "llm": ("trl", "gguf", "pip")}
 """Extra -> what it brings."""
-_LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=3, group_size=8, learning_rate=2.5e-5)
+LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=3, group_size=8, learning_rate=2.5e-5)
 """What `demo --llm` trains with: one question of each kind a step."""
 _BY_DEFAULT = ParameterSource.DEFAULT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -142,7 +142,7 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
     "--llm",
     is_flag=True,
     help="Train a real language model under TRL: SmolLM2-135M-Instruct, loaded once, or the one that --model names. By "
-    f"default {_LANGUAGE_MODEL.steps} steps of {_LANGUAGE_MODEL.prompts} prompts by {_LANGUAGE_MODEL.group_size} rollouts.",
+    f"default {LANGUAGE_MODEL.steps} steps of {LANGUAGE_MODEL.prompts} prompts by {LANGUAGE_MODEL.group_size} rollouts.",
 )
 @click.option("--replay", is_flag=True, help="Train nothing: show a recorded run, for which torch is not needed.")
 @click.option(
@@ -166,7 +166,7 @@ def demo(
     **options: Any,
 ) -> None:
     """Start server and dashboard, and train a policy whose entropy collapses before your eyes."""
-    config, control = _checked(options, _LANGUAGE_MODEL if llm else TrainingConfig())
+    config, control = _checked(options, LANGUAGE_MODEL if llm else TrainingConfig())
     _check_mode(replay, llm, options)
     run: Callable[[Callable[[str], None]], int] = partial(_train, config, control, options)
     trainer = "isentrope_trainer.reference_run"

@@ -393,7 +393,7 @@ def _threshold(state: _State, direction: int, why: str) -> Suggestion | None:
     if found is None:
         return None
     control, pace = found.control, found.effect.pace
-    if any(_clips_as(version, control) for version in _has_its_time(state)):
+    if any(_is_enough(version, control, direction) for version in _has_its_time(state)):
         return None
     paces = "" if pace is None else f", {_pace_in_words(now.value, pace)}"
     does = "stop it" if found.stops else "slow it"
@@ -409,8 +409,12 @@ def _threshold(state: _State, direction: int, why: str) -> Suggestion | None:
     )
 
 
-def _clips_as(version: ControlVersion, control: Control) -> bool:
-    """Whether a version clips what `control` would, or holds: thresholds read from ten steps scatter."""
+def _is_enough(version: ControlVersion, control: Control, direction: int) -> bool:
+    """Whether a version was promised to end the change, clips what `control` would, or holds: thresholds read from ten steps
+    scatter."""
+    promised = None if version.predicted is None else version.predicted.pace
+    if promised is not None and direction * promised.value <= 0:
+        return True
     enough = 1.25 * (control.mu_low or 0.0)
     clipping = all(mu is not None and mu <= enough for mu in (version.mu_low, version.mu_high))
     is_same = version.method == control.method and clipping and version.scope in (control.scope, Scope.ALL)
