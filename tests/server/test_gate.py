@@ -160,7 +160,6 @@ INPUTS = b'"inputs": [{"id": "who", "property": "id"}], "state": '
         WHO + OUTPUTS + b'"inputs": [], "state": []}',
         WHO + b'"outputs": {"id": "whose", "property": "children"}, ' + INPUTS + b"[]}",
         WHO + b'"outputs": {}, ' + INPUTS + b"[]}",
-        WHO + OUTPUTS + INPUTS + b'[{"id": "view", "property": "data", "value": 5}]}',
         WHO + OUTPUTS + INPUTS + b'[{"id": "view", "property": "data", "value": {"query": [["a"]]}}]}',
     ],
 )

@@ -59,8 +59,8 @@ def test_a_diagnosis_and_an_export_ask_the_same_of_every_run_however_long(make_s
     for steps in (40, 900):
         rank = Rank(server)
         for start in range(0, steps, 300):
-            pushed = range(start, min(start + 300, steps))
-            rank.send(*(step_report(step, {"entropy/mean": 0.5 + 0.5 / (1 + step)}) for step in pushed))
+            some = range(steps)[start : start + 300]
+            rank.send(*(step_report(step, {"entropy/mean": 0.5 + 0.5 / (1 + step)}) for step in some))
         before = server.http.get(f"{rank.path}/diagnosis").json()
         asyncio.run(renew_digests(server.backend, rest=0))
         with statements(server, reading=True) as found:
