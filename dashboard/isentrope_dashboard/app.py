@@ -140,7 +140,13 @@ def _log_first(error: Exception) -> None:
 
 
 def report_failure(error: Exception) -> None:
-    """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too."""
+    """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too.
+
+    Raises:
+        HTTPException: the request is refused.
+    """
+    if isinstance(error, HTTPException):
+        raise error
     title, message = "Not done", str(error)
     if not isinstance(error, ApiError):
         _log_first(error)
@@ -209,7 +215,7 @@ class _Pages(Dash):  # type: ignore[misc]  # Dash has no types
             except PreventUpdate:
                 raise  # of the same family, but an answer: nothing changes
             except _MISFITS:
-                raise _refusal() from None
+                raise views.of_no_page() from None
 
         return answer
 
@@ -220,15 +226,11 @@ class _Pages(Dash):  # type: ignore[misc]  # Dash has no types
 _MISFITS = (LookupError, TypeError, AttributeError, ValueError, CallbackException)
 
 
-def _refusal() -> HTTPException:
-    return HTTPException(400, "This is no request of one of this server's pages. Reload the page.")
-
-
 def _or_refused(read: Callable[..., Any], given: Sequence[Any]) -> Any:
     try:
         return read(*given)
     except _MISFITS:
-        raise _refusal() from None
+        raise views.of_no_page() from None
 
 
 def attach(app: FastAPI) -> None:

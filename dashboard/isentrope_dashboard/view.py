@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
+from starlette.exceptions import HTTPException
+
 from isentrope_dashboard.theme import Scheme
 
 Axis = Literal["step", "time", "tokens"]
@@ -18,6 +20,10 @@ STORE = "view"
 """Id of the store that holds the view; every callback that reads from the server has it as an input."""
 
 RUN_PREFIX = "/runs/"
+
+
+def of_no_page() -> HTTPException:
+    return HTTPException(400, "This is no request of one of this server's pages. Reload the page.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +45,16 @@ class View:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> View:
-        """The view that the browser sent; what it does not say has its default."""
-        known = stored or {}
-        pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
+        """The view that the browser sent; what it does not say has its default.
+
+        Raises:
+            HTTPException: 400, no page of this server sends this.
+        """
+        try:
+            known = dict(stored or {})
+            pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
+        except (TypeError, ValueError):
+            raise of_no_page() from None
         return cls(
             path=str(known.get("path") or "/"),
             origin=str(known.get("origin") or ""),

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +20,6 @@ from isentrope_server.backend import Backend, attempt
 from isentrope_server.settings import Settings
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.attachments import DueNotice
-from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import Destination
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
@@ -54,24 +52,19 @@ async def send_due(backend: Backend, url: str) -> None:
         )
     )
     for notice in due:
-        if await backend.write(partial(_claim, notice, destination), run_id=notice.run_id) and await _send(
-            backend.settings, url, notice
-        ):
-            await backend.write(partial(_note_sent, notice, destination), run_id=notice.run_id)
+        await _send(backend, url, notice, destination)
 
 
-def _claim(notice: DueNotice, destination: str, transaction: Transaction) -> bool:
-    return attachments.claim_notice(transaction.connection, notice, destination, now=time.time())
-
-
-def _note_sent(notice: DueNotice, destination: str, transaction: Transaction) -> None:
-    attachments.note_sent(transaction.connection, notice, destination)
-
-
-async def _send(settings: Settings, url: str, notice: DueNotice) -> bool:
-    """Whether the destination took it."""
+async def _send(backend: Backend, url: str, notice: DueNotice, destination: str) -> None:
+    """Send a notice, unless another server does."""
+    if not await backend.write(
+        lambda t: attachments.claim_notice(t.connection, notice, destination, now=time.time()), run_id=notice.run_id
+    ):
+        return
     kind = "failure" if notice.alert.level is AlertLevel.ACT else "warning"
-    return await _sent(url, title_of(notice), body_of(notice, settings.public_url or settings.http_url), kind)
+    body = body_of(notice, backend.settings.public_url or backend.settings.http_url)
+    if await _sent(url, title_of(notice), body, kind):
+        await backend.write(lambda t: attachments.note_sent(t.connection, notice, destination), run_id=notice.run_id)
 
 
 async def send_tests(settings: Settings) -> list[Destination]:

@@ -154,10 +154,6 @@ class Settings(BaseSettings):
         return self.database_url or URL.create(SQLITE, database=str(self.database_file)).render_as_string()
 
     @property
-    def uses_sqlite(self) -> bool:
-        return make_url(self.resolved_database_url).get_backend_name() == SQLITE
-
-    @property
     def database_file(self) -> Path:
         """The database without `database_url`."""
         return self.home / "isentrope.db"
@@ -165,8 +161,8 @@ class Settings(BaseSettings):
     @property
     def has_database(self) -> bool:
         """Whether the database exists; always true for a database server."""
-        named = make_url(self.resolved_database_url).database
-        return not self.uses_sqlite or (named is not None and Path(named).exists())
+        url = make_url(self.resolved_database_url)
+        return url.get_backend_name() != SQLITE or (url.database is not None and Path(url.database).exists())
 
     @property
     def database_name(self) -> str:

@@ -145,7 +145,9 @@ def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> No
                     assert answer.json()["error"]["code"] == "unauthenticated", (method, path)
 
 
-WHO = b'{"output": "who.children", "changedPropIds": [], "state": [], '
+WHO = b'{"output": "who.children", "changedPropIds": [], '
+OUTPUTS = b'"outputs": {"id": "who", "property": "children"}, '
+INPUTS = b'"inputs": [{"id": "who", "property": "id"}], "state": '
 
 
 @pytest.mark.parametrize(
@@ -155,9 +157,10 @@ WHO = b'{"output": "who.children", "changedPropIds": [], "state": [], '
         b"[]",
         b"",
         b'{"output": "x", "inputs": 3}',
-        WHO + b'"outputs": {"id": "who", "property": "children"}, "inputs": []}',
-        WHO + b'"outputs": {"id": "whose", "property": "children"}, "inputs": [{"id": "who", "property": "id"}]}',
-        WHO + b'"outputs": {}, "inputs": [{"id": "who", "property": "id"}]}',
+        WHO + OUTPUTS + b'"inputs": [], "state": []}',
+        WHO + b'"outputs": {"id": "whose", "property": "children"}, ' + INPUTS + b"[]}",
+        WHO + b'"outputs": {}, ' + INPUTS + b"[]}",
+        WHO + OUTPUTS + INPUTS + b'[{"id": "view", "property": "data", "value": {"query": [["a"]]}}]}',
     ],
 )
 def test_a_callback_that_no_page_asks_for_is_refused(with_pages: ServerInThread, body: bytes) -> None:

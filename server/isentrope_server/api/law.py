@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Query
@@ -24,9 +25,11 @@ from isentrope_server.performance.slow_noise import Floats
 from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire.control_answers import EntropyPerformance, Fit, FitCurve, FitPoints, Forecast, Refusal
+from isentrope_wire.control_answers import EntropyPerformance, Fit, FitCurve, FitPoints, Refusal
 from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, REWARD_MEAN
 from isentrope_wire.numbers import part_of
+
+_T = TypeVar("_T")
 
 router = APIRouter(tags=["metrics"])
 
@@ -106,8 +109,12 @@ def _joined(name: str, reason: str, entropy: Series, reward: Series) -> _Measure
 
 
 def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
-    fit, reason = _fit(measured)
-    predicted, forecast_reason = _forecast(run, measured)
+    fit, reason = _or_refused(lambda: fit_performance(measured.entropies, measured.rewards))
+    # Planned length of a running run; actual length of one that ended.
+    horizon = max(0 if run.ended else run.planned_steps or 0, len(measured.steps))
+    predicted, forecast_reason = _or_refused(
+        lambda: forecast(measured.steps, measured.entropies, measured.rewards, horizon=horizon, run_over=run.ended)
+    )
     shown = np.linspace(0, len(measured.steps), min(points, len(measured.steps)) + 1).astype(int)[1:] - 1
     return EntropyPerformance(
         steps=len(measured.steps),
@@ -129,19 +136,9 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
     )
 
 
-def _fit(measured: _Measured) -> tuple[PerformanceFit, None] | tuple[None, Refusal]:
+def _or_refused(compute: Callable[[], _T]) -> tuple[_T, None] | tuple[None, Refusal]:
     try:
-        return fit_performance(measured.entropies, measured.rewards), None
-    except FitRefused as refused:
-        return None, Refusal(code=refused.code, message=str(refused))
-
-
-def _forecast(run: Run, measured: _Measured) -> tuple[Forecast, None] | tuple[None, Refusal]:
-    """Planned length of a running run; actual length of one that ended."""
-    planned = 0 if run.ended or run.planned_steps is None else run.planned_steps
-    try:
-        horizon = max(planned, len(measured.steps))
-        return forecast(measured.steps, measured.entropies, measured.rewards, horizon=horizon, run_over=run.ended), None
+        return compute(), None
     except FitRefused as refused:
         return None, Refusal(code=refused.code, message=str(refused))
 

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -142,11 +141,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     yield pb.WatchReply(heartbeat=pb.Heartbeat())
 
     async def _take_in(self, context: _Context, sender: Sender, sorted_out: Sorted) -> Receipt:
-        rows = len(sorted_out.arrivals) + len(sorted_out.refused)
         try:
-            return await self._write(
-                context, lambda t: take_in(t, sender, sorted_out, self._series, time.time()), sender.run_id, rows=rows
-            )
+            return await self._store(context, sender, sorted_out)
         except DataError as error:
             # Sent again it would be refused again and block all records after it.
             _log.warning("The database refuses a record of run %s: %s", printable(sender.run_id), in_a_line(error))
@@ -157,13 +153,16 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             )
 
     async def _take_in_alone(self, context: _Context, sender: Sender, alone: Sorted) -> Receipt:
-        def take(sorted_out: Sorted, transaction: Transaction) -> Receipt:
-            return take_in(transaction, sender, sorted_out, self._series, time.time())
-
         try:
-            return await self._write(context, partial(take, alone), sender.run_id)
+            return await self._store(context, sender, alone)
         except DataError as error:
-            return await self._write(context, partial(take, unstorable(alone, error)), sender.run_id)
+            return await self._store(context, sender, unstorable(alone, error))
+
+    async def _store(self, context: _Context, sender: Sender, sorted_out: Sorted) -> Receipt:
+        rows = len(sorted_out.arrivals) + len(sorted_out.refused)
+        return await self._write(
+            context, lambda t: take_in(t, sender, sorted_out, self._series, time.time()), sender.run_id, rows=rows
+        )
 
     async def _snapshot(self, context: _Context, run_id: str, run_key: int) -> ControlSnapshot | None:
         return await self._write(context, lambda t: snapshot_to_send(t, run_id, run_key, time.time()), run_id)

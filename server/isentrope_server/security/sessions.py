@@ -77,7 +77,10 @@ FOREIGN_LOG_IN_PAGE = _page("Not signed in", f"<p>{FOREIGN_LOG_IN}</p>")
 
 def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
     """Whether a Host header names this server. A name an attacker points at this address (DNS rebinding) does not."""
-    name = host_name(host_header)
+    try:
+        name = urlsplit(f"//{host_header}").hostname
+    except ValueError:
+        return False
     if name is None:
         return False
     try:
@@ -109,14 +112,6 @@ def is_asked_for_by_another_site(headers: Headers) -> bool:
     An address opened from a terminal or the address bar has `none`; clients other than browsers don't send the header.
     """
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-
-
-def host_name(host_header: str) -> str | None:
-    """The name in `name:port`, in lower case, without brackets; None without one."""
-    try:
-        return urlsplit(f"//{host_header}").hostname
-    except ValueError:
-        return None
 
 
 def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:

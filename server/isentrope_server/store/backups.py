@@ -54,10 +54,6 @@ def back_up(database: Path, backup: Path) -> int:
         raise UnusableBackup(f"{backup} exists; a backup is written to a new file.")
     with _unfinished(backup) as part:
         _copy(database, part)
-        try:
-            check_sound(part)
-        except DamagedFile as error:
-            raise UnusableBackup(f"{database} is damaged: {error}. No backup was written.") from error
         part.rename(backup)
         _synchronise(backup.parent)
     return backup.stat().st_size
@@ -77,12 +73,6 @@ def restore(backup: Path, database: Path) -> Restored:
         raise UnusableBackup(f"There is no backup {backup}.")
     with _unfinished(database) as part:
         _copy(backup, part)
-        try:
-            check_sound(part)
-        except DamagedFile as error:
-            raise UnusableBackup(f"{backup} is damaged: {error}. Nothing was changed.") from error
-        except sqlite3.Error as error:
-            raise UnusableBackup(f"{backup} can't be checked: {error}. Nothing was changed.") from error
         try:
             newest = _note_restore(part, backup)
         except SQLAlchemyError as error:
@@ -132,12 +122,16 @@ def _set_aside(database: Path) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
+    """Copy a database to a new file on the disk, and have SQLite look through the copy."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with closing(connect_existing(source)) as reading, closing(connect_existing(target)) as writing:
             reading.backup(writing)
             # With a write-ahead log it could not be opened where nobody may write.
             writing.execute("PRAGMA journal_mode = DELETE")
+        check_sound(target)
+    except DamagedFile as error:
+        raise UnusableBackup(f"{source} is damaged: {error}. Nothing was written.") from error
     except sqlite3.Error as error:
         raise UnusableBackup(f"{source} can't be copied to {target.parent}: {error}.") from error
     with target.open("rb") as file:

@@ -102,7 +102,8 @@ class Database:
         """SQLite's file; None for a database server."""
         self.opened_file = None if self.file is None else OpenedFile(self.file)
         # Errors go to logs and, through gRPC, to other machines: they must not contain values, which may be secrets.
-        options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text}
+        # Each set of metrics of a series is a statement of its own; SQLAlchemy would keep 750, of some 50 KB each.
+        options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text, "query_cache_size": 150}
         if self.is_shared:
             # The URL's own options win.
             options["connect_args"] = {name: n for name, n in _CONNECTING.items() if name not in parsed.query}

@@ -386,14 +386,14 @@ def read_histograms(stored: bytes, layout: Layout, count: int, wanted: Histogram
 def read(
     connection: Connection, run_key: int, *where: ColumnElement[bool], histograms: bool = False
 ) -> Iterator[Reports]:
-    """A run's reports, with or without histograms, that fulfil the conditions on rows, by first position, a few rows at
+    """A run's reports, with or without histograms, that fulfil the conditions on rows, by last position, a few rows at
     a time.
     """
     known = layouts_of(connection, run_key)
     columns = [records.c[name] for name in ("stream_key", "layout_key", "reports", "facts", "labels", "scalars")]
     query = select(*columns, *([records.c.histograms] if histograms else []))
-    for keys in some_at_once(connection, run_key, where):
-        for row in connection.execute(query.where(*keys).order_by(records.c.first_position)):
+    for some in some_at_once(connection, run_key, where):
+        for row in connection.execute(query.where(*some).order_by(records.c.last_position)):
             layout = known[row.layout_key]
             yield Reports(
                 stream_key=row.stream_key,
@@ -412,21 +412,24 @@ def read(
 def some_at_once(
     connection: Connection, run_key: int, where: Sequence[ColumnElement[bool]]
 ) -> Iterator[list[ColumnElement[bool]]]:
-    """Conditions for some rows at once: drivers read all rows of a query before the first is returned."""
+    """Conditions for some rows at once: drivers read all rows of a query before the first is returned.
+
+    They name a range. Of lists each length would be a statement of its own, of up to 200 KB, and each connection of
+    SQLite keeps 128.
+    """
     size = func.length(records.c.scalars) + func.length(records.c.histograms)
-    query = select(records.c.last_position, size.label("size")).where(
-        records.c.run_key == run_key, records.c.layout_key.is_not(None), *where
-    )
+    wanted = [records.c.run_key == run_key, records.c.layout_key.is_not(None), *where]
+    query = select(records.c.last_position, size.label("size")).where(*wanted).order_by(records.c.last_position)
     keys: list[int] = []
     total = 0
-    for row in connection.execute(query.order_by(records.c.first_position)).all():
+    for row in connection.execute(query).all():
         if keys and (total + row.size > ROW_SIZES.bytes or len(keys) == ROW_SIZES.reports):
-            yield [records.c.run_key == run_key, records.c.last_position.in_(keys)]
+            yield [*wanted, records.c.last_position.between(keys[0], keys[-1])]
             keys, total = [], 0
         keys.append(row.last_position)
         total += row.size
     if keys:
-        yield [records.c.run_key == run_key, records.c.last_position.in_(keys)]
+        yield [*wanted, records.c.last_position.between(keys[0], keys[-1])]
 
 
 def layouts_of(connection: Connection, run_key: int) -> dict[int, Layout]:

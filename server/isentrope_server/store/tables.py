@@ -13,8 +13,6 @@ no NaN and no infinities: their names take their place.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 
 import sqlalchemy
 from sqlalchemy import (
@@ -37,6 +35,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
+from isentrope_wire.numbers import plain_json
+
 _STANDS_FOR_NUL = "\ufffd"
 
 
@@ -44,20 +44,17 @@ class Text(TypeDecorator[str]):
     """Text of any length."""
 
     cache_ok = True
-    impl = sqlalchemy.Text
+    impl: type[sqlalchemy.String] = sqlalchemy.Text
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else without_nul(value)
 
 
-class String(TypeDecorator[str]):
+class String(Text):
     """Text of at most so many characters; PostgreSQL refuses more."""
 
     cache_ok = True
     impl = sqlalchemy.String
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else without_nul(value)
 
 
 _STRICT = json.JSONEncoder(allow_nan=False)
@@ -69,17 +66,7 @@ def json_text(value: object) -> str:
     try:
         return _STRICT.encode(value)
     except ValueError:
-        return json.dumps(_named(value))
-
-
-def _named(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _named(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_named(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+        return json.dumps(plain_json(value))
 
 
 def without_nul(text: str) -> str:

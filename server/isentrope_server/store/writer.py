@@ -5,6 +5,7 @@ Transactions announce events, which are published after COMMIT; listeners read t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -13,8 +14,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Engine, RootTransaction
@@ -100,8 +100,10 @@ class _Job(Generic[_T]):
         transaction = Transaction(connection)
         self.result.clear()
         self.error = None
-        with _KeptFailure(self):
+        try:
             self.result.append(self.work(transaction))
+        except BaseException as error:  # noqa: BLE001  # no failure ends the writer's thread
+            self.error = error
         return [] if self.error else transaction.events
 
     def settle(self) -> None:
@@ -109,47 +111,6 @@ class _Job(Generic[_T]):
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.result[0])
-
-
-class _KeptFailure:
-    """Stores a failure in its job, so that it does not end the writer's thread."""
-
-    def __init__(self, job: _Job[_T]) -> None:
-        self._job = job
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        self._job.error = error
-        return True
-
-
-class _Batch:
-    """Settles all jobs of a failed batch after any failure: the thread continues and no caller waits for ever."""
-
-    def __init__(self, jobs: Sequence[_Job[object]]) -> None:
-        self._jobs = jobs
-        self.failed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if error is None:
-            return False
-        self.failed = True
-        if not isinstance(error, SQLAlchemyError):
-            _log.error("Unexpected error in the writer; it continues.", exc_info=error)
-        # A COMMIT that failed (a full disk) fails every job of the batch.
-        for job in self._jobs:
-            if not job.future.done():
-                job.future.set_exception(job.error or error)
-        return True
 
 
 class Writer:
@@ -220,13 +181,14 @@ class Writer:
                 jobs = [job for job in queued if job.future.set_running_or_notify_cancel()]
                 if not jobs:
                     continue
-                with _Batch(jobs) as batch:
+                try:
                     connection = self._begun(connections, connection, jobs)
                     self._commit(connection, jobs)
-                if batch.failed:
+                except BaseException as error:  # noqa: BLE001  # no failure ends the writer's thread
+                    _settle_failed(jobs, error)
                     # SQLite's transaction is still open: only a new connection is sure to be clean.
                     connection = None
-                    with _Batch(()):
+                    with contextlib.suppress(Exception):
                         connections.close()
 
     def _next_batch(self) -> tuple[list[_Job[object]], bool]:
@@ -292,6 +254,15 @@ class Writer:
             if events and self._announce is not None:
                 self._announce(connection, events)
         return events
+
+
+def _settle_failed(jobs: Sequence[_Job[object]], error: BaseException) -> None:
+    """Settle all jobs of a failed batch (a full disk fails a COMMIT), so that no caller waits for ever."""
+    if not isinstance(error, SQLAlchemyError):
+        _log.error("Unexpected error in the writer; it continues.", exc_info=error)
+    for job in jobs:
+        if not job.future.done():
+            job.future.set_exception(job.error or error)
 
 
 def _transaction_of(connection: Connection) -> RootTransaction:

@@ -180,12 +180,7 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
     after a failed attempt. The destination is a hash of its address.
     """
     alert, done = alerts.c, notified.c
-    same = (
-        done.run_key == alert.run_key,
-        done.kind == alert.kind,
-        done.level == alert.level,
-        done.step == alert.step,
-    )
+    same = [done[name] == alert[name] for name in ("run_key", "kind", "level", "step")]
     over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
     query = (
         select(alerts, runs.c.id.label("run_id"), shown_name.label("run_name"))
@@ -202,17 +197,11 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
 
 def claim_notice(connection: Connection, notice: DueNotice, destination: str, *, now: float) -> bool:
     """Note that a notice is being sent; False where another server did since."""
-    of_notice = _of_notice(notice, destination)
+    key = _key_of(notice, destination)
+    of_notice = _has(key)
     row = connection.execute(select(notified.c.sent, notified.c.tried_at).where(of_notice)).one_or_none()
     if row is None:
-        values = {
-            "run_key": notice.run_key,
-            "kind": notice.alert.kind,
-            "level": notice.alert.level,
-            "step": notice.alert.step,
-            "destination": destination,
-        }
-        connection.execute(insert(notified).values(**values, attempts=1, tried_at=now, sent=False))
+        connection.execute(insert(notified).values(**key, attempts=1, tried_at=now, sent=False))
         return True
     if row.sent or row.tried_at > now - PAUSE_SECONDS:
         return False
@@ -222,18 +211,17 @@ def claim_notice(connection: Connection, notice: DueNotice, destination: str, *,
 
 def note_sent(connection: Connection, notice: DueNotice, destination: str) -> None:
     """Note that a notice was sent: it is never sent there again."""
-    connection.execute(update(notified).where(_of_notice(notice, destination)).values(sent=True))
+    connection.execute(update(notified).where(_has(_key_of(notice, destination))).values(sent=True))
 
 
-def _of_notice(notice: DueNotice, destination: str) -> ColumnElement[bool]:
-    row = notified.c
-    return and_(
-        row.run_key == notice.run_key,
-        row.kind == notice.alert.kind,
-        row.level == notice.alert.level,
-        row.step == notice.alert.step,
-        row.destination == destination,
-    )
+def _key_of(notice: DueNotice, destination: str) -> dict[str, object]:
+    alert = notice.alert
+    of_alert = {"kind": alert.kind, "level": alert.level, "step": alert.step}
+    return {"run_key": notice.run_key, **of_alert, "destination": destination}
+
+
+def _has(key: Mapping[str, object]) -> ColumnElement[bool]:
+    return and_(*(notified.c[name] == value for name, value in key.items()))
 
 
 _NEWEST_LOOKED_AT = 256
@@ -358,6 +346,10 @@ def _shown_rows(
 
 def _packed(connection: Connection, table: Table, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, bytes]:
     """What is stored at some positions; nothing where there is no row."""
-    positions = [position for _, position in shown]
-    query = select(table.c.position, table.c.packed).where(table.c.run_key == run_key, table.c.position.in_(positions))
-    return {position: bytes(content) for position, content in connection.execute(query)} if positions else {}
+    positions = {position for _, position in shown}
+    if not positions:
+        return {}
+    # A range, as in `rows.some_at_once`; few rows in it are not shown.
+    inside = table.c.position.between(min(positions), max(positions))
+    query = select(table.c.position, table.c.packed).where(table.c.run_key == run_key, inside)
+    return {position: bytes(content) for position, content in connection.execute(query) if position in positions}

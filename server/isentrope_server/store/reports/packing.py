@@ -97,7 +97,12 @@ def join_next(connection: Connection, stream: FullStream, sizes: RowSizes = ROW_
     if len(some) == len(waiting) and sum(row.reports for row in some) < sizes.fewest:
         return None
     positions = [row.last_position for row in some]
-    members = list(rows.read(connection, stream.run_key, records.c.last_position.in_(positions), histograms=True))
+    where = (
+        records.c.stream_key == stream.stream_key,
+        records.c.last_position.between(positions[0], positions[-1]),
+        records.c.packed.is_(False),
+    )
+    members = list(rows.read(connection, stream.run_key, *where, histograms=True))
     whole = rows.joined(members)
     return JoinedRow(
         run_key=stream.run_key,
@@ -115,9 +120,9 @@ def replace_by(connection: Connection, row: JoinedRow) -> None:
         RowsOvertaken: the rows are gone; the transaction must be rolled back.
     """
     of_run = records.c.run_key == row.run_key
-    taken = connection.execute(
-        delete(records).where(of_run, records.c.last_position.in_(row.replaces), _LOOSE)
-    ).rowcount
+    of_stream = records.c.stream_key == row.columns["stream_key"]
+    inside = records.c.last_position.between(row.replaces[0], row.replaces[-1])
+    taken = connection.execute(delete(records).where(of_run, of_stream, inside, _LOOSE)).rowcount
     if taken != len(row.replaces):
         raise RowsOvertaken(f"{len(row.replaces)} rows of run {row.run_key} were joined, {taken} are left to replace.")
     ((_, layout_key),) = rows.intern(connection, row.run_key, [row.layout]).items()

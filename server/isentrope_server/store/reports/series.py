@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, case, func, literal_column, select
 
 from isentrope_server.store import rows, streams
 from isentrope_server.store.rows import MISSING, WORD, Layout
@@ -65,7 +65,8 @@ def read(
         where += reported.conditions()
     known = rows.layouts_of(connection, run_key)
     holding = {key: layout for key, layout in known.items() if not set(names).isdisjoint(layout.names)}
-    keys, at_once = sorted(holding), max(1, _PLACES_AT_ONCE // max(1, len(names)))
+    # In one order for all runs, see `_parts`.
+    keys, at_once = sorted(holding, key=lambda key: holding[key].names), max(1, _PLACES_AT_ONCE // max(1, len(names)))
     parts: dict[str, list[_Part]] = defaultdict(list)
     for first in range(0, len(keys), at_once):
         some = {key: holding[key] for key in keys[first : first + at_once]}
@@ -93,16 +94,19 @@ def _parts(
     where: Sequence[ColumnElement[bool]],
 ) -> dict[str, _Part]:
     """Read from rows of these layouts only the slices that belong to the names."""
-    columns = (records.c[name] for name in ("stream_key", "layout_key", "reports", "last_position", "facts", "scalars"))
+    columns = (records.c[name] for name in ("stream_key", "reports", "last_position", "facts", "scalars"))
+    # Keys are bound, so that runs with the same layouts share a statement: SQLAlchemy keeps hundreds, and so does each
+    # connection of SQLite.
+    layout = case({key: at for at, key in enumerate(layouts)}, value=records.c.layout_key).label("layout")
     # With a limit SQLite reads each row's numbers once, however many slices are taken.
     inner = (
-        select(*columns)
+        select(*columns, layout)
         .where(records.c.run_key == run_key, records.c.layout_key.in_(layouts), *where)
         .limit(_ALL_ROWS)
         .subquery()
     )
     size = WORD * inner.c.reports
-    slices = [_slice(inner.c.scalars, size, inner.c.layout_key, layouts, name) for name in names]
+    slices = [_slice(inner.c.scalars, size, layouts.values(), name) for name in names]
     # Positions, then steps: the first two facts.
     facts = func.substr(inner.c.facts, 1, 2 * size, type_=records.c.facts.type)
     query = select(inner.c.stream_key, inner.c.reports, facts, *slices, inner.c.last_position)
@@ -127,17 +131,16 @@ def _parts(
 def _slice(
     scalars: ColumnElement[bytes],
     size: ColumnElement[int],
-    layout_key: ColumnElement[int],
-    layouts: Mapping[int, Layout],
+    layouts: Collection[Layout],
     name: str,
 ) -> ColumnElement[Any]:
-    """One metric of a row; NULL where the row's layout lacks it."""
+    """One metric of a row; NULL where the row's layout lacks it. Column `layout` is the layout's place among these."""
     places = " ".join(
-        f"WHEN {key} THEN {layout.names.index(name)}" for key, layout in layouts.items() if name in layout.names
+        f"WHEN {at} THEN {layout.names.index(name)}" for at, layout in enumerate(layouts) if name in layout.names
     )
     if not places:
         return literal_column("NULL")
-    place: ColumnElement[int] = literal_column(f"CASE {layout_key} {places} END")
+    place: ColumnElement[int] = literal_column(f"CASE layout {places} END")
     # substr counts from 1.
     return func.substr(scalars, place * size + 1, size, type_=records.c.scalars.type)
 

@@ -159,11 +159,13 @@ def piece_after(
         .order_by(records.c.last_position)
         .limit(REPORTS_AT_ONCE)
     ).all()
+    if not ahead:
+        return None
     totals = np.cumsum([row.reports for row in ahead])
     most = min(REPORTS_AT_ONCE, _CELLS_AT_ONCE // max(len(names), 1))
     fitting = max(1, int(np.searchsorted(totals, most, side="right")))
-    keys = [row.last_position for row in ahead[:fitting]]
-    found = list(rows.read(connection, stream.run_key, records.c.last_position.in_(keys)))
+    last = ahead[:fitting][-1].last_position
+    found = list(rows.read(connection, stream.run_key, *of_stream, records.c.last_position <= last))
     wanted = [(one.positions > after) & (one.positions <= through) for one in found]
     if not any(rows_.any() for rows_ in wanted):
         return None
