@@ -2,6 +2,7 @@
 
 - `Effect`: how much a step's unit prediction changes the entropy, apart from what changes it anyway
 - `EntropyEstimator`: the entropy after a step, and the value at which it will come to rest
+- `reward_falls`: whether the reward began to fall since a hold acts
 - `HoldController`: takes the numbers of reported steps, decides, and sets the control of the step that begins
 
 The decision itself is a pure function of what was measured (`isentrope_wire.hold_decision`), which the page's preview
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import median
 from threading import Lock
 from typing import Any, SupportsFloat
 
-from isentrope.reward_guard import WINDOW, own_fall, reward_falls
 from isentrope_wire.control import Control, Hold, Method
+from isentrope_wire.diagnosis.slope import autocorrelation, deviation_of_pairs, slopes_of_pairs
 from isentrope_wire.hold_decision import (
     Action,
     Calibrated,
@@ -42,6 +45,61 @@ from isentrope_wire.metrics import (
 )
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
+
+REWARD_WINDOW = 30
+"""Newest rewards since the hold began that are tested; before there are so many there is no answer."""
+LARGEST_FALL_BY_CHANCE = 3.5
+"""Standard deviations of Mann and Kendall's statistic: the test is repeated every step."""
+LARGEST_AUTOCORRELATION = 0.5
+"""Counted with: a steady curve is autocorrelated too, and with more its fall would never be certain."""
+NOISES = 2.0
+_ROBUST_DEVIATION = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+
+def own_fall(before: Sequence[float]) -> float:
+    """The fall of the reward per step before the hold began, oldest first: 0 where it rose, or is not known."""
+    return max(0.0, -_slope(before[-REWARD_WINDOW:])) if len(before) >= REWARD_WINDOW // 2 else 0.0
+
+
+def reward_falls(own: float, since: Sequence[float]) -> str:
+    """Why the hold is to end, in a sentence; empty where it goes on. `own` is `own_fall` when it began.
+
+    A held entropy can cost reward: far above what the run had, the policy stops learning. The hold is to end where the
+    newest rewards fall by Mann and Kendall's statistic, which counts falling against rising pairs and knows no scale, widened
+    for rewards that follow their predecessor; and the fall turns the run's own trend by more than NOISES times the rewards'
+    noise: the median slope of all pairs (Theil and Sen) against that of the rewards before the hold.
+    """
+    newest = since[-REWARD_WINDOW:]
+    if len(newest) < REWARD_WINDOW:
+        return ""
+    slope = _slope(newest)
+    residuals = [value - slope * step for step, value in enumerate(newest)]
+    alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
+    if _falling_pairs(newest) < LARGEST_FALL_BY_CHANCE * deviation_of_pairs(len(newest), alike):
+        return ""
+    if (-slope - own) * (REWARD_WINDOW - 1) <= NOISES * _noise(residuals):
+        return ""
+    return (
+        f"The reward guard ended the hold: over the last {REWARD_WINDOW} steps the reward fell by {-slope * (REWARD_WINDOW - 1):.3g}, "
+        f"to {median(newest[-REWARD_WINDOW // 3 :]):.3g}. Push a hold again to go on; reward_guard false switches the guard off."
+    )
+
+
+def _falling_pairs(values: Sequence[float]) -> int:
+    """Pairs of which the later value is the lower one, less those of which it is the higher one."""
+    return sum((later < earlier) - (later > earlier) for earlier, later in combinations(values, 2))
+
+
+def _slope(values: Sequence[float]) -> float:
+    return median(slopes_of_pairs([*enumerate(values)]))
+
+
+def _noise(residuals: Sequence[float]) -> float:
+    """Standard deviation around the line, robust."""
+    centre = median(residuals)
+    return _ROBUST_DEVIATION * median(abs(residual - centre) for residual in residuals)
+
 
 HALF_LIFE = 50.0
 """Steps after which an observation counts half."""
@@ -234,7 +292,7 @@ class _Memory:
     """The highest mean entropy of any step so far, in nats."""
     acting_since: int | None = None
     """The step from which the hold acted, counted as in `closed_steps`; None: it has not acted yet."""
-    rewards: deque[Reward] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    rewards: deque[Reward] = field(default_factory=lambda: deque(maxlen=REWARD_WINDOW))
     """Newest last."""
     own_fall: float | None = None
     """Fall of the reward per step before the hold acted; None: it has not acted yet."""
