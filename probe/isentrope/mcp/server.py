@@ -21,8 +21,7 @@ from starlette.authentication import AuthenticationError
 from isentrope.client import calls
 from isentrope.client.connection import ApiError
 from isentrope.errors import ConfigurationError
-from isentrope.mcp.caller import Callers
-from isentrope.mcp.tools import STEERING, reading_tools, steering_tools
+from isentrope.mcp.tools import STEERING, Callers, reading_tools, steering_tools
 from isentrope_wire import __version__, environment
 from isentrope_wire.answers import Me, TokenScope
 
