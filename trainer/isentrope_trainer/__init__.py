@@ -6,7 +6,7 @@ Read `loop.py` first. Then:
 - `tasks/`: what the policy is asked to do, and how an answer is judged
 - `models/`: the policy, its sampler and its supervised warm start
 - `rollout.py`, `algorithms/`: what is sampled; advantages and losses
-- `training_state.py`, `ranks.py`: what changes while a run trains, and checkpoints; the processes that share it
+- `training_state.py`: what changes while a run trains, and checkpoints; the processes that share it
 - `reference_run.py`: warm start, probe and loop put together
 - `reproduce/`: the papers' figures
 - `commands.py`, `server_process.py`: `isentrope train` and `isentrope demo`

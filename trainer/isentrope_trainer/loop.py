@@ -20,10 +20,9 @@ from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrog
 from isentrope_trainer.evaluation import evaluate
 from isentrope_trainer.experience import Batch, Panel, collect, score
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.ranks import Ranks
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import Task
-from isentrope_trainer.training_state import TrainingState
+from isentrope_trainer.training_state import Ranks, TrainingState
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     COMPLETION_LENGTH_MEAN,

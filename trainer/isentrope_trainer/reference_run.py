@@ -26,10 +26,9 @@ import isentrope
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.local import local_policy
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig, warm_started_policy
-from isentrope_trainer.ranks import join_ranks
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import make_task
-from isentrope_trainer.training_state import Checkpoints, TrainingState
+from isentrope_trainer.training_state import Checkpoints, TrainingState, join_ranks
 from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, measured_change
 

@@ -112,7 +112,7 @@ class ValueConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRewardConfig:
-    """The reward model of an algorithm that has one, see `algorithms/prime.py`. PRIME's own beta."""
+    """The reward model of an algorithm that has one, see `training_state.ProcessReward`. PRIME's own beta."""
 
     beta: float = 0.05
     learning_rate: float = 1e-5
@@ -125,7 +125,7 @@ class ProcessRewardConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveEntropyConfig:
-    """An entropy bonus whose coefficient follows the entropy, see `algorithms/adaptive_entropy.py`. TRL's defaults."""
+    """An entropy bonus whose coefficient follows the entropy, see `algorithms/losses.py`. TRL's defaults."""
 
     target_entropy: float
     """In nats: the bonus is applied while the mean entropy lies at or below it."""
@@ -201,7 +201,7 @@ class LocalModelConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptFilterConfig:
-    """Dynamic sampling: prompts outside these pass rates are replaced by new ones, see `algorithms/prompt_filter.py`.
+    """Dynamic sampling: prompts outside these pass rates are replaced by new ones, see `experience.fill_batch`.
     The range of 2602.03392, appendix B."""
 
     lowest: float = 1 / 16
