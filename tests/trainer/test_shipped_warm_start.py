@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from isentrope_trainer.evaluation import judge
+from isentrope_trainer.experience import judge
 from isentrope_trainer.models import warm_start
 from isentrope_trainer.models.family import untrained_policy
 from isentrope_trainer.models.policy import Policy

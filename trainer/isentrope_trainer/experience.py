@@ -1,9 +1,10 @@
 """What an update learns from: rollouts sampled and judged with the weights as they are, their advantages and old log-probs.
-And what it does not learn from, which measures it: a panel."""
+And what it does not learn from, which measures it: a panel, and an evaluation on held-out problems."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 
 import isentrope
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts, unnormalised_gae
-from isentrope_trainer.evaluation import judge
+from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.rollout import Rollouts, joined
-from isentrope_trainer.settings import ALGORITHMS, PromptFilterConfig, TrainingConfig
-from isentrope_trainer.tasks.base import SOLVED, Task
+from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, PromptFilterConfig, TrainingConfig
+from isentrope_trainer.tasks.base import SOLVED, Problem, Task
 from isentrope_trainer.training_state import TrainingState
+from isentrope_wire.metrics import EVAL_AVG_AT_K, EVAL_PASS_AT_K
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,3 +188,67 @@ class Panel:
             )
             for part in parts
         ]
+
+
+PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
+"""Bins of the pass rate in percent. Never right and always right have bins of their own; elsewhere a bin contains its lower
+end, and 0-25 begins above 0."""
+
+_EVALUATION_SEED = 20_250_522
+"""Seed of the sampler: every evaluation of every run draws with the same random numbers."""
+
+
+def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:
+    """Sample answers to the problems that the task holds out, and report how many of them are right.
+
+    A generator of its own draws them, so that evaluating a run does not change it.
+
+    Returns `eval/avg_at_k`, `eval/pass_at_k`, and `eval/pass_rate/BIN`, the share of the problems in each bin.
+
+    Raises:
+        ConfigurationError: the task holds out fewer problems than are wanted.
+    """
+    problems = [task.problem(index, "held_out") for index in range(config.problems)]
+    rollouts = policy.sample(
+        [problem.prompt for problem in problems],
+        config.samples,
+        torch.Generator(policy.model.device).manual_seed(_EVALUATION_SEED),
+        temperature=config.temperature,
+        max_tokens=task.max_tokens,
+    )
+    right = judge(task, problems, policy.texts(rollouts)) >= SOLVED
+    shares = pass_rate_shares(right)
+    return {
+        EVAL_AVG_AT_K: right.double().mean().item(),
+        EVAL_PASS_AT_K: pass_at_k(right, config.k),
+        **{f"eval/pass_rate/{name}": share for name, share in shares.items()},
+    }
+
+
+def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) -> Tensor:
+    """Rewards [problems, group size] of the completions' texts, by the task's verifier."""
+    group_size = len(texts) // len(problems)
+    rewards = [task.reward(problems[row // group_size], text) for row, text in enumerate(texts)]
+    return torch.tensor(rewards).reshape(len(problems), group_size)
+
+
+def pass_at_k(right: Tensor, k: int) -> float:
+    """Probability that at least one of `k` samples of bool [problems, samples] is right, averaged over the problems.
+
+        1 - C(n - c, K) / C(n, K)      n samples, of which c are right                      arXiv:2107.03374, eq. 1
+
+    The mean over all ways to choose K of the n samples: unbiased, which 1 - (1 - c/n)^K is not.
+    """
+    samples = right.shape[1]
+    chances = [1.0 - math.comb(samples - passed, k) / math.comb(samples, k) for passed in range(samples + 1)]
+    return torch.tensor(chances, dtype=torch.float64)[right.sum(dim=1)].mean().item()
+
+
+def pass_rate_shares(right: Tensor) -> dict[str, float]:
+    """Share of the problems of bool [problems, samples] in each of `PASS_RATE_BINS`, in their order; they sum to 1."""
+    samples = right.shape[1]
+    passed = right.sum(dim=1)
+    quarters = 1 + 4 * passed // samples
+    bins = quarters.masked_fill(passed == 0, 0).masked_fill(passed == samples, len(PASS_RATE_BINS) - 1)
+    shares = bins.bincount(minlength=len(PASS_RATE_BINS)).double() / len(right)
+    return dict(zip(PASS_RATE_BINS, shares.tolist(), strict=True))

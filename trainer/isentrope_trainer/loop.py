@@ -17,8 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 import isentrope
 from isentrope_trainer.algorithms.advantages import zero_advantage_groups
 from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
-from isentrope_trainer.evaluation import evaluate
-from isentrope_trainer.experience import Batch, Panel, collect, score
+from isentrope_trainer.experience import Batch, Panel, collect, evaluate, score
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import Task

@@ -220,7 +220,7 @@ class PromptFilterConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:
-    """Evaluation on the held-out split, see `evaluation.py`."""
+    """Evaluation on the held-out split, see `experience.evaluate`."""
 
     every: int = option(
         10, "Steps from one evaluation on held-out problems to the next.", flag="eval-every", unset="never"

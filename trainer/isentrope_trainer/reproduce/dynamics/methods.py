@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from isentrope_trainer.evaluation import PASS_RATE_BINS
+from isentrope_trainer.experience import PASS_RATE_BINS
 from isentrope_trainer.reproduce.drawing import Picture, bars, look, panels
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import higher, spread
