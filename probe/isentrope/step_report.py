@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, SupportsFloat
 
+import torch
 from torch import Tensor
 
 from isentrope.config import Coupling
@@ -19,7 +24,6 @@ from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
-from isentrope.statistics.machine import Machine, current_device
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.step import (
     COUPLED_PREDICTION,
@@ -56,6 +60,11 @@ from isentrope_wire.metrics import (
     PROBE_FAILURES,
     PROBE_RANKS_OUT_OF_STEP,
     PROBE_SECONDS,
+    SYSTEM_DEVICE_MEMORY,
+    SYSTEM_DEVICE_PEAK_MEMORY,
+    SYSTEM_DEVICE_UTILISATION,
+    SYSTEM_HOST_MEMORY,
+    SYSTEM_TOKENS_PER_SECOND,
     TIME_STEP_SECONDS,
     TOKEN_EPOCH,
 )
@@ -73,6 +82,57 @@ from isentrope_wire.reports import (
     first_of,
 )
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+
+GIB = 2.0**30
+UTILISATION_SECONDS = 2.0
+"""Between two questions to the driver, which takes milliseconds for one."""
+_STATM = Path("/proc/self/statm")
+
+
+def current_device() -> int | None:
+    """The CUDA or ROCm device of the calling thread; None before the first use of one, which this is not."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+class Machine:
+    """Numbers of the process and of its device. Called from one thread, once a step."""
+
+    def __init__(self) -> None:
+        self._before: tuple[int, float] | None = None
+        self._asked_driver = -UTILISATION_SECONDS
+        self._driver_answers = torch.version.cuda is not None
+
+    def scalars(self, step: int, at: float, tokens: int, device: int | None) -> dict[str, float]:
+        """What is known of the step that was closed `at`, in seconds, with `tokens` of all ranks."""
+        found = self._pace(step, at, tokens)
+        with suppress(OSError):
+            found[SYSTEM_HOST_MEMORY] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GIB
+        if device is not None:
+            # The allocator's own counts: no kernel is waited for.
+            found[SYSTEM_DEVICE_MEMORY] = torch.cuda.memory_allocated(device) / GIB
+            found[SYSTEM_DEVICE_PEAK_MEMORY] = torch.cuda.max_memory_reserved(device) / GIB
+            found |= self._utilisation(device)
+        return found
+
+    def _pace(self, step: int, at: float, tokens: int) -> dict[str, float]:
+        before, self._before = self._before, (step, at)
+        if before is None or step <= before[0] or at <= before[1]:
+            return {}
+        seconds = (at - before[1]) / (step - before[0])
+        found: dict[str, float] = {TIME_STEP_SECONDS: seconds}
+        return found | ({SYSTEM_TOKENS_PER_SECOND: tokens / seconds} if tokens else {})
+
+    def _utilisation(self, device: int) -> dict[str, float]:
+        now = time.monotonic()
+        if not self._driver_answers or now - self._asked_driver < UTILISATION_SECONDS:
+            return {}
+        self._asked_driver = now
+        try:
+            return {SYSTEM_DEVICE_UTILISATION: torch.cuda.utilization(device) / 100}
+        except (ImportError, RuntimeError, getattr(sys.modules.get("pynvml"), "NVMLError", RuntimeError)):
+            self._driver_answers = False
+            return {}
+
 
 logger = logging.getLogger(__name__)
 
