@@ -24,13 +24,13 @@ from msgspec import Meta
 from isentrope.config import ProbeConfig
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, ResumeMessage
-from isentrope.errors import CheckpointError
 from isentrope.hold import HoldController
 from isentrope.methods.basis import SelectionBasis
 from isentrope.step_report import ReportBuilder
 from isentrope_wire import __version__
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.control import CAPABILITIES
+from isentrope_wire.errors import CheckpointError
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from isentrope.errors import ConfigurationError
 from isentrope.trackers import Tracker, requested_trackers
 from isentrope_wire import environment
 from isentrope_wire.codec import JSON_NESTING, is_deeper
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
 
 Mode = Literal["online", "offline", "disabled"]

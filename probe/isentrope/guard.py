@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 
-from isentrope.errors import IsentropeError
+from isentrope_wire.errors import IsentropeError
 
 logger = logging.getLogger("isentrope")
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 import torch
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.scores import TokenScores
 from isentrope.scores.token_scores import check_not_nested, check_temperatures
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

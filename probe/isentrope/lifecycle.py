@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
 from isentrope_wire.control import CAPABILITIES, Control
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ERROR_CHARACTERS, OUTPUT, ControlSnapshot, RunFinished, RunStarted, cut
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,6 @@ from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks, ranks_of
-from isentrope.errors import ConfigurationError, InputError
 from isentrope.global_step import rank_vector
 from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
@@ -73,6 +72,7 @@ from isentrope.trackers import Trackers
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
+from isentrope_wire.errors import ConfigurationError, InputError
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS, TOKEN_NOT_RECORDED
 from isentrope_wire.reports import ControlSnapshot, StepReport

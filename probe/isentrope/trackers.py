@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 
 PREFIX = "isentrope/"

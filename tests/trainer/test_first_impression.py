@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer import commands, reference_run
 from isentrope_trainer.models.family import untrained_policy
@@ -19,6 +18,7 @@ from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import Course
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import Task
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=2, group_size=4)

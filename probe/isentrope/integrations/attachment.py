@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 
 from isentrope.config import switched_on
-from isentrope.errors import CheckpointError, ConfigurationError
 from isentrope.guard import Guard
 from isentrope.inputs import clip_factor_of
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
 from isentrope.statistics.tokens import detached
 from isentrope.transport.files import write_atomically
+from isentrope_wire.errors import CheckpointError, ConfigurationError
 from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, PROBE_ATTACHMENT_FAILURES, REWARD_MEAN
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOTrainer, RLOOTrainer
 
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.inputs import LearningRates, learning_rates_of
 from isentrope.integrations.attachment import Attachment, Versions, check_parameters, refuse, wrap
@@ -47,6 +46,7 @@ from isentrope.probe import Probe
 from isentrope.scores import TokenScores
 from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
 from isentrope_wire.control import Control, Hold
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     COMPLETION_LENGTH_MEAN,

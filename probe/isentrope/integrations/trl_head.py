@@ -17,13 +17,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.integrations.trl_loss import completion_scores
 from isentrope.scores import TokenScores, each_field
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.scores.token_scores import wants_entropy_gradient
 from isentrope.statistics.tokens import detached
+from isentrope_wire.errors import ConfigurationError
 
 Head = Literal["replace", "observe"]
 

@@ -20,10 +20,10 @@ from starlette.authentication import AuthenticationError
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError
-from isentrope.errors import ConfigurationError
 from isentrope.mcp.tools import STEERING, Callers, reading_tools, steering_tools
 from isentrope_wire import __version__, environment
 from isentrope_wire.answers import Me, TokenScope
+from isentrope_wire.errors import ConfigurationError
 
 HOST = "127.0.0.1"
 PATH = "/mcp"

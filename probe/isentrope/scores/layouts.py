@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.scores.token_scores import TokenScores
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped

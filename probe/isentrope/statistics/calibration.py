@@ -32,7 +32,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from isentrope.errors import InputError
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

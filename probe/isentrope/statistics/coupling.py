@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isentrope.errors import ConfigurationError
 from isentrope.scores.token_scores import TokenScores, with_entropy_gradient
+from isentrope_wire.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.errors import ConfigurationError, InputError
 from isentrope.guard import Guard, Stopwatch
 from isentrope.scores import TokenScores
 from isentrope.statistics.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
 from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -12,10 +12,9 @@ from typing import Self
 import grpc
 
 from isentrope.client.credentials import advice_on, bearer_of, pem
-from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 from isentrope_wire.codec import received_control, to_pb
-from isentrope_wire.errors import IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub

@@ -35,12 +35,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from isentrope.errors import ConfigurationError
 from isentrope.transport.files import is_held_by_another_process, write_atomically
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SENT, list_segments, read_segment, sync_folder
 from isentrope_wire import environment
 from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
-from isentrope_wire.errors import CodecError, IsentropeError
+from isentrope_wire.errors import CodecError, ConfigurationError, IsentropeError
 from isentrope_wire.numbers import document_of, read
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
