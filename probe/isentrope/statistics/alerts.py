@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
-from isentrope_wire.diagnosis.pull import CAUSE_STEPS, MECHANISM, QUADRANTS, change_parts, largest_pull
+from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     CHANGE_BY_INTERVENTION,
@@ -188,14 +188,13 @@ class AlertWatch:
             found = stopping_control(self.course, last, DIRECTIONS[kind])
             message, evidence = self._course_in_words(target)
             control = None if found is None else replace(found.control, reason=f"Suggested: {message}")
-            cause = cause_of(self._parts, DIRECTIONS[kind])
             alerts.append(
                 Alert(
                     kind=kind,
                     level=_LEVELS[urgency],
                     message=message,
                     evidence=evidence,
-                    cause=cause,
+                    cause=_cause(mean_parts(self._parts), DIRECTIONS[kind]),
                     suggestion=control,
                 )
             )
@@ -280,6 +279,12 @@ class AlertWatch:
         return _Finding(AlertLevel.WATCH, message, {"share": now, "early_share": early})
 
 
+def _cause(changes: Mapping[str, float], direction: int) -> AlertCause | None:
+    if (cause := cause_of(changes, direction)) is None:
+        return None
+    return AlertCause(quadrant=cause.quadrant, mechanism=cause.mechanism, changes=changes, message=cause.message)
+
+
 def _dead_knob(reasons: str | None) -> _Finding | None:
     return _Finding(AlertLevel.WATCH, reasons) if reasons else None
 
@@ -293,23 +298,3 @@ def _not_finite(not_finite: float, measured: float) -> _Finding | None:
     )
     # One NaN in a loss is in the weights from then on: there is nothing to wait for.
     return _Finding(AlertLevel.ACT, message, {"not_finite": not_finite, "tokens": not_finite + measured})
-
-
-def cause_of(steps: Iterable[Mapping[str, float]], direction: int) -> AlertCause | None:
-    """The part of the unit prediction that pulls most in a direction, in a sentence.
-
-    Args:
-        steps: `change_parts` of the last steps.
-        direction: -1 where the entropy falls, 1 where it rises.
-
-    Returns:
-        None where no part by sign of advantage and score pulls that way, or none was measured.
-    """
-    pull = largest_pull(steps, direction)
-    if pull is None:
-        return None
-    _, update = QUADRANTS[pull.quadrant]
-    message = f"{pull.share:.0%} of what {'lowers' if direction < 0 else 'raises'} it: {update}"
-    if pull.mechanism is not None:
-        message += f"; by mechanism mostly the {pull.mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
-    return AlertCause(quadrant=pull.quadrant, mechanism=pull.mechanism, changes=pull.changes, message=message + ".")
