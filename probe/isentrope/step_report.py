@@ -45,7 +45,7 @@ from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
 from isentrope_wire.control import Control, Method
-from isentrope_wire.dead_knobs import dead_knobs
+from isentrope_wire.diagnosis.effect import dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
 from isentrope_wire.methods import StepEvidence
 from isentrope_wire.metrics import (

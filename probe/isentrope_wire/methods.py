@@ -130,6 +130,9 @@ class StepEvidence:
     outside_high: float = 0.0
 
 
+RATIO_TOLERANCE = 1e-6
+"""Two forward passes of one policy differ by less; an update moves the ratio by more."""
+
 Dead = Callable[[Callable[[str], float], StepEvidence], Iterator[str]]
 """One sentence for each reason why the method does nothing in a step, or not what its numbers ask for. Given a function
 of a parameter's name that gives the control's number, and what the step was like."""

@@ -1,4 +1,4 @@
-"""What a control would do: the tokens it clips, the change it adds to each step, the pace that follows, its dead parameters.
+"""What a control would do: the tokens it clips, the change it adds to each step, the pace that follows, its dead knobs.
 
 The sums of the last steps give the change of the unit prediction that a control makes against the one that was active. Times
 the gain it is what the tokens gain that the gain was fitted to, in nats; of a step's own tokens, times `Course.own_share`,
@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from isentrope_wire.control import Control, Scope
+from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
-from isentrope_wire.dead_knobs import dead_knobs
 from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.hold_decision import (
     COMPARED_STEPS,
@@ -25,7 +24,7 @@ from isentrope_wire.hold_decision import (
     Measured,
     decide,
 )
-from isentrope_wire.methods import METHODS, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
+from isentrope_wire.methods import METHODS, RATIO_TOLERANCE, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
     CLIP_FRACTION_NEGATIVE,
@@ -281,3 +280,76 @@ def _evidence(newest: Mapping[str, float]) -> StepEvidence:
         ratio_spread=None if ratio is None else abs(ratio - 1),
         ratio_to_sampler=ratio is not None and KL_OLD not in newest,
     )
+
+
+THRESHOLD_TOLERANCE = 1e-9
+"""Relative; a threshold at the very bound is beyond it."""
+
+
+def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:
+    """One sentence for each knob that does nothing, or not what its number asks for; empty where all knobs act."""
+    if control.method == Method.NONE or not step.tokens:
+        return ()
+    idle = tuple(idle_parameters(control.method, control.parameters))
+    own = () if idle else control.method.dead(control.number, step)
+    return (
+        *_nothing_to_act_on(control, step),
+        *_ratio(control, step),
+        *idle,
+        *_thresholds(control, step),
+        *own,
+    )
+
+
+def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
+    if not step.positive and not step.negative:
+        yield "Every advantage is 0: no token has a gradient, whatever the method."
+    elif control.scope == Scope.NEGATIVE and not step.negative:
+        yield "scope negative holds no token: no advantage is below 0."
+    elif (control.scope == Scope.POSITIVE or control.method.positive_only) and not step.positive:
+        yield f"{_positive_only(control)} holds no token: no advantage is above 0."
+    elif control.scope == Scope.DECREASING and not step.decreasing:
+        yield "scope decreasing holds no token: no update lowers the entropy."
+    elif control.scope == Scope.INCREASING and not step.increasing:
+        yield "scope increasing holds no token: no update raises the entropy."
+
+
+def _positive_only(control: Control) -> str:
+    return "scope positive" if control.scope == Scope.POSITIVE else "The positive side"
+
+
+def _ratio(control: Control, step: StepEvidence) -> Iterator[str]:
+    parameters = control.method.parameters.items()
+    knobs = [name for name, parameter in parameters if parameter.needs_ratio and control.value(name) is not None]
+    if not knobs:
+        return
+    names = " and ".join(knobs)
+    if step.ratio_spread is None:
+        yield f"{names} can't act: the importance ratio is not known. Give gate the old policy's log-probs."
+    elif step.ratio_spread < RATIO_TOLERANCE:
+        yield (
+            f"{names} can't act: the importance ratio is 1 on every token, for each batch is used for one update. "
+            "Use a batch for several updates, or another method."
+        )
+
+
+def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
+    if not control.method.thresholds:
+        return
+    bounds = control.method.bounds(step)
+    for name, mu, bound, why, outside in (
+        ("mu_low", control.mu_low, bounds.low, bounds.why_low, step.outside_low),
+        ("mu_high", control.mu_high, bounds.high, bounds.why_high, step.outside_high),
+    ):
+        # A hold rests its threshold out there on purpose. The bounds are counted from this step's tokens; the gate may
+        # have counted from the step's before, and have left some out all the same.
+        if control.hold is not None or mu is None or bound is None or outside:
+            continue
+        if mu >= bound * (1 - THRESHOLD_TOLERANCE):
+            side = "lower" if name == "mu_low" else "upper"
+            yield f"{name} {mu:g} lies beyond {bound:.3g}, where the {side} side ends: {why}, so no token can lie outside."
+    if control.value("max_fraction") is not None and step.spared:
+        yield (
+            f"max_fraction {control.value('max_fraction'):g} binds: {step.candidates} of {step.tokens} tokens lie beyond "
+            f"the thresholds, and {step.candidates - step.spared} are clipped. Moving µ changes nothing."
+        )
