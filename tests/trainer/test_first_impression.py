@@ -12,9 +12,8 @@ import pytest
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer import commands, reference_run
-from isentrope_trainer.models.family import untrained_policy
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.models.warm_start import WarmStartConfig, untrained_policy
 from isentrope_trainer.reference_run import Course
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import Task

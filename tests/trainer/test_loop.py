@@ -7,8 +7,8 @@ import torch
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.loop import train
-from isentrope_trainer.models.family import WordTokenizer, build_policy
 from isentrope_trainer.models.policy import Policy
+from isentrope_trainer.models.warm_start import WordTokenizer, build_policy
 from isentrope_trainer.settings import (
     ALGORITHMS,
     AdaptiveEntropyConfig,

@@ -2,9 +2,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from isentrope_trainer.models.family import EOS_ID, PAD_ID, WordTokenizer, build_policy
 from isentrope_trainer.models.policy import Policy, padded_reading, prefix_tree, tree_reading
 from isentrope_trainer.models.sampling import StaleSampler
+from isentrope_trainer.models.warm_start import EOS_ID, PAD_ID, WordTokenizer, build_policy
 from isentrope_trainer.rollout import Rollouts, joined, left_padded
 from isentrope_trainer.settings import PolicyConfig
 from isentrope_trainer.tasks.countdown import Countdown

@@ -145,7 +145,7 @@ class AdaptiveEntropyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyConfig:
-    """The shape of a small policy, see `models/family.py`. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
+    """The shape of a small policy, see `models/warm_start.py`. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
     more of its time between the matrix products of a deep model."""
 
     hidden_size: int = 224
@@ -261,7 +261,7 @@ class TrainingConfig:
     """Temperature of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
     model: LocalModelConfig | None = None
-    """None: a small model of this package, see `models/family.py`."""
+    """None: a small model of this package, see `models/warm_start.py`."""
     prompt_filter: PromptFilterConfig | None = None
     """None: every prompt takes part at any pass rate."""
     evaluation: EvaluationConfig | None = None

@@ -30,14 +30,16 @@ from isentrope.guard import Guard
 from isentrope.inputs import LearningRates, learning_rates_of
 from isentrope.integrations.attachment import Attachment, Versions, check_parameters, refuse, wrap
 from isentrope.integrations.transformers import IsentropeCallback, StepReports, resume_training
-from isentrope.integrations.trl_head import FusedHead, Head, self_check
-from isentrope.integrations.trl_loss import (
+from isentrope.integrations.trl_head import (
     SAMPLED,
+    FusedHead,
+    Head,
     Inputs,
     as_in_training,
     completion_scores,
     old_logprobs,
     prompt_groups,
+    self_check,
     token_mask,
     with_kl_part,
 )

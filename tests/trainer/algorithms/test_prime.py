@@ -1,6 +1,6 @@
 import torch
 
-from isentrope_trainer.models.family import untrained_policy
+from isentrope_trainer.models.warm_start import untrained_policy
 from isentrope_trainer.settings import PolicyConfig, ProcessRewardConfig
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.training_state import ProcessReward

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from isentrope_trainer.models.family import BOS_ID, EOS_ID, VocabularyError, WordTokenizer
+from isentrope_trainer.models.warm_start import BOS_ID, EOS_ID, VocabularyError, WordTokenizer
 from isentrope_trainer.settings import TASKS, TaskConfig
 from isentrope_trainer.tasks.base import Problem, Task, is_held_out, make_task
 from isentrope_wire.errors import ConfigurationError
