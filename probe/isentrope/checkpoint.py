@@ -107,7 +107,6 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
 
     Args:
         state: what `state_of` gave on this rank or another. None or empty: this rank has none.
-        requested: the newest control on this rank.
 
     Raises:
         CheckpointError: on all ranks, when one of them can't continue from what it was given.
@@ -145,11 +144,7 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
 
 
 def _checked(document: Any) -> _State:
-    """Read all of a state, also into parts that are thrown away: one that can't be read must not be restored in part.
-
-    Raises:
-        CheckpointError: it is something else, of a later layout, or damaged.
-    """
+    """Read all of a state, also into parts that are thrown away: one that can't be read must not be restored in part."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         shown = f"{document!r:.200}"
         if isinstance(document, Mapping):

@@ -140,12 +140,7 @@ class Effect:
     _xy: float = 0.0
 
     def regressor(self, scaled_prediction: float, momentum: float) -> float:
-        """x of the step, in nats of unit prediction times the learning rate; call it once a step.
-
-        Args:
-            scaled_prediction: the unit prediction times the learning rate.
-            momentum: the optimiser's beta_1, 0 for plain SGD.
-        """
+        """x of the step, in nats of unit prediction times the learning rate; call it once a step."""
         memory = self.memory(momentum)
         self._average = memory * self._average + (1 - memory) * scaled_prediction
         self._average_weight = memory * self._average_weight + (1 - memory)
@@ -324,11 +319,7 @@ class HoldController:
             return document_of(self._memory)
 
     def restore(self, state: object) -> None:
-        """Continue from what `state` gave, before the first step.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """Continue from what `state` gave, before the first step."""
         self._memory = read_exactly(_Memory, state)
 
     def decide(self, active: ControlSnapshot) -> Action | None:

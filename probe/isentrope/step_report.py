@@ -188,7 +188,6 @@ class ReportBuilder:
     ) -> None:
         """
         Args:
-            texts: of tokens; None: not known. Called off the training thread.
             transport_scalars: metrics of the reports' way to the server at the moment a report is built.
             page: address of the run's page; empty: it has none, or that is not known.
         """
@@ -226,11 +225,7 @@ class ReportBuilder:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` gave; no step may have been closed before.
-
-        Raises:
-            KeyError, ValueError: it is something else.
-        """
+        """Continue from what `state` gave; no step may have been closed before."""
         self._calibration = read_exactly(Calibration, state["calibration"])
         self._alerts = read_exactly(AlertWatch, state["alerts"])
         self._epochs = read_exactly(Epochs, state["epochs"])

@@ -200,8 +200,6 @@ class _Form:
     def __init__(self, kind: type, message: type[Message], **special: _Field) -> None:
         """
         Args:
-            kind: the dataclass.
-            message: its message.
             special: the fields whose types do not say how they travel.
         """
         self._kind, self._message = kind, message

@@ -89,11 +89,7 @@ class Action:
 
     @classmethod
     def decode(cls, content: bytes) -> Action:
-        """Read what `encode` wrote.
-
-        Raises:
-            CodecError: it is something else.
-        """
+        """Read what `encode` wrote."""
         try:
             return read(cls, json.loads(content))
         except ValueError as error:

@@ -203,11 +203,7 @@ def method(
     presets: Mapping[str, Mapping[str, object]] | None = None,
     rows: dict[str, Method] = METHODS,
 ) -> Method:
-    """Add a row.
-
-    Raises:
-        ValueError: there is one of this name.
-    """
+    """Add a row."""
     if name in rows:
         raise ValueError(f"There is a method of the name {name!r} already.")
     row = rows[name] = Method(name)
@@ -622,11 +618,7 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
 
 
 def without_aliases(of: Method, given: Mapping[str, object]) -> dict[str, object]:
-    """The parameters given, each under our own name.
-
-    Raises:
-        ConfigurationError: one parameter is given under two names.
-    """
+    """The parameters given, each under our own name."""
     own = {alias: name for name, parameter in of.parameters.items() for alias in parameter.aliases}
     found: dict[str, object] = {}
     for given_as, value in given.items():
@@ -641,11 +633,7 @@ def without_aliases(of: Method, given: Mapping[str, object]) -> dict[str, object
 
 
 def preset(of: Method, name: object) -> Mapping[str, object]:
-    """The fields of a control that the preset sets.
-
-    Raises:
-        ConfigurationError: the method has no preset of this name.
-    """
+    """The fields of a control that the preset sets."""
     found = of.presets.get(str(name))
     if found is None:
         known = {row: row.presets for row in METHODS.values() if row.presets}

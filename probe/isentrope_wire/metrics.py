@@ -84,11 +84,7 @@ def metric(
     also: tuple[str, ...] = (),
     rows: dict[str, Metric] = METRICS,
 ) -> Metric:
-    """Add a row.
-
-    Raises:
-        ValueError: there is one of this name.
-    """
+    """Add a row."""
     if name in rows:
         raise ValueError(f"There is a row of the name {name!r} already.")
     row = rows[name] = Metric(name)

@@ -230,7 +230,6 @@ def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> Non
     """Import what trains while the kernel of the scores is compiled.
 
     Args:
-        trainer: the module.
         shown: the server's address. Where it can't be had, the rest needs no import.
     """
     from isentrope.kernels import load_cpp

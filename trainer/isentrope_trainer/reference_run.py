@@ -68,9 +68,7 @@ def train_reference_policy(
         threads: that torch computes with. Another number gives another run: sums end in other last digits.
         checkpoints: where to save the run, every `CHECKPOINT_EVERY` steps and at its end.
         resume: continue the run that is saved in `checkpoints`.
-        quiet: show no progress bar.
         announce: called with the run's id, when the run begins.
-        follow: called after each step.
         saved: called with the step and the folder of each checkpoint.
 
     Raises:

@@ -76,11 +76,7 @@ class Look:
 
 
 def look_at(client: Client, run: str) -> Look:
-    """The run as it is now.
-
-    Raises:
-        ApiError: the server gives no answer or refuses.
-    """
+    """The run as it is now."""
     answer = client.series(run, _CHARTED, points=_POINTS).series
     return Look(
         run=client.run(run),
@@ -211,7 +207,6 @@ def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Look:
     Args:
         client: with a short timeout; a server that does not answer is asked again.
         live: draw frames until `q` is pressed, where there is a terminal.
-        quiet: print nothing.
 
     Raises:
         ApiError: the run can't be read. While frames are drawn, a server that gives no answer is waited for.

@@ -97,11 +97,7 @@ def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> Tra
 
 
 def check_supported(args: Any) -> None:
-    """Refuse set-ups that can't be observed faithfully.
-
-    Raises:
-        ConfigurationError: with the reason.
-    """
+    """Refuse set-ups that can't be observed faithfully."""
     VERSIONS.check()
     refuse("OpenRLHF", _reasons_against(args))
 

@@ -417,11 +417,7 @@ def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> 
 
 
 def check_supported(trainer: Any) -> None:
-    """Refuse set-ups that can't be observed faithfully.
-
-    Raises:
-        ConfigurationError: with the reason.
-    """
+    """Refuse set-ups that can't be observed faithfully."""
     installed = VERSIONS.check()
     if any(cls.__name__ == "AsyncGRPOTrainer" for cls in type(trainer).__mro__):
         raise ConfigurationError(

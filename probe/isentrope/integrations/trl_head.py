@@ -46,9 +46,6 @@ class FusedHead:
         Args:
             guard: catches failures of our head; TRL's head is used then.
             entropy_gradient: whether TRL's loss has an entropy bonus.
-
-        Raises:
-            ConfigurationError: the forward is not the one TRL makes.
         """
         self.model, self._guard, self._entropy_gradient = model, guard, entropy_gradient
         self._theirs = fused_forward_of(model)

@@ -103,11 +103,7 @@ def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Prob
 
 
 def check_supported(engine: Any) -> None:
-    """Refuse set-ups that can't be observed faithfully.
-
-    Raises:
-        ConfigurationError: with the reason.
-    """
+    """Refuse set-ups that can't be observed faithfully."""
     installed = VERSIONS.check()
     refuse(f"verl's {type(engine).__name__}", _reasons_against(engine))
     for method, parameters in WRAPPED.items():

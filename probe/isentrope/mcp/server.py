@@ -107,11 +107,7 @@ def mcp_server(url: str, token: str | None) -> MCPServer[Any]:
 
 
 async def _me(callers: Callers, context: ServerRequestContext[Any, Any]) -> Me:
-    """Whose token it is.
-
-    Raises:
-        MCPError: The server doesn't answer or refuses the token, or it is the owner's.
-    """
+    """Whose token it is."""
     try:
         me = await callers.of(context).ask(calls.me())
     except ApiError as error:

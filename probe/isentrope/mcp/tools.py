@@ -101,11 +101,7 @@ def answers_json(tool: Callable[_P, Awaitable[dict[str, Any]]]) -> Callable[_P, 
 
 
 def _compact(value: object, name: str = "") -> object:
-    """Without None and empty texts in objects; numbers rounded, texts harmless. Lists keep their length.
-
-    Args:
-        name: of the field that has this value.
-    """
+    """Without None and empty texts in objects; numbers rounded, texts harmless. Lists keep their length."""
     if isinstance(value, float):
         return round(value - time.time()) if name.endswith("_at") else float(f"{value:.{_DIGITS}g}")
     if isinstance(value, str):

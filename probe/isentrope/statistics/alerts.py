@@ -125,11 +125,7 @@ class AlertWatch:
         *,
         control_version: int = 0,
     ) -> tuple[Alert, ...]:
-        """Find the alerts of the next step.
-
-        Returns:
-            The new ones; usually none.
-        """
+        """Find the alerts of the next step."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._parts.append(change_parts(finite))
         if what_if is not None and what_if.tokens:
@@ -227,7 +223,6 @@ class AlertWatch:
         """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
 
         Args:
-            scalars: of the step.
             cause: why it may not be, in words; empty where nothing suggests one.
         """
         z = scalars.get(SCORE_SELF_CHECK_Z)

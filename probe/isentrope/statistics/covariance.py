@@ -205,9 +205,6 @@ def groups(most: int) -> Sum[Groups]:
     Sequences of `gate` calls whose groups are not known, and sequences without a valid token, are in no group. Where a
     rank has more groups than it reports, those with higher ids than its last are dropped on all ranks, for no group may
     be counted in part. (Of ids from 0 on, that is: a group named by its size lies on one rank.)
-
-    Args:
-        most: How many groups a rank reports.
     """
 
     def measure(tokens: StepTokens) -> Tensor:

@@ -50,7 +50,6 @@ class Rescoring:
         """
         Args:
             coupling: takes the entropy's gradient; None: the prediction is the theory's.
-            guard: counts what fails.
             stopwatch: measures the probe's own time, which a forward pass of the model is not.
             warn: logs a message once, by what it is about.
         """
@@ -145,7 +144,6 @@ def entropies_after_update(
 
     Args:
         rescore: scores the same tokens again. None: each batch has its own, or is not measured.
-        batches: of the step.
         recorded: makes the context of `rescore`, or of the first batch's own.
 
     Returns:

@@ -347,7 +347,6 @@ def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, floa
     """Every metric measured on the step's tokens.
 
     Args:
-        step: The sums of all ranks.
         intervening: Whether a control was active. Without one nothing is reported of an intervention.
     """
     if not step.tokens:

@@ -46,9 +46,6 @@ class TokenTexts:
         """
         Args:
             tokenizer: Or its function of ids -> text. None: no texts.
-
-        Raises:
-            ConfigurationError: The tokenizer has no `decode`, and is no function.
         """
         # A tokenizer of transformers is callable, too, but encodes.
         decode = getattr(tokenizer, "decode", tokenizer)

@@ -25,7 +25,6 @@ def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.C
 
     Args:
         target: host:port, with `https://` in front where the server has TLS.
-        options: of gRPC.
 
     Raises:
         ConfigurationError: a certificate file can't be read.
@@ -85,9 +84,7 @@ class TelemetryConnection:
     def __init__(self, target: str, token: str | None, run: RunStarted) -> None:
         """
         Args:
-            target: host:port, behind https:// where the server has TLS. Nothing is sent before `hello`.
             token: of the server, with scope ingest; None: none is sent.
-            run: sent with Hello.
 
         Raises:
             ServerRefuses: the token can't even be sent, or a certificate file can't be read.

@@ -53,7 +53,6 @@ class ShipperSupervisor:
     def __init__(self, folder: SpoolFolder, *, home: Path) -> None:
         """
         Args:
-            folder: of the spool.
             home: where the shipper looks for the owner's token.
         """
         self._folder = folder
@@ -142,10 +141,8 @@ class SpoolTransport:
     ) -> None:
         """
         Args:
-            folder: of the spool.
             run: the first record.
             supervisor: keeps a shipper running; None: spool only, for `isentrope sync` to deliver later.
-            limits: of the spool. Default: `SpoolLimits()`.
 
         Raises:
             SpoolError: the folder's file system knows no locks.
@@ -222,9 +219,6 @@ class SpoolTransport:
 
         What was accepted and is not written in time becomes a gap, also when the writer thread hangs. One warning is
         logged about what stays on disk when the server is away or refuses.
-
-        Args:
-            timeout_seconds: the longest wait.
         """
         if os.getpid() != self._owner_pid or self._closing.is_set():
             return
@@ -413,7 +407,6 @@ def open_transport(
         mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is accepted and discarded.
         home: ISENTROPE_HOME; the spool lies in it.
         grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be away.
-        limits: of the spool. Default: `SpoolLimits()`.
 
     Raises:
         SpoolError: the home can't be written to or has no locks, or this attempt has a spool already.

@@ -47,9 +47,6 @@ class SpoolDisk:
     def __init__(self, folder: Path, *, segment_bytes: int, segment_seconds: float, max_bytes: int) -> None:
         """
         Args:
-            folder: of the spool.
-            segment_bytes: at which a segment ends.
-            segment_seconds: after which a segment ends.
             max_bytes: how much all segments may hold; beyond it the disk counts as full.
         """
         self._folder = folder
@@ -83,11 +80,7 @@ class SpoolDisk:
         self._unsynced.extend(frames)
 
     def sync(self) -> list[NumberedFrame]:
-        """Make what was written survive a power cut, and end a segment that is full or old.
-
-        Returns:
-            Frames that have to be written once more; empty when all is well.
-        """
+        """Make what was written survive a power cut, and end a segment that is full or old: the frames to be written once more."""
         if self._segment is not None and self._unsynced:
             try:
                 self._segment.sync()

@@ -163,10 +163,6 @@ class SpoolFolder:
     def write_end(self, end: SpoolEnd, *, lasting: bool = True) -> None:
         """Write the file `end`: nothing comes after this record.
 
-        Args:
-            end: all that the file holds.
-            lasting: see `write_atomically`.
-
         Raises:
             OSError: the folder is gone, read-only or full.
         """
@@ -331,9 +327,6 @@ class ControlFile:
 
     def write(self, snapshot: ControlSnapshot) -> None:
         """Replace the file's content.
-
-        Args:
-            snapshot: the requested control; it expires by this machine's clock.
 
         Raises:
             OSError: the spool folder is gone, read-only or full.

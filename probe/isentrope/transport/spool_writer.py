@@ -38,7 +38,6 @@ class MessageQueue:
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
         """
         Args:
-            max_messages: how many messages may wait.
             max_bytes: how much may wait, estimated: a message is not built before it is taken, so each counts as
                 much as the largest one seen so far (`largest_bytes`).
         """
@@ -76,11 +75,7 @@ class MessageQueue:
         return True
 
     def take(self, max_messages: int) -> list[MakeMessage | Refused]:
-        """Take the oldest messages in order, refusals at their place.
-
-        Args:
-            max_messages: how many at most.
-        """
+        """Take the oldest messages in order, refusals at their place."""
         taken: list[MakeMessage | Refused] = []
         for _ in range(max_messages):
             # Read before taking: what is appended after this was refused later.

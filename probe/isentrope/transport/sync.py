@@ -53,7 +53,6 @@ def sync_spools(
     A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
 
     Args:
-        folders: of the spools.
         target: host:port instead of the one each spool names.
         give_up_after_seconds: how long to try without any success.
         final: the training processes have ended: a record that is torn at the end is a gap.
@@ -85,8 +84,6 @@ def refill_server(
 
     Args:
         kept: the delivered spools that are kept. One that can't be asked about, or is refused, was delivered once.
-        target: host:port instead of the one each spool names.
-        give_up_after_seconds: how long to try without any success.
 
     Yields:
         One result for each spool of which something was lost.
@@ -136,13 +133,7 @@ def _settings(give_up_after_seconds: float, *, final: bool = False) -> ShipperSe
 def sync_spool(
     folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> SyncResult:
-    """Deliver one spool. Safe to repeat: the server takes each record once.
-
-    Args:
-        folder: of the spool.
-        target: host:port instead of the one the spool names.
-        give_up_after_seconds: how long to try without any success.
-        final: its training process has ended: a record that is torn at the end is a gap.
+    """Deliver one spool, as `sync_spools` does. Safe to repeat: the server takes each record once.
 
     Raises:
         SpoolError: `folder` is no spool folder.

@@ -69,9 +69,6 @@ class Transport(Protocol):
     def put(self, make: MakeMessage) -> bool:
         """Queue one message.
 
-        Args:
-            make: builds it.
-
         Returns:
             False where the queue is full or the transport is closed; the message is counted as dropped.
         """
@@ -86,11 +83,7 @@ class Transport(Protocol):
         ...
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Write what fits in the time. What is spooled stays on disk, and is delivered without this process.
-
-        Args:
-            timeout_seconds: the longest wait.
-        """
+        """Write what fits in the time. What is spooled stays on disk, and is delivered without this process."""
         ...
 
 

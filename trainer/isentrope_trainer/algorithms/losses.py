@@ -30,7 +30,6 @@ def surrogate(
     Args:
         logprobs: of the sampled tokens, differentiable, in nats.
         old_logprobs: of the same tokens under the policy that the ratio is taken to.
-        advantages: same shape.
         clip_low: how far below 1 the ratio counts. None: it is not clipped on that side.
         clip_high: how far above 1.
     """
