@@ -20,29 +20,9 @@ from statistics import median
 from threading import Lock
 from typing import Any, SupportsFloat
 
+from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Hold, Method
 from isentrope_wire.diagnosis.slope import autocorrelation, deviation_of_pairs, slopes_of_pairs
-from isentrope_wire.hold_decision import (
-    Action,
-    Calibrated,
-    EntropyEstimate,
-    HoldState,
-    Measured,
-    clipping_method,
-    control_under,
-    decide,
-    undecided,
-)
-from isentrope_wire.metrics import (
-    ENTROPY_MEAN,
-    ENTROPY_PREDICTED_CHANGE,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_PREDICTION_SIGN_AGREEMENT,
-    ENTROPY_UNIT_PREDICTED_CHANGE,
-    REWARD_MEAN,
-    EarlyLevel,
-    measured_change,
-)
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
@@ -222,7 +202,7 @@ class EntropyEstimator:
         observed_change: float | None,
         momentum: float,
         learning_rate: float = 1.0,
-    ) -> EntropyEstimate:
+    ) -> hold_decision.EntropyEstimate:
         """The estimate after one more step.
 
         Args:
@@ -248,7 +228,7 @@ class EntropyEstimator:
             self._effect.learn(regressor, observed_change)
         self._expected = last + NEWEST_WEIGHT * surprise + change
         gain, memory = self._effect.gain, self._effect.memory(momentum)
-        return EntropyEstimate(
+        return hold_decision.EntropyEstimate(
             mean_entropy=self._expected,
             gain=None if gain is None else learning_rate * gain,
             to_come=((gain or 0.0) * regressor + self._drift) * memory / (1 - memory),
@@ -256,7 +236,7 @@ class EntropyEstimator:
         )
 
 
-_NEEDED = (ENTROPY_MEAN, ENTROPY_UNIT_PREDICTED_CHANGE)
+_NEEDED = (metrics.ENTROPY_MEAN, metrics.ENTROPY_UNIT_PREDICTED_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,15 +254,15 @@ class _Memory:
 
     estimator: EntropyEstimator = field(default_factory=EntropyEstimator)
     compared_steps: int = 0
-    measured: Measured | None = None
-    hold: HoldState = field(default_factory=HoldState)
+    measured: hold_decision.Measured | None = None
+    hold: hold_decision.HoldState = field(default_factory=hold_decision.HoldState)
     requested: Hold | None = None
     method: str = Method.NONE
     """The hold, and the method whose thresholds it moves, for which `hold` was decided."""
     version: int = 0
     """Version of the control that contains the hold."""
     closed_steps: int = 0
-    early: EarlyLevel = field(default_factory=EarlyLevel)
+    early: metrics.EarlyLevel = field(default_factory=metrics.EarlyLevel)
     highest_entropy: float = -math.inf
     """The highest mean entropy of any step so far, in nats."""
     acting_since: int | None = None
@@ -308,7 +288,7 @@ class HoldController:
         self._lock = Lock()
         self.control = Control()
         """The control of the step that runs: the pushed one, with the thresholds that were decided."""
-        self.action: Action | None = None
+        self.action: hold_decision.Action | None = None
         """The decision for the step that runs; None: no entropy is to be held."""
         self.vocabulary: int | None = None
         """Number of tokens that the loop's distributions are over; None: not known."""
@@ -322,33 +302,33 @@ class HoldController:
         """Continue from what `state` gave, before the first step."""
         self._memory = read_exactly(_Memory, state)
 
-    def decide(self, active: ControlSnapshot) -> Action | None:
+    def decide(self, active: ControlSnapshot) -> hold_decision.Action | None:
         """The decision about the next step from the numbers that have arrived; None when no entropy is to be held."""
         memory = self._memory
-        hold, method = active.control.held, clipping_method(active.control)
+        hold, method = active.control.held, hold_decision.clipping_method(active.control)
         if (hold, method) != (memory.requested, memory.method):
             # Thresholds of another target are no place to start from; the effect of past updates still counts.
-            memory.hold = HoldState(plans=memory.hold.plans)
+            memory.hold = hold_decision.HoldState(plans=memory.hold.plans)
             memory.requested, memory.method = hold, method
         if active.version != memory.version:
             memory.version, memory.acting_since, memory.own_fall, memory.stopped = active.version, None, None, ""
         if hold is None:
             return None
         stopped = memory.stopped if hold.reward_guard else ""
-        memory.hold, action = decide(
+        memory.hold, action = hold_decision.decide(
             active.control, memory.hold, memory.measured, step=memory.closed_steps, stopped=stopped
         )
         if memory.hold.acting and memory.acting_since is None:
             memory.acting_since = memory.closed_steps
         return replace(self._with_estimate(action), version=active.version)
 
-    def _with_estimate(self, action: Action) -> Action:
+    def _with_estimate(self, action: hold_decision.Action) -> hold_decision.Action:
         if self._memory.measured is None:
             return action
         known = self._memory.measured.entropy
         return replace(action, gain=known.gain, drift=known.drift, resting_point=known.resting_point)
 
-    def begin_step(self, active: ControlSnapshot, action: Action | None) -> None:
+    def begin_step(self, active: ControlSnapshot, action: hold_decision.Action | None) -> None:
         """Set the control of the step that begins.
 
         `action` is the decision, the same on all ranks; one for another version of the control is ignored.
@@ -356,8 +336,8 @@ class HoldController:
         self.action = None
         if active.control.hold is not None:
             is_decided = action is not None and action.version == active.version
-            self.action = action if is_decided else undecided(active.version)
-        self.control = control_under(self.action, active.control)
+            self.action = action if is_decided else hold_decision.undecided(active.version)
+        self.control = hold_decision.control_under(self.action, active.control)
 
     def end_step(self) -> None:
         """Count the step: its numbers arrive from here on."""
@@ -377,31 +357,31 @@ class HoldController:
 
     def _learn(self, step: int, report: StepReport, momentum: float, learning_rate: SupportsFloat | None) -> None:
         scalars = report.scalars
-        self._guard_reward(step, scalars.get(REWARD_MEAN, math.nan))
+        self._guard_reward(step, scalars.get(metrics.REWARD_MEAN, math.nan))
         if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
             return
-        observed, predicted = measured_change(scalars), scalars.get(ENTROPY_PREDICTED_CHANGE)
+        observed, predicted = metrics.measured_change(scalars), scalars.get(metrics.ENTROPY_PREDICTED_CHANGE)
         memory = self._memory
         with self._lock:
             memory.compared_steps += observed is not None and predicted is not None
-            memory.early.add(scalars[ENTROPY_MEAN])
-            memory.highest_entropy = max(memory.highest_entropy, scalars[ENTROPY_MEAN])
-            memory.measured = Measured(
+            memory.early.add(scalars[metrics.ENTROPY_MEAN])
+            memory.highest_entropy = max(memory.highest_entropy, scalars[metrics.ENTROPY_MEAN])
+            memory.measured = hold_decision.Measured(
                 step=step,
                 run_step=report.step,
                 early_level=memory.early.level,
                 highest_entropy=memory.highest_entropy,
                 vocabulary=self.vocabulary,
                 entropy=memory.estimator.step(
-                    mean_entropy=scalars[ENTROPY_MEAN],
-                    unit_prediction=scalars[ENTROPY_UNIT_PREDICTED_CHANGE],
+                    mean_entropy=scalars[metrics.ENTROPY_MEAN],
+                    unit_prediction=scalars[metrics.ENTROPY_UNIT_PREDICTED_CHANGE],
                     observed_change=observed,
                     momentum=momentum,
                     learning_rate=1.0 if learning_rate is None else float(learning_rate),
                 ),
-                calibrated=Calibrated(
-                    r2=scalars.get(ENTROPY_PREDICTION_R2),
-                    sign_agreement=scalars.get(ENTROPY_PREDICTION_SIGN_AGREEMENT),
+                calibrated=hold_decision.Calibrated(
+                    r2=scalars.get(metrics.ENTROPY_PREDICTION_R2),
+                    sign_agreement=scalars.get(metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT),
                     compared_steps=memory.compared_steps,
                 ),
                 what_if=report.what_if,

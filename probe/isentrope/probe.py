@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from isentrope import inputs
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
@@ -35,23 +36,6 @@ from isentrope.distributed import RankExchange, Ranks, ranks_of
 from isentrope.global_step import rank_vector
 from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
-from isentrope.inputs import (
-    LearningRates,
-    broadcast_advantages,
-    check_first_mask,
-    check_first_values,
-    check_scored,
-    differences_of,
-    first_pass_parts,
-    group_ids_of,
-    learning_rates_of,
-    loggable,
-    matching,
-    not_finite_advantages,
-    per_token,
-    step_number,
-    valid_mask,
-)
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
 from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
@@ -342,7 +326,7 @@ class Probe:
             return self._checked(scores, None)
 
     def _checked(self, scores: TokenScores, vocabulary: int | None) -> TokenScores:
-        check_scored(scores, vocabulary, first=not self._guard.settled)
+        inputs.check_scored(scores, vocabulary, first=not self._guard.settled)
         self._scores_to_gate |= scores.logprobs.numel() > 0
         self._hold.vocabulary = vocabulary
         return scores
@@ -368,7 +352,7 @@ class Probe:
             self._scores_to_gate = False
             sums: Tensor | None = None
             try:
-                parts, masks = first_pass_parts(scores, mask)
+                parts, masks = inputs.first_pass_parts(scores, mask)
                 sums = threshold_sums(parts, masks) if parts else None
             finally:
                 # Also when this rank's can't be read: the others wait for it.
@@ -437,7 +421,7 @@ class Probe:
         with self._gating:
             self._scores_to_gate = False
             self._begin_step()
-            matching("logprobs", own, scores.logprobs)
+            inputs.matching("logprobs", own, scores.logprobs)
             packing = None if cu_seqlens is None else Packing(cu_seqlens, own)
 
             def in_rows(given: T) -> T:
@@ -448,25 +432,29 @@ class Probe:
             gradient.watch("entropies", scores.entropies)
             kept = detached(scores) if packing is None else each_field(detached(scores), in_rows)
             logprobs = in_rows(own.detach())
-            advantages = broadcast_advantages(in_rows(advantages), logprobs)
+            advantages = inputs.broadcast_advantages(in_rows(advantages), logprobs)
             given_mask = in_rows(torch.ones_like(own, dtype=torch.bool) if mask is None and packing else mask)
-            mask = valid_mask(given_mask, logprobs)
+            mask = inputs.valid_mask(given_mask, logprobs)
             if not self._guard.settled:
-                check_first_mask(given_mask)
-                check_first_values(kept, mask)
-                self._warn_once("advantages", not_finite_advantages(advantages, mask))
-            reference = self._optional("ref_logprobs", lambda: per_token("ref_logprobs", ref_logprobs, own))
+                inputs.check_first_mask(given_mask)
+                inputs.check_first_values(kept, mask)
+                self._warn_once("advantages", inputs.not_finite_advantages(advantages, mask))
+            reference = self._optional("ref_logprobs", lambda: inputs.per_token("ref_logprobs", ref_logprobs, own))
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
             old_logprobs, sampler_logprobs = in_rows(old_logprobs), in_rows(sampler_logprobs)
             if old_logprobs is not None:
                 # With a ratio to the old policy the sampler serves the diagnosis alone.
                 sampler_logprobs = self._optional(
-                    "sampler_logprobs", lambda: per_token("sampler_logprobs", sampler_logprobs, logprobs)
+                    "sampler_logprobs", lambda: inputs.per_token("sampler_logprobs", sampler_logprobs, logprobs)
                 )
-            differences = differences_of(logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs})
-            of_reference = {} if reference is None else differences_of(logprobs, {"reference": in_rows(reference)})
-            old = per_token("old_entropies", in_rows(old_entropies), logprobs)
+            differences = inputs.differences_of(
+                logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
+            )
+            of_reference = (
+                {} if reference is None else inputs.differences_of(logprobs, {"reference": in_rows(reference)})
+            )
+            old = inputs.per_token("old_entropies", in_rows(old_entropies), logprobs)
             batch = TokenBatch(
                 kept,
                 advantages,
@@ -478,12 +466,12 @@ class Probe:
                 )
                 or {},
                 token_ids=self._optional(
-                    "token_ids", lambda: per_token("token_ids", in_rows(scores.token_ids), logprobs)
+                    "token_ids", lambda: inputs.per_token("token_ids", in_rows(scores.token_ids), logprobs)
                 ),
                 gradient=gradient,
                 old_entropies=None if old is None else old.detach(),
                 group_ids=self._optional(
-                    "groups", lambda: group_ids_of(groups, logprobs, self.config.rank, self._ledger.tokens)
+                    "groups", lambda: inputs.group_ids_of(groups, logprobs, self.config.rank, self._ledger.tokens)
                 ),
                 rescore=rescore,
                 packing=packing,
@@ -515,7 +503,7 @@ class Probe:
             if not isinstance(scalars, Mapping):
                 raise InputError(f"log takes names and numbers, such as {{'reward/mean': 0.4}}; got {scalars!r}.")
             for name, value in scalars.items():
-                self._logged[name] = loggable(name, value)
+                self._logged[name] = inputs.loggable(name, value)
             if len(self._known_names) < MOST_KNOWN_NAMES:
                 self._known_names.update(scalars)
 
@@ -526,7 +514,7 @@ class Probe:
         rescore: Rescore | None = None,
         *,
         unseen: Rescore | None = None,
-        learning_rates: LearningRates | None = None,
+        learning_rates: inputs.LearningRates | None = None,
         loss_scale: float | Tensor = 1.0,
         clip_factor: float | Tensor | None = None,
     ) -> None:
@@ -563,8 +551,8 @@ class Probe:
             try:
                 self._begin_step()
                 batches = self._take_batches()
-                step = step_number(step)
-                clip_factor = None if clip_factor is None else loggable("clip_factor", clip_factor)
+                step = inputs.step_number(step)
+                clip_factor = None if clip_factor is None else inputs.loggable("clip_factor", clip_factor)
                 self._check_step(step, batches)
                 if batches or not alone:
                     what_if_source, sums = self._measured(step, batches, rescore, unseen, optimizer, loss_scale)
@@ -773,7 +761,7 @@ class Probe:
         step: int,
         measured: NumbersOfRanks | None,
         optimizer: Optimizer | None,
-        learning_rates: LearningRates | None,
+        learning_rates: inputs.LearningRates | None,
         clip_factor: float | Tensor | None,
         *,
         what_if_source: str,
@@ -782,7 +770,7 @@ class Probe:
     ) -> None:
         momentum = Momentum.of(optimizer)
         beta = None if momentum is None else momentum.beta
-        learning_rates = learning_rates or learning_rates_of(optimizer)
+        learning_rates = learning_rates or inputs.learning_rates_of(optimizer)
         if self._guard.failures:
             self._logged[PROBE_FAILURES] = float(self._guard.failures)
         self._logged[PROBE_SECONDS] = self._stopwatch.seconds

@@ -44,30 +44,11 @@ from isentrope.statistics.step import (
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
+from isentrope_wire import metrics
 from isentrope_wire.control import Control, Method
 from isentrope_wire.diagnosis.effect import dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
 from isentrope_wire.methods import StepEvidence
-from isentrope_wire.metrics import (
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTED_BY_BATCH,
-    ENTROPY_PREDICTED_BY_MOMENTUM,
-    ENTROPY_PREDICTED_BY_WEIGHT_DECAY,
-    ENTROPY_SHARE_LOST,
-    ENTROPY_UNSEEN_CHANGE,
-    PROBE_FAILED_RANKS,
-    PROBE_FAILURES,
-    PROBE_RANKS_OUT_OF_STEP,
-    PROBE_SECONDS,
-    SYSTEM_DEVICE_MEMORY,
-    SYSTEM_DEVICE_PEAK_MEMORY,
-    SYSTEM_DEVICE_UTILISATION,
-    SYSTEM_HOST_MEMORY,
-    SYSTEM_TOKENS_PER_SECOND,
-    TIME_STEP_SECONDS,
-    TOKEN_EPOCH,
-)
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import (
     DROPPED_SERIES,
@@ -106,11 +87,11 @@ class Machine:
         """What is known of the step that was closed `at`, in seconds, with `tokens` of all ranks."""
         found = self._pace(step, at, tokens)
         with suppress(OSError):
-            found[SYSTEM_HOST_MEMORY] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GIB
+            found[metrics.SYSTEM_HOST_MEMORY] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GIB
         if device is not None:
             # The allocator's own counts: no kernel is waited for.
-            found[SYSTEM_DEVICE_MEMORY] = torch.cuda.memory_allocated(device) / GIB
-            found[SYSTEM_DEVICE_PEAK_MEMORY] = torch.cuda.max_memory_reserved(device) / GIB
+            found[metrics.SYSTEM_DEVICE_MEMORY] = torch.cuda.memory_allocated(device) / GIB
+            found[metrics.SYSTEM_DEVICE_PEAK_MEMORY] = torch.cuda.max_memory_reserved(device) / GIB
             found |= self._utilisation(device)
         return found
 
@@ -119,8 +100,8 @@ class Machine:
         if before is None or step <= before[0] or at <= before[1]:
             return {}
         seconds = (at - before[1]) / (step - before[0])
-        found: dict[str, float] = {TIME_STEP_SECONDS: seconds}
-        return found | ({SYSTEM_TOKENS_PER_SECOND: tokens / seconds} if tokens else {})
+        found: dict[str, float] = {metrics.TIME_STEP_SECONDS: seconds}
+        return found | ({metrics.SYSTEM_TOKENS_PER_SECOND: tokens / seconds} if tokens else {})
 
     def _utilisation(self, device: int) -> dict[str, float]:
         now = time.monotonic()
@@ -128,7 +109,7 @@ class Machine:
             return {}
         self._asked_driver = now
         try:
-            return {SYSTEM_DEVICE_UTILISATION: torch.cuda.utilization(device) / 100}
+            return {metrics.SYSTEM_DEVICE_UTILISATION: torch.cuda.utilization(device) / 100}
         except (ImportError, RuntimeError, getattr(sys.modules.get("pynvml"), "NVMLError", RuntimeError)):
             self._driver_answers = False
             return {}
@@ -257,8 +238,8 @@ class ReportBuilder:
         together = None if closed.measured is None else self._together(closed.measured)
         tokens = 0 if together is None or together.sums is None else together.sums.tokens
         machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
-        if not logged.keys().isdisjoint(TIME_STEP_SECONDS.names):
-            machine.pop(TIME_STEP_SECONDS, None)
+        if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
+            machine.pop(metrics.TIME_STEP_SECONDS, None)
         report = StepReport(
             step=closed.step,
             recorded_at=recorded_at,
@@ -291,8 +272,8 @@ class ReportBuilder:
         """What was logged, without what a server would refuse the whole report for; and the names left out."""
         if len(logged) <= LOGGED_SCALARS and max(map(len, logged), default=0) <= NAME_CHARACTERS:
             return logged, ()
-        fitting = [name for name in logged if len(name) <= NAME_CHARACTERS and name != PROBE_SECONDS]
-        kept = {name: logged[name] for name in (*fitting[:LOGGED_SCALARS], PROBE_SECONDS) if name in logged}
+        fitting = [name for name in logged if len(name) <= NAME_CHARACTERS and name != metrics.PROBE_SECONDS]
+        kept = {name: logged[name] for name in (*fitting[:LOGGED_SCALARS], metrics.PROBE_SECONDS) if name in logged}
         dropped = logged.keys() - kept.keys()
         if not self._dropped_before:
             self._dropped_before = True
@@ -327,8 +308,8 @@ class ReportBuilder:
                 report.step, scalars, labels, report.what_if, control_version=report.control_version
             )
             share_lost = self._alerts.share_lost
-        if ENTROPY_MEAN in scalars and share_lost is not None:
-            scalars[ENTROPY_SHARE_LOST] = share_lost
+        if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
+            scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
         report = replace(report, scalars=scalars, labels=labels, histograms=report_histograms(sums), alerts=alerts)
         self._log_alerts(report)
         return report
@@ -336,19 +317,21 @@ class ReportBuilder:
     def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
         scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
         if epoch := self._epochs.step(sums[TOKEN_HASH]):
-            scalars[TOKEN_EPOCH] = float(epoch)
+            scalars[metrics.TOKEN_EPOCH] = float(epoch)
         coupled = sums[COUPLED_PREDICTION]
         if coupled is not None and closed.coupling == "model" and math.isfinite(coupled.by_momentum):
-            scalars[ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
-            scalars[ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
-            scalars[ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
+            scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
+            scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
+            scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
         unit = unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
             with self._lock:
                 prediction = self._calibration.step(
                     unit,
-                    scalars.get(ENTROPY_UNSEEN_CHANGE if closed.has_unseen else ENTROPY_OBSERVED_CHANGE),
+                    scalars.get(
+                        metrics.ENTROPY_UNSEEN_CHANGE if closed.has_unseen else metrics.ENTROPY_OBSERVED_CHANGE
+                    ),
                     closed.momentum or Momentum(),
                     rate * sums[ENTROPIES].mean,
                     1.0 if closed.clip_factor is None else float(closed.clip_factor),
@@ -389,9 +372,9 @@ class ReportBuilder:
 def _health(together: GlobalStep) -> dict[str, float]:
     """Counts of what went wrong on any rank; empty where nothing did."""
     counts = {
-        PROBE_FAILURES: together.failures,
-        PROBE_FAILED_RANKS: together.failed_ranks,
-        PROBE_RANKS_OUT_OF_STEP: len(together.steps) if len(together.steps) > 1 else 0,
+        metrics.PROBE_FAILURES: together.failures,
+        metrics.PROBE_FAILED_RANKS: together.failed_ranks,
+        metrics.PROBE_RANKS_OUT_OF_STEP: len(together.steps) if len(together.steps) > 1 else 0,
     }
     return {name: float(count) for name, count in counts.items() if count}
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
+from isentrope_wire import metrics
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
 from isentrope_wire.diagnosis.course import Course
@@ -25,23 +26,6 @@ from isentrope_wire.hold_decision import (
     decide,
 )
 from isentrope_wire.methods import METHODS, RATIO_TOLERANCE, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
-from isentrope_wire.metrics import (
-    CLIP_FRACTION,
-    CLIP_FRACTION_NEGATIVE,
-    CLIP_FRACTION_POSITIVE,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_PREDICTION_SIGN_AGREEMENT,
-    HOLD_DRIFT,
-    HOLD_GAIN,
-    HOLD_RESTING_POINT,
-    KL_OLD,
-    RATIO_MEAN,
-    SCORE_DISCRIMINATOR_MEAN,
-    SCORE_DISCRIMINATOR_STD,
-    SCORE_VOCAB_CENTERED_STD,
-    TOKEN_COUNT,
-    TOKEN_EFFECTIVE_FRACTION,
-)
 from isentrope_wire.numbers import percent
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, merged, under
 
@@ -201,19 +185,19 @@ def expected_action(
         step: the newest; `entropy`, `early_level` (None: not known) and `highest` of the run so far are in nats.
     """
     newest = last.scalars or {}
-    held = HOLD_GAIN in newest
-    agreement = newest.get(ENTROPY_PREDICTION_SIGN_AGREEMENT)
+    held = metrics.HOLD_GAIN in newest
+    agreement = newest.get(metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT)
     measured = Measured(
         step=0,
         run_step=step,
         entropy=EntropyEstimate(
             mean_entropy=entropy,
-            gain=newest[HOLD_GAIN] if held else last.gain,
-            to_come=newest.get(HOLD_RESTING_POINT, entropy) - entropy if held else 0.0,
-            drift=newest.get(HOLD_DRIFT, 0.0) if held else 0.0,
+            gain=newest[metrics.HOLD_GAIN] if held else last.gain,
+            to_come=newest.get(metrics.HOLD_RESTING_POINT, entropy) - entropy if held else 0.0,
+            drift=newest.get(metrics.HOLD_DRIFT, 0.0) if held else 0.0,
         ),
         calibrated=Calibrated(
-            r2=newest.get(ENTROPY_PREDICTION_R2),
+            r2=newest.get(metrics.ENTROPY_PREDICTION_R2),
             sign_agreement=agreement,
             compared_steps=0 if agreement is None else COMPARED_STEPS,
         ),
@@ -240,7 +224,7 @@ def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
     newest = last.scalars or {}
     dead = (
         [*dead_knobs(wanted, _evidence(newest))]
-        if TOKEN_COUNT in newest
+        if metrics.TOKEN_COUNT in newest
         else list(idle_parameters(wanted.method, wanted.parameters))
     )
     return [*dead, *_beyond_no_token(wanted, last)]
@@ -260,25 +244,25 @@ def _beyond_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
 
 
 def _evidence(newest: Mapping[str, float]) -> StepEvidence:
-    tokens = round(newest[TOKEN_COUNT])
-    acts = newest.get(TOKEN_EFFECTIVE_FRACTION) != 0
-    known = CLIP_FRACTION in newest
-    ratio = newest.get(RATIO_MEAN)
+    tokens = round(newest[metrics.TOKEN_COUNT])
+    acts = newest.get(metrics.TOKEN_EFFECTIVE_FRACTION) != 0
+    known = metrics.CLIP_FRACTION in newest
+    ratio = newest.get(metrics.RATIO_MEAN)
     return StepEvidence(
         tokens=tokens,
-        positive=int(acts and (not known or CLIP_FRACTION_POSITIVE in newest)),
-        negative=int(acts and (not known or CLIP_FRACTION_NEGATIVE in newest)),
+        positive=int(acts and (not known or metrics.CLIP_FRACTION_POSITIVE in newest)),
+        negative=int(acts and (not known or metrics.CLIP_FRACTION_NEGATIVE in newest)),
         candidates=tokens,
         spared=0,
         decreasing=1,
         increasing=1,
-        discriminator_mean=newest.get(SCORE_DISCRIMINATOR_MEAN, 0.0),
-        discriminator_std=newest.get(SCORE_DISCRIMINATOR_STD, 0.0),
-        vocab_centered_std=newest.get(SCORE_VOCAB_CENTERED_STD, 0.0),
+        discriminator_mean=newest.get(metrics.SCORE_DISCRIMINATOR_MEAN, 0.0),
+        discriminator_std=newest.get(metrics.SCORE_DISCRIMINATOR_STD, 0.0),
+        vocab_centered_std=newest.get(metrics.SCORE_VOCAB_CENTERED_STD, 0.0),
         largest_entropy=math.inf,
         largest_expected_score=math.inf,
         ratio_spread=None if ratio is None else abs(ratio - 1),
-        ratio_to_sampler=ratio is not None and KL_OLD not in newest,
+        ratio_to_sampler=ratio is not None and metrics.KL_OLD not in newest,
     )
 
 

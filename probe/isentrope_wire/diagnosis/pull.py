@@ -20,7 +20,7 @@ CAUSE_STEPS = 10
 MECHANISM = "change/by_"
 """How the names of the parts by mechanism begin; which ones there are depends on what the loop measures."""
 
-QUADRANTS = {
+QUADRANTS: dict[str, str] = {
     CHANGE_POSITIVE_HIGH: "A > 0, S_c > 0",
     CHANGE_POSITIVE_LOW: "A > 0, S_c < 0",
     CHANGE_NEGATIVE_HIGH: "A < 0, S_c > 0",
