@@ -20,48 +20,21 @@ from torch import Tensor
 from isentrope.config import Coupling
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
+from isentrope.statistics import step as of_step
 from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
-from isentrope.statistics.step import (
-    COUPLED_PREDICTION,
-    DISCRIMINATOR,
-    ENTROPIES,
-    LARGEST_ENTROPY,
-    LARGEST_EXPECTED_SCORE,
-    OLD_ENTROPIES_KNOWN,
-    RATIOS,
-    SIGNS,
-    SOURCES,
-    VOCAB_CENTERED,
-    calibration_scalars,
-    report_histograms,
-    step_metrics,
-    unit_prediction,
-)
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
-from isentrope_wire import metrics
+from isentrope_wire import metrics, reports
 from isentrope_wire.control import Control, Method
 from isentrope_wire.diagnosis.effect import dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
 from isentrope_wire.methods import StepEvidence
 from isentrope_wire.numbers import document_of, read_exactly
-from isentrope_wire.reports import (
-    DROPPED_SERIES,
-    ENTROPY_GRADIENT,
-    LIKELY_CAUSE,
-    LOGGED_SCALARS,
-    NAME_CHARACTERS,
-    PREDICTION_BASIS,
-    ControlOutcome,
-    ControlSnapshot,
-    StepReport,
-    first_of,
-)
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 GIB = 2.0**30
@@ -129,13 +102,13 @@ class ClosedStep:
     measured: NumbersOfRanks | None = None
     """On rank 0 the numbers of all ranks; None on the others, and where nothing was measured."""
     logged: Mapping[str, float | Tensor] = field(default_factory=dict)
-    active: ControlSnapshot
+    active: reports.ControlSnapshot
     """The control that was active, as it was pushed."""
     control: Control
     """The same as the step ran under it: a held entropy moves its thresholds."""
     action: Action | None = None
     """What was decided to hold the entropy; None: it is not held."""
-    outcomes: Sequence[ControlOutcome] = ()
+    outcomes: Sequence[reports.ControlOutcome] = ()
     momentum: Momentum | None = None
     """None without an optimiser."""
     learning_rate: SupportsFloat | None = None
@@ -150,7 +123,7 @@ class ClosedStep:
     """Names of the parts of the rewards."""
     failed: str = ""
     """What failed inside the probe on this rank so far, and how often."""
-    learn: Callable[[StepReport], None] | None = None
+    learn: Callable[[reports.StepReport], None] | None = None
     """Called with the report once it is built."""
 
 
@@ -175,7 +148,7 @@ class ReportBuilder:
         self._page = page
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
-        self.latest: StepReport | None = None
+        self.latest: reports.StepReport | None = None
         self._calibration = Calibration()
         self._alerts = AlertWatch()
         self._epochs = Epochs()
@@ -215,7 +188,7 @@ class ReportBuilder:
         """Note that the report of the last step will not be built: it found no room."""
         self._closed -= 1
 
-    def report_of(self, closed: ClosedStep) -> Callable[[], StepReport]:
+    def report_of(self, closed: ClosedStep) -> Callable[[], reports.StepReport]:
         """Prepare the report of a step.
 
         Returns:
@@ -225,7 +198,7 @@ class ReportBuilder:
         self._closed += 1
         number = self._closed
 
-        def build() -> StepReport:
+        def build() -> reports.StepReport:
             try:
                 return self._build(closed, recorded_at, device)
             finally:
@@ -233,14 +206,14 @@ class ReportBuilder:
 
         return build
 
-    def _build(self, closed: ClosedStep, recorded_at: float, device: int | None) -> StepReport:
+    def _build(self, closed: ClosedStep, recorded_at: float, device: int | None) -> reports.StepReport:
         logged, dropped = self._within_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
         tokens = 0 if together is None or together.sums is None else together.sums.tokens
         machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
         if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
             machine.pop(metrics.TIME_STEP_SECONDS, None)
-        report = StepReport(
+        report = reports.StepReport(
             step=closed.step,
             recorded_at=recorded_at,
             scalars=machine
@@ -256,7 +229,7 @@ class ReportBuilder:
                 "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum.beta:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
-            | ({DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"} if dropped else {})
+            | ({reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"} if dropped else {})
             | hold_labels(closed.action),
         )
         if together is not None and together.sums is not None:
@@ -270,20 +243,22 @@ class ReportBuilder:
         self, logged: Mapping[str, float | Tensor]
     ) -> tuple[Mapping[str, float | Tensor], Collection[str]]:
         """What was logged, without what a server would refuse the whole report for; and the names left out."""
-        if len(logged) <= LOGGED_SCALARS and max(map(len, logged), default=0) <= NAME_CHARACTERS:
+        if len(logged) <= reports.LOGGED_SCALARS and max(map(len, logged), default=0) <= reports.NAME_CHARACTERS:
             return logged, ()
-        fitting = [name for name in logged if len(name) <= NAME_CHARACTERS and name != metrics.PROBE_SECONDS]
-        kept = {name: logged[name] for name in (*fitting[:LOGGED_SCALARS], metrics.PROBE_SECONDS) if name in logged}
+        fitting = [name for name in logged if len(name) <= reports.NAME_CHARACTERS and name != metrics.PROBE_SECONDS]
+        kept = {
+            name: logged[name] for name in (*fitting[: reports.LOGGED_SCALARS], metrics.PROBE_SECONDS) if name in logged
+        }
         dropped = logged.keys() - kept.keys()
         if not self._dropped_before:
             self._dropped_before = True
             logger.warning(
                 "%d logged scalars are not reported; a name has at most %d characters, a step %d of them: %s",
-                len(dropped), NAME_CHARACTERS, LOGGED_SCALARS, first_of(dropped),
+                len(dropped), reports.NAME_CHARACTERS, reports.LOGGED_SCALARS, reports.first_of(dropped),
             )  # fmt: skip
         return kept, dropped
 
-    def _with_sums(self, report: StepReport, sums: StepSums, closed: ClosedStep) -> StepReport:
+    def _with_sums(self, report: reports.StepReport, sums: StepSums, closed: ClosedStep) -> reports.StepReport:
         """The report with what was measured of the step; what the loop logged under the same name stays."""
         measured = self._scalars(sums, closed)
         labels = {**report.labels, **_sources(sums)}
@@ -296,9 +271,9 @@ class ReportBuilder:
                 rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
-            basis = sums.basis if sums[COUPLED_PREDICTION] is None else ENTROPY_GRADIENT
-            labels |= {PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
-            labels |= {LIKELY_CAUSE: cause} if cause else {}
+            basis = sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
+            labels |= {reports.PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
+            labels |= {reports.LIKELY_CAUSE: cause} if cause else {}
         if sums.tokens:
             dead = dead_knobs(closed.control, _evidence(sums, closed.control, report.what_if))
             labels |= {"control/dead": " ".join(dead)} if dead else {}
@@ -310,20 +285,22 @@ class ReportBuilder:
             share_lost = self._alerts.share_lost
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
-        report = replace(report, scalars=scalars, labels=labels, histograms=report_histograms(sums), alerts=alerts)
+        report = replace(
+            report, scalars=scalars, labels=labels, histograms=of_step.report_histograms(sums), alerts=alerts
+        )
         self._log_alerts(report)
         return report
 
     def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
-        scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
+        scalars = of_step.step_metrics(sums, intervening=closed.control.method != Method.NONE)
         if epoch := self._epochs.step(sums[TOKEN_HASH]):
             scalars[metrics.TOKEN_EPOCH] = float(epoch)
-        coupled = sums[COUPLED_PREDICTION]
+        coupled = sums[of_step.COUPLED_PREDICTION]
         if coupled is not None and closed.coupling == "model" and math.isfinite(coupled.by_momentum):
             scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
             scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
             scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
-        unit = unit_prediction(sums)
+        unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
             with self._lock:
@@ -333,12 +310,12 @@ class ReportBuilder:
                         metrics.ENTROPY_UNSEEN_CHANGE if closed.has_unseen else metrics.ENTROPY_OBSERVED_CHANGE
                     ),
                     closed.momentum or Momentum(),
-                    rate * sums[ENTROPIES].mean,
+                    rate * sums[of_step.ENTROPIES].mean,
                     1.0 if closed.clip_factor is None else float(closed.clip_factor),
                     coupled=None if coupled is None else coupled.change,
                     is_part=closed.coupling == "last_block",
                 )
-            scalars |= calibration_scalars(prediction)
+            scalars |= of_step.calibration_scalars(prediction)
         return scalars
 
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
@@ -352,7 +329,7 @@ class ReportBuilder:
             self._warn("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
         return together
 
-    def _log_alerts(self, report: StepReport) -> None:
+    def _log_alerts(self, report: reports.StepReport) -> None:
         """One line for each: who trains in a terminal sees no page."""
         for alert in report.alerts:
             control = alert.suggestion
@@ -381,12 +358,12 @@ def _health(together: GlobalStep) -> dict[str, float]:
 
 def _sources(sums: StepSums) -> dict[str, str]:
     """Where the step's thresholds came from; several where `gate` calls differed, empty where none was counted."""
-    names = [source for source, calls in zip(THRESHOLD_SOURCES, sums[SOURCES], strict=True) if calls]
+    names = [source for source, calls in zip(THRESHOLD_SOURCES, sums[of_step.SOURCES], strict=True) if calls]
     return {"threshold/source": "+".join(names)} if names else {}
 
 
 def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> StepEvidence:
-    counts, ratios, scores = sums[SIGNS], sums[RATIOS], sums[DISCRIMINATOR]
+    counts, ratios, scores = sums[of_step.SIGNS], sums[of_step.RATIOS], sums[of_step.DISCRIMINATOR]
     outside_low = outside_high = 0.0
     if what_if is not None and control.method.thresholds and counts.selected:
         # Counted as the gate counted them.
@@ -403,11 +380,11 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         increasing=counts.increasing,
         discriminator_mean=scores.mean,
         discriminator_std=scores.standard_deviation,
-        vocab_centered_std=sums[VOCAB_CENTERED].standard_deviation,
-        largest_entropy=sums[LARGEST_ENTROPY],
-        largest_expected_score=sums[LARGEST_EXPECTED_SCORE],
+        vocab_centered_std=sums[of_step.VOCAB_CENTERED].standard_deviation,
+        largest_entropy=sums[of_step.LARGEST_ENTROPY],
+        largest_expected_score=sums[of_step.LARGEST_EXPECTED_SCORE],
         groups=len(sums[GROUPS].of_several),
-        old_entropies_known=bool(sums[OLD_ENTROPIES_KNOWN]),
+        old_entropies_known=bool(sums[of_step.OLD_ENTROPIES_KNOWN]),
         ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
         ratio_to_sampler=bool(sums[RATIO].count and not sums[RATIO].to_old),
         outside_low=outside_low,
