@@ -9,7 +9,7 @@ import numpy as np
 
 from isentrope_trainer.reproduce.drawing import Picture, averaged, look, panels
 from isentrope_trainer.reproduce.evidence import at_least, at_most, higher, pearson
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import ALGORITHMS
@@ -104,7 +104,6 @@ COURSE_ENDS = 10
 
 class Prediction(Figure):
     name = "beyond-prediction"
-    paper = BEYOND
     number = "Prediction"
     title = "predicted change of a step, and what it did to unseen tokens, by algorithm"
     claim = (
@@ -179,6 +178,3 @@ class Prediction(Figure):
             at_most("and to at most 1.1", sums, 1.1),
             higher("those of own tokens add up to more", own, sums),
         ]
-
-
-FIGURES = (Prediction(),)

@@ -9,7 +9,7 @@ import numpy as np
 from isentrope_trainer.reproduce.drawing import Picture, averaged, course, courses, look, panels, smoothed
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import at_least, correlated, higher
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row, paired
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import (
@@ -42,8 +42,6 @@ def pushed(run: Run) -> Series:
 
 
 class _OnPolicy(Figure):
-    paper = DYNAMICS
-
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {GRPO: plan.run(), CLIP_V: plan.run(clipping("clip_v"))}
 
@@ -163,7 +161,6 @@ class BatchCovariance(_OnPolicy):
 
 class OffPolicy(Figure):
     name = "dynamics-off-policy"
-    paper = DYNAMICS
     number = "App. D"
     title = "several updates of one batch"
     claim = (
@@ -220,6 +217,3 @@ class OffPolicy(Figure):
                 unit="nats",
             ),
         ]
-
-
-FIGURES = (Centring(), BatchCovariance(), OffPolicy())
