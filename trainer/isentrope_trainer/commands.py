@@ -105,8 +105,8 @@ _port = click.IntRange(1, 65535)
     multiple=True,
     metavar="NAME=VALUE",
     help="Any other setting of the training; may be repeated. loss.clip_high=0.28, loss.kl_coefficient=0.01, "
-    "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; prompt_filter.most_draws=4 samples "
-    "dynamically, adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
+    "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; "
+    "adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
 )
 @click.option(
     "--model-size", type=click.Choice(list(SIZES)), default="1.1M", show_default=True, help="Parameters of the policy."

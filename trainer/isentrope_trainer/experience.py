@@ -4,7 +4,7 @@ And what it does not learn from, which measures it: a panel, and an evaluation o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 import isentrope
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts, unnormalised_gae
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.rollout import Rollouts, joined
-from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, PromptFilterConfig, TrainingConfig
+from isentrope_trainer.rollout import Rollouts
+from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, TrainingConfig
 from isentrope_trainer.tasks.base import SOLVED, Problem, Task
 from isentrope_trainer.training_state import TrainingState
 from isentrope_wire.metrics import EVAL_AVG_AT_K, EVAL_PASS_AT_K
@@ -46,17 +46,7 @@ class Batch:
 def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: TrainingConfig) -> Batch:
     """Sample a batch of rollouts, judge them, and compute their advantages."""
     policy, algorithm = state.policy, ALGORITHMS[config.algorithm]
-    if config.prompt_filter is None:
-        rollouts, rewards = draw(state, task, config, 0)
-        state.next_problem += config.prompts
-    else:
-        share = len(state.ranks.share(config.prompts))
-        rollouts, rewards, drawn, kept = fill_batch(
-            lambda number: draw(state, task, config, number), share, config.prompt_filter, policy.tokenizer.pad_token_id
-        )
-        # Every rank goes on from the same problem, however many draws it made.
-        state.next_problem += config.prompts * config.prompt_filter.most_draws
-        probe.log({"train/prompts_drawn": drawn, "train/prompts_kept": kept})
+    rollouts, rewards = draw(state, task, config)
 
     old_logprobs = old_entropies = ref_logprobs = values = token_rewards = value_targets = None
     with torch.no_grad():
@@ -86,39 +76,10 @@ def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: Tr
     return Batch(rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets)
 
 
-def fill_batch(
-    draw: Callable[[int], tuple[Rollouts, Tensor]], wanted: int, config: PromptFilterConfig, pad_id: int
-) -> tuple[Rollouts, Tensor, int, int]:
-    """Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): draw prompts until `wanted` of them pass the filter, or
-    `config.most_draws` draws are made. A prompt whose answers are all right or all wrong teaches nothing.
-
-    `draw(number)`, from 0, returns what was sampled and its rewards [prompts, group size].
-
-    Returns:
-        Rollouts and rewards of `wanted` prompts, of which others fill up a batch that is capped; how many prompts were sampled
-        for it, and how many of those wanted passed.
-    """
-    draws: list[tuple[Rollouts, Tensor]] = []
-    passing: list[Tensor] = []
-    while len(draws) < config.most_draws and sum(int(one.sum()) for one in passing) < wanted:
-        draws.append(draw(len(draws)))
-        rates = (draws[-1][1] >= SOLVED).float().mean(dim=1)
-        passing.append((rates >= config.lowest) & (rates <= config.highest))
-    passes = torch.cat(passing)
-    # Stable: prompts that pass come first, in the order in which they were drawn; others fill up a capped batch.
-    chosen = torch.zeros_like(passes)
-    chosen[(~passes).int().argsort(stable=True)[:wanted]] = True
-    of_draws = [one.nonzero()[:, 0] for one in chosen.split([len(one) for one in passing])]
-    parts = [(*one, indices) for one, indices in zip(draws, of_draws, strict=True) if len(indices)]
-    rollouts = joined([drawn.of_prompts(indices) for drawn, _, indices in parts], pad_id)
-    rewards = torch.cat([rewards[indices] for _, rewards, indices in parts])
-    return rollouts, rewards, len(passes), min(int(passes.sum()), wanted)
-
-
-def draw(state: TrainingState, task: Task, config: TrainingConfig, number: int) -> tuple[Rollouts, Tensor]:
-    """This rank's share of the `number`th draw of prompts for a batch: its rollouts, and their rewards [prompts, group size]."""
-    first = state.next_problem + number * config.prompts
-    problems = [task.problem(first + index) for index in state.ranks.share(config.prompts)]
+def draw(state: TrainingState, task: Task, config: TrainingConfig) -> tuple[Rollouts, Tensor]:
+    """Rollouts of this rank's share of the next prompts, and their rewards [prompts, group size]."""
+    problems = [task.problem(state.next_problem + index) for index in state.ranks.share(config.prompts)]
+    state.next_problem += config.prompts
     rollouts = state.policy.sample(
         [problem.prompt for problem in problems],
         config.group_size,

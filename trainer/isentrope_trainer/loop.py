@@ -113,7 +113,7 @@ def update(
         clip_high=loss_config.clip_high,
     )
     if ref_logprobs is not None:
-        divergence = reference_kl(logprobs, ref_logprobs, loss_config.kl_estimator)
+        divergence = reference_kl(logprobs, ref_logprobs)
         probe.log({"train/reference_kl": mean(divergence.detach())})
         losses = losses + loss_config.kl_coefficient * divergence
     loss = mean(losses)

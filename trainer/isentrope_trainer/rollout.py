@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,28 +52,6 @@ class Rollouts:
     def rows_of_prompts(self, indices: Tensor) -> Tensor:
         """The rows, int64 [len(indices) * group size], that `of_prompts` takes."""
         return (indices[:, None] * self.group_size + torch.arange(self.group_size, device=indices.device)).flatten()
-
-
-def joined(parts: Sequence[Rollouts], pad_id: int) -> Rollouts:
-    """The prompts of several rollouts, one after the other, padded to the longest prompt and completion."""
-    prompt_length = max(part.prompts.shape[1] for part in parts)
-    length = max(part.completions.shape[1] for part in parts)
-
-    def prompts(values: Tensor, fill: int) -> Tensor:
-        return pad(values, (prompt_length - values.shape[1], 0), value=fill)
-
-    def tokens(values: Tensor, fill: int) -> Tensor:
-        return pad(values, (0, length - values.shape[1]), value=fill)
-
-    return Rollouts(
-        prompts=torch.cat([prompts(part.prompts, pad_id) for part in parts]),
-        prompt_mask=torch.cat([prompts(part.prompt_mask, False) for part in parts]),
-        completions=torch.cat([tokens(part.completions, pad_id) for part in parts]),
-        mask=torch.cat([tokens(part.mask, False) for part in parts]),
-        sampler_logprobs=torch.cat([tokens(part.sampler_logprobs, 0) for part in parts]),
-        group_size=parts[0].group_size,
-        answers=tuple(answer for part in parts for answer in part.answers),
-    )
 
 
 def left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
