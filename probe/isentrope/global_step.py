@@ -10,14 +10,8 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.what_if import WHAT_IF
+from isentrope.statistics import covariance
 from isentrope.statistics.contributions import CONTRIBUTIONS
-from isentrope.statistics.covariance import (
-    ADVANTAGE_DISCRIMINATOR,
-    ADVANTAGE_LOGPROB,
-    ADVANTAGE_SCORE,
-    COVARIANCE_BINS,
-    GROUPS,
-)
 from isentrope.statistics.mismatch import MISMATCH_SUMS
 from isentrope.statistics.moments import ThresholdStatistics
 from isentrope.statistics.step import COUPLED_PREDICTION, DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
@@ -30,11 +24,11 @@ if TYPE_CHECKING:
 SUMS = (
     *STEP_SUMS,
     *MISMATCH_SUMS,
-    ADVANTAGE_LOGPROB,
-    ADVANTAGE_SCORE,
-    ADVANTAGE_DISCRIMINATOR,
-    COVARIANCE_BINS,
-    GROUPS,
+    covariance.ADVANTAGE_LOGPROB,
+    covariance.ADVANTAGE_SCORE,
+    covariance.ADVANTAGE_DISCRIMINATOR,
+    covariance.COVARIANCE_BINS,
+    covariance.GROUPS,
     CONTRIBUTIONS,
     WHAT_IF,
 )
@@ -138,4 +132,4 @@ def threshold_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor,
 
 def centre_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 4"]:
     """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank, on the device."""
-    return LAYOUT.columns(rows, ADVANTAGE_LOGPROB)
+    return LAYOUT.columns(rows, covariance.ADVANTAGE_LOGPROB)

@@ -12,19 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from isentrope_wire import metrics
+from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
 from isentrope_wire.diagnosis.course import Course
-from isentrope_wire.hold_decision import (
-    COMPARED_STEPS,
-    Action,
-    Calibrated,
-    EntropyEstimate,
-    HoldState,
-    Measured,
-    decide,
-)
 from isentrope_wire.methods import METHODS, RATIO_TOLERANCE, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
 from isentrope_wire.numbers import percent
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, merged, under
@@ -175,7 +166,7 @@ def _std(values: Sequence[float]) -> float:
 
 def expected_action(
     wanted: Control, last: LastSteps, step: int, entropy: float, early_level: float | None, highest: float
-) -> Action:
+) -> hold_decision.Action:
     """What the probe would decide for a held entropy, once its threshold has moved as far as it is going to.
 
     The probe's own gain, drift and resting point are used where it reported them, which it does while it holds; else the
@@ -187,29 +178,29 @@ def expected_action(
     newest = last.scalars or {}
     held = metrics.HOLD_GAIN in newest
     agreement = newest.get(metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT)
-    measured = Measured(
+    measured = hold_decision.Measured(
         step=0,
         run_step=step,
-        entropy=EntropyEstimate(
+        entropy=hold_decision.EntropyEstimate(
             mean_entropy=entropy,
             gain=newest[metrics.HOLD_GAIN] if held else last.gain,
             to_come=newest.get(metrics.HOLD_RESTING_POINT, entropy) - entropy if held else 0.0,
             drift=newest.get(metrics.HOLD_DRIFT, 0.0) if held else 0.0,
         ),
-        calibrated=Calibrated(
+        calibrated=hold_decision.Calibrated(
             r2=newest.get(metrics.ENTROPY_PREDICTION_R2),
             sign_agreement=agreement,
-            compared_steps=0 if agreement is None else COMPARED_STEPS,
+            compared_steps=0 if agreement is None else hold_decision.COMPARED_STEPS,
         ),
         what_if=merged(last.sums),
         early_level=early_level,
         highest_entropy=highest,
     )
     # While it holds, the probe goes on with less trust than it begins with.
-    state = HoldState(acting=held)
+    state = hold_decision.HoldState(acting=held)
     for _ in range(_SLEWS):
         before = state
-        state, action = decide(wanted, replace(before, plans=()), measured, step=1)
+        state, action = hold_decision.decide(wanted, replace(before, plans=()), measured, step=1)
         if state.mu == before.mu:
             break
     return action

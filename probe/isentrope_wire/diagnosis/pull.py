@@ -6,12 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from isentrope_wire.metrics import (
-    CHANGE_NEGATIVE_HIGH,
-    CHANGE_NEGATIVE_LOW,
-    CHANGE_POSITIVE_HIGH,
-    CHANGE_POSITIVE_LOW,
-)
+from isentrope_wire import metrics
 from isentrope_wire.numbers import Answer, percent
 
 CAUSE_STEPS = 10
@@ -21,10 +16,10 @@ MECHANISM = "change/by_"
 """How the names of the parts by mechanism begin; which ones there are depends on what the loop measures."""
 
 QUADRANTS: dict[str, str] = {
-    CHANGE_POSITIVE_HIGH: "A > 0, S_c > 0",
-    CHANGE_POSITIVE_LOW: "A > 0, S_c < 0",
-    CHANGE_NEGATIVE_HIGH: "A < 0, S_c > 0",
-    CHANGE_NEGATIVE_LOW: "A < 0, S_c < 0",
+    metrics.CHANGE_POSITIVE_HIGH: "A > 0, S_c > 0",
+    metrics.CHANGE_POSITIVE_LOW: "A > 0, S_c < 0",
+    metrics.CHANGE_NEGATIVE_HIGH: "A < 0, S_c > 0",
+    metrics.CHANGE_NEGATIVE_LOW: "A < 0, S_c < 0",
 }
 """Each part of the unit prediction by sign of advantage and score, and its tokens."""
 
