@@ -3,9 +3,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from isentrope_trainer.models.policy import Policy, padded_reading, prefix_tree, tree_reading
-from isentrope_trainer.models.sampling import StaleSampler
+from isentrope_trainer.models.sampling import Rollouts, StaleSampler, left_padded
 from isentrope_trainer.models.warm_start import EOS_ID, PAD_ID, WordTokenizer, build_policy
-from isentrope_trainer.rollout import Rollouts, left_padded
 from isentrope_trainer.settings import PolicyConfig
 from isentrope_trainer.tasks.countdown import Countdown
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import isentrope
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts, unnormalised_gae
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.rollout import Rollouts
+from isentrope_trainer.models.sampling import Rollouts
 from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, TrainingConfig
 from isentrope_trainer.tasks.base import SOLVED, Problem, Task
 from isentrope_trainer.training_state import TrainingState

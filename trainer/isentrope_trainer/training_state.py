@@ -28,8 +28,7 @@ from transformers import PreTrainedModel
 import isentrope
 from isentrope_trainer.algorithms.losses import AdaptiveEntropyCoefficient
 from isentrope_trainer.models.policy import Policy, ValueHead
-from isentrope_trainer.models.sampling import StaleSampler
-from isentrope_trainer.rollout import Rollouts
+from isentrope_trainer.models.sampling import Rollouts, StaleSampler
 from isentrope_trainer.settings import ALGORITHMS, ProcessRewardConfig, TrainingConfig
 from isentrope_wire.errors import ConfigurationError
 

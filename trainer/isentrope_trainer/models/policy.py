@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from isentrope_trainer.models.sampling import positions, sample_rollouts
-from isentrope_trainer.rollout import Rollouts, left_padded
+from isentrope_trainer.models.sampling import Rollouts, left_padded, positions, sample_rollouts
 
 
 @dataclass(frozen=True, slots=True)

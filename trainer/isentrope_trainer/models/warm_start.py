@@ -29,7 +29,7 @@ from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from isentrope_trainer.models.policy import Policy, padded_reading
-from isentrope_trainer.rollout import Rollouts, left_padded
+from isentrope_trainer.models.sampling import Rollouts, left_padded
 from isentrope_trainer.settings import PolicyConfig, TaskConfig
 from isentrope_trainer.tasks.base import Task, make_task
 from isentrope_wire import environment
