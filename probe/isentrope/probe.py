@@ -258,21 +258,8 @@ class Probe:
         entropy_gradient: bool = False,
         logits_dtype: torch.dtype | None = None,
     ) -> TokenScores:
-        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, plus `score`'s check.
-
-        Args:
-            hidden: [..., width]; row t is the last hidden state that token_ids[t] was predicted from.
-            lm_head_weight: of the head, [vocabulary, width], or what `isentrope.scores.linear_head_parts` gives.
-            token_ids: as for `score`.
-            bias: of the head, [vocabulary].
-            temperature: as for `score`.
-            softcap: the model's final soft cap, where it has one.
-            scale: the model's logit scale, where it has one.
-            entropy_gradient: as for `score`.
-            logits_dtype: what tiles of logits are computed in. Default: what the head itself would use.
-
-        Returns:
-            As `score`.
+        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, which says what the
+        arguments are, plus `score`'s check.
 
         Raises:
             InputError: as for `score`.
@@ -302,19 +289,8 @@ class Probe:
         temperature: float | Tensor = 1.0,
         entropy_gradient: bool = False,
     ) -> TokenScores:
-        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, plus
-        `score`'s check.
-
-        Args:
-            logits_shard: [..., columns], this rank's slice of the logits.
-            token_ids: [...], integer, counted over the whole vocabulary; the same on every rank of `group`.
-            start: the token id of the slice's first column.
-            group: the tensor-parallel group; every rank of it must call. Default: the default process group.
-            temperature: as for `score`.
-            entropy_gradient: as for `score`.
-
-        Returns:
-            As `score`, the same on every rank of `group`.
+        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, which says what
+        the arguments are, plus `score`'s check. The scores are the same on every rank of `group`.
 
         Raises:
             InputError: as for `score`.
@@ -579,7 +555,7 @@ class Probe:
                 measured,
                 optimizer,
                 learning_rates,
-                clip_factor,
+                clip_factor=clip_factor,
                 what_if_source=what_if_source,
                 has_unseen=unseen is not None,
                 reward_parts=reward_parts(batches),
@@ -747,7 +723,7 @@ class Probe:
             batches if self._counts else (),
             after.entropies if self._counts else None,
             self._ranks.device,
-            thresholds,
+            thresholds=thresholds,
             centre=None if self._ranks.alone else self._basis.means(),
             loss_scale=loss_scale,
             unseen=after.unseen,
@@ -762,11 +738,7 @@ class Probe:
         measured: NumbersOfRanks | None,
         optimizer: Optimizer | None,
         learning_rates: inputs.LearningRates | None,
-        clip_factor: float | Tensor | None,
-        *,
-        what_if_source: str,
-        has_unseen: bool,
-        reward_parts: Sequence[str],
+        **about: Any,
     ) -> None:
         momentum = Momentum.of(optimizer)
         beta = None if momentum is None else momentum.beta
@@ -789,13 +761,10 @@ class Probe:
                 outcomes=self._control.outcomes_at(step),
                 momentum=momentum,
                 learning_rate=learning_rates,
-                clip_factor=clip_factor,
-                what_if_source=what_if_source,
-                has_unseen=has_unseen,
-                reward_parts=reward_parts,
                 coupling=self.config.coupling,
                 failed=self._guard.in_words,
                 learn=None if measured is None else self._hold.learner(beta, learning_rates),
+                **about,
             )
         )
         sent = self._transport.put(self._trackers.also(step, build))

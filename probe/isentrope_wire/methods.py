@@ -138,10 +138,6 @@ Dead = Callable[[Callable[[str], float], StepEvidence], Iterator[str]]
 of a parameter's name that gives the control's number, and what the step was like."""
 
 
-def _never(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
-    return iter(())
-
-
 class Method(str):
     """One row: the name of a method, and what is known of it. A probe's capabilities name those it can carry out."""
 
@@ -196,7 +192,7 @@ def method(
     thresholds: bool = False,
     histogram: str = "",
     bounds: Callable[[StepEvidence], Bounds] = lambda step: Bounds(),
-    dead: Dead = _never,
+    dead: Dead = lambda number, step: iter(()),
     positive_only: bool = False,
     parameters: tuple[Parameter, ...] = (),
     rising: tuple[str, ...] = (),

@@ -282,15 +282,12 @@ def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
     elif control.scope == Scope.NEGATIVE and not step.negative:
         yield "scope negative holds no token: no advantage is below 0."
     elif (control.scope == Scope.POSITIVE or control.method.positive_only) and not step.positive:
-        yield f"{_positive_only(control)} holds no token: no advantage is above 0."
+        tokens = "scope positive" if control.scope == Scope.POSITIVE else "The positive side"
+        yield f"{tokens} holds no token: no advantage is above 0."
     elif control.scope == Scope.DECREASING and not step.decreasing:
         yield "scope decreasing holds no token: no update lowers the entropy."
     elif control.scope == Scope.INCREASING and not step.increasing:
         yield "scope increasing holds no token: no update raises the entropy."
-
-
-def _positive_only(control: Control) -> str:
-    return "scope positive" if control.scope == Scope.POSITIVE else "The positive side"
 
 
 def _ratio(control: Control, step: StepEvidence) -> Iterator[str]:
