@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from isentrope.transport.files import ProcessLock, is_held_by_another_process
+from isentrope.transport.spool_disk import SpoolLimits
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
-from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
+from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff

@@ -17,6 +17,7 @@ import pytest
 
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES
 from isentrope.transport.spool import REPEAT_SECONDS, SpoolTransport, open_transport
+from isentrope.transport.spool_disk import SpoolLimits
 from isentrope.transport.spool_folder import (
     ControlFile,
     ShipperStatus,
@@ -24,7 +25,6 @@ from isentrope.transport.spool_folder import (
     SpoolFolder,
     find_spool_folders,
 )
-from isentrope.transport.spool_writer import SpoolLimits
 from isentrope.transport.transport import InMemoryTransport, Message
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
