@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from isentrope import scores
     from isentrope.client.client import Client
     from isentrope.client.connection import ApiError, ControlConflict
-    from isentrope.errors import CheckpointError, ConfigurationError, InputError, IsentropeError
     from isentrope.integrations.transformers import IsentropeCallback
     from isentrope.integrations.trl import attach, detach
     from isentrope.probe import Probe
     from isentrope.scores import TokenScores
     from isentrope_wire.control import Control
+    from isentrope_wire.errors import CheckpointError, ConfigurationError, InputError, IsentropeError
 
 __all__ = [
     "ApiError",
@@ -54,14 +54,14 @@ __all__ = [
 
 _HOME_OF = {
     "ApiError": "isentrope.client.connection",
-    "CheckpointError": "isentrope.errors",
+    "CheckpointError": "isentrope_wire.errors",
     "Client": "isentrope.client.client",
-    "ConfigurationError": "isentrope.errors",
+    "ConfigurationError": "isentrope_wire.errors",
     "Control": "isentrope_wire.control",
     "ControlConflict": "isentrope.client.connection",
-    "InputError": "isentrope.errors",
+    "InputError": "isentrope_wire.errors",
     "IsentropeCallback": "isentrope.integrations.transformers",
-    "IsentropeError": "isentrope.errors",
+    "IsentropeError": "isentrope_wire.errors",
     "Probe": "isentrope.probe",
     "TokenScores": "isentrope.scores",
     "attach": "isentrope.integrations.trl",

@@ -24,13 +24,13 @@ from msgspec import Meta
 from isentrope.config import ProbeConfig
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, ResumeMessage
-from isentrope.errors import CheckpointError
 from isentrope.hold import HoldController
 from isentrope.methods.basis import SelectionBasis
 from isentrope.step_report import ReportBuilder
 from isentrope_wire import __version__
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.control import CAPABILITIES
+from isentrope_wire.errors import CheckpointError
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot
@@ -107,7 +107,6 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
 
     Args:
         state: what `state_of` gave on this rank or another. None or empty: this rank has none.
-        requested: the newest control on this rank.
 
     Raises:
         CheckpointError: on all ranks, when one of them can't continue from what it was given.
@@ -145,11 +144,7 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
 
 
 def _checked(document: Any) -> _State:
-    """Read all of a state, also into parts that are thrown away: one that can't be read must not be restored in part.
-
-    Raises:
-        CheckpointError: it is something else, of a later layout, or damaged.
-    """
+    """Read all of a state, also into parts that are thrown away: one that can't be read must not be restored in part."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         shown = f"{document!r:.200}"
         if isinstance(document, Mapping):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from isentrope.errors import ConfigurationError
 from isentrope.trackers import Tracker, requested_trackers
 from isentrope_wire import environment
 from isentrope_wire.codec import JSON_NESTING, is_deeper
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
 
 Mode = Literal["online", "offline", "disabled"]
@@ -108,8 +108,6 @@ class ProbeConfig:
         Args:
             rank_and_world_size: of the process group whose ranks share these settings. None: there is no such group, and
                 RANK and WORLD_SIZE count as torchrun sets them.
-            trackers: see `requested_trackers`.
-            **others: further fields.
         """
         run_id = wanted_run_id(run_id)
         rank, world_size = rank_and_world_size or (
@@ -203,11 +201,7 @@ def _new_run_id(name: str) -> str:
 
 
 def switched_on(variable: str, *, by_default: bool = False) -> bool:
-    """Whether an environment variable says yes.
-
-    Raises:
-        ConfigurationError: it is set to something else than yes or no.
-    """
+    """Whether an environment variable says yes."""
     text = os.environ.get(variable, "").strip().lower()
     if not text:
         return by_default

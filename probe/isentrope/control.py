@@ -126,7 +126,6 @@ class ControlState:
         """Note that the report of a step was handed over.
 
         Args:
-            step: the step's number.
             sent: False where the report found no room: its outcomes travel with a later one, none may be lost.
         """
         self._outcomes = () if sent else self._outcomes

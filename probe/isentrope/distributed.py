@@ -120,11 +120,7 @@ class Gathered:
         return lambda: rows_of_numbers(copy.wait())
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait for the vectors at most so long: a rank may have died.
-
-        Returns:
-            Whether they are there.
-        """
+        """Whether the vectors arrive in this time: a rank may have died."""
         end = time.monotonic() + seconds
         while not self._arrived():
             if time.monotonic() >= end:
@@ -369,7 +365,6 @@ class RankExchange:
 
         Args:
             sums: this rank's vector of the step; None: measuring it failed.
-            failures: on this rank so far.
             requested: the newest control on this rank; rank 0's counts.
             action: decided for the next step; rank 0's counts.
         """
@@ -390,7 +385,6 @@ class RankExchange:
         """Wait for what every rank continues from after a checkpoint.
 
         Args:
-            mine: of this rank.
             requested: the newest control on this rank; rank 0's counts, as when a step is closed.
 
         Returns:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from isentrope.methods.what_if import WHAT_IF
+from isentrope.statistics import covariance
 from isentrope.statistics.contributions import CONTRIBUTIONS
-from isentrope.statistics.covariance import (
-    ADVANTAGE_DISCRIMINATOR,
-    ADVANTAGE_LOGPROB,
-    ADVANTAGE_SCORE,
-    COVARIANCE_BINS,
-    GROUPS,
-)
 from isentrope.statistics.mismatch import MISMATCH_SUMS
-from isentrope.statistics.moments import ThresholdStatistics
 from isentrope.statistics.step import COUPLED_PREDICTION, DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
 from isentrope.statistics.tokens import StepTokens, TokenBatch
@@ -30,11 +23,11 @@ if TYPE_CHECKING:
 SUMS = (
     *STEP_SUMS,
     *MISMATCH_SUMS,
-    ADVANTAGE_LOGPROB,
-    ADVANTAGE_SCORE,
-    ADVANTAGE_DISCRIMINATOR,
-    COVARIANCE_BINS,
-    GROUPS,
+    covariance.ADVANTAGE_LOGPROB,
+    covariance.ADVANTAGE_SCORE,
+    covariance.ADVANTAGE_DISCRIMINATOR,
+    covariance.COVARIANCE_BINS,
+    covariance.GROUPS,
     CONTRIBUTIONS,
     WHAT_IF,
 )
@@ -67,26 +60,17 @@ def rank_vector(
     batches: Sequence[TokenBatch],
     entropies_after: Sequence[Tensor] | None,
     device: torch.device | None,
-    thresholds: ThresholdStatistics | None = None,
     *,
-    centre: tuple[Tensor, Tensor] | None = None,
-    loss_scale: float | Tensor = 1.0,
-    unseen: Tensor | None = None,
     coupled: Tensor | None = None,
+    **about: Any,
 ) -> Float64[Tensor, " numbers"]:
     """The vector of this rank's step, float64, on the device of its tokens.
 
     Args:
         step: Its number.
         failures: Inside the probe so far.
-        batches: The step's micro-batches.
-        entropies_after: H of the same tokens after the update, one tensor per batch; None: not scored again.
         device: Where the vector is made when there are no tokens.
-        thresholds: What the step's what-if is counted from; None: each micro-batch itself.
-        centre: Mean log p and mean A of the step before, over all ranks.
-        loss_scale: What the gradients that were read are to be divided by.
-        unseen: See `StepTokens`.
-        coupled: See `StepTokens`.
+        **about: As `batches`, `entropies_after` and `coupled`, what `StepTokens` takes.
     """
     header = RankHeader(step, 1, failures, len(batches))
     device = batches[0].mask.device if batches else device
@@ -95,16 +79,7 @@ def rank_vector(
         if coupled is not None:  # of this rank's shards
             vector[LAYOUT.place[COUPLED_PREDICTION]] = coupled
         return vector
-    tokens = StepTokens(
-        batches,
-        entropies_after,
-        thresholds=thresholds,
-        centre=centre,
-        loss_scale=loss_scale,
-        unseen=unseen,
-        coupled=coupled,
-    )
-    return LAYOUT.pack(header, tokens, device)
+    return LAYOUT.pack(header, StepTokens(batches, entropies_after, coupled=coupled, **about), device)
 
 
 def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
@@ -138,4 +113,4 @@ def threshold_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor,
 
 def centre_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 4"]:
     """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank, on the device."""
-    return LAYOUT.columns(rows, ADVANTAGE_LOGPROB)
+    return LAYOUT.columns(rows, covariance.ADVANTAGE_LOGPROB)

@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 
-from isentrope.errors import IsentropeError
+from isentrope_wire.errors import IsentropeError
 
 logger = logging.getLogger("isentrope")
 
@@ -40,16 +40,11 @@ class Guard:
 
         Args:
             what: the kind of work, one of few phrases.
-            stopwatch: measures how long it took.
         """
         return Protected(self, what, stopwatch)
 
     def count(self, what: str, error: Exception) -> bool:
         """Count one failure, and log the 1st, 10th, 100th of its kind.
-
-        Args:
-            what: the kind of work.
-            error: the failure.
 
         Returns:
             False where it is to be raised instead.

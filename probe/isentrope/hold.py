@@ -2,6 +2,7 @@
 
 - `Effect`: how much a step's unit prediction changes the entropy, apart from what changes it anyway
 - `EntropyEstimator`: the entropy after a step, and the value at which it will come to rest
+- `reward_falls`: whether the reward began to fall since a hold acts
 - `HoldController`: takes the numbers of reported steps, decides, and sets the control of the step that begins
 
 The decision itself is a pure function of what was measured (`isentrope_wire.hold_decision`), which the page's preview
@@ -12,36 +13,73 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import median
 from threading import Lock
 from typing import Any, SupportsFloat
 
-from isentrope.reward_guard import WINDOW, own_fall, reward_falls
+from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Hold, Method
-from isentrope_wire.hold_decision import (
-    Action,
-    Calibrated,
-    EntropyEstimate,
-    HoldState,
-    Measured,
-    clipping_method,
-    control_under,
-    decide,
-    undecided,
-)
-from isentrope_wire.metrics import (
-    ENTROPY_MEAN,
-    ENTROPY_PREDICTED_CHANGE,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_PREDICTION_SIGN_AGREEMENT,
-    ENTROPY_UNIT_PREDICTED_CHANGE,
-    REWARD_MEAN,
-    EarlyLevel,
-    measured_change,
-)
+from isentrope_wire.diagnosis.slope import autocorrelation, deviation_of_pairs, slopes_of_pairs
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
+
+REWARD_WINDOW = 30
+"""Newest rewards since the hold began that are tested; before there are so many there is no answer."""
+LARGEST_FALL_BY_CHANCE = 3.5
+"""Standard deviations of Mann and Kendall's statistic: the test is repeated every step."""
+LARGEST_AUTOCORRELATION = 0.5
+"""Counted with: a steady curve is autocorrelated too, and with more its fall would never be certain."""
+NOISES = 2.0
+_ROBUST_DEVIATION = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+
+def own_fall(before: Sequence[float]) -> float:
+    """The fall of the reward per step before the hold began, oldest first: 0 where it rose, or is not known."""
+    return max(0.0, -_slope(before[-REWARD_WINDOW:])) if len(before) >= REWARD_WINDOW // 2 else 0.0
+
+
+def reward_falls(own: float, since: Sequence[float]) -> str:
+    """Why the hold is to end, in a sentence; empty where it goes on. `own` is `own_fall` when it began.
+
+    A held entropy can cost reward: far above what the run had, the policy stops learning. The hold is to end where the
+    newest rewards fall by Mann and Kendall's statistic, which counts falling against rising pairs and knows no scale, widened
+    for rewards that follow their predecessor; and the fall turns the run's own trend by more than NOISES times the rewards'
+    noise: the median slope of all pairs (Theil and Sen) against that of the rewards before the hold.
+    """
+    newest = since[-REWARD_WINDOW:]
+    if len(newest) < REWARD_WINDOW:
+        return ""
+    slope = _slope(newest)
+    residuals = [value - slope * step for step, value in enumerate(newest)]
+    alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
+    if _falling_pairs(newest) < LARGEST_FALL_BY_CHANCE * deviation_of_pairs(len(newest), alike):
+        return ""
+    if (-slope - own) * (REWARD_WINDOW - 1) <= NOISES * _noise(residuals):
+        return ""
+    return (
+        f"The reward guard ended the hold: over the last {REWARD_WINDOW} steps the reward fell by {-slope * (REWARD_WINDOW - 1):.3g}, "
+        f"to {median(newest[-REWARD_WINDOW // 3 :]):.3g}. Push a hold again to go on; reward_guard false switches the guard off."
+    )
+
+
+def _falling_pairs(values: Sequence[float]) -> int:
+    """Pairs of which the later value is the lower one, less those of which it is the higher one."""
+    return sum((later < earlier) - (later > earlier) for earlier, later in combinations(values, 2))
+
+
+def _slope(values: Sequence[float]) -> float:
+    return median(slopes_of_pairs([*enumerate(values)]))
+
+
+def _noise(residuals: Sequence[float]) -> float:
+    """Standard deviation around the line, robust."""
+    centre = median(residuals)
+    return _ROBUST_DEVIATION * median(abs(residual - centre) for residual in residuals)
+
 
 HALF_LIFE = 50.0
 """Steps after which an observation counts half."""
@@ -82,12 +120,7 @@ class Effect:
     _xy: float = 0.0
 
     def regressor(self, scaled_prediction: float, momentum: float) -> float:
-        """x of the step, in nats of unit prediction times the learning rate; call it once a step.
-
-        Args:
-            scaled_prediction: the unit prediction times the learning rate.
-            momentum: the optimiser's beta_1, 0 for plain SGD.
-        """
+        """x of the step, in nats of unit prediction times the learning rate; call it once a step."""
         memory = self.memory(momentum)
         self._average = memory * self._average + (1 - memory) * scaled_prediction
         self._average_weight = memory * self._average_weight + (1 - memory)
@@ -169,7 +202,7 @@ class EntropyEstimator:
         observed_change: float | None,
         momentum: float,
         learning_rate: float = 1.0,
-    ) -> EntropyEstimate:
+    ) -> hold_decision.EntropyEstimate:
         """The estimate after one more step.
 
         Args:
@@ -195,7 +228,7 @@ class EntropyEstimator:
             self._effect.learn(regressor, observed_change)
         self._expected = last + NEWEST_WEIGHT * surprise + change
         gain, memory = self._effect.gain, self._effect.memory(momentum)
-        return EntropyEstimate(
+        return hold_decision.EntropyEstimate(
             mean_entropy=self._expected,
             gain=None if gain is None else learning_rate * gain,
             to_come=((gain or 0.0) * regressor + self._drift) * memory / (1 - memory),
@@ -203,7 +236,7 @@ class EntropyEstimator:
         )
 
 
-_NEEDED = (ENTROPY_MEAN, ENTROPY_UNIT_PREDICTED_CHANGE)
+_NEEDED = (metrics.ENTROPY_MEAN, metrics.ENTROPY_UNIT_PREDICTED_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,20 +254,20 @@ class _Memory:
 
     estimator: EntropyEstimator = field(default_factory=EntropyEstimator)
     compared_steps: int = 0
-    measured: Measured | None = None
-    hold: HoldState = field(default_factory=HoldState)
+    measured: hold_decision.Measured | None = None
+    hold: hold_decision.HoldState = field(default_factory=hold_decision.HoldState)
     requested: Hold | None = None
     method: str = Method.NONE
     """The hold, and the method whose thresholds it moves, for which `hold` was decided."""
     version: int = 0
     """Version of the control that contains the hold."""
     closed_steps: int = 0
-    early: EarlyLevel = field(default_factory=EarlyLevel)
+    early: metrics.EarlyLevel = field(default_factory=metrics.EarlyLevel)
     highest_entropy: float = -math.inf
     """The highest mean entropy of any step so far, in nats."""
     acting_since: int | None = None
     """The step from which the hold acted, counted as in `closed_steps`; None: it has not acted yet."""
-    rewards: deque[Reward] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    rewards: deque[Reward] = field(default_factory=lambda: deque(maxlen=REWARD_WINDOW))
     """Newest last."""
     own_fall: float | None = None
     """Fall of the reward per step before the hold acted; None: it has not acted yet."""
@@ -255,7 +288,7 @@ class HoldController:
         self._lock = Lock()
         self.control = Control()
         """The control of the step that runs: the pushed one, with the thresholds that were decided."""
-        self.action: Action | None = None
+        self.action: hold_decision.Action | None = None
         """The decision for the step that runs; None: no entropy is to be held."""
         self.vocabulary: int | None = None
         """Number of tokens that the loop's distributions are over; None: not known."""
@@ -266,40 +299,36 @@ class HoldController:
             return document_of(self._memory)
 
     def restore(self, state: object) -> None:
-        """Continue from what `state` gave, before the first step.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """Continue from what `state` gave, before the first step."""
         self._memory = read_exactly(_Memory, state)
 
-    def decide(self, active: ControlSnapshot) -> Action | None:
+    def decide(self, active: ControlSnapshot) -> hold_decision.Action | None:
         """The decision about the next step from the numbers that have arrived; None when no entropy is to be held."""
         memory = self._memory
-        hold, method = active.control.held, clipping_method(active.control)
+        hold, method = active.control.held, hold_decision.clipping_method(active.control)
         if (hold, method) != (memory.requested, memory.method):
             # Thresholds of another target are no place to start from; the effect of past updates still counts.
-            memory.hold = HoldState(plans=memory.hold.plans)
+            memory.hold = hold_decision.HoldState(plans=memory.hold.plans)
             memory.requested, memory.method = hold, method
         if active.version != memory.version:
             memory.version, memory.acting_since, memory.own_fall, memory.stopped = active.version, None, None, ""
         if hold is None:
             return None
         stopped = memory.stopped if hold.reward_guard else ""
-        memory.hold, action = decide(
+        memory.hold, action = hold_decision.decide(
             active.control, memory.hold, memory.measured, step=memory.closed_steps, stopped=stopped
         )
         if memory.hold.acting and memory.acting_since is None:
             memory.acting_since = memory.closed_steps
         return replace(self._with_estimate(action), version=active.version)
 
-    def _with_estimate(self, action: Action) -> Action:
+    def _with_estimate(self, action: hold_decision.Action) -> hold_decision.Action:
         if self._memory.measured is None:
             return action
         known = self._memory.measured.entropy
         return replace(action, gain=known.gain, drift=known.drift, resting_point=known.resting_point)
 
-    def begin_step(self, active: ControlSnapshot, action: Action | None) -> None:
+    def begin_step(self, active: ControlSnapshot, action: hold_decision.Action | None) -> None:
         """Set the control of the step that begins.
 
         `action` is the decision, the same on all ranks; one for another version of the control is ignored.
@@ -307,8 +336,8 @@ class HoldController:
         self.action = None
         if active.control.hold is not None:
             is_decided = action is not None and action.version == active.version
-            self.action = action if is_decided else undecided(active.version)
-        self.control = control_under(self.action, active.control)
+            self.action = action if is_decided else hold_decision.undecided(active.version)
+        self.control = hold_decision.control_under(self.action, active.control)
 
     def end_step(self) -> None:
         """Count the step: its numbers arrive from here on."""
@@ -328,31 +357,31 @@ class HoldController:
 
     def _learn(self, step: int, report: StepReport, momentum: float, learning_rate: SupportsFloat | None) -> None:
         scalars = report.scalars
-        self._guard_reward(step, scalars.get(REWARD_MEAN, math.nan))
+        self._guard_reward(step, scalars.get(metrics.REWARD_MEAN, math.nan))
         if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
             return
-        observed, predicted = measured_change(scalars), scalars.get(ENTROPY_PREDICTED_CHANGE)
+        observed, predicted = metrics.measured_change(scalars), scalars.get(metrics.ENTROPY_PREDICTED_CHANGE)
         memory = self._memory
         with self._lock:
             memory.compared_steps += observed is not None and predicted is not None
-            memory.early.add(scalars[ENTROPY_MEAN])
-            memory.highest_entropy = max(memory.highest_entropy, scalars[ENTROPY_MEAN])
-            memory.measured = Measured(
+            memory.early.add(scalars[metrics.ENTROPY_MEAN])
+            memory.highest_entropy = max(memory.highest_entropy, scalars[metrics.ENTROPY_MEAN])
+            memory.measured = hold_decision.Measured(
                 step=step,
                 run_step=report.step,
                 early_level=memory.early.level,
                 highest_entropy=memory.highest_entropy,
                 vocabulary=self.vocabulary,
                 entropy=memory.estimator.step(
-                    mean_entropy=scalars[ENTROPY_MEAN],
-                    unit_prediction=scalars[ENTROPY_UNIT_PREDICTED_CHANGE],
+                    mean_entropy=scalars[metrics.ENTROPY_MEAN],
+                    unit_prediction=scalars[metrics.ENTROPY_UNIT_PREDICTED_CHANGE],
                     observed_change=observed,
                     momentum=momentum,
                     learning_rate=1.0 if learning_rate is None else float(learning_rate),
                 ),
-                calibrated=Calibrated(
-                    r2=scalars.get(ENTROPY_PREDICTION_R2),
-                    sign_agreement=scalars.get(ENTROPY_PREDICTION_SIGN_AGREEMENT),
+                calibrated=hold_decision.Calibrated(
+                    r2=scalars.get(metrics.ENTROPY_PREDICTION_R2),
+                    sign_agreement=scalars.get(metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT),
                     compared_steps=memory.compared_steps,
                 ),
                 what_if=report.what_if,

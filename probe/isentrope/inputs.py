@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import torch
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.scores import TokenScores
 from isentrope.scores.token_scores import check_not_nested, check_temperatures
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -275,8 +275,7 @@ class SeveralOptimizers:
         return [group for one in self.optimizers for group in one.param_groups]
 
 
-def trainable_numbers(group: Mapping[str, Any]) -> int:
-    """How many numbers of an optimiser's group are trained."""
+def _trainable(group: Mapping[str, Any]) -> int:
     return sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad)
 
 
@@ -284,7 +283,7 @@ def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> Learni
     """As they are now; waits for no device. None when there is no optimiser to ask, or it has no rates."""
     groups = tuple(
         (
-            trainable_numbers(group),
+            _trainable(group),
             # Schedulers change a tensor in place.
             group["lr"].detach().clone() if isinstance(group["lr"], Tensor) else group["lr"],
         )

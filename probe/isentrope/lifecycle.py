@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
 from isentrope_wire.control import CAPABILITIES, Control
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ERROR_CHARACTERS, OUTPUT, ControlSnapshot, RunFinished, RunStarted, cut
 
 logger = logging.getLogger(__name__)
@@ -63,11 +63,6 @@ def begin_run(
     tags: Sequence[str],
 ) -> tuple[ProbeConfig, ControlSnapshot, RunStarted]:
     """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting.
-
-    Args:
-        configure: makes this rank's settings.
-        run_id: the requested one, if any.
-        run_config: the run's hyper-parameters, shown with it.
 
     Returns:
         The settings, with the run id that all ranks share; the control that is active from the first step on; and the first
@@ -247,8 +242,6 @@ class RunEnd:
         """Build it after the transport is open: what is registered last is called first, and the transport closes itself.
 
         Args:
-            control: gives the last step and the outcomes that no report has carried.
-            ranks: waited for shortly, for the last report holds their numbers.
             at_process_end: whether the process's end is the run's. False in mode disabled.
             sends_output: whether a failed run has the last lines of its output with its error.
         """

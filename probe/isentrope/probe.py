@@ -28,32 +28,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from isentrope import inputs
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks, ranks_of
-from isentrope.errors import ConfigurationError, InputError
 from isentrope.global_step import rank_vector
 from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
-from isentrope.inputs import (
-    LearningRates,
-    SeveralOptimizers,
-    broadcast_advantages,
-    check_first_mask,
-    check_first_values,
-    check_scored,
-    differences_of,
-    first_pass_parts,
-    group_ids_of,
-    learning_rates_of,
-    loggable,
-    matching,
-    not_finite_advantages,
-    per_token,
-    step_number,
-    valid_mask,
-)
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
 from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
@@ -74,6 +56,7 @@ from isentrope.trackers import Trackers
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
+from isentrope_wire.errors import ConfigurationError, InputError
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS, TOKEN_NOT_RECORDED
 from isentrope_wire.reports import ControlSnapshot, StepReport
@@ -275,21 +258,8 @@ class Probe:
         entropy_gradient: bool = False,
         logits_dtype: torch.dtype | None = None,
     ) -> TokenScores:
-        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, plus `score`'s check.
-
-        Args:
-            hidden: [..., width]; row t is the last hidden state that token_ids[t] was predicted from.
-            lm_head_weight: of the head, [vocabulary, width], or what `isentrope.scores.linear_head_parts` gives.
-            token_ids: as for `score`.
-            bias: of the head, [vocabulary].
-            temperature: as for `score`.
-            softcap: the model's final soft cap, where it has one.
-            scale: the model's logit scale, where it has one.
-            entropy_gradient: as for `score`.
-            logits_dtype: what tiles of logits are computed in. Default: what the head itself would use.
-
-        Returns:
-            As `score`.
+        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, which says what the
+        arguments are, plus `score`'s check.
 
         Raises:
             InputError: as for `score`.
@@ -319,19 +289,8 @@ class Probe:
         temperature: float | Tensor = 1.0,
         entropy_gradient: bool = False,
     ) -> TokenScores:
-        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, plus
-        `score`'s check.
-
-        Args:
-            logits_shard: [..., columns], this rank's slice of the logits.
-            token_ids: [...], integer, counted over the whole vocabulary; the same on every rank of `group`.
-            start: the token id of the slice's first column.
-            group: the tensor-parallel group; every rank of it must call. Default: the default process group.
-            temperature: as for `score`.
-            entropy_gradient: as for `score`.
-
-        Returns:
-            As `score`, the same on every rank of `group`.
+        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, which says what
+        the arguments are, plus `score`'s check. The scores are the same on every rank of `group`.
 
         Raises:
             InputError: as for `score`.
@@ -343,7 +302,7 @@ class Probe:
             return self._checked(scores, None)
 
     def _checked(self, scores: TokenScores, vocabulary: int | None) -> TokenScores:
-        check_scored(scores, vocabulary, first=not self._guard.settled)
+        inputs.check_scored(scores, vocabulary, first=not self._guard.settled)
         self._scores_to_gate |= scores.logprobs.numel() > 0
         self._hold.vocabulary = vocabulary
         return scores
@@ -369,7 +328,7 @@ class Probe:
             self._scores_to_gate = False
             sums: Tensor | None = None
             try:
-                parts, masks = first_pass_parts(scores, mask)
+                parts, masks = inputs.first_pass_parts(scores, mask)
                 sums = threshold_sums(parts, masks) if parts else None
             finally:
                 # Also when this rank's can't be read: the others wait for it.
@@ -438,7 +397,7 @@ class Probe:
         with self._gating:
             self._scores_to_gate = False
             self._begin_step()
-            matching("logprobs", own, scores.logprobs)
+            inputs.matching("logprobs", own, scores.logprobs)
             packing = None if cu_seqlens is None else Packing(cu_seqlens, own)
 
             def in_rows(given: T) -> T:
@@ -449,25 +408,29 @@ class Probe:
             gradient.watch("entropies", scores.entropies)
             kept = detached(scores) if packing is None else each_field(detached(scores), in_rows)
             logprobs = in_rows(own.detach())
-            advantages = broadcast_advantages(in_rows(advantages), logprobs)
+            advantages = inputs.broadcast_advantages(in_rows(advantages), logprobs)
             given_mask = in_rows(torch.ones_like(own, dtype=torch.bool) if mask is None and packing else mask)
-            mask = valid_mask(given_mask, logprobs)
+            mask = inputs.valid_mask(given_mask, logprobs)
             if not self._guard.settled:
-                check_first_mask(given_mask)
-                check_first_values(kept, mask)
-                self._warn_once("advantages", not_finite_advantages(advantages, mask))
-            reference = self._optional("ref_logprobs", lambda: per_token("ref_logprobs", ref_logprobs, own))
+                inputs.check_first_mask(given_mask)
+                inputs.check_first_values(kept, mask)
+                self._warn_once("advantages", inputs.not_finite_advantages(advantages, mask))
+            reference = self._optional("ref_logprobs", lambda: inputs.per_token("ref_logprobs", ref_logprobs, own))
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
             old_logprobs, sampler_logprobs = in_rows(old_logprobs), in_rows(sampler_logprobs)
             if old_logprobs is not None:
                 # With a ratio to the old policy the sampler serves the diagnosis alone.
                 sampler_logprobs = self._optional(
-                    "sampler_logprobs", lambda: per_token("sampler_logprobs", sampler_logprobs, logprobs)
+                    "sampler_logprobs", lambda: inputs.per_token("sampler_logprobs", sampler_logprobs, logprobs)
                 )
-            differences = differences_of(logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs})
-            of_reference = {} if reference is None else differences_of(logprobs, {"reference": in_rows(reference)})
-            old = per_token("old_entropies", in_rows(old_entropies), logprobs)
+            differences = inputs.differences_of(
+                logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
+            )
+            of_reference = (
+                {} if reference is None else inputs.differences_of(logprobs, {"reference": in_rows(reference)})
+            )
+            old = inputs.per_token("old_entropies", in_rows(old_entropies), logprobs)
             batch = TokenBatch(
                 kept,
                 advantages,
@@ -479,12 +442,12 @@ class Probe:
                 )
                 or {},
                 token_ids=self._optional(
-                    "token_ids", lambda: per_token("token_ids", in_rows(scores.token_ids), logprobs)
+                    "token_ids", lambda: inputs.per_token("token_ids", in_rows(scores.token_ids), logprobs)
                 ),
                 gradient=gradient,
                 old_entropies=None if old is None else old.detach(),
                 group_ids=self._optional(
-                    "groups", lambda: group_ids_of(groups, logprobs, self.config.rank, self._ledger.tokens)
+                    "groups", lambda: inputs.group_ids_of(groups, logprobs, self.config.rank, self._ledger.tokens)
                 ),
                 rescore=rescore,
                 packing=packing,
@@ -516,7 +479,7 @@ class Probe:
             if not isinstance(scalars, Mapping):
                 raise InputError(f"log takes names and numbers, such as {{'reward/mean': 0.4}}; got {scalars!r}.")
             for name, value in scalars.items():
-                self._logged[name] = loggable(name, value)
+                self._logged[name] = inputs.loggable(name, value)
             if len(self._known_names) < MOST_KNOWN_NAMES:
                 self._known_names.update(scalars)
 
@@ -527,7 +490,7 @@ class Probe:
         rescore: Rescore | None = None,
         *,
         unseen: Rescore | None = None,
-        learning_rates: LearningRates | None = None,
+        learning_rates: inputs.LearningRates | None = None,
         loss_scale: float | Tensor = 1.0,
         clip_factor: float | Tensor | None = None,
     ) -> None:
@@ -565,9 +528,9 @@ class Probe:
             try:
                 self._begin_step()
                 batches = self._take_batches()
-                step = step_number(step)
-                optimizers = SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
-                clip_factor = None if clip_factor is None else loggable("clip_factor", clip_factor)
+                step = inputs.step_number(step)
+                optimizers = inputs.SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
+                clip_factor = None if clip_factor is None else inputs.loggable("clip_factor", clip_factor)
                 self._check_step(step, batches)
                 if batches or not alone:
                     what_if_source, sums = self._measured(step, batches, rescore, unseen, optimizers, loss_scale)
@@ -594,7 +557,7 @@ class Probe:
                 measured,
                 optimizers,
                 learning_rates,
-                clip_factor,
+                clip_factor=clip_factor,
                 what_if_source=what_if_source,
                 has_unseen=unseen is not None,
                 reward_parts=reward_parts(batches),
@@ -750,7 +713,7 @@ class Probe:
         batches: Sequence[TokenBatch],
         rescore: Rescore | None,
         unseen: Rescore | None,
-        optimizer: Optimizer | SeveralOptimizers | None,
+        optimizer: Optimizer | inputs.SeveralOptimizers | None,
         loss_scale: float | Tensor,
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
@@ -762,7 +725,7 @@ class Probe:
             batches if self._counts else (),
             after.entropies if self._counts else None,
             self._ranks.device,
-            thresholds,
+            thresholds=thresholds,
             centre=None if self._ranks.alone else self._basis.means(),
             loss_scale=loss_scale,
             unseen=after.unseen,
@@ -775,17 +738,13 @@ class Probe:
         self,
         step: int,
         measured: NumbersOfRanks | None,
-        optimizer: Optimizer | SeveralOptimizers | None,
-        learning_rates: LearningRates | None,
-        clip_factor: float | Tensor | None,
-        *,
-        what_if_source: str,
-        has_unseen: bool,
-        reward_parts: Sequence[str],
+        optimizer: Optimizer | inputs.SeveralOptimizers | None,
+        learning_rates: inputs.LearningRates | None,
+        **about: Any,
     ) -> None:
         momentum = Momentum.of(optimizer)
         beta = None if momentum is None else momentum.beta
-        learning_rates = learning_rates or learning_rates_of(optimizer)
+        learning_rates = learning_rates or inputs.learning_rates_of(optimizer)
         if self._guard.failures:
             self._logged[PROBE_FAILURES] = float(self._guard.failures)
         self._logged[PROBE_SECONDS] = self._stopwatch.seconds
@@ -804,13 +763,10 @@ class Probe:
                 outcomes=self._control.outcomes_at(step),
                 momentum=momentum,
                 learning_rate=learning_rates,
-                clip_factor=clip_factor,
-                what_if_source=what_if_source,
-                has_unseen=has_unseen,
-                reward_parts=reward_parts,
                 coupling=self.config.coupling,
                 failed=self._guard.in_words,
                 learn=None if measured is None else self._hold.learner(beta, learning_rates),
+                **about,
             )
         )
         sent = self._transport.put(self._trackers.also(step, build))

@@ -4,75 +4,89 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, SupportsFloat
 
+import torch
 from torch import Tensor
 
 from isentrope.config import Coupling
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
+from isentrope.statistics import step as of_step
 from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
-from isentrope.statistics.machine import Machine, current_device
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
-from isentrope.statistics.step import (
-    COUPLED_PREDICTION,
-    DISCRIMINATOR,
-    ENTROPIES,
-    LARGEST_ENTROPY,
-    LARGEST_EXPECTED_SCORE,
-    OLD_ENTROPIES_KNOWN,
-    RATIOS,
-    SIGNS,
-    SOURCES,
-    VOCAB_CENTERED,
-    calibration_scalars,
-    report_histograms,
-    step_metrics,
-    unit_prediction,
-)
 from isentrope.statistics.sums import StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
+from isentrope_wire import metrics, reports
 from isentrope_wire.control import Control, Method
-from isentrope_wire.dead_knobs import dead_knobs
+from isentrope_wire.diagnosis.effect import dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
 from isentrope_wire.methods import StepEvidence
-from isentrope_wire.metrics import (
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTED_BY_BATCH,
-    ENTROPY_PREDICTED_BY_MOMENTUM,
-    ENTROPY_PREDICTED_BY_WEIGHT_DECAY,
-    ENTROPY_SHARE_LOST,
-    ENTROPY_UNSEEN_CHANGE,
-    PROBE_FAILED_RANKS,
-    PROBE_FAILURES,
-    PROBE_RANKS_OUT_OF_STEP,
-    PROBE_SECONDS,
-    TIME_STEP_SECONDS,
-    TOKEN_EPOCH,
-)
 from isentrope_wire.numbers import document_of, read_exactly
-from isentrope_wire.reports import (
-    DROPPED_SERIES,
-    ENTROPY_GRADIENT,
-    LIKELY_CAUSE,
-    LOGGED_SCALARS,
-    NAME_CHARACTERS,
-    PREDICTION_BASIS,
-    ControlOutcome,
-    ControlSnapshot,
-    StepReport,
-    first_of,
-)
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+
+GIB = 2.0**30
+UTILISATION_SECONDS = 2.0
+"""Between two questions to the driver, which takes milliseconds for one."""
+_STATM = Path("/proc/self/statm")
+
+
+def current_device() -> int | None:
+    """The CUDA or ROCm device of the calling thread; None before the first use of one, which this is not."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+class Machine:
+    """Numbers of the process and of its device. Called from one thread, once a step."""
+
+    def __init__(self) -> None:
+        self._before: tuple[int, float] | None = None
+        self._asked_driver = -UTILISATION_SECONDS
+        self._driver_answers = torch.version.cuda is not None
+
+    def scalars(self, step: int, at: float, tokens: int, device: int | None) -> dict[str, float]:
+        """What is known of the step that was closed `at`, in seconds, with `tokens` of all ranks."""
+        found = self._pace(step, at, tokens)
+        with suppress(OSError):
+            found[metrics.SYSTEM_HOST_MEMORY] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GIB
+        if device is not None:
+            # The allocator's own counts: no kernel is waited for.
+            found[metrics.SYSTEM_DEVICE_MEMORY] = torch.cuda.memory_allocated(device) / GIB
+            found[metrics.SYSTEM_DEVICE_PEAK_MEMORY] = torch.cuda.max_memory_reserved(device) / GIB
+            found |= self._utilisation(device)
+        return found
+
+    def _pace(self, step: int, at: float, tokens: int) -> dict[str, float]:
+        before, self._before = self._before, (step, at)
+        if before is None or step <= before[0] or at <= before[1]:
+            return {}
+        seconds = (at - before[1]) / (step - before[0])
+        found: dict[str, float] = {metrics.TIME_STEP_SECONDS: seconds}
+        return found | ({metrics.SYSTEM_TOKENS_PER_SECOND: tokens / seconds} if tokens else {})
+
+    def _utilisation(self, device: int) -> dict[str, float]:
+        now = time.monotonic()
+        if not self._driver_answers or now - self._asked_driver < UTILISATION_SECONDS:
+            return {}
+        self._asked_driver = now
+        try:
+            return {metrics.SYSTEM_DEVICE_UTILISATION: torch.cuda.utilization(device) / 100}
+        except (ImportError, RuntimeError, getattr(sys.modules.get("pynvml"), "NVMLError", RuntimeError)):
+            self._driver_answers = False
+            return {}
+
 
 logger = logging.getLogger(__name__)
 
@@ -88,13 +102,13 @@ class ClosedStep:
     measured: NumbersOfRanks | None = None
     """On rank 0 the numbers of all ranks; None on the others, and where nothing was measured."""
     logged: Mapping[str, float | Tensor] = field(default_factory=dict)
-    active: ControlSnapshot
+    active: reports.ControlSnapshot
     """The control that was active, as it was pushed."""
     control: Control
     """The same as the step ran under it: a held entropy moves its thresholds."""
     action: Action | None = None
     """What was decided to hold the entropy; None: it is not held."""
-    outcomes: Sequence[ControlOutcome] = ()
+    outcomes: Sequence[reports.ControlOutcome] = ()
     momentum: Momentum | None = None
     """None without an optimiser."""
     learning_rate: SupportsFloat | None = None
@@ -109,7 +123,7 @@ class ClosedStep:
     """Names of the parts of the rewards."""
     failed: str = ""
     """What failed inside the probe on this rank so far, and how often."""
-    learn: Callable[[StepReport], None] | None = None
+    learn: Callable[[reports.StepReport], None] | None = None
     """Called with the report once it is built."""
 
 
@@ -128,14 +142,13 @@ class ReportBuilder:
     ) -> None:
         """
         Args:
-            texts: of tokens; None: not known. Called off the training thread.
             transport_scalars: metrics of the reports' way to the server at the moment a report is built.
             page: address of the run's page; empty: it has none, or that is not known.
         """
         self._page = page
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
-        self.latest: StepReport | None = None
+        self.latest: reports.StepReport | None = None
         self._calibration = Calibration()
         self._alerts = AlertWatch()
         self._epochs = Epochs()
@@ -166,11 +179,7 @@ class ReportBuilder:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` gave; no step may have been closed before.
-
-        Raises:
-            KeyError, ValueError: it is something else.
-        """
+        """Continue from what `state` gave; no step may have been closed before."""
         self._calibration = read_exactly(Calibration, state["calibration"])
         self._alerts = read_exactly(AlertWatch, state["alerts"])
         self._epochs = read_exactly(Epochs, state["epochs"])
@@ -179,7 +188,7 @@ class ReportBuilder:
         """Note that the report of the last step will not be built: it found no room."""
         self._closed -= 1
 
-    def report_of(self, closed: ClosedStep) -> Callable[[], StepReport]:
+    def report_of(self, closed: ClosedStep) -> Callable[[], reports.StepReport]:
         """Prepare the report of a step.
 
         Returns:
@@ -189,7 +198,7 @@ class ReportBuilder:
         self._closed += 1
         number = self._closed
 
-        def build() -> StepReport:
+        def build() -> reports.StepReport:
             try:
                 return self._build(closed, recorded_at, device)
             finally:
@@ -197,14 +206,14 @@ class ReportBuilder:
 
         return build
 
-    def _build(self, closed: ClosedStep, recorded_at: float, device: int | None) -> StepReport:
+    def _build(self, closed: ClosedStep, recorded_at: float, device: int | None) -> reports.StepReport:
         logged, dropped = self._within_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
         tokens = 0 if together is None or together.sums is None else together.sums.tokens
         machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
-        if not logged.keys().isdisjoint(TIME_STEP_SECONDS.names):
-            machine.pop(TIME_STEP_SECONDS, None)
-        report = StepReport(
+        if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
+            machine.pop(metrics.TIME_STEP_SECONDS, None)
+        report = reports.StepReport(
             step=closed.step,
             recorded_at=recorded_at,
             scalars=machine
@@ -220,7 +229,7 @@ class ReportBuilder:
                 "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum.beta:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
-            | ({DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"} if dropped else {})
+            | ({reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"} if dropped else {})
             | hold_labels(closed.action),
         )
         if together is not None and together.sums is not None:
@@ -234,20 +243,22 @@ class ReportBuilder:
         self, logged: Mapping[str, float | Tensor]
     ) -> tuple[Mapping[str, float | Tensor], Collection[str]]:
         """What was logged, without what a server would refuse the whole report for; and the names left out."""
-        if len(logged) <= LOGGED_SCALARS and max(map(len, logged), default=0) <= NAME_CHARACTERS:
+        if len(logged) <= reports.LOGGED_SCALARS and max(map(len, logged), default=0) <= reports.NAME_CHARACTERS:
             return logged, ()
-        fitting = [name for name in logged if len(name) <= NAME_CHARACTERS and name != PROBE_SECONDS]
-        kept = {name: logged[name] for name in (*fitting[:LOGGED_SCALARS], PROBE_SECONDS) if name in logged}
+        fitting = [name for name in logged if len(name) <= reports.NAME_CHARACTERS and name != metrics.PROBE_SECONDS]
+        kept = {
+            name: logged[name] for name in (*fitting[: reports.LOGGED_SCALARS], metrics.PROBE_SECONDS) if name in logged
+        }
         dropped = logged.keys() - kept.keys()
         if not self._dropped_before:
             self._dropped_before = True
             logger.warning(
                 "%d logged scalars are not reported; a name has at most %d characters, a step %d of them: %s",
-                len(dropped), NAME_CHARACTERS, LOGGED_SCALARS, first_of(dropped),
+                len(dropped), reports.NAME_CHARACTERS, reports.LOGGED_SCALARS, reports.first_of(dropped),
             )  # fmt: skip
         return kept, dropped
 
-    def _with_sums(self, report: StepReport, sums: StepSums, closed: ClosedStep) -> StepReport:
+    def _with_sums(self, report: reports.StepReport, sums: StepSums, closed: ClosedStep) -> reports.StepReport:
         """The report with what was measured of the step; what the loop logged under the same name stays."""
         measured = self._scalars(sums, closed)
         labels = {**report.labels, **_sources(sums)}
@@ -260,9 +271,9 @@ class ReportBuilder:
                 rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
-            basis = sums.basis if sums[COUPLED_PREDICTION] is None else ENTROPY_GRADIENT
-            labels |= {PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
-            labels |= {LIKELY_CAUSE: cause} if cause else {}
+            basis = sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
+            labels |= {reports.PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
+            labels |= {reports.LIKELY_CAUSE: cause} if cause else {}
         if sums.tokens:
             dead = dead_knobs(closed.control, _evidence(sums, closed.control, report.what_if))
             labels |= {"control/dead": " ".join(dead)} if dead else {}
@@ -272,35 +283,39 @@ class ReportBuilder:
                 report.step, scalars, labels, report.what_if, control_version=report.control_version
             )
             share_lost = self._alerts.share_lost
-        if ENTROPY_MEAN in scalars and share_lost is not None:
-            scalars[ENTROPY_SHARE_LOST] = share_lost
-        report = replace(report, scalars=scalars, labels=labels, histograms=report_histograms(sums), alerts=alerts)
+        if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
+            scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
+        report = replace(
+            report, scalars=scalars, labels=labels, histograms=of_step.report_histograms(sums), alerts=alerts
+        )
         self._log_alerts(report)
         return report
 
     def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
-        scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
+        scalars = of_step.step_metrics(sums, intervening=closed.control.method != Method.NONE)
         if epoch := self._epochs.step(sums[TOKEN_HASH]):
-            scalars[TOKEN_EPOCH] = float(epoch)
-        coupled = sums[COUPLED_PREDICTION]
+            scalars[metrics.TOKEN_EPOCH] = float(epoch)
+        coupled = sums[of_step.COUPLED_PREDICTION]
         if coupled is not None and closed.coupling == "model" and math.isfinite(coupled.by_momentum):
-            scalars[ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
-            scalars[ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
-            scalars[ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
-        unit = unit_prediction(sums)
+            scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
+            scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
+            scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
+        unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
             with self._lock:
                 prediction = self._calibration.step(
                     unit,
-                    scalars.get(ENTROPY_UNSEEN_CHANGE if closed.has_unseen else ENTROPY_OBSERVED_CHANGE),
+                    scalars.get(
+                        metrics.ENTROPY_UNSEEN_CHANGE if closed.has_unseen else metrics.ENTROPY_OBSERVED_CHANGE
+                    ),
                     closed.momentum or Momentum(),
-                    rate * sums[ENTROPIES].mean,
+                    rate * sums[of_step.ENTROPIES].mean,
                     1.0 if closed.clip_factor is None else float(closed.clip_factor),
                     coupled=None if coupled is None else coupled.change,
                     is_part=closed.coupling == "last_block",
                 )
-            scalars |= calibration_scalars(prediction)
+            scalars |= of_step.calibration_scalars(prediction)
         return scalars
 
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
@@ -314,7 +329,7 @@ class ReportBuilder:
             self._warn("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
         return together
 
-    def _log_alerts(self, report: StepReport) -> None:
+    def _log_alerts(self, report: reports.StepReport) -> None:
         """One line for each: who trains in a terminal sees no page."""
         for alert in report.alerts:
             control = alert.suggestion
@@ -334,21 +349,21 @@ class ReportBuilder:
 def _health(together: GlobalStep) -> dict[str, float]:
     """Counts of what went wrong on any rank; empty where nothing did."""
     counts = {
-        PROBE_FAILURES: together.failures,
-        PROBE_FAILED_RANKS: together.failed_ranks,
-        PROBE_RANKS_OUT_OF_STEP: len(together.steps) if len(together.steps) > 1 else 0,
+        metrics.PROBE_FAILURES: together.failures,
+        metrics.PROBE_FAILED_RANKS: together.failed_ranks,
+        metrics.PROBE_RANKS_OUT_OF_STEP: len(together.steps) if len(together.steps) > 1 else 0,
     }
     return {name: float(count) for name, count in counts.items() if count}
 
 
 def _sources(sums: StepSums) -> dict[str, str]:
     """Where the step's thresholds came from; several where `gate` calls differed, empty where none was counted."""
-    names = [source for source, calls in zip(THRESHOLD_SOURCES, sums[SOURCES], strict=True) if calls]
+    names = [source for source, calls in zip(THRESHOLD_SOURCES, sums[of_step.SOURCES], strict=True) if calls]
     return {"threshold/source": "+".join(names)} if names else {}
 
 
 def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> StepEvidence:
-    counts, ratios, scores = sums[SIGNS], sums[RATIOS], sums[DISCRIMINATOR]
+    counts, ratios, scores = sums[of_step.SIGNS], sums[of_step.RATIOS], sums[of_step.DISCRIMINATOR]
     outside_low = outside_high = 0.0
     if what_if is not None and control.method.thresholds and counts.selected:
         # Counted as the gate counted them.
@@ -365,11 +380,11 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         increasing=counts.increasing,
         discriminator_mean=scores.mean,
         discriminator_std=scores.standard_deviation,
-        vocab_centered_std=sums[VOCAB_CENTERED].standard_deviation,
-        largest_entropy=sums[LARGEST_ENTROPY],
-        largest_expected_score=sums[LARGEST_EXPECTED_SCORE],
+        vocab_centered_std=sums[of_step.VOCAB_CENTERED].standard_deviation,
+        largest_entropy=sums[of_step.LARGEST_ENTROPY],
+        largest_expected_score=sums[of_step.LARGEST_EXPECTED_SCORE],
         groups=len(sums[GROUPS].of_several),
-        old_entropies_known=bool(sums[OLD_ENTROPIES_KNOWN]),
+        old_entropies_known=bool(sums[of_step.OLD_ENTROPIES_KNOWN]),
         ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
         ratio_to_sampler=bool(sums[RATIO].count and not sums[RATIO].to_old),
         outside_low=outside_low,

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 
 PREFIX = "isentrope/"
@@ -95,11 +95,7 @@ class Trackers:
     """All trackers of rank 0, whose reports are the whole run's; the other ranks have none."""
 
     def __init__(self, trackers: Sequence[Tracker], run_id: str) -> None:
-        """Prepare them.
-
-        Raises:
-            ConfigurationError: one of them can't be written to.
-        """
+        """Prepare them."""
         for tracker in trackers:
             tracker.prepare(run_id)
         self._trackers = trackers

@@ -1,7 +1,7 @@
 """The vocabulary that every process shares: dataclasses, tables and their checks. No torch, no web framework.
 
 - `metrics`, `methods`: METRICS and METHODS, one row for each metric and each method
-- `control`: Control and Hold, checked where they are built; `dead_knobs`: which of their settings cannot act, and why
+- `control`: Control and Hold, checked where they are built
 - `hold_decision`: which thresholds hold an entropy; `what_if`: what other thresholds would have done to a step
 - `reports`: what a start, a step and a finish report; `codec`: these dataclasses as protobuf and back
 - `answers`, `control_answers`: what REST answers

@@ -18,23 +18,9 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 
 from google.protobuf.message import DecodeError, Message
 
+from isentrope_wire import reports
 from isentrope_wire.control import Control
 from isentrope_wire.errors import CodecError
-from isentrope_wire.reports import (
-    Alert,
-    AlertCause,
-    ControlOutcome,
-    ControlSnapshot,
-    DrivingToken,
-    Gap,
-    Payload,
-    Record,
-    Rollout,
-    RunFinished,
-    RunStarted,
-    ScoreHistogram,
-    StepReport,
-)
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfSums
 
@@ -57,12 +43,12 @@ def payload_hash(payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=16).digest()
 
 
-def encode_payload(message: Payload) -> bytes:
+def encode_payload(message: reports.Payload) -> bytes:
     """Serialise one message for the spool and the wire."""
     return pb.Payload(**{_BODIES[type(message)]: to_pb(message)}).SerializeToString(deterministic=True)
 
 
-def decode_payload(payload: bytes) -> Payload:
+def decode_payload(payload: bytes) -> reports.Payload:
     """Read one message back.
 
     Raises:
@@ -76,18 +62,18 @@ def decode_payload(payload: bytes) -> Payload:
     raise CodecError("The payload holds no message this version knows; upgrade the server before the probe.")
 
 
-_BODIES: dict[type[Payload], str] = {
-    RunStarted: "run_started",
-    StepReport: "step_report",
-    RunFinished: "run_finished",
-    Gap: "gap",
+_BODIES: dict[type[reports.Payload], str] = {
+    reports.RunStarted: "run_started",
+    reports.StepReport: "step_report",
+    reports.RunFinished: "run_finished",
+    reports.Gap: "gap",
 }
 
 
-def record_of(seq: int, message: Payload) -> Record:
+def record_of(seq: int, message: reports.Payload) -> reports.Record:
     """The record that carries `message` under `seq`."""
     payload = encode_payload(message)
-    return Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
+    return reports.Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
 
 
 def to_pb(value: object) -> Any:
@@ -110,12 +96,12 @@ def from_pb(kind: type[_T], message: Message) -> _T:
     return found
 
 
-def encode_control(snapshot: ControlSnapshot) -> bytes:
+def encode_control(snapshot: reports.ControlSnapshot) -> bytes:
     """The snapshot as it lies in the control file and in a checkpoint, and as rank 0 broadcasts it."""
     return _bytes(to_pb(snapshot))
 
 
-def decode_control(content: bytes) -> ControlSnapshot:
+def decode_control(content: bytes) -> reports.ControlSnapshot:
     """Read `encode_control` back; see `received_control`.
 
     Raises:
@@ -124,12 +110,12 @@ def decode_control(content: bytes) -> ControlSnapshot:
     return received_control(_parsed(pb.ControlSnapshot, content))
 
 
-def received_control(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
+def received_control(snapshot: pb.ControlSnapshot) -> reports.ControlSnapshot:
     """Read a snapshot on its way to a probe: one it can't read comes as `unreadable`, so that the probe can reject it."""
     try:
-        return from_pb(ControlSnapshot, snapshot)
+        return from_pb(reports.ControlSnapshot, snapshot)
     except CodecError as error:
-        return ControlSnapshot(
+        return reports.ControlSnapshot(
             version=snapshot.version,
             control=Control(),
             author=snapshot.author,
@@ -138,27 +124,27 @@ def received_control(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
         )
 
 
-def encode_tokens(tokens: Sequence[DrivingToken]) -> bytes:
+def encode_tokens(tokens: Sequence[reports.DrivingToken]) -> bytes:
     """Top tokens by themselves, for the server's store."""
     return _bytes(pb.DrivingTokens(tokens=map(to_pb, tokens)))
 
 
-def decode_tokens(packed: bytes) -> tuple[DrivingToken, ...]:
+def decode_tokens(packed: bytes) -> tuple[reports.DrivingToken, ...]:
     """Read `encode_tokens` back.
 
     Raises:
         CodecError: the bytes are no tokens of this version; likewise below.
     """
-    return tuple(from_pb(DrivingToken, token) for token in _parsed(pb.DrivingTokens, packed).tokens)
+    return tuple(from_pb(reports.DrivingToken, token) for token in _parsed(pb.DrivingTokens, packed).tokens)
 
 
-def encode_rollouts(rollouts: Sequence[Rollout]) -> bytes:
+def encode_rollouts(rollouts: Sequence[reports.Rollout]) -> bytes:
     """Rollouts by themselves, for the server's store."""
     return _bytes(pb.Rollouts(rollouts=map(to_pb, rollouts)))
 
 
-def decode_rollouts(packed: bytes) -> tuple[Rollout, ...]:
-    return tuple(from_pb(Rollout, rollout) for rollout in _parsed(pb.Rollouts, packed).rollouts)
+def decode_rollouts(packed: bytes) -> tuple[reports.Rollout, ...]:
+    return tuple(from_pb(reports.Rollout, rollout) for rollout in _parsed(pb.Rollouts, packed).rollouts)
 
 
 def encode_what_if(sums: WhatIfSums) -> bytes:
@@ -200,8 +186,6 @@ class _Form:
     def __init__(self, kind: type, message: type[Message], **special: _Field) -> None:
         """
         Args:
-            kind: the dataclass.
-            message: its message.
             special: the fields whose types do not say how they travel.
         """
         self._kind, self._message = kind, message
@@ -376,16 +360,16 @@ def _travels(kind: type, message: type[Message], /, form: type[_Form] = _Form, *
 
 
 # Each after those that it holds.
-_travels(Record, pb.Record)
-_travels(Gap, pb.Gap)
-_travels(ControlOutcome, pb.ControlOutcome)
-_travels(RunFinished, pb.RunFinished)
-_travels(ControlSnapshot, pb.ControlSnapshot, control=_control("document_json"))
-_travels(RunStarted, pb.RunStarted, config=_json("config_json"))
-_travels(ScoreHistogram, pb.ScoreHistogram)
-_travels(DrivingToken, pb.DrivingToken)
+_travels(reports.Record, pb.Record)
+_travels(reports.Gap, pb.Gap)
+_travels(reports.ControlOutcome, pb.ControlOutcome)
+_travels(reports.RunFinished, pb.RunFinished)
+_travels(reports.ControlSnapshot, pb.ControlSnapshot, control=_control("document_json"))
+_travels(reports.RunStarted, pb.RunStarted, config=_json("config_json"))
+_travels(reports.ScoreHistogram, pb.ScoreHistogram)
+_travels(reports.DrivingToken, pb.DrivingToken)
 _travels(
-    Rollout,
+    reports.Rollout,
     pb.Rollout,
     logprobs=_rounded("logprobs"),
     vocab_centered_scores=_rounded("vocab_centered_scores"),
@@ -411,11 +395,11 @@ _travels(
         lambda sums: {bins.method: _FORMS[BinSums].read(bins) for bins in sums.by_method},
     ),
 )
-_travels(AlertCause, pb.AlertCause)
-_travels(Alert, pb.Alert, suggestion=_control("suggestion_json"))
+_travels(reports.AlertCause, pb.AlertCause)
+_travels(reports.Alert, pb.Alert, suggestion=_control("suggestion_json"))
 _travels(
-    StepReport,
+    reports.StepReport,
     pb.StepReport,
-    tokens=_within("tokens", DrivingToken, pb.DrivingTokens),
-    rollouts=_within("rollouts", Rollout, pb.Rollouts),
+    tokens=_within("tokens", reports.DrivingToken, pb.DrivingTokens),
+    rollouts=_within("rollouts", reports.Rollout, pb.Rollouts),
 )

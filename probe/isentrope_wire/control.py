@@ -76,7 +76,7 @@ class Hold:
     """The highest one; where it would still be too low, nothing is clipped."""
     side: HoldSide = HoldSide.BOTH
     reward_guard: bool = True
-    """End the hold when the reward begins to fall while it acts (`isentrope.reward_guard`)."""
+    """End the hold when the reward begins to fall while it acts (`isentrope.hold`)."""
 
     def __post_init__(self) -> None:
         given = [name for name in TARGETS if getattr(self, name) is not None]

@@ -208,11 +208,7 @@ class ControlVersion(ControlFields):
 
 
 def version_before(item: ControlVersion, history: Iterable[ControlVersion]) -> ControlVersion | None:
-    """The version that a revert goes back to: the newest one before `item` that was applied, or the run's own.
-
-    Args:
-        history: in any order.
-    """
+    """The version that a revert goes back to: the newest one before `item` that was applied, or the run's own."""
     earlier = [other for other in history if other.version < item.version and (other.was_applied or not other.version)]
     return max(earlier, key=lambda other: other.version, default=None)
 

@@ -19,6 +19,14 @@ class CodecError(IsentropeError, ValueError):
     """Bytes or messages that are not what the wire's version promises."""
 
 
+class InputError(IsentropeError, ValueError):
+    """Tensors the equations can't be applied to: shapes, types, token ids or values."""
+
+
+class CheckpointError(IsentropeError, ValueError):
+    """A state that `Probe.load_state_dict` can't continue from."""
+
+
 def install_command(extra: str = "") -> str:
     """The command that installs Isentrope again from where it came, such as a clone.
 

@@ -24,19 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from isentrope_wire import metrics
 from isentrope_wire.control import Control, Hold, HoldSide, Method, Scope
 from isentrope_wire.errors import CodecError
 from isentrope_wire.methods import SUGGESTED
-from isentrope_wire.metrics import (
-    CONTROL_MU_HIGH,
-    CONTROL_MU_LOW,
-    HOLD_DRIFT,
-    HOLD_GAIN,
-    HOLD_MU,
-    HOLD_RESTING_POINT,
-    HOLD_STEPS_TO_TARGET,
-    HOLD_TARGET,
-)
 from isentrope_wire.numbers import document_of, read
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
@@ -89,11 +80,7 @@ class Action:
 
     @classmethod
     def decode(cls, content: bytes) -> Action:
-        """Read what `encode` wrote.
-
-        Raises:
-            CodecError: it is something else.
-        """
+        """Read what `encode` wrote."""
         try:
             return read(cls, json.loads(content))
         except ValueError as error:
@@ -126,14 +113,14 @@ def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
         return {}
     active = control_under(action, pushed)
     numbers = {
-        HOLD_TARGET: hold.target_entropy if action.target is None else action.target,
-        HOLD_STEPS_TO_TARGET: action.steps_to_target,
-        HOLD_MU: action.mu,
-        HOLD_GAIN: action.gain,
-        HOLD_DRIFT: action.drift,
-        HOLD_RESTING_POINT: action.resting_point,
-        CONTROL_MU_LOW: active.mu_low,
-        CONTROL_MU_HIGH: active.mu_high,
+        metrics.HOLD_TARGET: hold.target_entropy if action.target is None else action.target,
+        metrics.HOLD_STEPS_TO_TARGET: action.steps_to_target,
+        metrics.HOLD_MU: action.mu,
+        metrics.HOLD_GAIN: action.gain,
+        metrics.HOLD_DRIFT: action.drift,
+        metrics.HOLD_RESTING_POINT: action.resting_point,
+        metrics.CONTROL_MU_LOW: active.mu_low,
+        metrics.CONTROL_MU_HIGH: active.mu_high,
     }
     return {name: number for name, number in numbers.items() if number is not None}
 

@@ -7,7 +7,8 @@ from it. A row names its implementation in `isentrope/methods/`, which nothing e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 from isentrope_wire.errors import ConfigurationError
@@ -17,7 +18,7 @@ from isentrope_wire.numbers import is_finite_number, shown
 Value = float | int | str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """One knob of a method: a number between bounds, or one of several words."""
 
@@ -26,6 +27,7 @@ class Parameter:
     """What a control that does not name the parameter means. None: the knob is off."""
     sense: str
     """What it does, in one phrase."""
+    _: KW_ONLY
     minimum: float | None = None
     maximum: float | None = None
     minimum_excluded: bool = False
@@ -128,13 +130,12 @@ class StepEvidence:
     outside_high: float = 0.0
 
 
+RATIO_TOLERANCE = 1e-6
+"""Two forward passes of one policy differ by less; an update moves the ratio by more."""
+
 Dead = Callable[[Callable[[str], float], StepEvidence], Iterator[str]]
 """One sentence for each reason why the method does nothing in a step, or not what its numbers ask for. Given a function
 of a parameter's name that gives the control's number, and what the step was like."""
-
-
-def _never(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
-    return iter(())
 
 
 class Method(str):
@@ -191,18 +192,14 @@ def method(
     thresholds: bool = False,
     histogram: str = "",
     bounds: Callable[[StepEvidence], Bounds] = lambda step: Bounds(),
-    dead: Dead = _never,
+    dead: Dead = lambda number, step: iter(()),
     positive_only: bool = False,
     parameters: tuple[Parameter, ...] = (),
     rising: tuple[str, ...] = (),
     presets: Mapping[str, Mapping[str, object]] | None = None,
     rows: dict[str, Method] = METHODS,
 ) -> Method:
-    """Add a row.
-
-    Raises:
-        ValueError: there is one of this name.
-    """
+    """Add a row."""
     if name in rows:
         raise ValueError(f"There is a method of the name {name!r} already.")
     row = rows[name] = Method(name)
@@ -231,39 +228,42 @@ def threshold_methods() -> list[str]:
     return [name for name, row in METHODS.items() if row.thresholds]
 
 
-_DENOMINATOR = Parameter(
-    name="denominator",
-    default="keep",
-    choices=("keep", "shrink"),
-    sense="what a token mean divides by: all tokens (keep), or only those whose gradient takes part (shrink)",
+_share = partial(Parameter, minimum=0.0, maximum=1.0)
+_at_least_0 = partial(Parameter, minimum=0.0)
+
+
+def _choice(name: str, words: tuple[str, ...], sense: str) -> Parameter:
+    """One of these words, the first where a control does not name it."""
+    return Parameter(name, words[0], sense, choices=words)
+
+
+_DENOMINATOR = _choice(
+    "denominator",
+    ("keep", "shrink"),
+    "what a token mean divides by: all tokens (keep), or only those whose gradient takes part (shrink)",
 )
-_EPSILON_LOW = Parameter(
-    name="epsilon_low",
-    default=None,
-    minimum=0.0,
-    maximum=1.0,
-    sense="also leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
+_EPSILON_LOW = _share(
+    "epsilon_low",
+    None,
+    "also leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
     aliases=("clip_ratio_low",),
     needs_ratio=True,
 )
-_EPSILON_HIGH = Parameter(
-    name="epsilon_high",
-    default=None,
-    minimum=0.0,
-    sense="also leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
+_EPSILON_HIGH = _at_least_0(
+    "epsilon_high",
+    None,
+    "also leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
     aliases=("clip_ratio_high",),
     needs_ratio=True,
 )
 _COMMON = (_DENOMINATOR, _EPSILON_LOW, _EPSILON_HIGH)
 
 _CLIP = (
-    Parameter(
-        name="max_fraction",
-        default=None,
-        minimum=0.0,
-        maximum=1.0,
+    _share(
+        "max_fraction",
+        None,
+        "leave out at most this share of the tokens, but at least one, those furthest beyond their threshold",
         minimum_excluded=True,
-        sense="leave out at most this share of the tokens, but at least one, those furthest beyond their threshold",
     ),
     *_COMMON,
 )
@@ -381,11 +381,10 @@ Method.CLIP_V = method(
     bounds=_clip_v_bounds,
     parameters=(
         *_CLIP,
-        Parameter(
-            name="zero_advantage",
-            default="keep",
-            choices=("keep", "clip"),
-            sense="whether tokens with A = 0 beyond a threshold are left out of the mean too, outside the scope and the cap",
+        _choice(
+            "zero_advantage",
+            ("keep", "clip"),
+            "whether tokens with A = 0 beyond a threshold are left out of the mean too, outside the scope and the cap",
         ),
     ),
     # As for Clip_B, by Trinity-RFT's `clipv_advantage`: at most one token in ten thousand, and tokens with A = 0 leave the
@@ -407,30 +406,16 @@ method(
     dead=_clip_cov_dead,
     rising=("omega_low", "omega_high"),
     parameters=(
-        Parameter(
-            name="ratio",
-            default=2e-4,
-            minimum=0.0,
-            maximum=1.0,
-            sense="share of all tokens to leave out",
+        _share(
+            "ratio",
+            2e-4,
+            "share of all tokens to leave out",
             idle=(0, "no token is clipped"),
             aliases=("clip_cov_ratio",),
         ),
-        Parameter(
-            name="omega_low",
-            default=1.0,
-            sense="only tokens whose covariance lies above this",
-            aliases=("clip_cov_lb",),
-        ),
-        Parameter(
-            name="omega_high",
-            default=5.0,
-            sense="only tokens whose covariance lies below this",
-            aliases=("clip_cov_ub",),
-        ),
-        Parameter(
-            name="seed", default=0, minimum=0, maximum=2**31 - 1, whole=True, sense="of the random choice of tokens"
-        ),
+        Parameter("omega_low", 1.0, "only tokens whose covariance lies above this", aliases=("clip_cov_lb",)),
+        Parameter("omega_high", 5.0, "only tokens whose covariance lies below this", aliases=("clip_cov_ub",)),
+        Parameter("seed", 0, "of the random choice of tokens", minimum=0, maximum=2**31 - 1, whole=True),
         *_COMMON,
     ),
     # The defaults of verl's `clip_cov`, which are those of the authors' scripts.
@@ -444,29 +429,25 @@ method(
     implementation="covariance.KL_COV",
     dead=_kl_cov_dead,
     parameters=(
-        Parameter(
-            name="k",
-            default=2e-3,
-            minimum=0.0,
-            maximum=1.0,
-            sense="top share by covariance that is penalised",
+        _share(
+            "k",
+            2e-3,
+            "top share by covariance that is penalised",
             idle=(0, "no token is penalised"),
             aliases=("kl_cov_ratio",),
         ),
-        Parameter(
-            name="beta",
-            default=1.0,
-            minimum=0.0,
-            sense="weight of the penalty on those tokens",
+        _at_least_0(
+            "beta",
+            1.0,
+            "weight of the penalty on those tokens",
             idle=(0, "no penalty"),
             aliases=("ppo_kl_coef",),
             needs_ratio=True,
         ),
-        Parameter(
-            name="estimator",
-            default="abs",
-            choices=("abs", "k3"),
-            sense="the penalty: the size of log r, as in the authors' code (abs), or r - 1 - log r (k3)",
+        _choice(
+            "estimator",
+            ("abs", "k3"),
+            "the penalty: the size of log r, as in the authors' code (abs), or r - 1 - log r (k3)",
         ),
         *_COMMON,
     ),
@@ -480,18 +461,8 @@ method(
     source="arXiv:2602.03392, figure 1",
     implementation="masks.SCORE_SIGN",
     parameters=(
-        Parameter(
-            name="sign",
-            default="positive",
-            choices=("positive", "negative"),
-            sense="tokens with S* > 0 (positive) or with S* < 0 (negative)",
-        ),
-        Parameter(
-            name="action",
-            default="mask",
-            choices=("mask", "keep"),
-            sense="leave those tokens out (mask), or all others (keep)",
-        ),
+        _choice("sign", ("positive", "negative"), "tokens with S* > 0 (positive) or with S* < 0 (negative)"),
+        _choice("action", ("mask", "keep"), "leave those tokens out (mask), or all others (keep)"),
         *_COMMON,
     ),
 )
@@ -501,13 +472,11 @@ method(
     does="keeps the share of tokens with the largest entropy",
     implementation="masks.TOP_ENTROPY",
     parameters=(
-        Parameter(
-            name="fraction",
-            default=0.2,
-            minimum=0.0,
-            maximum=1.0,
+        _share(
+            "fraction",
+            0.2,
+            "update only this share of the tokens, the ones of highest entropy",
             minimum_excluded=True,
-            sense="update only this share of the tokens, the ones of highest entropy",
             idle=(1, "every token is updated"),
         ),
         *_COMMON,
@@ -521,21 +490,13 @@ method(
     implementation="weights.UNLIKELY",
     dead=_unlikely_dead,
     parameters=(
-        Parameter(
-            name="strength",
-            default=1.0,
-            minimum=0.0,
-            sense="how much more a positive token counts as its probability goes to 0: 1 + strength times",
+        _at_least_0(
+            "strength",
+            1.0,
+            "how much more a positive token counts as its probability goes to 0: 1 + strength times",
             idle=(0, "every token counts as before"),
         ),
-        Parameter(
-            name="below",
-            default=0.2,
-            minimum=0.0,
-            maximum=1.0,
-            minimum_excluded=True,
-            sense="only tokens less likely than this",
-        ),
+        _share("below", 0.2, "only tokens less likely than this", minimum_excluded=True),
         *_COMMON,
     ),
 )
@@ -547,20 +508,13 @@ method(
     implementation="weights.RANK_REWARD",
     dead=_rank_reward_dead,
     parameters=(
-        Parameter(
-            name="beta",
-            default=0.25,
-            minimum=0.0,
-            maximum=1.0,
-            sense="the share of the reward that the likeliest of many right answers loses",
+        _share(
+            "beta",
+            0.25,
+            "the share of the reward that the likeliest of many right answers loses",
             idle=(0, "every right answer is paid the same"),
         ),
-        Parameter(
-            name="normalise",
-            default="std",
-            choices=("std", "none"),
-            sense="whether the loop divides rewards by their group's standard deviation",
-        ),
+        _choice("normalise", ("std", "none"), "whether the loop divides rewards by their group's standard deviation"),
         *_COMMON,
     ),
 )
@@ -572,12 +526,10 @@ method(
     positive_only=True,
     implementation="weights.POSITIVE_ADVANTAGE",
     parameters=(
-        Parameter(
-            name="weight",
-            default=0.5,
-            minimum=0.0,
-            maximum=1.0,
-            sense="what a token with A > 0 counts, beside 1 for all others",
+        _share(
+            "weight",
+            0.5,
+            "what a token with A > 0 counts, beside 1 for all others",
             idle=(1, "every token counts as before"),
         ),
         *_COMMON,
@@ -591,20 +543,17 @@ method(
     implementation="weights.STEER",
     dead=_steer_dead,
     parameters=(
-        Parameter(
-            name="minimum_weight",
-            default=0.8,
-            minimum=0.0,
-            maximum=1.0,
+        _share(
+            "minimum_weight",
+            0.8,
+            "what the token of the largest change counts, beside 1 for one that changes nothing",
             minimum_excluded=True,
-            sense="what the token of the largest change counts, beside 1 for one that changes nothing",
             idle=(1, "every token counts as before"),
         ),
-        Parameter(
-            name="estimate",
-            default="authors",
-            choices=("authors", "exact"),
-            sense="of the change: r A (1 - p) (log p + H), as in the authors' code, or r A S_c (exact)",
+        _choice(
+            "estimate",
+            ("authors", "exact"),
+            "of the change: r A (1 - p) (log p + H), as in the authors' code, or r A S_c (exact)",
         ),
         *_COMMON,
     ),
@@ -615,20 +564,17 @@ method(
     does="PPO's clip with bounds of its own on either side",
     implementation="masks.RATIO_CLIP",
     parameters=(
-        Parameter(
-            name="epsilon_low",
-            default=0.2,
-            minimum=0.0,
-            maximum=1.0,
-            sense="leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
+        _share(
+            "epsilon_low",
+            0.2,
+            "leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
             aliases=("clip_ratio_low",),
             needs_ratio=True,
         ),
-        Parameter(
-            name="epsilon_high",
-            default=0.28,
-            minimum=0.0,
-            sense="leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
+        _at_least_0(
+            "epsilon_high",
+            0.28,
+            "leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
             aliases=("clip_ratio_high",),
             needs_ratio=True,
         ),
@@ -643,19 +589,8 @@ method(
     implementation="masks.ENTROPY_RATIO_CLIP",
     dead=_entropy_ratio_clip_dead,
     parameters=(
-        Parameter(
-            name="beta_low",
-            default=0.05,
-            minimum=0.0,
-            maximum=1.0,
-            sense="leave out tokens whose entropy fell to 1 - beta_low of the old one or less",
-        ),
-        Parameter(
-            name="beta_high",
-            default=0.05,
-            minimum=0.0,
-            sense="leave out tokens whose entropy rose to 1 + beta_high of the old one or more",
-        ),
+        _share("beta_low", 0.05, "leave out tokens whose entropy fell to 1 - beta_low of the old one or less"),
+        _at_least_0("beta_high", 0.05, "leave out tokens whose entropy rose to 1 + beta_high of the old one or more"),
         *_COMMON,
     ),
 )
@@ -679,11 +614,7 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
 
 
 def without_aliases(of: Method, given: Mapping[str, object]) -> dict[str, object]:
-    """The parameters given, each under our own name.
-
-    Raises:
-        ConfigurationError: one parameter is given under two names.
-    """
+    """The parameters given, each under our own name."""
     own = {alias: name for name, parameter in of.parameters.items() for alias in parameter.aliases}
     found: dict[str, object] = {}
     for given_as, value in given.items():
@@ -698,11 +629,7 @@ def without_aliases(of: Method, given: Mapping[str, object]) -> dict[str, object
 
 
 def preset(of: Method, name: object) -> Mapping[str, object]:
-    """The fields of a control that the preset sets.
-
-    Raises:
-        ConfigurationError: the method has no preset of this name.
-    """
+    """The fields of a control that the preset sets."""
     found = of.presets.get(str(name))
     if found is None:
         known = {row: row.presets for row in METHODS.values() if row.presets}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from statistics import median
 
 NATS = "nats"
@@ -73,9 +74,9 @@ HISTOGRAMS: dict[str, Metric] = {}
 
 def metric(
     name: str,
-    *,
-    unit: str = "",
+    unit: str,
     meaning: str,
+    *,
     promised: bool = True,
     label: str = "",
     show: Show = Show.NUMBER,
@@ -83,11 +84,7 @@ def metric(
     also: tuple[str, ...] = (),
     rows: dict[str, Metric] = METRICS,
 ) -> Metric:
-    """Add a row.
-
-    Raises:
-        ValueError: there is one of this name.
-    """
+    """Add a row."""
     if name in rows:
         raise ValueError(f"There is a row of the name {name!r} already.")
     row = rows[name] = Metric(name)
@@ -96,9 +93,8 @@ def metric(
     return row
 
 
-def histogram(name: str, *, unit: str = "", meaning: str) -> Metric:
-    """Add a row of a histogram."""
-    return metric(name, unit=unit, meaning=meaning, rows=HISTOGRAMS)
+optional = partial(metric, promised=False)
+histogram = partial(metric, rows=HISTOGRAMS)
 
 
 def unit_of(name: str) -> str:
@@ -124,60 +120,57 @@ def reported_names(reported: Collection[str]) -> dict[Metric, str]:
 
 ENTROPY_MEAN = metric(
     "entropy/mean",
-    unit=NATS,
-    meaning="token-weighted mean entropy",
+    NATS,
+    "token-weighted mean entropy",
     label="Entropy",
     also=("entropy", "actor/entropy", "entropy/all/mean"),
 )
 ENTROPY_SHARE_LOST = metric(
     "entropy/share_lost",
-    meaning=f"1 − H / early level: median of the last {NEWEST_STEPS} steps, of the first {EARLY_STEPS}",
+    "",
+    f"1 − H / early level: median of the last {NEWEST_STEPS} steps, of the first {EARLY_STEPS}",
     label="Share lost",
     show=Show.PERCENT,
 )
 ENTROPY_UNIT_PREDICTED_CHANGE = metric(
     "entropy/unit_predicted_change",
-    unit=PER_UNIT,
-    meaning="−mean(u · S_c), u from the loss's own gradient: the prediction that knows neither learning rate nor optimiser",
+    PER_UNIT,
+    "−mean(u · S_c), u from the loss's own gradient: the prediction that knows neither learning rate nor optimiser",
 )
 ENTROPY_PREDICTED_CHANGE = metric(
     "entropy/predicted_change",
-    unit=PER_STEP,
-    meaning="calibrated prediction of the step's change, made from earlier steps alone",
+    PER_STEP,
+    "calibrated prediction of the step's change, made from earlier steps alone",
     label="Predicted ΔH",
     show=Show.CHANGE,
 )
 ENTROPY_PREDICTED_CHANGE_LOW = metric(
-    "entropy/predicted_change_low", unit=PER_STEP, meaning="lower end of the prediction's 90 % interval"
+    "entropy/predicted_change_low", PER_STEP, "lower end of the prediction's 90 % interval"
 )
 ENTROPY_PREDICTED_CHANGE_HIGH = metric(
-    "entropy/predicted_change_high", unit=PER_STEP, meaning="upper end of the prediction's 90 % interval"
+    "entropy/predicted_change_high", PER_STEP, "upper end of the prediction's 90 % interval"
 )
 ENTROPY_PREDICTED_BY_BATCH = metric(
-    "entropy/predicted_by_batch",
-    unit=PER_STEP,
-    meaning="part of the coupled prediction that this step's gradient makes",
+    "entropy/predicted_by_batch", PER_STEP, "part of the coupled prediction that this step's gradient makes"
 )
 ENTROPY_PREDICTED_BY_MOMENTUM = metric(
     "entropy/predicted_by_momentum",
-    unit=PER_STEP,
-    meaning="the same, by momentum of earlier steps' gradients: it comes whatever is clipped now",
+    PER_STEP,
+    "the same, by momentum of earlier steps' gradients: it comes whatever is clipped now",
 )
 ENTROPY_PREDICTED_BY_WEIGHT_DECAY = metric(
-    "entropy/predicted_by_weight_decay", unit=PER_STEP, meaning="the same, by decoupled weight decay"
+    "entropy/predicted_by_weight_decay", PER_STEP, "the same, by decoupled weight decay"
 )
 ENTROPY_INTERVAL_COVERAGE = metric(
-    "entropy/interval_coverage", meaning="share of steps whose observed change lay inside the interval"
+    "entropy/interval_coverage", "", "share of steps whose observed change lay inside the interval"
 )
 ENTROPY_OBSERVED_CHANGE = metric(
     "entropy/observed_change",
-    unit=PER_STEP,
-    meaning="mean change of H on the step's own tokens, scored again after the update, which was fitted to them",
+    PER_STEP,
+    "mean change of H on the step's own tokens, scored again after the update, which was fitted to them",
 )
 ENTROPY_UNSEEN_CHANGE = metric(
-    "entropy/unseen_change",
-    unit=PER_STEP,
-    meaning="mean change of H over the update on tokens that no update is fitted to",
+    "entropy/unseen_change", PER_STEP, "mean change of H over the update on tokens that no update is fitted to"
 )
 
 
@@ -186,112 +179,96 @@ def measured_change(scalars: Mapping[str, float]) -> float | None:
     return scalars.get(ENTROPY_UNSEEN_CHANGE, scalars.get(ENTROPY_OBSERVED_CHANGE))
 
 
-ENTROPY_GAIN = metric("entropy/gain", meaning="factor from the unit prediction to nats, fitted on past steps")
-ENTROPY_PREDICTION_R2 = metric("entropy/prediction_r2", meaning="R² of the calibrated prediction on past steps")
+ENTROPY_GAIN = metric("entropy/gain", "", "factor from the unit prediction to nats, fitted on past steps")
+ENTROPY_PREDICTION_R2 = metric("entropy/prediction_r2", "", "R² of the calibrated prediction on past steps")
 ENTROPY_PREDICTION_SIGN_AGREEMENT = metric(
-    "entropy/prediction_sign_agreement", meaning="share of past steps in which prediction and observation had one sign"
+    "entropy/prediction_sign_agreement", "", "share of past steps in which prediction and observation had one sign"
 )
 
-SCORE_DISCRIMINATOR_MEAN = metric("score/discriminator_mean", unit=NATS, meaning="mean of S* = p (H + log p)")
-SCORE_DISCRIMINATOR_STD = metric("score/discriminator_std", unit=NATS, meaning="standard deviation of S*")
-SCORE_VOCAB_CENTERED_MEAN = metric("score/vocab_centered_mean", unit=NATS, meaning="mean of S_c = S* − E_p[S]")
-SCORE_VOCAB_CENTERED_STD = metric("score/vocab_centered_std", unit=NATS, meaning="standard deviation of S_c")
+SCORE_DISCRIMINATOR_MEAN = metric("score/discriminator_mean", NATS, "mean of S* = p (H + log p)")
+SCORE_DISCRIMINATOR_STD = metric("score/discriminator_std", NATS, "standard deviation of S*")
+SCORE_VOCAB_CENTERED_MEAN = metric("score/vocab_centered_mean", NATS, "mean of S_c = S* − E_p[S]")
+SCORE_VOCAB_CENTERED_STD = metric("score/vocab_centered_std", NATS, "standard deviation of S_c")
 SCORE_SELF_CHECK_Z = metric(
     "score/self_check_z",
-    unit="standard errors",
-    meaning="mean of r S_c over its standard error, r to the sampler, or else to the old policy; far from 0: tokens and logits do not belong together",
+    "standard errors",
+    "mean of r S_c over its standard error, r to the sampler, or else to the old policy; far from 0: tokens and logits do not belong together",
 )
 
-COVARIANCE_ADVANTAGE_SCORE = metric(
-    "covariance/advantage_score", unit=NATS, meaning="Cov(A, r S_c) over the step's tokens"
-)
+COVARIANCE_ADVANTAGE_SCORE = metric("covariance/advantage_score", NATS, "Cov(A, r S_c) over the step's tokens")
 COVARIANCE_ADVANTAGE_DISCRIMINATOR = metric(
     "covariance/advantage_discriminator",
-    unit=NATS,
-    meaning="mean(A S*) over the step's tokens: the covariance of log π and π A over the vocabulary",
+    NATS,
+    "mean(A S*) over the step's tokens: the covariance of log π and π A over the vocabulary",
 )
-COVARIANCE_ADVANTAGE_LOGPROB = metric(
-    "covariance/advantage_logprob", unit=NATS, meaning="Cov(A, log p) over the step's tokens"
-)
+COVARIANCE_ADVANTAGE_LOGPROB = metric("covariance/advantage_logprob", NATS, "Cov(A, log p) over the step's tokens")
 COVARIANCE_TOP: dict[str, float] = {
     metric(
         f"covariance/top_{percent.replace('.', '_')}",
-        unit=NATS,
-        meaning=f"mean of the largest {percent} % of the tokens' covariances of log p and A",
+        NATS,
+        f"mean of the largest {percent} % of the tokens' covariances of log p and A",
     ): float(percent) / 100
     for percent in ("0.02", "0.2", "2", "20", "50", "100")
 }
 """Names, and the share of the tokens."""
 COVARIANCE_GROUP = metric(
     "covariance/group",
-    unit=NATS,
-    meaning="covariance of a sequence's mean log-prob and A within its group, mean over groups not all of whose A are 0",
+    NATS,
+    "covariance of a sequence's mean log-prob and A within its group, mean over groups not all of whose A are 0",
 )
-COVARIANCE_GROUP_EASY = metric("covariance/group_easy", unit=NATS, meaning="the same, groups most of which succeed")
-COVARIANCE_GROUP_MIDDLE = metric("covariance/group_middle", unit=NATS, meaning="the same, groups between the two")
-COVARIANCE_GROUP_HARD = metric("covariance/group_hard", unit=NATS, meaning="the same, groups most of which fail")
+COVARIANCE_GROUP_EASY = metric("covariance/group_easy", NATS, "the same, groups most of which succeed")
+COVARIANCE_GROUP_MIDDLE = metric("covariance/group_middle", NATS, "the same, groups between the two")
+COVARIANCE_GROUP_HARD = metric("covariance/group_hard", NATS, "the same, groups most of which fail")
 
 CHANGE_POSITIVE_HIGH = metric(
-    "change/positive_high", unit=PER_UNIT, meaning="part of the unit prediction from tokens with A > 0, S_c > 0"
+    "change/positive_high", PER_UNIT, "part of the unit prediction from tokens with A > 0, S_c > 0"
 )
-CHANGE_POSITIVE_LOW = metric("change/positive_low", unit=PER_UNIT, meaning="the same, A > 0, S_c ≤ 0")
-CHANGE_NEGATIVE_HIGH = metric("change/negative_high", unit=PER_UNIT, meaning="the same, A < 0, S_c > 0")
-CHANGE_NEGATIVE_LOW = metric("change/negative_low", unit=PER_UNIT, meaning="the same, A < 0, S_c ≤ 0")
+CHANGE_POSITIVE_LOW = metric("change/positive_low", PER_UNIT, "the same, A > 0, S_c ≤ 0")
+CHANGE_NEGATIVE_HIGH = metric("change/negative_high", PER_UNIT, "the same, A < 0, S_c > 0")
+CHANGE_NEGATIVE_LOW = metric("change/negative_low", PER_UNIT, "the same, A < 0, S_c ≤ 0")
 CHANGE_BY_POLICY_LOSS = metric(
-    "change/by_policy_loss", unit=PER_UNIT, meaning="part of the unit prediction that the parts below do not explain"
+    "change/by_policy_loss", PER_UNIT, "part of the unit prediction that the parts below do not explain"
 )
 CHANGE_BY_INTERVENTION = metric(
-    "change/by_intervention", unit=PER_UNIT, meaning="part of the unit prediction that the active intervention makes"
+    "change/by_intervention", PER_UNIT, "part of the unit prediction that the active intervention makes"
 )
-CHANGE_BY_KL_PENALTY = metric(
-    "change/by_kl_penalty", unit=PER_UNIT, meaning="part of the unit prediction from the loss's KL term"
-)
+CHANGE_BY_KL_PENALTY = metric("change/by_kl_penalty", PER_UNIT, "part of the unit prediction from the loss's KL term")
 CHANGE_BY_ENTROPY_BONUS = metric(
-    "change/by_entropy_bonus", unit=PER_UNIT, meaning="part of the unit prediction from the loss's entropy bonus"
+    "change/by_entropy_bonus", PER_UNIT, "part of the unit prediction from the loss's entropy bonus"
 )
 
 CLIP_FRACTION = metric(
-    "clip/fraction",
-    unit=OF_TOKENS,
-    meaning="share of the tokens an intervention dropped",
-    label="Clip fraction",
-    show=Show.PERCENT,
+    "clip/fraction", OF_TOKENS, "share of the tokens an intervention dropped", label="Clip fraction", show=Show.PERCENT
 )
-CLIP_FRACTION_POSITIVE = metric("clip/fraction_positive", unit=OF_TOKENS, meaning="the same among tokens with A > 0")
-CLIP_FRACTION_NEGATIVE = metric("clip/fraction_negative", unit=OF_TOKENS, meaning="the same among tokens with A < 0")
-CLIP_CANDIDATE_FRACTION = metric(
-    "clip/candidate_fraction",
-    unit=OF_TOKENS,
-    meaning="share of the tokens an intervention selected, dropped or not",
-    promised=False,
+CLIP_FRACTION_POSITIVE = metric("clip/fraction_positive", OF_TOKENS, "the same among tokens with A > 0")
+CLIP_FRACTION_NEGATIVE = metric("clip/fraction_negative", OF_TOKENS, "the same among tokens with A < 0")
+CLIP_CANDIDATE_FRACTION = optional(
+    "clip/candidate_fraction", OF_TOKENS, "share of the tokens an intervention selected, dropped or not"
 )
 
 REWARD_MEAN = metric(
     "reward/mean",
-    meaning="mean reward of the step's completions",
+    "",
+    "mean reward of the step's completions",
     label="Reward",
     rise_is_good=True,
     also=("reward", "critic/score/mean", "rollout/raw_reward", "reward/all/mean"),
 )
-EVAL_AVG_AT_K = metric(
-    "eval/avg_at_k", meaning="mean reward of k completions of each held-out prompt", rise_is_good=True, promised=False
-)
-EVAL_PASS_AT_K = metric(
-    "eval/pass_at_k",
-    meaning="share of held-out prompts that at least one of k completions solves",
-    rise_is_good=True,
-    promised=False,
+EVAL_AVG_AT_K = optional("eval/avg_at_k", "", "mean reward of k completions of each held-out prompt", rise_is_good=True)
+EVAL_PASS_AT_K = optional(
+    "eval/pass_at_k", "", "share of held-out prompts that at least one of k completions solves", rise_is_good=True
 )
 ADVANTAGE_ZERO_GROUP_FRACTION = metric(
     "advantage/zero_group_fraction",
-    meaning="share of groups whose completions all have one reward, so that nothing is learnt from them",
+    "",
+    "share of groups whose completions all have one reward, so that nothing is learnt from them",
     label="Groups with one reward",
     also=("frac_reward_zero_std",),
 )
 COMPLETION_LENGTH_MEAN = metric(
     "completion/length_mean",
-    unit="tokens",
-    meaning="mean length of a completion",
+    "tokens",
+    "mean length of a completion",
     label="Completion length",
     also=(
         "completions/mean_length",
@@ -304,178 +281,126 @@ COMPLETION_LENGTH_MEAN = metric(
 )
 RATIO_MEAN = metric(
     "ratio/mean",
-    meaning="mean importance ratio to the old policy, or to the sampler where no old log-probs are passed",
+    "",
+    "mean importance ratio to the old policy, or to the sampler where no old log-probs are passed",
     also=("sampling/importance_sampling_ratio/mean",),
 )
-RATIO_MAX = metric("ratio/max", meaning="largest importance ratio of a token", promised=False)
+RATIO_MAX = optional("ratio/max", "", "largest importance ratio of a token")
 RATIO_QUANTILES = {
-    metric(f"ratio/quantile_{share:02d}", meaning=f"{share} % of the tokens have a ratio below it", promised=False): (
-        share / 100
-    )
+    optional(f"ratio/quantile_{share:02d}", "", f"{share} % of the tokens have a ratio below it"): (share / 100)
     for share in (1, 50, 99)
 }
 """Names, and the share of the tokens below."""
-RATIO_EFFECTIVE_SAMPLE_SIZE = metric(
-    "ratio/effective_sample_size",
-    unit=OF_TOKENS,
-    meaning="(sum r)² / sum r² as a share of the tokens: 1 where all count alike",
-    promised=False,
+RATIO_EFFECTIVE_SAMPLE_SIZE = optional(
+    "ratio/effective_sample_size", OF_TOKENS, "(sum r)² / sum r² as a share of the tokens: 1 where all count alike"
 )
-RATIO_EFFECTIVE_SEQUENCES = metric(
-    "ratio/effective_sequences", meaning="the same for the ratios of whole sequences", promised=False
+RATIO_EFFECTIVE_SEQUENCES = optional("ratio/effective_sequences", "", "the same for the ratios of whole sequences")
+RATIO_CLIPPED_LOW = optional(
+    "ratio/clipped_low", OF_TOKENS, "share of tokens with A < 0 and r < 1 that the loss gives no gradient"
 )
-RATIO_CLIPPED_LOW = metric(
-    "ratio/clipped_low",
-    unit=OF_TOKENS,
-    meaning="share of tokens with A < 0 and r < 1 that the loss gives no gradient",
-    promised=False,
-)
-RATIO_CLIPPED_HIGH = metric("ratio/clipped_high", unit=OF_TOKENS, meaning="the same, A > 0 and r > 1", promised=False)
-KL_OLD = metric(
+RATIO_CLIPPED_HIGH = optional("ratio/clipped_high", OF_TOKENS, "the same, A > 0 and r > 1")
+KL_OLD = optional(
     "kl/old",
-    unit=NATS,
-    meaning="KL(old policy ‖ policy), k3 estimate, where old log-probs are passed",
-    promised=False,
+    NATS,
+    "KL(old policy ‖ policy), k3 estimate, where old log-probs are passed",
     label="KL to the old policy",
     also=("actor/ppo_kl", "ppo_kl"),
 )
-KL_REFERENCE = metric(
+KL_REFERENCE = optional(
     "kl/reference",
-    unit=NATS,
-    meaning="KL(policy ‖ reference), k3 estimate",
-    promised=False,
+    NATS,
+    "KL(policy ‖ reference), k3 estimate",
     label="KL to the reference",
     also=("kl", "actor/kl_loss", "kl_loss"),
 )
-SAMPLER_KL_K1 = metric("sampler/kl_k1", unit=NATS, meaning="KL(sampler ‖ trainer), mean of log q / p", promised=False)
-SAMPLER_KL_K3 = metric(
+SAMPLER_KL_K1 = optional("sampler/kl_k1", NATS, "KL(sampler ‖ trainer), mean of log q / p")
+SAMPLER_KL_K3 = optional(
     "sampler/kl_k3",
-    unit=NATS,
-    meaning="the same, mean p / q - 1 - log p / q: never negative",
-    promised=False,
+    NATS,
+    "the same, mean p / q - 1 - log p / q: never negative",
     label="KL to the sampler",
     also=("mismatch_kl/all/mean",),
 )
-SAMPLER_LOGPROB_DIFFERENCE_MAX = metric(
-    "sampler/logprob_difference_max",
-    unit=NATS,
-    meaning="largest difference of a token's log-prob between trainer and sampler",
-    promised=False,
+SAMPLER_LOGPROB_DIFFERENCE_MAX = optional(
+    "sampler/logprob_difference_max", NATS, "largest difference of a token's log-prob between trainer and sampler"
 )
-SAMPLER_EFFECTIVE_SAMPLE_SIZE = metric(
+SAMPLER_EFFECTIVE_SAMPLE_SIZE = optional(
     "sampler/effective_sample_size",
-    unit=OF_TOKENS,
-    meaning="effective sample size of the ratios p / q to the sampler, as a share of the tokens",
-    promised=False,
+    OF_TOKENS,
+    "effective sample size of the ratios p / q to the sampler, as a share of the tokens",
 )
-SAMPLER_EFFECTIVE_SEQUENCES = metric(
-    "sampler/effective_sequences", meaning="the same for whole sequences", promised=False
-)
-GROUP_COUNT = metric("group/count", meaning="groups with several completions", promised=False)
+SAMPLER_EFFECTIVE_SEQUENCES = optional("sampler/effective_sequences", "", "the same for whole sequences")
+GROUP_COUNT = optional("group/count", "", "groups with several completions")
 
-TOKEN_COUNT = metric("token/count", unit="tokens", meaning="valid tokens of the step", promised=False)
-TOKEN_EFFECTIVE_FRACTION = metric(
-    "token/effective_fraction", unit=OF_TOKENS, meaning="share of tokens that the loss pushes at all", promised=False
+TOKEN_COUNT = optional("token/count", "tokens", "valid tokens of the step")
+TOKEN_EFFECTIVE_FRACTION = optional(
+    "token/effective_fraction", OF_TOKENS, "share of tokens that the loss pushes at all"
 )
-TOKEN_NOT_FINITE = metric(
-    "token/not_finite",
-    unit="tokens",
-    meaning="tokens not measured because one of their numbers is NaN or Inf",
-    promised=False,
+TOKEN_NOT_FINITE = optional(
+    "token/not_finite", "tokens", "tokens not measured because one of their numbers is NaN or Inf"
 )
-TOKEN_GRADIENT_NOT_FINITE = metric(
-    "token/gradient_not_finite",
-    unit="tokens",
-    meaning="tokens whose gradient is NaN or Inf: nothing is predicted for the step",
-    promised=False,
+TOKEN_GRADIENT_NOT_FINITE = optional(
+    "token/gradient_not_finite", "tokens", "tokens whose gradient is NaN or Inf: nothing is predicted for the step"
 )
-TOKEN_GRADIENT_OUTSIDE_MASK = metric(
-    "token/gradient_outside_mask",
-    unit="tokens",
-    meaning="tokens that the mask leaves out and the loss gives a gradient",
-    promised=False,
+TOKEN_GRADIENT_OUTSIDE_MASK = optional(
+    "token/gradient_outside_mask", "tokens", "tokens that the mask leaves out and the loss gives a gradient"
 )
-TOKEN_EPOCH = metric(
-    "token/epoch",
-    meaning="how many of the last 64 steps trained on this very set of tokens, this one included",
-    promised=False,
+TOKEN_EPOCH = optional(
+    "token/epoch", "", "how many of the last 64 steps trained on this very set of tokens, this one included"
 )
-TOKEN_NOT_RECORDED = metric(
-    "token/not_recorded", unit="tokens", meaning="tokens of a step too large to be measured", promised=False
-)
+TOKEN_NOT_RECORDED = optional("token/not_recorded", "tokens", "tokens of a step too large to be measured")
 
-HOLD_TARGET = metric("hold/target", unit=NATS, meaning="entropy to hold", promised=False)
-HOLD_STEPS_TO_TARGET = metric(
-    "hold/steps_to_target",
-    unit="steps",
-    meaning="steps until the target is reached at the present pace",
-    promised=False,
+HOLD_TARGET = optional("hold/target", NATS, "entropy to hold")
+HOLD_STEPS_TO_TARGET = optional(
+    "hold/steps_to_target", "steps", "steps until the target is reached at the present pace"
 )
-HOLD_MU = metric("hold/mu", unit="σ", meaning="threshold chosen to hold it", promised=False)
-HOLD_GAIN = metric("hold/gain", meaning="gain the choice was made with", promised=False)
-HOLD_DRIFT = metric(
-    "hold/drift", unit=PER_STEP, meaning="change of entropy that the prediction does not explain", promised=False
-)
-HOLD_RESTING_POINT = metric(
-    "hold/resting_point", unit=NATS, meaning="entropy estimate the correction starts from", promised=False
-)
-CONTROL_MU_LOW = metric("control/mu_low", unit="σ", meaning="active lower threshold", promised=False)
-CONTROL_MU_HIGH = metric("control/mu_high", unit="σ", meaning="active upper threshold", promised=False)
+HOLD_MU = optional("hold/mu", "σ", "threshold chosen to hold it")
+HOLD_GAIN = optional("hold/gain", "", "gain the choice was made with")
+HOLD_DRIFT = optional("hold/drift", PER_STEP, "change of entropy that the prediction does not explain")
+HOLD_RESTING_POINT = optional("hold/resting_point", NATS, "entropy estimate the correction starts from")
+CONTROL_MU_LOW = optional("control/mu_low", "σ", "active lower threshold")
+CONTROL_MU_HIGH = optional("control/mu_high", "σ", "active upper threshold")
 
-PROBE_SECONDS = metric("probe/seconds", unit="s", meaning="time the probe took of this step")
-PROBE_RESCORE_SECONDS = metric(
-    "probe/rescore_seconds", unit="s", meaning="time of the re-scoring that `rescore` did", promised=False
-)
-PROBE_DROPPED_REPORTS = metric("probe/dropped_reports", meaning="reports dropped because the spool could not take them")
-PROBE_ACCEPTED_REPORTS = metric("probe/accepted_reports", meaning="reports the spool took")
-PROBE_SPOOLED_RECORDS = metric("probe/spooled_records", meaning="records written to disk")
-PROBE_ACKNOWLEDGED_RECORDS = metric("probe/acknowledged_records", meaning="records the server has stored")
+PROBE_SECONDS = metric("probe/seconds", "s", "time the probe took of this step")
+PROBE_RESCORE_SECONDS = optional("probe/rescore_seconds", "s", "time of the re-scoring that `rescore` did")
+PROBE_DROPPED_REPORTS = metric("probe/dropped_reports", "", "reports dropped because the spool could not take them")
+PROBE_ACCEPTED_REPORTS = metric("probe/accepted_reports", "", "reports the spool took")
+PROBE_SPOOLED_RECORDS = metric("probe/spooled_records", "", "records written to disk")
+PROBE_ACKNOWLEDGED_RECORDS = metric("probe/acknowledged_records", "", "records the server has stored")
 PROBE_DELIVERY_LAG_SECONDS = metric(
-    "probe/delivery_lag_seconds", unit="s", meaning="age of the oldest record the server has not stored"
+    "probe/delivery_lag_seconds", "s", "age of the oldest record the server has not stored"
 )
 PROBE_LEFT_OUT_REPORTS = metric(
-    "probe/left_out_reports", meaning="reports written without tokens, rollouts or histograms, to save space"
+    "probe/left_out_reports", "", "reports written without tokens, rollouts or histograms, to save space"
 )
-PROBE_FAILURES = metric("probe/failures", meaning="failures inside the probe so far", promised=False)
-PROBE_FAILED_RANKS = metric("probe/failed_ranks", meaning="ranks whose tokens are missing", promised=False)
-PROBE_RANKS_OUT_OF_STEP = metric(
-    "probe/ranks_out_of_step", meaning="different steps that ranks closed at once", promised=False
-)
-PROBE_ATTACHMENT_FAILURES = metric(
-    "probe/attachment_failures", meaning="failures inside an integration so far", promised=False
-)
-TIME_STEP_SECONDS = metric(
+PROBE_FAILURES = optional("probe/failures", "", "failures inside the probe so far")
+PROBE_FAILED_RANKS = optional("probe/failed_ranks", "", "ranks whose tokens are missing")
+PROBE_RANKS_OUT_OF_STEP = optional("probe/ranks_out_of_step", "", "different steps that ranks closed at once")
+PROBE_ATTACHMENT_FAILURES = optional("probe/attachment_failures", "", "failures inside an integration so far")
+TIME_STEP_SECONDS = optional(
     "time/step_seconds",
-    unit="s",
-    meaning="time of a step: as the trainer reports it, else between the ends of two steps",
-    promised=False,
+    "s",
+    "time of a step: as the trainer reports it, else between the ends of two steps",
     also=("step_time", "timing_s/step", "perf/step_time", "time/step"),
 )
-SYSTEM_DEVICE_MEMORY = metric(
-    "system/device_memory", unit="GiB", meaning="memory of the reporting rank's device in tensors", promised=False
+SYSTEM_DEVICE_MEMORY = optional("system/device_memory", "GiB", "memory of the reporting rank's device in tensors")
+SYSTEM_DEVICE_PEAK_MEMORY = optional(
+    "system/device_peak_memory", "GiB", "most memory that torch has taken of that device"
 )
-SYSTEM_DEVICE_PEAK_MEMORY = metric(
-    "system/device_peak_memory", unit="GiB", meaning="most memory that torch has taken of that device", promised=False
-)
-SYSTEM_DEVICE_UTILISATION = metric(
+SYSTEM_DEVICE_UTILISATION = optional(
     "system/device_utilisation",
-    meaning="share of the driver's last interval in which a kernel ran; needs nvidia-ml-py, at most every 2 s",
+    "",
+    "share of the driver's last interval in which a kernel ran; needs nvidia-ml-py, at most every 2 s",
     show=Show.PERCENT,
-    promised=False,
 )
-SYSTEM_HOST_MEMORY = metric(
-    "system/host_memory", unit="GiB", meaning="resident memory of the reporting process; on Linux", promised=False
+SYSTEM_HOST_MEMORY = optional("system/host_memory", "GiB", "resident memory of the reporting process; on Linux")
+SYSTEM_TOKENS_PER_SECOND = optional(
+    "system/tokens_per_second", "tokens a second", "gated tokens of all ranks over the time of the step"
 )
-SYSTEM_TOKENS_PER_SECOND = metric(
-    "system/tokens_per_second",
-    unit="tokens a second",
-    meaning="gated tokens of all ranks over the time of the step",
-    promised=False,
-)
-TRAIN_GRAD_NORM = metric(
+TRAIN_GRAD_NORM = optional(
     "train/grad_norm",
-    meaning="norm of the gradient before it is clipped, as the trainer reports it",
-    promised=False,
+    "",
+    "norm of the gradient before it is clipped, as the trainer reports it",
     label="Gradient norm",
     also=("grad_norm", "actor/grad_norm", "optim/grad_norm"),
 )
@@ -490,10 +415,10 @@ AT_A_GLANCE: tuple[tuple[Metric, ...], ...] = (
 )
 """What everybody looks at first; of each entry the first one that the run reports."""
 
-DISCRIMINATOR_SCORES = histogram("score/discriminator", unit=NATS, meaning="S* of the step's tokens")
-VOCAB_CENTERED_SCORES = histogram("score/vocab_centered", unit=NATS, meaning="S_c of the step's tokens")
-TOKEN_ENTROPIES = histogram("entropy/token", unit=NATS, meaning="entropy of the step's tokens")
-TOKEN_PROBABILITIES = histogram("token/probability", meaning="probability of the sampled tokens")
+DISCRIMINATOR_SCORES = histogram("score/discriminator", NATS, "S* of the step's tokens")
+VOCAB_CENTERED_SCORES = histogram("score/vocab_centered", NATS, "S_c of the step's tokens")
+TOKEN_ENTROPIES = histogram("entropy/token", NATS, "entropy of the step's tokens")
+TOKEN_PROBABILITIES = histogram("token/probability", "", "probability of the sampled tokens")
 
 
 @dataclass(slots=True)

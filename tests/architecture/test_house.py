@@ -38,7 +38,6 @@ NEVER_HURT_THE_RUN = {
 LEAST_LINES, MOST_FILES = 60, 15
 SMALL_FILES = {
     "probe/isentrope/__main__.py": "what `python -m isentrope` runs",
-    "probe/isentrope/errors.py": "everything imports it, so it can be part of nothing",
     "probe/isentrope_wire/backoff.py": "the pause of shipper, notifications and housekeeping, below all of them",
     "probe/isentrope_wire/errors.py": "everything imports it, so it can be part of nothing",
     "server/isentrope_server/store/migrations/env.py": "Alembic loads it under this name",

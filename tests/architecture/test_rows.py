@@ -33,7 +33,7 @@ method(
     does="keeps it while 2 S_c <= mu_high sigma'",
     implementation="toy.TOY",
     thresholds=True,
-    parameters=(Parameter(name="size", default=1.0, minimum=0.0, sense="how large", idle=(0, "no toy")),),
+    parameters=(Parameter("size", 1.0, "how large", minimum=0.0, idle=(0, "no toy")),),
     presets={"small": {"mu_high": 1.0, "parameters": {"size": 0.5}}},
 )
 """
@@ -130,7 +130,7 @@ def test_toy_method_is_command_line_choice(command: str) -> None:
     ("register", "name"),
     [
         (lambda name: method(name, label="", does=""), "clip_v"),
-        (lambda name: metric(name, meaning="again"), "entropy/mean"),
+        (lambda name: metric(name, "", "again"), "entropy/mean"),
     ],
     ids=["method", "metric"],
 )
@@ -173,7 +173,7 @@ def test_field_of_a_control_costs_four_files(name: str) -> None:
 
 def test_toy_metric_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = dict(METRICS)
-    toy = metric("toy/share", unit="of toys", meaning="toys", show=Show.PERCENT, also=("toys",), rows=rows)
+    toy = metric("toy/share", "of toys", "toys", show=Show.PERCENT, also=("toys",), rows=rows)
     for name, row in rows.items():
         monkeypatch.setitem(METRICS, name, row)
     assert toy in promised_metrics()

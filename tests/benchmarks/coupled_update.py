@@ -18,10 +18,9 @@ from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.experience import Panel, collect
 from isentrope_trainer.loop import update
 from isentrope_trainer.models.warm_start import WARM_STARTS, warm_started_policy
-from isentrope_trainer.ranks import Ranks
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import Task, make_task
-from isentrope_trainer.training_state import TrainingState
+from isentrope_trainer.training_state import Ranks, TrainingState
 
 CONFIG = TrainingConfig(unseen=0, coupling=None)
 CANDIDATES: dict[str, tuple[dict[str, Any], int]] = {

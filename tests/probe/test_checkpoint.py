@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.errors import CheckpointError
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.errors import CheckpointError
 from isentrope_wire.hold_decision import hold_labels, undecided
 from isentrope_wire.reports import OutcomeState, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb

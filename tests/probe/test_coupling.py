@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import reports
 

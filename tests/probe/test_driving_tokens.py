@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.statistics.contributions import CONTRIBUTIONS, MOST
 from isentrope.statistics.texts import TEXT_CHARACTERS
 from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 from tests.probe.statistics.test_step_summary import batch_of, sums_of
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps

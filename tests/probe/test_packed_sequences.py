@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import isentrope
-from isentrope.errors import InputError
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.errors import InputError
 from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import CLIP, of_the_machine, probe_and_transport, reports
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.errors import ConfigurationError, InputError
+from isentrope_wire.errors import ConfigurationError, InputError
 from isentrope_wire.reports import (
     CONFIG_CHARACTERS,
     DROPPED_SERIES,

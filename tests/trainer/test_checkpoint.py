@@ -15,12 +15,10 @@ import torch
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.loop import StepResult, train
-from isentrope_trainer.models.family import untrained_policy
-from isentrope_trainer.models.warm_start import WarmStartConfig
-from isentrope_trainer.ranks import Ranks
+from isentrope_trainer.models.warm_start import WarmStartConfig, untrained_policy
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import AdaptiveEntropyConfig, LossConfig, PolicyConfig, TrainingConfig, training_config
-from isentrope_trainer.training_state import Checkpoints, TrainingState
+from isentrope_trainer.training_state import Checkpoints, Ranks, TrainingState
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot, RunFinished, StepReport
 from tests.probe.tiny_loop import of_the_machine

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 import isentrope
 from isentrope.cli.frame import main
 from isentrope_trainer.loop import StepResult
-from isentrope_trainer.settings import SIZES, EvaluationConfig, LossConfig, PromptFilterConfig, TrainingConfig
+from isentrope_trainer.settings import SIZES, EvaluationConfig, LossConfig, TrainingConfig
 from isentrope_trainer.training_state import Checkpoints
 from isentrope_wire import environment
 from tests.system.running_server import free_port, wait_for
@@ -109,7 +109,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_options_of_the_algorithm_become_settings(made: dict[str, Any], tmp_path: Path) -> None:
     algorithm = ("--algorithm", "dapo", "--updates-per-batch", "8")
-    settings = ("loss.clip_high=none", "loss.kl_coefficient=0.1", "prompt_filter.most_draws=2", "task.graded=true")
+    settings = ("loss.clip_high=none", "loss.kl_coefficient=0.1", "temperature=0.9")
     model = ("--eval-every", "5", "--task", "chain_sum", "--model-size", "0.2M", "--checkpoint", str(tmp_path))
     result = invoke(
         "train", "--steps", "16", *algorithm, *model, *(part for text in settings for part in ("--set", text))
@@ -118,8 +118,7 @@ def test_options_of_the_algorithm_become_settings(made: dict[str, Any], tmp_path
     config = made["config"]
     assert (config.algorithm, config.updates_per_batch, config.task.name) == ("dapo", 8, "chain_sum")
     assert config.loss == LossConfig(clip_low=0.2, clip_high=None, kl_coefficient=0.1)
-    assert config.prompt_filter == PromptFilterConfig(most_draws=2)
-    assert config.task.graded
+    assert config.temperature == 0.9
     assert made["policy_config"] == SIZES["0.2M"]
     assert made["checkpoints"] == Checkpoints(tmp_path)
     assert config.evaluation == EvaluationConfig(every=5)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope_trainer.evaluation import evaluate, pass_at_k, pass_rate_shares
-from isentrope_trainer.models.family import untrained_policy
+from isentrope_trainer.experience import evaluate, pass_at_k, pass_rate_shares
+from isentrope_trainer.models.warm_start import untrained_policy
 from isentrope_trainer.settings import EvaluationConfig, PolicyConfig
 from isentrope_trainer.tasks.base import Problem
 from isentrope_trainer.tasks.countdown import Countdown

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer import commands, reference_run
-from isentrope_trainer.models.family import untrained_policy
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.models.warm_start import WarmStartConfig, untrained_policy
 from isentrope_trainer.reference_run import Course
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import Task
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=2, group_size=4)

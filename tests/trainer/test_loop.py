@@ -7,15 +7,14 @@ import torch
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.loop import train
-from isentrope_trainer.models.family import WordTokenizer, build_policy
 from isentrope_trainer.models.policy import Policy
+from isentrope_trainer.models.warm_start import WordTokenizer, build_policy
 from isentrope_trainer.settings import (
     ALGORITHMS,
     AdaptiveEntropyConfig,
     EvaluationConfig,
     LossConfig,
     PolicyConfig,
-    PromptFilterConfig,
     TrainingConfig,
 )
 from isentrope_trainer.tasks.base import Problem
@@ -76,16 +75,6 @@ def test_held_out_problems_are_evaluated_every_few_steps(
     config = replace(CONFIG, steps=6, updates_per_batch=updates, evaluation=EVALUATION)
     _, reports = trained(tiny_policy_config, config)
     assert [step for step, report in enumerate(reports, 1) if "eval/pass_at_k" in report] == evaluated
-
-
-def test_filtered_prompts_are_replaced_by_others(tiny_policy_config: PolicyConfig) -> None:
-    config = replace(CONFIG, prompt_filter=PromptFilterConfig(lowest=0.05, highest=0.95))
-    _, reports = trained(tiny_policy_config, config)
-    for report in reports:
-        assert report["train/prompts_drawn"] >= CONFIG.prompts >= report["train/prompts_kept"]
-        assert report["advantage/zero_group_fraction"] == pytest.approx(
-            1 - report["train/prompts_kept"] / CONFIG.prompts
-        )
 
 
 def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None:

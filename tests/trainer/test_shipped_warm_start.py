@@ -9,11 +9,10 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from isentrope_trainer.evaluation import judge
+from isentrope_trainer.experience import judge
 from isentrope_trainer.models import warm_start
-from isentrope_trainer.models.family import untrained_policy
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.models.warm_start import WarmStartConfig, shipped_path, warm_started_policy
+from isentrope_trainer.models.warm_start import WarmStartConfig, shipped_path, untrained_policy, warm_started_policy
 from isentrope_trainer.settings import PolicyConfig
 from isentrope_trainer.tasks.countdown import Countdown
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope_trainer.ranks import Ranks
+from isentrope_trainer.training_state import Ranks
 from isentrope_wire.errors import ConfigurationError
 from tests.trainer.two_ranks import CONFIG, update_from_share
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from isentrope_trainer.models import warm_start
-from isentrope_trainer.models.family import untrained_policy
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.models.warm_start import WarmStartConfig, cache_path, warm_started_policy
+from isentrope_trainer.models.warm_start import WarmStartConfig, cache_path, untrained_policy, warm_started_policy
 from isentrope_trainer.settings import PolicyConfig
 from isentrope_trainer.tasks.chain_sum import ChainSum
 from isentrope_trainer.tasks.countdown import Countdown

@@ -19,13 +19,11 @@ from isentrope.transport import InMemoryTransport
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts
 from isentrope_trainer.experience import Batch, Panel
 from isentrope_trainer.loop import update
-from isentrope_trainer.models.family import untrained_policy
-from isentrope_trainer.models.warm_start import WarmStartConfig
-from isentrope_trainer.ranks import Ranks, join_ranks
+from isentrope_trainer.models.warm_start import WarmStartConfig, untrained_policy
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import ALGORITHMS, PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_trainer.training_state import Checkpoints, TrainingState
+from isentrope_trainer.training_state import Checkpoints, Ranks, TrainingState, join_ranks
 from isentrope_wire.reports import StepReport
 
 SHAPE = PolicyConfig(hidden_size=32, layers=2, attention_heads=2, feed_forward_size=48)

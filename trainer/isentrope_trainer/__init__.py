@@ -4,9 +4,9 @@ Read `loop.py` first. Then:
 
 - `settings.py`: all that determines a run, and the table of algorithms
 - `tasks/`: what the policy is asked to do, and how an answer is judged
-- `models/`: the policy, its sampler and its supervised warm start
-- `rollout.py`, `algorithms/`: what is sampled; advantages and losses
-- `training_state.py`, `ranks.py`: what changes while a run trains, and checkpoints; the processes that share it
+- `models/`: the policy, its sampler, what is sampled, and its supervised warm start
+- `algorithms/`: advantages and losses
+- `training_state.py`: what changes while a run trains, and checkpoints; the processes that share it
 - `reference_run.py`: warm start, probe and loop put together
 - `reproduce/`: the papers' figures
 - `commands.py`, `server_process.py`: `isentrope train` and `isentrope demo`

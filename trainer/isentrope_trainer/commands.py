@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from isentrope_trainer.settings import SIZES, PolicyConfig, TrainingConfig, options_of, training_config, with_settings
+from isentrope_trainer.settings import (
+    LANGUAGE_MODEL,
+    SIZES,
+    PolicyConfig,
+    TrainingConfig,
+    options_of,
+    training_config,
+    with_settings,
+)
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.errors import install_command
 from isentrope_wire.methods import METHODS, name_and_value
@@ -37,8 +45,6 @@ _REPLAY_SPEED = 2.0
 """Steps a second: the recorded run is over in a minute."""
 _NEEDED = {"trainer": ("torch", "transformers", "reasoning_gym", "tqdm"), "llm": ("trl", "gguf", "pip")}
 """Extra -> what it brings."""
-LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=3, group_size=8, learning_rate=2.5e-5)
-"""What `demo --llm` trains with: one question of each kind a step."""
 _BY_DEFAULT = ParameterSource.DEFAULT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -105,8 +111,8 @@ _port = click.IntRange(1, 65535)
     multiple=True,
     metavar="NAME=VALUE",
     help="Any other setting of the training; may be repeated. loss.clip_high=0.28, loss.kl_coefficient=0.01, "
-    "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; prompt_filter.most_draws=4 samples "
-    "dynamically, adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
+    "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; "
+    "adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
 )
 @click.option(
     "--model-size", type=click.Choice(list(SIZES)), default="1.1M", show_default=True, help="Parameters of the policy."
@@ -230,7 +236,6 @@ def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> Non
     """Import what trains while the kernel of the scores is compiled.
 
     Args:
-        trainer: the module.
         shown: the server's address. Where it can't be had, the rest needs no import.
     """
     from isentrope.kernels import load_cpp

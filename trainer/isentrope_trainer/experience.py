@@ -1,9 +1,10 @@
 """What an update learns from: rollouts sampled and judged with the weights as they are, their advantages and old log-probs.
-And what it does not learn from, which measures it: a panel."""
+And what it does not learn from, which measures it: a panel, and an evaluation on held-out problems."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 
 import isentrope
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts, unnormalised_gae
-from isentrope_trainer.evaluation import judge
-from isentrope_trainer.rollout import Rollouts, joined
-from isentrope_trainer.settings import ALGORITHMS, PromptFilterConfig, TrainingConfig
-from isentrope_trainer.tasks.base import SOLVED, Task
+from isentrope_trainer.models.policy import Policy
+from isentrope_trainer.models.sampling import Rollouts
+from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, TrainingConfig
+from isentrope_trainer.tasks.base import SOLVED, Problem, Task
 from isentrope_trainer.training_state import TrainingState
+from isentrope_wire.metrics import EVAL_AVG_AT_K, EVAL_PASS_AT_K
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,17 +46,7 @@ class Batch:
 def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: TrainingConfig) -> Batch:
     """Sample a batch of rollouts, judge them, and compute their advantages."""
     policy, algorithm = state.policy, ALGORITHMS[config.algorithm]
-    if config.prompt_filter is None:
-        rollouts, rewards = draw(state, task, config, 0)
-        state.next_problem += config.prompts
-    else:
-        share = len(state.ranks.share(config.prompts))
-        rollouts, rewards, drawn, kept = fill_batch(
-            lambda number: draw(state, task, config, number), share, config.prompt_filter, policy.tokenizer.pad_token_id
-        )
-        # Every rank goes on from the same problem, however many draws it made.
-        state.next_problem += config.prompts * config.prompt_filter.most_draws
-        probe.log({"train/prompts_drawn": drawn, "train/prompts_kept": kept})
+    rollouts, rewards = draw(state, task, config)
 
     old_logprobs = old_entropies = ref_logprobs = values = token_rewards = value_targets = None
     with torch.no_grad():
@@ -84,39 +76,10 @@ def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: Tr
     return Batch(rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets)
 
 
-def fill_batch(
-    draw: Callable[[int], tuple[Rollouts, Tensor]], wanted: int, config: PromptFilterConfig, pad_id: int
-) -> tuple[Rollouts, Tensor, int, int]:
-    """Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2): draw prompts until `wanted` of them pass the filter, or
-    `config.most_draws` draws are made. A prompt whose answers are all right or all wrong teaches nothing.
-
-    `draw(number)`, from 0, returns what was sampled and its rewards [prompts, group size].
-
-    Returns:
-        Rollouts and rewards of `wanted` prompts, of which others fill up a batch that is capped; how many prompts were sampled
-        for it, and how many of those wanted passed.
-    """
-    draws: list[tuple[Rollouts, Tensor]] = []
-    passing: list[Tensor] = []
-    while len(draws) < config.most_draws and sum(int(one.sum()) for one in passing) < wanted:
-        draws.append(draw(len(draws)))
-        rates = (draws[-1][1] >= SOLVED).float().mean(dim=1)
-        passing.append((rates >= config.lowest) & (rates <= config.highest))
-    passes = torch.cat(passing)
-    # Stable: prompts that pass come first, in the order in which they were drawn; others fill up a capped batch.
-    chosen = torch.zeros_like(passes)
-    chosen[(~passes).int().argsort(stable=True)[:wanted]] = True
-    of_draws = [one.nonzero()[:, 0] for one in chosen.split([len(one) for one in passing])]
-    parts = [(*one, indices) for one, indices in zip(draws, of_draws, strict=True) if len(indices)]
-    rollouts = joined([drawn.of_prompts(indices) for drawn, _, indices in parts], pad_id)
-    rewards = torch.cat([rewards[indices] for _, rewards, indices in parts])
-    return rollouts, rewards, len(passes), min(int(passes.sum()), wanted)
-
-
-def draw(state: TrainingState, task: Task, config: TrainingConfig, number: int) -> tuple[Rollouts, Tensor]:
-    """This rank's share of the `number`th draw of prompts for a batch: its rollouts, and their rewards [prompts, group size]."""
-    first = state.next_problem + number * config.prompts
-    problems = [task.problem(first + index) for index in state.ranks.share(config.prompts)]
+def draw(state: TrainingState, task: Task, config: TrainingConfig) -> tuple[Rollouts, Tensor]:
+    """Rollouts of this rank's share of the next prompts, and their rewards [prompts, group size]."""
+    problems = [task.problem(state.next_problem + index) for index in state.ranks.share(config.prompts)]
+    state.next_problem += config.prompts
     rollouts = state.policy.sample(
         [problem.prompt for problem in problems],
         config.group_size,
@@ -186,3 +149,67 @@ class Panel:
             )
             for part in parts
         ]
+
+
+PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
+"""Bins of the pass rate in percent. Never right and always right have bins of their own; elsewhere a bin contains its lower
+end, and 0-25 begins above 0."""
+
+_EVALUATION_SEED = 20_250_522
+"""Seed of the sampler: every evaluation of every run draws with the same random numbers."""
+
+
+def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:
+    """Sample answers to the problems that the task holds out, and report how many of them are right.
+
+    A generator of its own draws them, so that evaluating a run does not change it.
+
+    Returns `eval/avg_at_k`, `eval/pass_at_k`, and `eval/pass_rate/BIN`, the share of the problems in each bin.
+
+    Raises:
+        ConfigurationError: the task holds out fewer problems than are wanted.
+    """
+    problems = [task.problem(index, "held_out") for index in range(config.problems)]
+    rollouts = policy.sample(
+        [problem.prompt for problem in problems],
+        config.samples,
+        torch.Generator(policy.model.device).manual_seed(_EVALUATION_SEED),
+        temperature=config.temperature,
+        max_tokens=task.max_tokens,
+    )
+    right = judge(task, problems, policy.texts(rollouts)) >= SOLVED
+    shares = pass_rate_shares(right)
+    return {
+        EVAL_AVG_AT_K: right.double().mean().item(),
+        EVAL_PASS_AT_K: pass_at_k(right, config.k),
+        **{f"eval/pass_rate/{name}": share for name, share in shares.items()},
+    }
+
+
+def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) -> Tensor:
+    """Rewards [problems, group size] of the completions' texts, by the task's verifier."""
+    group_size = len(texts) // len(problems)
+    rewards = [task.reward(problems[row // group_size], text) for row, text in enumerate(texts)]
+    return torch.tensor(rewards).reshape(len(problems), group_size)
+
+
+def pass_at_k(right: Tensor, k: int) -> float:
+    """Probability that at least one of `k` samples of bool [problems, samples] is right, averaged over the problems.
+
+        1 - C(n - c, K) / C(n, K)      n samples, of which c are right                      arXiv:2107.03374, eq. 1
+
+    The mean over all ways to choose K of the n samples: unbiased, which 1 - (1 - c/n)^K is not.
+    """
+    samples = right.shape[1]
+    chances = [1.0 - math.comb(samples - passed, k) / math.comb(samples, k) for passed in range(samples + 1)]
+    return torch.tensor(chances, dtype=torch.float64)[right.sum(dim=1)].mean().item()
+
+
+def pass_rate_shares(right: Tensor) -> dict[str, float]:
+    """Share of the problems of bool [problems, samples] in each of `PASS_RATE_BINS`, in their order; they sum to 1."""
+    samples = right.shape[1]
+    passed = right.sum(dim=1)
+    quarters = 1 + 4 * passed // samples
+    bins = quarters.masked_fill(passed == 0, 0).masked_fill(passed == samples, len(PASS_RATE_BINS) - 1)
+    shares = bins.bincount(minlength=len(PASS_RATE_BINS)).double() / len(right)
+    return dict(zip(PASS_RATE_BINS, shares.tolist(), strict=True))

@@ -57,8 +57,6 @@ def train_language_model(
         config: its steps, seed, prompts, group size and learning rate are used.
         control: the intervention the run starts with.
         seconds: filled with what an average step took so far, by part; `step` is the whole of it.
-        announce: called with the run's id, when the run begins.
-        follow: called after each step.
         **probe_settings: others of `isentrope.attach`.
 
     Raises:

@@ -17,20 +17,12 @@ from torch.nn.utils import clip_grad_norm_
 import isentrope
 from isentrope_trainer.algorithms.advantages import zero_advantage_groups
 from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
-from isentrope_trainer.evaluation import evaluate
-from isentrope_trainer.experience import Batch, Panel, collect, score
+from isentrope_trainer.experience import Batch, Panel, collect, evaluate, score
 from isentrope_trainer.models.policy import Policy
-from isentrope_trainer.ranks import Ranks
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import Task
-from isentrope_trainer.training_state import TrainingState
-from isentrope_wire.metrics import (
-    ADVANTAGE_ZERO_GROUP_FRACTION,
-    COMPLETION_LENGTH_MEAN,
-    REWARD_MEAN,
-    TIME_STEP_SECONDS,
-    TRAIN_GRAD_NORM,
-)
+from isentrope_trainer.training_state import Ranks, TrainingState
+from isentrope_wire import metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +107,7 @@ def update(
         clip_high=loss_config.clip_high,
     )
     if ref_logprobs is not None:
-        divergence = reference_kl(logprobs, ref_logprobs, loss_config.kl_estimator)
+        divergence = reference_kl(logprobs, ref_logprobs)
         probe.log({"train/reference_kl": mean(divergence.detach())})
         losses = losses + loss_config.kl_coefficient * divergence
     loss = mean(losses)
@@ -142,12 +134,14 @@ def update(
     result = StepResult(state.step, state.ranks.mean(batch.rewards.mean()).item(), time.perf_counter() - started)
     probe.log(
         {
-            REWARD_MEAN: result.reward_mean,
-            ADVANTAGE_ZERO_GROUP_FRACTION: state.ranks.mean(zero_advantage_groups(batch.rewards).float().mean()),
-            COMPLETION_LENGTH_MEAN: state.ranks.mean(mask.sum(dim=1).float().mean()),
+            metrics.REWARD_MEAN: result.reward_mean,
+            metrics.ADVANTAGE_ZERO_GROUP_FRACTION: state.ranks.mean(
+                zero_advantage_groups(batch.rewards).float().mean()
+            ),
+            metrics.COMPLETION_LENGTH_MEAN: state.ranks.mean(mask.sum(dim=1).float().mean()),
             "train/loss": state.ranks.mean(loss.detach()),
-            TRAIN_GRAD_NORM: gradient_norm,
-            TIME_STEP_SECONDS: result.step_seconds,
+            metrics.TRAIN_GRAD_NORM: gradient_norm,
+            metrics.TIME_STEP_SECONDS: result.step_seconds,
         }
     )
     clip_factor = (config.max_gradient_norm / (gradient_norm + 1e-6)).clamp(max=1.0)

@@ -18,11 +18,10 @@ import click
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer import smollm2
-from isentrope_trainer.commands import LANGUAGE_MODEL
 from isentrope_trainer.language_model_run import train_language_model
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.recording import SHIPPED, Recording, write_recording
-from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.settings import LANGUAGE_MODEL, TrainingConfig
 from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.metrics import PROBE_DROPPED_REPORTS
 from isentrope_wire.reports import ControlSnapshot, RunStarted, StepReport

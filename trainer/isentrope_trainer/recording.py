@@ -62,11 +62,7 @@ def write_recording(recording: Recording, path: Path) -> None:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read what `write_recording` wrote.
-
-    Raises:
-        OSError, tarfile.TarError, CodecError: it is something else.
-    """
+    """Read what `write_recording` wrote."""
     messages: list[Payload] = []
     pushed: list[ControlSnapshot] = []
     with tarfile.open(path, "r:xz") as archive:

@@ -26,10 +26,9 @@ import isentrope
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.local import local_policy
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig, warm_started_policy
-from isentrope_trainer.ranks import join_ranks
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import make_task
-from isentrope_trainer.training_state import Checkpoints, TrainingState
+from isentrope_trainer.training_state import Checkpoints, TrainingState, join_ranks
 from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, measured_change
 
@@ -69,9 +68,7 @@ def train_reference_policy(
         threads: that torch computes with. Another number gives another run: sums end in other last digits.
         checkpoints: where to save the run, every `CHECKPOINT_EVERY` steps and at its end.
         resume: continue the run that is saved in `checkpoints`.
-        quiet: show no progress bar.
         announce: called with the run's id, when the run begins.
-        follow: called after each step.
         saved: called with the step and the folder of each checkpoint.
 
     Raises:

@@ -42,7 +42,6 @@ def _one_of(settings: Any, within: str, name: str, choices: Collection[str]) -> 
 
 
 Aggregation = Literal["token", "sequence", "constant"]
-KLEstimator = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,13 +54,11 @@ class LossConfig:
     clip_high: float | None = 0.2
     kl_coefficient: float = 0.0
     """Coefficient of the divergence from the policy that the run starts with, which is kept in memory where this is above 0."""
-    kl_estimator: KLEstimator = "k3"
     entropy_coefficient: float = 0.0
     """Coefficient of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
 
     def __post_init__(self) -> None:
         _one_of(self, "loss.", "aggregation", get_args(Aggregation))
-        _one_of(self, "loss.", "kl_estimator", get_args(KLEstimator))
         _above_zero(self, "loss.", "clip_low", "clip_high")
         for name in ("kl_coefficient", "entropy_coefficient"):
             value = getattr(self, name)
@@ -90,8 +87,7 @@ ALGORITHMS = {
     "ppo": Algorithm("PPO", "gae", value_head=True),
     "prime": Algorithm("PRIME", "process", process_reward=True),
 }
-"""Their losses average over tokens, as most trainers' do, where the algorithm is not about just that. Dynamic sampling, DAPO's
-other half, is `TrainingConfig.prompt_filter`."""
+"""Their losses average over tokens, as most trainers' do, where the algorithm is not about just that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +108,7 @@ class ValueConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRewardConfig:
-    """The reward model of an algorithm that has one, see `algorithms/prime.py`. PRIME's own beta."""
+    """The reward model of an algorithm that has one, see `training_state.ProcessReward`. PRIME's own beta."""
 
     beta: float = 0.05
     learning_rate: float = 1e-5
@@ -125,7 +121,7 @@ class ProcessRewardConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveEntropyConfig:
-    """An entropy bonus whose coefficient follows the entropy, see `algorithms/adaptive_entropy.py`. TRL's defaults."""
+    """An entropy bonus whose coefficient follows the entropy, see `algorithms/losses.py`. TRL's defaults."""
 
     target_entropy: float
     """In nats: the bonus is applied while the mean entropy lies at or below it."""
@@ -145,7 +141,7 @@ class AdaptiveEntropyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyConfig:
-    """The shape of a small policy, see `models/family.py`. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
+    """The shape of a small policy, see `models/warm_start.py`. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
     more of its time between the matrix products of a deep model."""
 
     hidden_size: int = 224
@@ -175,8 +171,6 @@ class TaskConfig:
     """What the policy is asked to do, see `tasks/base.py`."""
 
     name: str = option("countdown", "What to learn.", flag="task", choices=TASKS)
-    graded: bool = False
-    """Rewards of 2602.03392, appendix B: below 0 for what holds no answer, lowest for a completion that was cut off."""
     wording: Literal["words", "question"] = "words"
     """In the few words of the task's own vocabulary, or as the question of `reasoning-gym`, for other language models."""
     max_tokens: int | None = option(None, "Length limit of a completion.", unset="the task's")
@@ -200,27 +194,8 @@ class LocalModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PromptFilterConfig:
-    """Dynamic sampling: prompts outside these pass rates are replaced by new ones, see `algorithms/prompt_filter.py`.
-    The range of 2602.03392, appendix B."""
-
-    lowest: float = 1 / 16
-    """Smallest share of right answers that is kept."""
-    highest: float = 15 / 16
-    most_draws: int = 4
-    """A step samples at most that many times its number of prompts; then prompts outside the range fill it up."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lowest <= self.highest <= 1:
-            raise ConfigurationError(
-                f"prompt_filter needs 0 <= lowest <= highest <= 1, got {self.lowest:g} and {self.highest:g}."
-            )
-        _whole_numbers(self, "prompt_filter.", "most_draws", lowest=1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationConfig:
-    """Evaluation on the held-out split, see `evaluation.py`."""
+    """Evaluation on the held-out split, see `experience.evaluate`."""
 
     every: int = option(
         10, "Steps from one evaluation on held-out problems to the next.", flag="eval-every", unset="never"
@@ -261,9 +236,7 @@ class TrainingConfig:
     """Temperature of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
     model: LocalModelConfig | None = None
-    """None: a small model of this package, see `models/family.py`."""
-    prompt_filter: PromptFilterConfig | None = None
-    """None: every prompt takes part at any pass rate."""
+    """None: a small model of this package, see `models/warm_start.py`."""
     evaluation: EvaluationConfig | None = None
     """None: the run is not evaluated, and no problems are held out from training."""
     algorithm: str = option("grpo", "Advantage and loss.", choices=ALGORITHMS)
@@ -310,6 +283,10 @@ class TrainingConfig:
 
     def has_entropy_bonus(self) -> bool:
         return self.adaptive_entropy is not None or self.effective_loss().entropy_coefficient > 0
+
+
+LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=3, group_size=8, learning_rate=2.5e-5)
+"""What `demo --llm` trains with: one question of each kind a step."""
 
 
 def training_config(document: Mapping[str, Any]) -> TrainingConfig:

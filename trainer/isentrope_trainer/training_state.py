@@ -15,22 +15,126 @@ import itertools
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import PreTrainedModel
 
 import isentrope
 from isentrope_trainer.algorithms.losses import AdaptiveEntropyCoefficient
-from isentrope_trainer.algorithms.prime import ProcessReward
 from isentrope_trainer.models.policy import Policy, ValueHead
-from isentrope_trainer.models.sampling import StaleSampler
-from isentrope_trainer.ranks import Ranks
-from isentrope_trainer.settings import ALGORITHMS, TrainingConfig
+from isentrope_trainer.models.sampling import Rollouts, StaleSampler
+from isentrope_trainer.settings import ALGORITHMS, ProcessRewardConfig, TrainingConfig
 from isentrope_wire.errors import ConfigurationError
+
+
+class Ranks:
+    """The processes that train one policy together, each on its share of the prompts: `torchrun` starts them. Or one alone."""
+
+    def __init__(self) -> None:
+        together = distributed.is_available() and distributed.is_initialized()
+        self.rank = distributed.get_rank() if together else 0
+        self.size = distributed.get_world_size() if together else 1
+
+    def share(self, prompts: int) -> range:
+        """Which of a batch's prompts are this rank's.
+
+        Raises:
+            ConfigurationError: they can't be shared out evenly.
+        """
+        if prompts % self.size:
+            raise ConfigurationError(f"prompts must be a multiple of the {self.size} processes, got {prompts}.")
+        each = prompts // self.size
+        return range(self.rank * each, (self.rank + 1) * each)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Added up over the ranks, the same on all."""
+        if self.size == 1:
+            return values
+        total = values.detach().clone()
+        distributed.all_reduce(total)
+        return total
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Averaged over the ranks, the same on all."""
+        return values if self.size == 1 else self.sum(values) / self.size
+
+    def any(self, fact: bool) -> bool:
+        """Whether it is so on any rank, the same on all."""
+        return fact if self.size == 1 else bool(self.sum(torch.tensor(float(fact))) > 0)
+
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Give every rank the mean of all ranks' gradients, in one exchange."""
+        if self.size == 1:
+            return
+        every = list(parameters)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in every]
+        mean = self.mean(torch.cat([gradient.flatten() for gradient in gradients]))
+        for parameter, part in zip(every, mean.split([p.numel() for p in every]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+
+def join_ranks() -> Ranks:
+    """The ranks that `torchrun` started, joined to a process group; else this process alone."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and not distributed.is_initialized():
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    return Ranks()
+
+
+class ProcessReward:
+    """PRIME: rewards of tokens from a second language model that learns online which completions are right.
+
+        r_t = beta (log p_phi - log p_ref) of token t        R_phi = sum over t of r_t
+        L_phi = -[R log sigma(R_phi) + (1 - R) log(1 - sigma(R_phi))]                          arXiv:2502.01456, eq. 3 and 5
+
+    p_phi begins as the policy does, and p_ref stays what the policy began as. Trained on outcomes alone, their ratio rewards
+    each token for making a right answer likelier. It learns from a batch before that batch's tokens are rewarded.
+    """
+
+    def __init__(self, policy: Policy, config: ProcessRewardConfig, ranks: Ranks | None = None) -> None:
+        """Model and reference begin as two copies of the policy."""
+        self._policy = policy
+        self._beta = config.beta
+        self._ranks = ranks or Ranks()
+        self.reference: PreTrainedModel = copy.deepcopy(policy.model).eval().requires_grad_(False)
+        self.model: PreTrainedModel = copy.deepcopy(policy.model).train()
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate, weight_decay=0.0)
+
+    def learn(self, rollouts: Rollouts, rewards: Tensor) -> float:
+        """One update from the outcomes of a batch, rewards [prompts, group size] between 0 and 1; return the loss
+        before it, in nats.
+        """
+        sums = (self._token_rewards(rollouts) * rollouts.mask).sum(dim=1)
+        loss = binary_cross_entropy_with_logits(sums, rewards.reshape(-1).to(sums))
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._ranks.average_gradients(self.model.parameters())
+        self._optimizer.step()
+        return loss.item()
+
+    @torch.no_grad()
+    def token_rewards(self, rollouts: Rollouts) -> Tensor:
+        """[rollouts, completion length], 0 on padding."""
+        return self._token_rewards(rollouts) * rollouts.mask
+
+    def _token_rewards(self, rollouts: Rollouts) -> Tensor:
+        with torch.no_grad():
+            reference = self._policy.logprobs(rollouts, model=self.reference)
+        return self._beta * (self._policy.logprobs(rollouts, model=self.model) - reference)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Without the reference, which is what the run begins with."""
+        return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
 
 _KEPT = 2
 # Each rank draws from a generator of its own; that of the first is the seed's, as without ranks.

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isentrope.cli.printing import (
-    age_in_words,
-    as_json_text,
-    cell,
-    control_line,
-    health_in_words,
-    print_table,
-    step_in_words,
-)
+from isentrope.cli import printing
 from isentrope_wire.answers import HealthLevel, RunOrder, Status
 from isentrope_wire.control import TARGETS, Control, Hold, Scope
 from isentrope_wire.methods import METHODS, name_and_value
@@ -86,7 +78,7 @@ def runs(
     with _client(url) as client:
         found = client.runs(project=projects, status=statuses, tag=tags, level=levels, q=query, order=order)
     if as_json:
-        click.echo(as_json_text([asdict(run) for run in found]))
+        click.echo(printing.as_json_text([asdict(run) for run in found]))
         return
     rows = [
         [
@@ -94,13 +86,13 @@ def runs(
             run.name,
             run.project,
             run.status,
-            *health_in_words(run),
-            step_in_words(run),
-            age_in_words(run.last_report_at),
+            *printing.health_in_words(run),
+            printing.step_in_words(run),
+            printing.age_in_words(run.last_report_at),
         ]
         for run in found
     ]
-    print_table(["id", "name", "project", "status", "health", "entropy lost", "step", "last report"], rows)
+    printing.print_table(["id", "name", "project", "status", "health", "entropy lost", "step", "last report"], rows)
 
 
 @click.command()
@@ -133,7 +125,9 @@ def metrics(
     if as_json:
         click.echo(json.dumps(plain_json(columns)))
         return
-    print_table(list(columns), [[cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
+    printing.print_table(
+        list(columns), [[printing.cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
+    )
 
 
 def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str]) -> None:
@@ -288,7 +282,7 @@ def control(
                     f"Control version {item.version} of run {run} is still {item.state} after {wait_seconds:g} s. "
                     "It is applied if the trainer reaches a step boundary before it expires."
                 )
-    click.echo(as_json_text(asdict(item)) if as_json else printable(control_line(item)))
+    click.echo(printing.as_json_text(asdict(item)) if as_json else printable(printing.control_line(item)))
     if wait and item.state != "APPLIED":
         raise click.exceptions.Exit(1)
 
@@ -309,7 +303,7 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
     with Client(url, timeout_seconds=3.0) as client:
         numbers = watch_run(client, run, live=not (once or as_json), quiet=as_json)
     if as_json:
-        click.echo(as_json_text(asdict(numbers)))
+        click.echo(printing.as_json_text(asdict(numbers)))
 
 
 @click.command()
@@ -450,12 +444,12 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
         newest = client.control(run)
         dead = "" if as_json else _dead_knobs(client, run)
     if as_json:
-        click.echo(as_json_text(asdict(newest)))
+        click.echo(printing.as_json_text(asdict(newest)))
         return
-    click.echo(printable(control_line(newest)))
+    click.echo(printable(printing.control_line(newest)))
     active = newest.active
     if active is not None and active.version != newest.version:
-        click.echo(printable(f"active: {control_line(active)}"))
+        click.echo(printable(f"active: {printing.control_line(active)}"))
     if dead:
         click.echo(printable(f"no effect: {dead}"))
 

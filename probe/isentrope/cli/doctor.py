@@ -14,12 +14,12 @@ import grpc
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope.client.credentials import advice_on
-from isentrope.errors import ConfigurationError
 from isentrope.transport.connection import open_channel
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope_wire import environment
 from isentrope_wire.answers import REFUSED, Restored
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import printable
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub

@@ -28,25 +28,16 @@ from rich.text import Text
 from isentrope.cli.printing import age_in_words, control_in_words, step_in_words
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError, ControlConflict
+from isentrope_wire import metrics
 from isentrope_wire.answers import Gap, HealthLevel, RunDetail, Status
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.health import Diagnosis, Suggestion
-from isentrope_wire.metrics import (
-    CLIP_FRACTION,
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTED_CHANGE,
-    ENTROPY_UNSEEN_CHANGE,
-    HOLD_TARGET,
-    REWARD_MEAN,
-    measured_change,
-)
 from isentrope_wire.numbers import MINUS, percent, printable
 
-_OBSERVED = (ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE)
-_CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
-_LATEST = frozenset({ENTROPY_PREDICTED_CHANGE, *_OBSERVED, REWARD_MEAN, CLIP_FRACTION})
+_OBSERVED = (metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE)
+_CHARTED = (metrics.ENTROPY_MEAN, metrics.HOLD_TARGET, metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
+_LATEST = frozenset({metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED, metrics.REWARD_MEAN, metrics.CLIP_FRACTION})
 _POINTS = 300
 _MOST_GAPS = 100
 """Points of each series; a terminal has no more columns to show."""
@@ -76,11 +67,7 @@ class Look:
 
 
 def look_at(client: Client, run: str) -> Look:
-    """The run as it is now.
-
-    Raises:
-        ApiError: the server gives no answer or refuses.
-    """
+    """The run as it is now."""
     answer = client.series(run, _CHARTED, points=_POINTS).series
     return Look(
         run=client.run(run),
@@ -120,14 +107,14 @@ def frame(look: Look, *, width: int, height: int | None, note: str = "") -> Rend
     taken = sum(len(Console(width=width, height=25).render_lines(one)) for one in (*texts, *below))
     room = 14 if height is None else height - taken
     charts: list[RenderableType] = []
-    if room >= 6 and series.get(ENTROPY_MEAN):
+    if room >= 6 and series.get(metrics.ENTROPY_MEAN):
         size = (width // 2 - 1 if width >= 100 else width, min(room, 24))
-        entropy = {"entropy": series[ENTROPY_MEAN], "target": series.get(HOLD_TARGET, {})}
+        entropy = {"entropy": series[metrics.ENTROPY_MEAN], "target": series.get(metrics.HOLD_TARGET, {})}
         if diagnosis.early_level is not None:
-            entropy["early level"] = dict.fromkeys(series[ENTROPY_MEAN], diagnosis.early_level)
+            entropy["early level"] = dict.fromkeys(series[metrics.ENTROPY_MEAN], diagnosis.early_level)
         changes = {
-            "observed": series.get(ENTROPY_UNSEEN_CHANGE) or series.get(ENTROPY_OBSERVED_CHANGE, {}),
-            "predicted": series.get(ENTROPY_PREDICTED_CHANGE, {}),
+            "observed": series.get(metrics.ENTROPY_UNSEEN_CHANGE) or series.get(metrics.ENTROPY_OBSERVED_CHANGE, {}),
+            "predicted": series.get(metrics.ENTROPY_PREDICTED_CHANGE, {}),
         }
         charts.append(_chart("Entropy, nats", entropy, *size))
         if width >= 100:
@@ -160,8 +147,13 @@ def _facts(look: Look) -> Table:
         ("status", status, "last report", age_in_words(run.last_report_at)),
         ("step", step_in_words(run), "records lost", str(lost)),
         ("entropy", f"{_number(diagnosis.entropy)}{of_early}", "share lost", _percent(diagnosis.share_lost)),
-        ("predicted", _number(latest.get(ENTROPY_PREDICTED_CHANGE)), "observed", _number(measured_change(latest))),
-        ("reward", _number(latest.get(REWARD_MEAN)), "clipped", _percent(latest.get(CLIP_FRACTION))),
+        (
+            "predicted",
+            _number(latest.get(metrics.ENTROPY_PREDICTED_CHANGE)),
+            "observed",
+            _number(metrics.measured_change(latest)),
+        ),
+        ("reward", _number(latest.get(metrics.REWARD_MEAN)), "clipped", _percent(latest.get(metrics.CLIP_FRACTION))),
         ("control", control_in_words(control), f"version {control.version}", f"{control.state}{running}"),
     ]
     table = Table.grid(padding=(0, 2))
@@ -211,7 +203,6 @@ def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Look:
     Args:
         client: with a short timeout; a server that does not answer is asked again.
         live: draw frames until `q` is pressed, where there is a terminal.
-        quiet: print nothing.
 
     Raises:
         ApiError: the run can't be read. While frames are drawn, a server that gives no answer is waited for.

@@ -16,33 +16,8 @@ from types import NoneType
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from isentrope_wire.answers import (
-    AccessToken,
-    Alert,
-    AuditEntry,
-    CreatedToken,
-    Destination,
-    Gap,
-    HistogramColumns,
-    LatestMetric,
-    Me,
-    Page,
-    RecurringTokens,
-    Rollouts,
-    RunCounts,
-    RunDetail,
-    RunSummary,
-    SeriesAnswer,
-    StepReport,
-    TopTokens,
-)
+from isentrope_wire import answers, control_answers
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import (
-    ControlVersion,
-    EntropyPerformance,
-    RunControl,
-    WhatIfAnswer,
-)
 from isentrope_wire.diagnosis.health import Diagnosis, Preview
 
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -81,39 +56,39 @@ def _run(run_id: str) -> str:
     return f"runs/{quote(run_id, safe='')}"
 
 
-run = _OfRun("", RunDetail)
+run = _OfRun("", answers.RunDetail)
 diagnosis = _OfRun("/diagnosis", Diagnosis)
-latest = _OfRun("/metrics", Page[LatestMetric])
+latest = _OfRun("/metrics", answers.Page[answers.LatestMetric])
 export = _OfRun("/export", bytes)
-tokens = _OfRun("/tokens", TopTokens)
-rollouts = _OfRun("/rollouts", Rollouts)
-recurring_tokens = _OfRun("/tokens/recurring", RecurringTokens)
-alerts = _OfRun("/alerts", Page[Alert])
-gaps = _OfRun("/gaps", Page[Gap])
-law = _OfRun("/law", EntropyPerformance)
-what_if = _OfRun("/what-if", WhatIfAnswer)
-control = _OfRun("/control", RunControl)
-control_history = _OfRun("/control/history", Page[ControlVersion])
+tokens = _OfRun("/tokens", answers.TopTokens)
+rollouts = _OfRun("/rollouts", answers.Rollouts)
+recurring_tokens = _OfRun("/tokens/recurring", answers.RecurringTokens)
+alerts = _OfRun("/alerts", answers.Page[answers.Alert])
+gaps = _OfRun("/gaps", answers.Page[answers.Gap])
+law = _OfRun("/law", control_answers.EntropyPerformance)
+what_if = _OfRun("/what-if", control_answers.WhatIfAnswer)
+control = _OfRun("/control", control_answers.RunControl)
+control_history = _OfRun("/control/history", answers.Page[control_answers.ControlVersion])
 
 
-def series(run_id: str, names: str | Sequence[str], **query: object) -> Call[SeriesAnswer]:
-    return Call(path=f"{_run(run_id)}/metrics/series", answer=SeriesAnswer, query={"name": names, **query})
+def series(run_id: str, names: str | Sequence[str], **query: object) -> Call[answers.SeriesAnswer]:
+    return Call(path=f"{_run(run_id)}/metrics/series", answer=answers.SeriesAnswer, query={"name": names, **query})
 
 
-def step(run_id: str, number: int) -> Call[StepReport]:
-    return Call(path=f"{_run(run_id)}/steps/{number}", answer=StepReport)
+def step(run_id: str, number: int) -> Call[answers.StepReport]:
+    return Call(path=f"{_run(run_id)}/steps/{number}", answer=answers.StepReport)
 
 
-def histograms(run_id: str, name: str, **query: object) -> Call[HistogramColumns]:
-    return Call(path=f"{_run(run_id)}/histograms/{quote(name, safe='/')}", answer=HistogramColumns, query=query)
+def histograms(run_id: str, name: str, **query: object) -> Call[answers.HistogramColumns]:
+    return Call(path=f"{_run(run_id)}/histograms/{quote(name, safe='/')}", answer=answers.HistogramColumns, query=query)
 
 
 def edit_run(
     run_id: str, name: str | None = None, tags: Sequence[str] | None = None, notes: str | None = None
-) -> Call[RunDetail]:
+) -> Call[answers.RunDetail]:
     changes = {"name": name, "tags": None if tags is None else list(tags), "notes": notes}
     body = {name: value for name, value in changes.items() if value is not None}
-    return Call(verb="PATCH", path=_run(run_id), answer=RunDetail, body=body)
+    return Call(verb="PATCH", path=_run(run_id), answer=answers.RunDetail, body=body)
 
 
 def delete_run(run_id: str) -> Call[None]:
@@ -122,12 +97,12 @@ def delete_run(run_id: str) -> Call[None]:
 
 def set_control(
     run_id: str, wanted: Control, *, if_version: int, assistant: str | None = None, **more: object
-) -> Call[ControlVersion]:
+) -> Call[control_answers.ControlVersion]:
     """`more` is what the request holds beside the control."""
     return Call(
         verb="PUT",
         path=f"{_run(run_id)}/control",
-        answer=ControlVersion,
+        answer=control_answers.ControlVersion,
         body=wanted.to_document() | more,
         # With the key, a repetition after a lost answer is the same request and not a second change.
         headers={"If-Match": f'"{if_version}"', "Idempotency-Key": uuid.uuid4().hex}
@@ -140,42 +115,42 @@ def preview(run_id: str, wanted: Control, *, curves: bool = False) -> Call[Previ
     return Call(verb="POST", path=path, answer=Preview, body=wanted.to_document(), query={"curves": curves})
 
 
-def runs(**query: object) -> Call[Page[RunSummary]]:
-    return Call(path="runs", answer=Page[RunSummary], query=query)
+def runs(**query: object) -> Call[answers.Page[answers.RunSummary]]:
+    return Call(path="runs", answer=answers.Page[answers.RunSummary], query=query)
 
 
-def run_counts(**query: object) -> Call[RunCounts]:
-    return Call(path="run-counts", answer=RunCounts, query=query)
+def run_counts(**query: object) -> Call[answers.RunCounts]:
+    return Call(path="run-counts", answer=answers.RunCounts, query=query)
 
 
-def me() -> Call[Me]:
-    return Call(path="me", answer=Me)
+def me() -> Call[answers.Me]:
+    return Call(path="me", answer=answers.Me)
 
 
-def access_tokens() -> Call[Page[AccessToken]]:
-    return Call(path="access-tokens", answer=Page[AccessToken])
+def access_tokens() -> Call[answers.Page[answers.AccessToken]]:
+    return Call(path="access-tokens", answer=answers.Page[answers.AccessToken])
 
 
-def create_access_token(scope: str, name: str | None = None) -> Call[CreatedToken]:
-    return Call(verb="POST", path="access-tokens", answer=CreatedToken, body={"scope": scope, "name": name})
+def create_access_token(scope: str, name: str | None = None) -> Call[answers.CreatedToken]:
+    return Call(verb="POST", path="access-tokens", answer=answers.CreatedToken, body={"scope": scope, "name": name})
 
 
-def create_link(run_id: str) -> Call[CreatedToken]:
+def create_link(run_id: str) -> Call[answers.CreatedToken]:
     """A token that shows a browser this run and no other."""
-    return Call(verb="POST", path=f"{_run(run_id)}/link", answer=CreatedToken)
+    return Call(verb="POST", path=f"{_run(run_id)}/link", answer=answers.CreatedToken)
 
 
 def revoke_access_token(token_id: str) -> Call[None]:
     return Call(verb="DELETE", path=f"access-tokens/{quote(token_id, safe='')}", answer=NoneType)
 
 
-def destinations() -> Call[Page[Destination]]:
-    return Call(path="notify", answer=Page[Destination])
+def destinations() -> Call[answers.Page[answers.Destination]]:
+    return Call(path="notify", answer=answers.Page[answers.Destination])
 
 
-def test_destinations() -> Call[Page[Destination]]:
-    return Call(verb="POST", path="notify/test", answer=Page[Destination])
+def test_destinations() -> Call[answers.Page[answers.Destination]]:
+    return Call(verb="POST", path="notify/test", answer=answers.Page[answers.Destination])
 
 
-def audit(run_id: str | None = None) -> Call[Page[AuditEntry]]:
-    return Call(path="audit", answer=Page[AuditEntry], query={"run": run_id})
+def audit(run_id: str | None = None) -> Call[answers.Page[answers.AuditEntry]]:
+    return Call(path="audit", answer=answers.Page[answers.AuditEntry], query={"run": run_id})

@@ -16,15 +16,7 @@ from typing import Any, BinaryIO
 from isentrope.client import calls
 from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
-from isentrope_wire.answers import (
-    Gap,
-    LatestMetric,
-    Me,
-    RunDetail,
-    RunSummary,
-    SeriesAnswer,
-    StepReport,
-)
+from isentrope_wire import answers
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import (
     ControlVersion,
@@ -59,7 +51,7 @@ class Client(Connection):
         sort: str | None = None,
         metric: Names = None,
         limit: int | None = None,
-    ) -> list[RunSummary]:
+    ) -> list[answers.RunSummary]:
         """Runs, newest first, or those that need attention, or by a column.
 
         Args:
@@ -78,7 +70,7 @@ class Client(Connection):
         call = calls.runs(**query, order=order, sort=sort, metric=metric)
         return list(self.items(call, limit))
 
-    def run(self, run_id: str) -> RunDetail:
+    def run(self, run_id: str) -> answers.RunDetail:
         """One run."""
         return self.ask(calls.run(run_id))
 
@@ -90,7 +82,7 @@ class Client(Connection):
         """Names of the metrics that a run has reported."""
         return [metric.name for metric in self.latest(run_id)]
 
-    def latest(self, run_id: str) -> list[LatestMetric]:
+    def latest(self, run_id: str) -> list[answers.LatestMetric]:
         """Every metric that a run has reported, with its newest value and the step of that value."""
         return self.ask(calls.latest(run_id)).items
 
@@ -128,7 +120,7 @@ class Client(Connection):
         from_step: int | None = None,
         to_step: int | None = None,
         points: int | None = None,
-    ) -> SeriesAnswer:
+    ) -> answers.SeriesAnswer:
         """Each metric by itself, as columns.
 
         Args:
@@ -181,11 +173,11 @@ class Client(Connection):
         with self._stream(call) as response:
             return sum(file.write(data) for data in response.iter_bytes())
 
-    def step(self, run_id: str, step: int) -> StepReport:
+    def step(self, run_id: str, step: int) -> answers.StepReport:
         """The whole report of one step."""
         return self.ask(calls.step(run_id, step))
 
-    def gaps(self, run_id: str, *, limit: int | None = None) -> list[Gap]:
+    def gaps(self, run_id: str, *, limit: int | None = None) -> list[answers.Gap]:
         """Records of a run that were lost, newest first."""
         return list(self.items(calls.gaps(run_id), limit))
 
@@ -279,6 +271,6 @@ class Client(Connection):
                 return item
         raise ApiError(f"Run {run_id} has no control version {version}.", 404, "not_found")
 
-    def me(self) -> Me:
+    def me(self) -> answers.Me:
         """Name and scope of the token that this client sends."""
         return self.ask(calls.me())

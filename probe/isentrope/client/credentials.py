@@ -7,8 +7,8 @@ import re
 import ssl
 from pathlib import Path
 
-from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
+from isentrope_wire.errors import ConfigurationError
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 

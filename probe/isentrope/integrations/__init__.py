@@ -1,7 +1,7 @@
 """What connects the probe to other libraries. Nothing else in this package imports from here.
 
 - `trl.py`: `attach` and `detach` for TRL's GRPOTrainer and RLOOTrainer, and what is refused; read it first. `trl_head.py`: our
-  head inside TRL's forward, and the self-check; `trl_loss.py`: what TRL's loss is handed
+  head inside TRL's forward, and the self-check, and what TRL's loss is handed
 - `verl.py`: `attach(engine)` for verl's FSDP engines; `verl_plugin.py`: what `import verl` loads
 - `openrlhf.py`: the command that puts a probe into OpenRLHF's actor, and `attach(trainer)` for its trainer
 - `slime.py`: the loss and the hook that slime's flags name; `prime_rl.py`: the loss that prime-rl's configuration names

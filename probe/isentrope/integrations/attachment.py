@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 
 from isentrope.config import switched_on
-from isentrope.errors import CheckpointError, ConfigurationError
 from isentrope.guard import Guard
 from isentrope.inputs import clip_factor_of
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
 from isentrope.statistics.tokens import detached
 from isentrope.transport.files import write_atomically
+from isentrope_wire.errors import CheckpointError, ConfigurationError
 from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, PROBE_ATTACHMENT_FAILURES, REWARD_MEAN
 
 if TYPE_CHECKING:
@@ -86,11 +86,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def refuse(framework: str, reasons: Iterable[str]) -> None:
-    """Refuse a set-up that can't be observed.
-
-    Raises:
-        ConfigurationError: with the first reason.
-    """
+    """Refuse a set-up that can't be observed."""
     if (reason := next(iter(reasons), None)) is not None:
         raise ConfigurationError(f"Can't attach to {framework}: {reason}")
 
@@ -208,10 +204,7 @@ class Attachment:
         """Record a micro-batch and gate the framework's own log-probs of it.
 
         Args:
-            own: log-probs that the loss uses.
-            advantages: one per token or per sequence.
             scores: of the same tokens; None: they were not scored.
-            **known: what else `Probe.gate` takes.
 
         Returns:
             The very tensor `own` where no control is active, or where something failed.
@@ -248,7 +241,6 @@ class Attachment:
             step: number of the update. Default: one more than the last.
             norm: of the gradient before it was clipped; None: not known.
             largest_norm: that clipping allows; None or 0: nothing is clipped.
-            **about: what else `Probe.step` takes.
         """
         self.updates = self.updates + 1 if step is None else step
         sums = self._completions

@@ -64,11 +64,7 @@ def before_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
 
 @functools.cache
 def check(kind: type) -> None:
-    """Refuse what can't be followed, once for each class of engines.
-
-    Raises:
-        ConfigurationError: with the reason.
-    """
+    """Refuse what can't be followed, once for each class of engines."""
     about = f"DeepSpeed {VERSIONS.check()}"
     if any(base.__name__ == "PipelineEngine" for base in kind.__mro__):
         refuse("DeepSpeed", ["a pipeline engine makes its updates inside train_batch(), where no log-probs are gated."])

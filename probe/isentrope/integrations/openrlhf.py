@@ -25,19 +25,10 @@ from typing import Any
 
 from torch import Tensor
 
-from isentrope.integrations import deepspeed
-from isentrope.integrations.attachment import (
-    Attachment,
-    Versions,
-    check_parameters,
-    in_worker,
-    prompt_groups,
-    refuse,
-    wrap,
-)
+from isentrope.integrations import attachment, deepspeed
 from isentrope.scores import TokenScores, each_field
 
-VERSIONS = Versions("OpenRLHF", "openrlhf", at_least="0.11.2", below="0.12")
+VERSIONS = attachment.Versions("OpenRLHF", "openrlhf", at_least="0.11.2", below="0.12")
 COMMAND = "openrlhf.cli.train_ppo_ray"
 SHOWN = ("actor", "algo", "rollout", "train", "ds")
 """Sections of OpenRLHF's settings that the run is shown with; others name hosts and keys."""
@@ -89,7 +80,7 @@ def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> Tra
     """
     args = trainer.strategy.args
     check_supported(args)
-    check_parameters(trainer, "training_step", ("experience",), f"OpenRLHF {VERSIONS.check()}")
+    attachment.check_parameters(trainer, "training_step", ("experience",), f"OpenRLHF {VERSIONS.check()}")
     deepspeed.check(trainer.actor.model.__class__)
     shown = {name: plain(getattr(args, name)) for name in SHOWN if hasattr(args, name)}
     settings = {"name": "openrlhf", "tokenizer": trainer.tokenizer} | settings
@@ -97,13 +88,9 @@ def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> Tra
 
 
 def check_supported(args: Any) -> None:
-    """Refuse set-ups that can't be observed faithfully.
-
-    Raises:
-        ConfigurationError: with the reason.
-    """
+    """Refuse set-ups that can't be observed faithfully."""
     VERSIONS.check()
-    refuse("OpenRLHF", _reasons_against(args))
+    attachment.refuse("OpenRLHF", _reasons_against(args))
 
 
 def _reasons_against(args: Any) -> Iterator[str]:
@@ -113,11 +100,11 @@ def _reasons_against(args: Any) -> Iterator[str]:
         yield "tensor parallelism has not been tried. Train with --ds.tensor_parallel_size 1."
 
 
-class TrainerAttachment(Attachment):
+class TrainerAttachment(attachment.Attachment):
     """The probe of one rank of the actor."""
 
     def __init__(self, trainer: Any, *, rescore: bool | None, **settings: Any) -> None:
-        super().__init__(in_worker(**settings), rescore=rescore)
+        super().__init__(attachment.in_worker(**settings), rescore=rescore)
         self.args, self._actor = trainer.strategy.args, trainer.actor
         self._experience: Any = None
         """The micro-batch under way; None outside `training_step`."""
@@ -126,7 +113,7 @@ class TrainerAttachment(Attachment):
             self.resume(folder / latest.read_text().strip())
         self.updates = self._actor.model.global_steps
         self._actor.register_forward_hook(self._forwarded, with_kwargs=True)
-        wrap(trainer, "training_step", self._training_step)
+        attachment.wrap(trainer, "training_step", self._training_step)
 
     def _training_step(self, theirs: Callable[..., Any], experience: Any, *arguments: Any, **settings: Any) -> Any:
         engine = self._actor.model
@@ -157,6 +144,8 @@ class TrainerAttachment(Attachment):
             labels = getattr(experience, "labels", None) or ()
             samples = {"prompt_ids": sequences[:, prompts], "reward": experience.rewards}
             samples |= {"answer": list(labels)} if len(labels) == len(own) else {}
+            whole = len(experience.prompts) == len(own)
+            groups = attachment.prompt_groups(experience.prompts, own.device) if whole else None
             own = self.gate(
                 own,
                 experience.advantages,
@@ -165,7 +154,7 @@ class TrainerAttachment(Attachment):
                 old_logprobs=experience.action_log_probs,
                 sampler_logprobs=experience.rollout_log_probs,
                 ref_logprobs=experience.base_action_log_probs,
-                groups=prompt_groups(experience.prompts, own.device) if len(experience.prompts) == len(own) else None,
+                groups=groups,
                 completions={name: rows for name, rows in samples.items() if rows is not None},
                 rescore=again,
             )

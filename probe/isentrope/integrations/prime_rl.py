@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from isentrope.errors import ConfigurationError
 from isentrope.integrations.attachment import Attachment, check_parameters, in_worker, refuse
 from isentrope.scores import TokenScores, each_field
+from isentrope_wire.errors import ConfigurationError
 
 FRAMEWORK = "prime-rl (read at commit 559b447)"
 HEADS = (

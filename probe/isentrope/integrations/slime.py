@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.errors import ConfigurationError
 from isentrope.integrations.attachment import Attachment, check_parameters, in_worker, refuse, wrap
 from isentrope.scores import TokenScores
+from isentrope_wire.errors import ConfigurationError
 
 FRAMEWORK = "slime (read at commit 624b824)"
 HOOK = "--custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step"

@@ -21,11 +21,11 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
 
-from isentrope.errors import IsentropeError
 from isentrope.integrations.attachment import resume_probe, save_probe
 from isentrope.probe import Probe
 from isentrope.trackers import requested_trackers
 from isentrope.transport.transport import Transport
+from isentrope_wire.errors import IsentropeError
 
 
 class StepReports(TrainerCallback):

@@ -26,27 +26,17 @@ from torch import Tensor, nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOTrainer, RLOOTrainer
 
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.inputs import LearningRates, learning_rates_of
+from isentrope.integrations import trl_head
 from isentrope.integrations.attachment import Attachment, Versions, check_parameters, refuse, wrap
 from isentrope.integrations.transformers import IsentropeCallback, StepReports, resume_training
-from isentrope.integrations.trl_head import FusedHead, Head, self_check
-from isentrope.integrations.trl_loss import (
-    SAMPLED,
-    Inputs,
-    as_in_training,
-    completion_scores,
-    old_logprobs,
-    prompt_groups,
-    token_mask,
-    with_kl_part,
-)
 from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
 from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
 from isentrope_wire.control import Control, Hold
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     COMPLETION_LENGTH_MEAN,
@@ -89,7 +79,7 @@ def _holding(control: Control | None, hold: Mapping[str, object] | float | str |
 def attach(
     trainer: Any,
     *,
-    head: Head = "replace",
+    head: trl_head.Head = "replace",
     name: str | None = None,
     project: str | None = None,
     config: Mapping[str, object] | None = None,
@@ -124,16 +114,16 @@ def attach(
         ConfigurationError: the trainer's set-up can't be observed, a setting can't work, or the self-check failed.
     """
     check_supported(trainer)
-    if head not in get_args(Head):
-        raise ConfigurationError(f"head must be one of {', '.join(get_args(Head))}; got {head!r}.")
+    if head not in get_args(trl_head.Head):
+        raise ConfigurationError(f"head must be one of {', '.join(get_args(trl_head.Head))}; got {head!r}.")
     if rescore_tokens is not None and (type(rescore_tokens) is not int or rescore_tokens < 0):
         raise ConfigurationError(f"rescore_tokens must be a whole number from 0 on, got {rescore_tokens!r}.")
     guard = Guard()
     bonus = bool(getattr(trainer, "_entropy_bonus_enabled", False))
-    fused_head = FusedHead(policy_of(trainer), head, guard, entropy_gradient=bonus)
+    fused_head = trl_head.FusedHead(policy_of(trainer), head, guard, entropy_gradient=bonus)
     fused_head.install()
     try:
-        self_check(trainer, fused_head)
+        trl_head.self_check(trainer, fused_head)
         probe = Probe(
             name or trainer.args.run_name,
             project,
@@ -167,7 +157,9 @@ def detach(trainer: Any) -> None:
 class TrainerAttachment(StepReports):
     """The wrapped methods of one trainer, and the callback that closes its steps."""
 
-    def __init__(self, trainer: Any, probe: Probe, head: FusedHead, guard: Guard, rescore_tokens: int | None) -> None:
+    def __init__(
+        self, trainer: Any, probe: Probe, head: trl_head.FusedHead, guard: Guard, rescore_tokens: int | None
+    ) -> None:
         super().__init__()
         self._trainer, self._probe, self._head, self._guard = trainer, probe, head, guard
         self.probe = probe
@@ -175,7 +167,7 @@ class TrainerAttachment(StepReports):
         self._steps = Attachment(probe, guard, rescore=False)
         self._own: dict[str, Any] = {}
         """What the trainer itself had of the names that are wrapped; None: nothing, the method is its class's."""
-        self._inputs: Inputs | None = None
+        self._inputs: trl_head.Inputs | None = None
         """Inputs of the loss that is being computed."""
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it does not generate."""
@@ -271,11 +263,13 @@ class TrainerAttachment(StepReports):
             self._norm = norm
         return norm
 
-    def _compute_loss(self, theirs: Callable[..., Any], model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
+    def _compute_loss(
+        self, theirs: Callable[..., Any], model: Any, inputs: trl_head.Inputs, *args: Any, **kwargs: Any
+    ) -> Any:
         """Keep the inputs of the loss while it is computed; evaluations are not observed."""
         self._inputs = None
         if self._observing():
-            self._inputs = inputs = with_kl_part(self._trainer, inputs)
+            self._inputs = inputs = trl_head.with_kl_part(self._trainer, inputs)
         try:
             return theirs(model, inputs, *args, **kwargs)
         finally:
@@ -319,14 +313,14 @@ class TrainerAttachment(StepReports):
                 self._samples[_KEPT + ANSWER] = text_bytes([example.get(column) for example in inputs], own.device)
         return of_functions
 
-    def _take_first_pass(self, candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> None:
+    def _take_first_pass(self, candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs) -> None:
         if "old_logps" not in output and output.get("old_per_token_logps") is None:
             return
         scores: list[TokenScores] = []
         masks: list[Tensor] = []
         try:
             made = _of_policy(candidates, output)
-            masks = [token_mask(output)] * len(made)
+            masks = [trl_head.token_mask(output)] * len(made)
             scores = made
         finally:
             # Every rank takes part, also one whose scores failed: the others wait for it.
@@ -339,33 +333,33 @@ class TrainerAttachment(StepReports):
             logprobs, entropies, *rest = theirs(*args, **kwargs)
         with self._guard.protect("gating TRL's log-probs"):
             if records and self._first_pass is not None:
-                self._first_pass.append((logprobs, completion_scores(records, logprobs, entropies)))
+                self._first_pass.append((logprobs, trl_head.completion_scores(records, logprobs, entropies)))
             elif records and self._inputs is not None:
-                logprobs = self._gated(completion_scores(records, logprobs, entropies), self._inputs)
+                logprobs = self._gated(trl_head.completion_scores(records, logprobs, entropies), self._inputs)
         return logprobs, entropies, *rest
 
-    def _gated(self, scores: TokenScores, inputs: Inputs) -> Tensor:
+    def _gated(self, scores: TokenScores, inputs: trl_head.Inputs) -> Tensor:
         level = getattr(self._trainer, "importance_sampling_level", "token")
         groups: Tensor | None = None
         # For the diagnosis alone: its failure must not stop a control.
         with self._guard.protect("finding groups by their prompts"):
-            groups = prompt_groups(inputs)
+            groups = trl_head.prompt_groups(inputs)
             self._groups_known = True
         samples = {name.removeprefix(_KEPT): kept for name, kept in inputs.items() if name.startswith(_KEPT)}
         samples[PROMPT_IDS] = inputs["prompt_ids"].masked_fill(inputs["prompt_mask"] == 0, -1)
         return self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
             inputs["advantages"],
-            token_mask(inputs),
-            old_logprobs=old_logprobs(inputs, scores.logprobs, level),
-            sampler_logprobs=inputs.get(SAMPLED),
+            trl_head.token_mask(inputs),
+            old_logprobs=trl_head.old_logprobs(inputs, scores.logprobs, level),
+            sampler_logprobs=inputs.get(trl_head.SAMPLED),
             ref_logprobs=inputs.get("ref_per_token_logps"),
             groups=groups,
             completions=samples,
             rescore=self._rescore_of(inputs),
         )
 
-    def _rescore_of(self, inputs: Inputs) -> Callable[[], TokenScores] | None:
+    def _rescore_of(self, inputs: trl_head.Inputs) -> Callable[[], TokenScores] | None:
         """What scores the first sequences of a micro-batch once more after the update; None where the step has its share.
 
         TRL has shuffled the sequences, so the first ones are a random sample. Where not even one fits, its end is cut off.
@@ -383,7 +377,7 @@ class TrainerAttachment(StepReports):
         self._room -= rows * width
         return functools.partial(self._rescored, inputs, rows, tokens)
 
-    def _rescored(self, inputs: Inputs, rows: int, tokens: int) -> TokenScores:
+    def _rescored(self, inputs: trl_head.Inputs, rows: int, tokens: int) -> TokenScores:
         """Entropies of these sequences under the policy as it is now, NaN for the others."""
         entropies = torch.full_like(inputs["completion_ids"], math.nan, dtype=torch.float32)
         if self._rescore_tokens != 0:  # training has not failed
@@ -393,16 +387,16 @@ class TrainerAttachment(StepReports):
             )
             # Below TRL's profiling decorator, which would log this forward as one of its own.
             forward = inspect.unwrap(type(self._trainer)._get_per_token_logps_and_entropies)
-            with as_in_training(self._trainer.model), self._head.recording(alone=True) as records:
+            with trl_head.as_in_training(self._trainer.model), self._head.recording(alone=True) as records:
                 logprobs, *_ = forward(self._trainer, self._trainer.model, ids, mask, tokens)
-            entropies[:rows, :tokens] = completion_scores(records, logprobs).entropies
+            entropies[:rows, :tokens] = trl_head.completion_scores(records, logprobs).entropies
         return TokenScores(*[entropies] * 5)
 
     def _observing(self) -> bool:
         return not self._finished and cast(bool, self._trainer.model.training) and torch.is_grad_enabled()
 
 
-def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> list[TokenScores]:
+def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs) -> list[TokenScores]:
     """The scores of the policy.
 
     GRPO may have computed only those of a reference, which is the same model with its adapters off; RLOO always computes
@@ -415,11 +409,7 @@ def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> 
 
 
 def check_supported(trainer: Any) -> None:
-    """Refuse set-ups that can't be observed faithfully.
-
-    Raises:
-        ConfigurationError: with the reason.
-    """
+    """Refuse set-ups that can't be observed faithfully."""
     installed = VERSIONS.check()
     if any(cls.__name__ == "AsyncGRPOTrainer" for cls in type(trainer).__mro__):
         raise ConfigurationError(

@@ -33,22 +33,14 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
 from isentrope.inputs import learning_rates_of
-from isentrope.integrations.attachment import (
-    Attachment,
-    Versions,
-    check_parameters,
-    in_worker,
-    prompt_groups,
-    refuse,
-    wrap,
-)
+from isentrope.integrations import attachment
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
 
 ATTRIBUTE = "_isentrope_attachment"
 """Name under which an engine holds its attachment."""
 
-VERSIONS = Versions("verl", "verl", at_least="0.8.0", below="0.10")
+VERSIONS = attachment.Versions("verl", "verl", at_least="0.8.0", below="0.10")
 
 WRAPPED = {
     "prepare_model_inputs": ("micro_batch",),
@@ -86,7 +78,7 @@ def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Prob
     model = engine.model_config
     # All ranks: with sequence parallelism several of them compute the loss of the same tokens. Each needs the gate, and one
     # of them counts.
-    probe = in_worker(
+    probe = attachment.in_worker(
         name="verl",
         counts=engine.is_mp_src_rank_with_outputs(),
         config={
@@ -103,15 +95,11 @@ def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Prob
 
 
 def check_supported(engine: Any) -> None:
-    """Refuse set-ups that can't be observed faithfully.
-
-    Raises:
-        ConfigurationError: with the reason.
-    """
+    """Refuse set-ups that can't be observed faithfully."""
     installed = VERSIONS.check()
-    refuse(f"verl's {type(engine).__name__}", _reasons_against(engine))
+    attachment.refuse(f"verl's {type(engine).__name__}", _reasons_against(engine))
     for method, parameters in WRAPPED.items():
-        check_parameters(engine, method, parameters, f"verl {installed}")
+        attachment.check_parameters(engine, method, parameters, f"verl {installed}")
 
 
 def _reasons_against(engine: Any) -> Iterator[str]:
@@ -132,7 +120,7 @@ def _reasons_against(engine: Any) -> Iterator[str]:
         yield "it has a probe already."
 
 
-class EngineAttachment(Attachment):
+class EngineAttachment(attachment.Attachment):
     """The wrapped methods of one engine."""
 
     def __init__(self, engine: Any, probe: Probe, *, rescore: bool | None) -> None:
@@ -155,7 +143,7 @@ class EngineAttachment(Attachment):
             "load_checkpoint": self._load_checkpoint,
         }
         for name, ours in wrapped.items():
-            wrap(self._engine, name, ours)
+            attachment.wrap(self._engine, name, ours)
         if getattr(self._engine.engine_config, "use_fused_kernels", False):
             # As verl's fused forward finds them, through any wrapper of the model.
             model = next(one for one in self._engine.module.modules() if {"model", "lm_head"} <= one._modules.keys())
@@ -339,7 +327,7 @@ def _groups(data: Inputs, device: torch.device) -> Tensor | None:
         return None
     # NumPy arrays, lists and tensordict's stacks of non-tensors, whose items may be wrapped.
     items = names.tolist() if hasattr(names, "tolist") else names
-    return prompt_groups([tu.unwrap_non_tensor_data(item) for item in items], device)
+    return attachment.prompt_groups([tu.unwrap_non_tensor_data(item) for item in items], device)
 
 
 def _settings_of(config: Any) -> dict[str, object]:

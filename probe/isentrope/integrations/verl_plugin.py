@@ -41,11 +41,7 @@ def activate() -> None:
 
 
 def _attach_new_engines() -> None:
-    """Attach to every engine that trains a language model, once it is initialised.
-
-    Raises:
-        ConfigurationError: verl is of another version.
-    """
+    """Attach to every engine that trains a language model, once it is initialised."""
     # Here, for each of them takes seconds to import.
     registry = import_module("verl.workers.engine.base").EngineRegistry
     adapter = import_module("isentrope.integrations.verl")

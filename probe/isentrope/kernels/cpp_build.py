@@ -20,8 +20,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from isentrope.errors import IsentropeError
 from isentrope_wire import environment
+from isentrope_wire.errors import IsentropeError
 
 logger = logging.getLogger(__name__)
 

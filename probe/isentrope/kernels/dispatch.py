@@ -18,9 +18,9 @@ from typing import Literal, Protocol, cast, get_args
 
 from torch import Tensor
 
-from isentrope.errors import ConfigurationError
 from isentrope.kernels import cpp_backend, reference, triton_backend
 from isentrope.kernels.moments import Moments, RowScores, Temperature, finish
+from isentrope_wire.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 

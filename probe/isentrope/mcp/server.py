@@ -20,11 +20,10 @@ from starlette.authentication import AuthenticationError
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError
-from isentrope.errors import ConfigurationError
-from isentrope.mcp.caller import Callers
-from isentrope.mcp.tools import STEERING, reading_tools, steering_tools
+from isentrope.mcp.tools import STEERING, Callers, reading_tools, steering_tools
 from isentrope_wire import __version__, environment
 from isentrope_wire.answers import Me, TokenScope
+from isentrope_wire.errors import ConfigurationError
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
@@ -108,11 +107,7 @@ def mcp_server(url: str, token: str | None) -> MCPServer[Any]:
 
 
 async def _me(callers: Callers, context: ServerRequestContext[Any, Any]) -> Me:
-    """Whose token it is.
-
-    Raises:
-        MCPError: The server doesn't answer or refuses the token, or it is the owner's.
-    """
+    """Whose token it is."""
     try:
         me = await callers.of(context).ask(calls.me())
     except ApiError as error:

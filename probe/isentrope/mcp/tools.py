@@ -1,7 +1,8 @@
 """The tools of an assistant: some read (runs, health, metrics, previews, controls with verdicts, alerts, tokens), two push
 and revert a control.
 
-They answer with the wire's dataclasses, as the REST API does, shortened; `caller` writes them. The docstring of a tool is its
+They answer with the wire's dataclasses, as the REST API does, shortened: compact JSON in which a time (`..._at`) is in seconds
+from now and what is missing was not measured; refusals as text. The docstring of a tool is its
 description, which the assistant reads. Both tools that write name the version that the assistant has read, so that a change
 made meanwhile is never overwritten, and a reason, which the history and the audit trail keep.
 """
@@ -10,26 +11,113 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import functools
+import json
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
+import httpx
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field, TypeAdapter, WithJsonSchema
 
 from isentrope.client import calls
-from isentrope.client.connection import ControlConflict
-from isentrope.mcp.caller import Caller, Callers, answers_json, assistant_of
+from isentrope.client.calls import Call
+from isentrope.client.connection import ApiError, AsyncClient, ControlConflict, way_to
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.control import Control, ControlFields
 from isentrope_wire.control_answers import ControlVersion, version_before
 from isentrope_wire.diagnosis.health import Diagnosis, Preview
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import unit_of
-from isentrope_wire.numbers import document_of
+from isentrope_wire.numbers import document_of, printable
+
+_A = TypeVar("_A")
+_P = ParamSpec("_P")
+_LONGEST_TEXT = 300
+"""Characters of a text."""
+_DIGITS = 5
+"""Significant ones of a number: an assistant reads trends, and pays for each digit."""
+_LONGEST_NAME = 60
+
+
+class Caller(AsyncClient):
+    """Sends calls with one token over connections that all callers share."""
+
+    def __init__(self, http: httpx.AsyncClient, authorization: str | None) -> None:
+        super().__init__(http)
+        self._authorization = authorization
+
+    async def ask(self, call: Call[_A]) -> _A:
+        headers = {} if self._authorization is None else {"Authorization": self._authorization}
+        return await super().ask(replace(call, headers={**call.headers, **headers}))
+
+
+class Callers:
+    """Makes the client of each request."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """As for `mcp_server`."""
+        self._http = httpx.AsyncClient(**way_to(url))
+        self._token = token
+
+    def of_token(self, token: str) -> Caller:
+        """The holder of this token."""
+        return Caller(self._http, f"Bearer {token}")
+
+    def of(self, context: ServerRequestContext[Any, Any]) -> Caller:
+        """Whoever made this request."""
+        if self._token is not None:
+            return self.of_token(self._token)
+        headers: Mapping[str, str] = getattr(context.request, "headers", None) or {}
+        return Caller(self._http, headers.get("authorization"))
+
+
+def assistant_of(context: ServerRequestContext[Any, Any]) -> str:
+    """The name of the program that makes the request, as it names itself; `assistant` where it has none."""
+    known = context.session.client_params
+    name = "" if known is None else known.client_info.name
+    return re.sub(r"[^ -~]", "", name)[:_LONGEST_NAME].strip() or "assistant"
+
+
+def answers_json(tool: Callable[_P, Awaitable[dict[str, Any]]]) -> Callable[_P, Awaitable[str]]:
+    """Let a tool answer compact JSON without what is missing, in harmless texts, and a refusal with its reason."""
+
+    @functools.wraps(tool)
+    async def answer(*arguments: _P.args, **named: _P.kwargs) -> str:
+        try:
+            found = await tool(*arguments, **named)
+        except (ApiError, ConfigurationError) as error:
+            raise ToolError(str(error)) from error
+        return json.dumps(_compact(document_of(found)), ensure_ascii=False, separators=(",", ":"))
+
+    answer.__annotations__ = {**tool.__annotations__, "return": "str"}
+    return answer
+
+
+def _compact(value: object, name: str = "") -> object:
+    """Without None and empty texts in objects; numbers rounded, texts harmless. Lists keep their length."""
+    if isinstance(value, float):
+        return round(value - time.time()) if name.endswith("_at") else float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, str):
+        return _harmless(value)
+    if isinstance(value, dict):
+        found = {name: inner for name, inner in value.items() if inner is not None and inner != ""}
+        return {_harmless(name): _compact(inner, name) for name, inner in found.items()}
+    if isinstance(value, list):
+        return [_compact(inner) for inner in value]
+    return value
+
+
+def _harmless(text: str) -> str:
+    """A text that a person or a model may have written: in one line, bounded, invisible characters by their numbers."""
+    return printable(text) if len(text) <= _LONGEST_TEXT else printable(text[:_LONGEST_TEXT]) + " …"
+
 
 _CONTROL_FIELDS = {
     name: field for name, field in TypeAdapter(ControlFields).json_schema()["properties"].items() if name != "reason"

@@ -234,7 +234,6 @@ def _merged_means(parts: Float[Tensor, "ranks columns"], before: Float[Tensor, "
 
     Args:
         parts: One row per rank: tokens, mean of A, mean of log p; further columns are not read.
-        before: Both means, or None.
     """
     if before is not None and len(parts) == 1:
         return torch.where(parts[0, 0] > 0, parts[0, 1:3], before.to(parts.device))

@@ -17,7 +17,7 @@ from torch import Tensor
 from isentrope.methods.base import Centres, Intervention, Selection, top_share_cutoff
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.control import Control
-from isentrope_wire.dead_knobs import RATIO_TOLERANCE
+from isentrope_wire.methods import RATIO_TOLERANCE
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int

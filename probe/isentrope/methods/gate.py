@@ -76,7 +76,6 @@ def gated_logprobs(
 
     Args:
         logprobs: Of the tokens, nats.
-        factors: Of the same shape.
         in_backward: Gives other factors once the gradient is known.
     """
     if in_backward is None and factors.dtype == torch.bool:

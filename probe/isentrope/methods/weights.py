@@ -102,10 +102,8 @@ def _advantages_by_rank(
     """A' of each sequence, in the order of the sequences.
 
     Args:
-        advantages: A, one per sequence.
         likelihoods: Mean log-prob under the old policy, nats.
         same: True where two sequences are of one group.
-        control: With beta and the loop's normalisation.
     """
     size = same.sum(1).clamp(min=1)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.scores.token_scores import TokenScores
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
@@ -22,7 +22,6 @@ def each_field(scores: TokenScores, change: Callable[[Tensor], Tensor]) -> Token
     """The same change made to every tensor of scores, such as a slice, a gather over ranks or padding.
 
     Args:
-        scores: Of some tokens.
         change: Takes and returns a tensor with one number per token.
     """
 
@@ -54,9 +53,6 @@ class Packing:
             cu_seqlens: Where each sequence begins, and the last one ends: [0, ..., N]. Best on the CPU, or a list: to read
                 it from an accelerator waits for the device.
             tokens: A tensor of the packed tokens, for their number and device.
-
-        Raises:
-            InputError: It is something else.
         """
         bounds = torch.as_tensor(cu_seqlens).detach().cpu().long()
         count = tokens.numel()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.errors import InputError
+from isentrope_wire.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, merge
 from isentrope.scores.head_tiles import (
@@ -33,6 +32,7 @@ from isentrope.scores.token_scores import (
     temperature_of_rows,
     wants_entropy_gradient,
 )
+from isentrope_wire.errors import InputError
 
 TILES_PER_MERGE = 8
 """Moments kept apart before they are merged: 6 or 7 float64 a token each."""

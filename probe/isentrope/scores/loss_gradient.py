@@ -33,7 +33,6 @@ class LossGradient:
     def __init__(self, guard: Guard, laid_out: Callable[[Tensor], Tensor] | None = None) -> None:
         """
         Args:
-            guard: counts a failure to read a gradient.
             laid_out: brings a gradient into the layout that it is kept in. Default: as it arrives.
         """
         self._guard, self._laid_out = guard, laid_out

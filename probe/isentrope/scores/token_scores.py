@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for, row_scores
 from isentrope.kernels.moments import RowScores, Temperature
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

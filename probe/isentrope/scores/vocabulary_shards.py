@@ -13,7 +13,6 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.kernels import moments
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, Temperature, finish, shift
@@ -29,6 +28,7 @@ from isentrope.scores.token_scores import (
     temperature_of_rows,
     wants_entropy_gradient,
 )
+from isentrope_wire.errors import InputError
 
 Group: TypeAlias = "torch.distributed.ProcessGroup"
 

@@ -9,29 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
+from isentrope_wire import metrics
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
-from isentrope_wire.diagnosis.pull import CAUSE_STEPS, MECHANISM, QUADRANTS, change_parts, largest_pull
-from isentrope_wire.metrics import (
-    ADVANTAGE_ZERO_GROUP_FRACTION,
-    CHANGE_BY_INTERVENTION,
-    ENTROPY_GAIN,
-    ENTROPY_MEAN,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_UNSEEN_CHANGE,
-    HOLD_TARGET,
-    KL_OLD,
-    SCORE_SELF_CHECK_Z,
-    TOKEN_COUNT,
-    TOKEN_EPOCH,
-    TOKEN_NOT_FINITE,
-    EarlyLevel,
-    measured_change,
-)
+from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
 from isentrope_wire.what_if import WhatIfSums
 
@@ -92,7 +77,7 @@ def _window() -> deque[float]:
 
 def has_learnt(scalars: Mapping[str, float]) -> bool:
     """Whether the policy may have learnt from a step's tokens before: it was trained on them, or has left its old self."""
-    return scalars.get(TOKEN_EPOCH, 1.0) > 1 or scalars.get(KL_OLD, 0.0) > MOVED
+    return scalars.get(metrics.TOKEN_EPOCH, 1.0) > 1 or scalars.get(metrics.KL_OLD, 0.0) > MOVED
 
 
 @dataclass(slots=True)
@@ -103,7 +88,7 @@ class AlertWatch:
     """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent, and at each further halving."""
     _version: int = 0
     """Version of the control of the last step."""
-    _signal: EarlyLevel = field(default_factory=lambda: EarlyLevel(WINDOW // 2))
+    _signal: metrics.EarlyLevel = field(default_factory=lambda: metrics.EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
     _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
     """Parts of the unit prediction of the last steps."""
@@ -125,11 +110,7 @@ class AlertWatch:
         *,
         control_version: int = 0,
     ) -> tuple[Alert, ...]:
-        """Find the alerts of the next step.
-
-        Returns:
-            The new ones; usually none.
-        """
+        """Find the alerts of the next step."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._parts.append(change_parts(finite))
         if what_if is not None and what_if.tokens:
@@ -139,12 +120,12 @@ class AlertWatch:
                 kind: self._lasting(kind, finding)
                 for kind, finding in (
                     (SELF_CHECK, self._self_check(finite, labels.get(LIKELY_CAUSE, ""))),
-                    ("prediction", self._prediction(finite.get(ENTROPY_PREDICTION_R2))),
+                    ("prediction", self._prediction(finite.get(metrics.ENTROPY_PREDICTION_R2))),
                     ("dead_knob", _dead_knob(labels.get("control/dead"))),
-                    ("zero_advantage", self._zero_advantage(finite.get(ADVANTAGE_ZERO_GROUP_FRACTION))),
+                    ("zero_advantage", self._zero_advantage(finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION))),
                 )
             },
-            "not_finite": _not_finite(finite.get(TOKEN_NOT_FINITE, 0.0), finite.get(TOKEN_COUNT, 0.0)),
+            "not_finite": _not_finite(finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)),
         }
         raised = [
             (kind, finding)
@@ -165,37 +146,36 @@ class AlertWatch:
 
     def _about_the_course(self, step: int, scalars: Mapping[str, float], control_version: int) -> list[Alert]:
         """Collapse and explosion."""
-        entropy, target = scalars.get(ENTROPY_MEAN), scalars.get(HOLD_TARGET)
+        entropy, target = scalars.get(metrics.ENTROPY_MEAN), scalars.get(metrics.HOLD_TARGET)
         if entropy is None or (self.course.steps and step <= self.course.step):
             return []
         raised = self.course.add(
             step,
             entropy,
-            observed=measured_change(scalars),
+            observed=metrics.measured_change(scalars),
             target=target,
             is_new_control=control_version != self._version,
         )
         self._version = control_version
-        interventions = [parts.get(CHANGE_BY_INTERVENTION, 0.0) for parts in self._parts]
+        interventions = [parts.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for parts in self._parts]
         last = LastSteps(
             sums=list(self._what_if),
             intervention=fmean(interventions) if interventions else 0.0,
-            gain=scalars.get(ENTROPY_GAIN),
-            of_unseen=ENTROPY_UNSEEN_CHANGE in scalars,
+            gain=scalars.get(metrics.ENTROPY_GAIN),
+            of_unseen=metrics.ENTROPY_UNSEEN_CHANGE in scalars,
         )
         alerts = []
         for kind, urgency in raised.items():
             found = stopping_control(self.course, last, DIRECTIONS[kind])
             message, evidence = self._course_in_words(target)
             control = None if found is None else replace(found.control, reason=f"Suggested: {message}")
-            cause = cause_of(self._parts, DIRECTIONS[kind])
             alerts.append(
                 Alert(
                     kind=kind,
                     level=_LEVELS[urgency],
                     message=message,
                     evidence=evidence,
-                    cause=cause,
+                    cause=_cause(mean_parts(self._parts), DIRECTIONS[kind]),
                     suggestion=control,
                 )
             )
@@ -228,10 +208,9 @@ class AlertWatch:
         """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
 
         Args:
-            scalars: of the step.
             cause: why it may not be, in words; empty where nothing suggests one.
         """
-        z = scalars.get(SCORE_SELF_CHECK_Z)
+        z = scalars.get(metrics.SCORE_SELF_CHECK_Z)
         if z is None:
             return None
         if not has_learnt(scalars):
@@ -280,6 +259,12 @@ class AlertWatch:
         return _Finding(AlertLevel.WATCH, message, {"share": now, "early_share": early})
 
 
+def _cause(changes: Mapping[str, float], direction: int) -> AlertCause | None:
+    if (cause := cause_of(changes, direction)) is None:
+        return None
+    return AlertCause(quadrant=cause.quadrant, mechanism=cause.mechanism, changes=changes, message=cause.message)
+
+
 def _dead_knob(reasons: str | None) -> _Finding | None:
     return _Finding(AlertLevel.WATCH, reasons) if reasons else None
 
@@ -293,23 +278,3 @@ def _not_finite(not_finite: float, measured: float) -> _Finding | None:
     )
     # One NaN in a loss is in the weights from then on: there is nothing to wait for.
     return _Finding(AlertLevel.ACT, message, {"not_finite": not_finite, "tokens": not_finite + measured})
-
-
-def cause_of(steps: Iterable[Mapping[str, float]], direction: int) -> AlertCause | None:
-    """The part of the unit prediction that pulls most in a direction, in a sentence.
-
-    Args:
-        steps: `change_parts` of the last steps.
-        direction: -1 where the entropy falls, 1 where it rises.
-
-    Returns:
-        None where no part by sign of advantage and score pulls that way, or none was measured.
-    """
-    pull = largest_pull(steps, direction)
-    if pull is None:
-        return None
-    _, update = QUADRANTS[pull.quadrant]
-    message = f"{pull.share:.0%} of what {'lowers' if direction < 0 else 'raises'} it: {update}"
-    if pull.mechanism is not None:
-        message += f"; by mechanism mostly the {pull.mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
-    return AlertCause(quadrant=pull.quadrant, mechanism=pull.mechanism, changes=pull.changes, message=message + ".")

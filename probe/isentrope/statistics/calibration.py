@@ -32,8 +32,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from isentrope.errors import InputError
-from isentrope.inputs import trainable_numbers
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -155,7 +154,8 @@ class Momentum:
             return None
         if not hasattr(optimizer, "param_groups"):
             raise InputError(f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none.")
-        group = max(optimizer.param_groups, key=trainable_numbers)
+        trained = [sum(w.numel() for w in one["params"] if w.requires_grad) for one in optimizer.param_groups]
+        group = optimizer.param_groups[trained.index(max(trained))]
         if betas := group.get("betas"):
             return cls(float(betas[0]))
         return cls(

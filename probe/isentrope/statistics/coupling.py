@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isentrope.errors import ConfigurationError
 from isentrope.inputs import SeveralOptimizers
 from isentrope.scores.token_scores import TokenScores, with_entropy_gradient
+from isentrope_wire.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -251,11 +251,7 @@ class _Called:
 
 
 def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]:
-    """What the optimiser changes.
-
-    Raises:
-        ConfigurationError: no gradient beside the loss's can be taken of it.
-    """
+    """What the optimiser changes."""
     if optimizer is None:
         raise ConfigurationError("it needs the optimiser. Pass it to probe.step(step, optimizer, rescore).")
     weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
@@ -274,11 +270,7 @@ def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]
 
 
 def _among(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
-    """Those of a block.
-
-    Raises:
-        ConfigurationError: there are none, or FSDP holds them.
-    """
+    """Those of a block."""
     own = {id(weight) for weight in block.parameters()}
     found = [weight for weight in weights if id(weight) in own]
     if not found or any(map(_is_sharded, found)):
@@ -348,11 +340,7 @@ class UnseenTokens:
 
 
 def scores_in(returned: object) -> list[TokenScores]:
-    """What `unseen` returned, as a list.
-
-    Raises:
-        ConfigurationError: it is something else.
-    """
+    """What `unseen` returned, as a list."""
     found = [returned] if isinstance(returned, TokenScores) else returned
     if not isinstance(found, Sequence) or not all(isinstance(one, TokenScores) for one in found):
         raise ConfigurationError(f"unseen must return TokenScores, such as probe.score gives, got {returned!r:.100}.")

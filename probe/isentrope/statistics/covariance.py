@@ -37,33 +37,21 @@ from isentrope.statistics.histogram import LogBins
 from isentrope.statistics.moments import Covariance, finite, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
-from isentrope_wire.metrics import (
-    ADVANTAGE_ZERO_GROUP_FRACTION,
-    COVARIANCE_ADVANTAGE_DISCRIMINATOR,
-    COVARIANCE_ADVANTAGE_LOGPROB,
-    COVARIANCE_ADVANTAGE_SCORE,
-    COVARIANCE_GROUP,
-    COVARIANCE_GROUP_EASY,
-    COVARIANCE_GROUP_HARD,
-    COVARIANCE_GROUP_MIDDLE,
-    COVARIANCE_TOP,
-    GROUP_COUNT,
-    Metric,
-)
+from isentrope_wire import metrics
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {COVARIANCE_ADVANTAGE_LOGPROB: value.value})
+ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_LOGPROB: value.value})
 """Covariance of A and log p over tokens; its means are the centre that the next step's covariances are counted about."""
 
-ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {COVARIANCE_ADVANTAGE_SCORE: value.value})
+ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_SCORE: value.value})
 """Covariance of A and r S_c, r the ratio to the old policy."""
 
 ADVANTAGE_DISCRIMINATOR = covariance(
     "A",
     "S*",
-    lambda value, step: {COVARIANCE_ADVANTAGE_DISCRIMINATOR: value.value + value.mean_left * value.mean_right},
+    lambda value, step: {metrics.COVARIANCE_ADVANTAGE_DISCRIMINATOR: value.value + value.mean_left * value.mean_right},
 )
 """Covariance of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
 (arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
@@ -111,7 +99,7 @@ def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[floa
     tokens = sum(count for count, _ in bins)
     if not tokens:
         return ()
-    return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in COVARIANCE_TOP.values())
+    return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in metrics.COVARIANCE_TOP.values())
 
 
 def _top_mean(bins: Sequence[tuple[int, float]], wanted: int) -> float:
@@ -131,7 +119,9 @@ COVARIANCE_BINS = Sum[Sequence[float]](
     measure=covariance_bins,
     read=lambda numbers, _: numbers,
     merge=None,
-    metrics=lambda sums, step: dict(zip(COVARIANCE_TOP, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)),
+    metrics=lambda sums, step: dict(
+        zip(metrics.COVARIANCE_TOP, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)
+    ),
 )
 """Covariance bins of all tokens by c_t."""
 
@@ -163,15 +153,15 @@ class Group(NamedTuple):
         return (self.product - self.logprob * self.advantage / self.sequences) / self.sequences
 
     @property
-    def difficulty(self) -> Metric | None:
+    def difficulty(self) -> metrics.Metric | None:
         """The metric that its covariance counts in."""
         if not self.positive and not self.negative:
             return None
         share = self.positive / self.sequences
         # Ten of thirty are a third, whatever their quotient in floating point.
         if share <= HARD_UP_TO + 1e-9:
-            return COVARIANCE_GROUP_HARD
-        return COVARIANCE_GROUP_EASY if share >= EASY_FROM - 1e-9 else COVARIANCE_GROUP_MIDDLE
+            return metrics.COVARIANCE_GROUP_HARD
+        return metrics.COVARIANCE_GROUP_EASY if share >= EASY_FROM - 1e-9 else metrics.COVARIANCE_GROUP_MIDDLE
 
 
 _FIELDS = 1 + len(Group._fields)
@@ -205,9 +195,6 @@ def groups(most: int) -> Sum[Groups]:
     Sequences of `gate` calls whose groups are not known, and sequences without a valid token, are in no group. Where a
     rank has more groups than it reports, those with higher ids than its last are dropped on all ranks, for no group may
     be counted in part. (Of ids from 0 on, that is: a group named by its size lies on one rank.)
-
-    Args:
-        most: How many groups a rank reports.
     """
 
     def measure(tokens: StepTokens) -> Tensor:
@@ -237,12 +224,12 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
         return {}
     varied = [group.covariance for group in several if group.difficulty is not None]
     scalars: dict[str, float] = {
-        GROUP_COUNT: float(len(several)),
-        ADVANTAGE_ZERO_GROUP_FRACTION: 1 - len(varied) / len(several),
+        metrics.GROUP_COUNT: float(len(several)),
+        metrics.ADVANTAGE_ZERO_GROUP_FRACTION: 1 - len(varied) / len(several),
     }
     if varied:
-        scalars[COVARIANCE_GROUP] = sum(varied) / len(varied)
-    for difficulty in (COVARIANCE_GROUP_EASY, COVARIANCE_GROUP_MIDDLE, COVARIANCE_GROUP_HARD):
+        scalars[metrics.COVARIANCE_GROUP] = sum(varied) / len(varied)
+    for difficulty in (metrics.COVARIANCE_GROUP_EASY, metrics.COVARIANCE_GROUP_MIDDLE, metrics.COVARIANCE_GROUP_HARD):
         covariances = [group.covariance for group in several if group.difficulty == difficulty]
         if covariances:
             scalars[difficulty] = sum(covariances) / len(covariances)

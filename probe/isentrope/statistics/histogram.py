@@ -61,8 +61,6 @@ def bin_counts(
 
     Args:
         values: One row per histogram, 0 where not included.
-        included: 1 or 0.
-        symmetric: Of each row.
 
     Returns:
         One row of 1 + BINS numbers per histogram.

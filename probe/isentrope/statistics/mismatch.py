@@ -26,23 +26,7 @@ from isentrope.statistics.histogram import LogBins
 from isentrope.statistics.moments import flat, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, largest, mean_of, moments, totals
 from isentrope.statistics.tokens import LOSS_GRADIENT, StepTokens
-from isentrope_wire.metrics import (
-    KL_OLD,
-    KL_REFERENCE,
-    RATIO_CLIPPED_HIGH,
-    RATIO_CLIPPED_LOW,
-    RATIO_EFFECTIVE_SAMPLE_SIZE,
-    RATIO_EFFECTIVE_SEQUENCES,
-    RATIO_MAX,
-    RATIO_QUANTILES,
-    SAMPLER_EFFECTIVE_SAMPLE_SIZE,
-    SAMPLER_EFFECTIVE_SEQUENCES,
-    SAMPLER_KL_K1,
-    SAMPLER_KL_K3,
-    SAMPLER_LOGPROB_DIFFERENCE_MAX,
-    SCORE_SELF_CHECK_Z,
-    TOKEN_GRADIENT_OUTSIDE_MASK,
-)
+from isentrope_wire import metrics
 
 LARGEST_LOG_RATIO = 20.0
 """Larger |d| are taken as this: their square would overflow."""
@@ -87,7 +71,7 @@ class Ratios:
         return self.sequence_ratios**2 / (self.sequences * self.sequence_squares)
 
 
-def _ratio_sums(name: str, metrics: Callable[[Ratios, StepSums], Metrics]) -> Sum[Ratios]:
+def _ratio_sums(name: str, named: Callable[[Ratios, StepSums], Metrics]) -> Sum[Ratios]:
     """Ratio sums of the log-probs that the loop passed under this name; all 0 where it passed none."""
 
     def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
@@ -101,7 +85,7 @@ def _ratio_sums(name: str, metrics: Callable[[Ratios, StepSums], Metrics]) -> Su
         to_old = name == "ratio" and all("old" in batch.differences for batch in tokens.batches)
         return [of_tokens, *_sequence_sums(tokens, differences), tokens.count if to_old else tokens.none]
 
-    return totals(Ratios, 8, measure, lambda value, step: metrics(value, step) if value.count else {})
+    return totals(Ratios, 8, measure, lambda value, step: named(value, step) if value.count else {})
 
 
 def _sequence_sums(tokens: StepTokens, differences: Tensor) -> list[Tensor]:
@@ -121,21 +105,21 @@ def _sequence_sums(tokens: StepTokens, differences: Tensor) -> list[Tensor]:
 
 
 def _sampler_metrics(of: Ratios, step: StepSums) -> Metrics:
-    metrics: dict[str, float] = {
-        SAMPLER_KL_K1: -of.differences / of.count,
-        SAMPLER_KL_K3: of.k3,
-        SAMPLER_EFFECTIVE_SAMPLE_SIZE: of.effective,
+    found: dict[str, float] = {
+        metrics.SAMPLER_KL_K1: -of.differences / of.count,
+        metrics.SAMPLER_KL_K3: of.k3,
+        metrics.SAMPLER_EFFECTIVE_SAMPLE_SIZE: of.effective,
     }
     if of.sequences:
-        metrics[SAMPLER_EFFECTIVE_SEQUENCES] = of.effective_sequences
-    return metrics
+        found[metrics.SAMPLER_EFFECTIVE_SEQUENCES] = of.effective_sequences
+    return found
 
 
 def _ratio_metrics(of: Ratios, step: StepSums) -> Metrics:
-    metrics: dict[str, float] = {RATIO_EFFECTIVE_SAMPLE_SIZE: of.effective}
+    found: dict[str, float] = {metrics.RATIO_EFFECTIVE_SAMPLE_SIZE: of.effective}
     if of.to_old:
-        metrics[KL_OLD] = of.k3
-    return metrics | ({RATIO_EFFECTIVE_SEQUENCES: of.effective_sequences} if of.sequences else {})
+        found[metrics.KL_OLD] = of.k3
+    return found | ({metrics.RATIO_EFFECTIVE_SEQUENCES: of.effective_sequences} if of.sequences else {})
 
 
 SAMPLER = _ratio_sums("sampler", _sampler_metrics)
@@ -152,7 +136,7 @@ def _reference_kl(tokens: StepTokens) -> Tensor | None:
     return torch.stack([((differences.exp() - 1 - differences) * counts).sum(), counts.sum()])
 
 
-REFERENCE = mean_of(_reference_kl, lambda kl: {KL_REFERENCE: kl})
+REFERENCE = mean_of(_reference_kl, lambda kl: {metrics.KL_REFERENCE: kl})
 
 
 def _largest_difference(tokens: StepTokens) -> Tensor:
@@ -162,11 +146,11 @@ def _largest_difference(tokens: StepTokens) -> Tensor:
 
 LARGEST_DIFFERENCE = largest(
     _largest_difference,
-    lambda value, step: {SAMPLER_LOGPROB_DIFFERENCE_MAX: value} if step[SAMPLER].count else {},
+    lambda value, step: {metrics.SAMPLER_LOGPROB_DIFFERENCE_MAX: value} if step[SAMPLER].count else {},
 )
 LARGEST_RATIO = largest(
     lambda tokens: tokens["r"].max() if "r" in tokens else tokens.none,
-    lambda value, step: {RATIO_MAX: value} if value else {},
+    lambda value, step: {metrics.RATIO_MAX: value} if value else {},
 )
 
 
@@ -208,7 +192,7 @@ def _ratio_bins(tokens: StepTokens) -> Tensor:
 
 
 def _ratio_quantiles(bins: Bins, step: StepSums) -> Metrics:
-    found = {name: bins.quantile(share) for name, share in RATIO_QUANTILES.items()}
+    found = {name: bins.quantile(share) for name, share in metrics.RATIO_QUANTILES.items()}
     # Beyond that the exponential overflows.
     return {name: math.exp(min(value, 700.0)) for name, value in found.items() if value is not None}
 
@@ -233,7 +217,7 @@ def _clipped(tokens: StepTokens) -> list[Tensor]:
 
 
 def _clip_fractions(tokens: float, low: float, high: float) -> Metrics:
-    return {RATIO_CLIPPED_LOW: low / tokens, RATIO_CLIPPED_HIGH: high / tokens} if tokens else {}
+    return {metrics.RATIO_CLIPPED_LOW: low / tokens, metrics.RATIO_CLIPPED_HIGH: high / tokens} if tokens else {}
 
 
 CLIPPED = totals(_clip_fractions, 3, _clipped, lambda fractions, step: fractions)
@@ -253,7 +237,9 @@ def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
 
 SELF_CHECK = moments(
     _self_check,
-    lambda value, step: {SCORE_SELF_CHECK_Z: value.mean / value.standard_error} if value.standard_error > 0 else {},
+    lambda value, step: (
+        {metrics.SCORE_SELF_CHECK_Z: value.mean / value.standard_error} if value.standard_error > 0 else {}
+    ),
 )
 
 
@@ -289,7 +275,10 @@ def _evidence(tokens: StepTokens) -> list[Tensor]:
 
 
 EVIDENCE = totals(
-    Evidence, 5, _evidence, lambda value, step: {TOKEN_GRADIENT_OUTSIDE_MASK: value.outside} if value.outside else {}
+    Evidence,
+    5,
+    _evidence,
+    lambda value, step: {metrics.TOKEN_GRADIENT_OUTSIDE_MASK: value.outside} if value.outside else {},
 )
 
 

@@ -88,10 +88,6 @@ def device_moments(
 
     Args:
         values: Any shape; anything, NaN included, where `valid` is False.
-        valid: The same shape.
-
-    Returns:
-        Three scalars, still on the device.
     """
     count = valid.sum(dtype=torch.float64)
     mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)

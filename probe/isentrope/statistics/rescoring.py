@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.errors import ConfigurationError, InputError
 from isentrope.guard import Guard, Stopwatch
 from isentrope.scores import TokenScores
 from isentrope.statistics.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
 from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -52,7 +52,6 @@ class Rescoring:
         """
         Args:
             coupling: takes the entropy's gradient; None: the prediction is the theory's.
-            guard: counts what fails.
             stopwatch: measures the probe's own time, which a forward pass of the model is not.
             warn: logs a message once, by what it is about.
         """
@@ -147,7 +146,6 @@ def entropies_after_update(
 
     Args:
         rescore: scores the same tokens again. None: each batch has its own, or is not measured.
-        batches: of the step.
         recorded: makes the context of `rescore`, or of the first batch's own.
 
     Returns:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from isentrope.errors import InputError
 from isentrope.statistics.tokens import TokenBatch
+from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int, Int32, UInt8

@@ -30,52 +30,16 @@ from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, b
 from isentrope.statistics.moments import device_moments, finite, flat
 from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, mean_of, moments, no_metrics, totals
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
-from isentrope_wire.metrics import (
-    CHANGE_BY_ENTROPY_BONUS,
-    CHANGE_BY_INTERVENTION,
-    CHANGE_BY_KL_PENALTY,
-    CHANGE_BY_POLICY_LOSS,
-    CHANGE_NEGATIVE_HIGH,
-    CHANGE_NEGATIVE_LOW,
-    CHANGE_POSITIVE_HIGH,
-    CHANGE_POSITIVE_LOW,
-    CLIP_CANDIDATE_FRACTION,
-    CLIP_FRACTION,
-    CLIP_FRACTION_NEGATIVE,
-    CLIP_FRACTION_POSITIVE,
-    DISCRIMINATOR_SCORES,
-    ENTROPY_GAIN,
-    ENTROPY_INTERVAL_COVERAGE,
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTED_CHANGE,
-    ENTROPY_PREDICTED_CHANGE_HIGH,
-    ENTROPY_PREDICTED_CHANGE_LOW,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_PREDICTION_SIGN_AGREEMENT,
-    ENTROPY_UNIT_PREDICTED_CHANGE,
-    ENTROPY_UNSEEN_CHANGE,
-    RATIO_MEAN,
-    SCORE_DISCRIMINATOR_MEAN,
-    SCORE_DISCRIMINATOR_STD,
-    SCORE_VOCAB_CENTERED_MEAN,
-    SCORE_VOCAB_CENTERED_STD,
-    TOKEN_COUNT,
-    TOKEN_EFFECTIVE_FRACTION,
-    TOKEN_ENTROPIES,
-    TOKEN_NOT_FINITE,
-    TOKEN_PROBABILITIES,
-    VOCAB_CENTERED_SCORES,
-)
+from isentrope_wire import metrics
 from isentrope_wire.reports import ScoreHistogram
 
-ENTROPIES = moments(lambda tokens: tokens.moments("H"), lambda value, step: {ENTROPY_MEAN: value.mean})
+ENTROPIES = moments(lambda tokens: tokens.moments("H"), lambda value, step: {metrics.ENTROPY_MEAN: value.mean})
 
 DISCRIMINATOR = moments(
     lambda tokens: tokens.moments("S*"),
     lambda value, step: {
-        SCORE_DISCRIMINATOR_MEAN: value.mean,
-        SCORE_DISCRIMINATOR_STD: value.standard_deviation,
+        metrics.SCORE_DISCRIMINATOR_MEAN: value.mean,
+        metrics.SCORE_DISCRIMINATOR_STD: value.standard_deviation,
     },
 )
 """Moments of S*. The thresholds of the next step may be counted from it and from VOCAB_CENTERED."""
@@ -84,14 +48,14 @@ DISCRIMINATOR = moments(
 VOCAB_CENTERED = moments(
     lambda tokens: tokens.moments("S_c"),
     lambda value, step: {
-        SCORE_VOCAB_CENTERED_MEAN: value.mean,
-        SCORE_VOCAB_CENTERED_STD: value.standard_deviation,
+        metrics.SCORE_VOCAB_CENTERED_MEAN: value.mean,
+        metrics.SCORE_VOCAB_CENTERED_STD: value.standard_deviation,
     },
 )
 """Moments of S_c."""
 
 RATIOS = moments(
-    lambda tokens: tokens.moments("r"), lambda value, step: {RATIO_MEAN: value.mean} if value.count else {}
+    lambda tokens: tokens.moments("r"), lambda value, step: {metrics.RATIO_MEAN: value.mean} if value.count else {}
 )
 """Moments of the importance ratios; empty when the loop passed no sampler log-probs."""
 
@@ -104,12 +68,12 @@ def _observed_change(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
 
 
 OBSERVED_CHANGE = moments(
-    _observed_change, lambda value, step: {ENTROPY_OBSERVED_CHANGE: value.mean} if value.count else {}
+    _observed_change, lambda value, step: {metrics.ENTROPY_OBSERVED_CHANGE: value.mean} if value.count else {}
 )
 """Moments of H after the update minus H before it on the same tokens; empty when they were not scored again."""
 
 
-UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {ENTROPY_UNSEEN_CHANGE: mean})
+UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {metrics.ENTROPY_UNSEEN_CHANGE: mean})
 """Mean change of H over the update, on tokens that it was not fitted to."""
 
 
@@ -135,7 +99,7 @@ OLD_ENTROPIES_KNOWN = count(
 """Tokens for which the loop passed the entropy of the old policy."""
 
 NOT_FINITE = count(
-    lambda tokens: tokens.not_finite, lambda value, step: {TOKEN_NOT_FINITE: float(value)} if value else {}
+    lambda tokens: tokens.not_finite, lambda value, step: {metrics.TOKEN_NOT_FINITE: float(value)} if value else {}
 )
 """Tokens that the mask names, but not all of whose numbers are finite."""
 
@@ -145,16 +109,16 @@ LARGEST_EXPECTED_SCORE = largest(lambda tokens: (tokens["S*"] - tokens["S_c"]).m
 
 PUSHED = count(
     lambda tokens: (tokens["g"] != 0).sum(dtype=torch.float64),
-    lambda value, step: {TOKEN_EFFECTIVE_FRACTION: value / step.tokens},
+    lambda value, step: {metrics.TOKEN_EFFECTIVE_FRACTION: value / step.tokens},
 )
 """Tokens whose g is not 0: the loss moves them."""
 
 
 def change(
-    effect: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
+    effect: Callable[[StepTokens], Tensor], named: Callable[[float, StepSums], Metrics] = no_metrics
 ) -> Sum[float]:
     """What an update changes: minus the sum of what it takes from the entropy."""
-    return Sum(size=1, measure=effect, read=lambda numbers, _: -numbers[0], merge=add, metrics=metrics)
+    return Sum(size=1, measure=effect, read=lambda numbers, _: -numbers[0], merge=add, metrics=named)
 
 
 PARTS_KNOWN = totals(
@@ -190,10 +154,10 @@ SOURCES = totals(lambda *calls: tuple(map(int, calls)), len(THRESHOLD_SOURCES), 
 _NEGATIVE, _POSITIVE = (0, 1, 2), (6, 7, 8)
 _INCREASING, _DECREASING = (0, 3, 6), (2, 5, 8)
 _QUADRANTS: dict[str, tuple[int, ...]] = {
-    CHANGE_POSITIVE_HIGH: (8,),
-    CHANGE_POSITIVE_LOW: (6, 7),
-    CHANGE_NEGATIVE_HIGH: (0,),
-    CHANGE_NEGATIVE_LOW: (1, 2),
+    metrics.CHANGE_POSITIVE_HIGH: (8,),
+    metrics.CHANGE_POSITIVE_LOW: (6, 7),
+    metrics.CHANGE_NEGATIVE_HIGH: (0,),
+    metrics.CHANGE_NEGATIVE_LOW: (1, 2),
 }
 """The codes of each quadrant: signs of A and S_c (high: S_c > 0), each with its `StepTokens.codes`: the sign of S_c is that of A S_c times that
 of A."""
@@ -257,38 +221,41 @@ def _by_code(tokens: StepTokens) -> Tensor:
 
 def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
     tokens = step.tokens
-    metrics: dict[str, float] = {} if step.basis is None else _change_metrics(sums.changes, step)
-    metrics |= {
-        CLIP_CANDIDATE_FRACTION: sums.selected / tokens,
-        CLIP_FRACTION: sums.clipped / tokens,
+    found: dict[str, float] = {} if step.basis is None else _change_metrics(sums.changes, step)
+    found |= {
+        metrics.CLIP_CANDIDATE_FRACTION: sums.selected / tokens,
+        metrics.CLIP_FRACTION: sums.clipped / tokens,
     }
     if sums.positive:
-        metrics[CLIP_FRACTION_POSITIVE] = sums.clipped_positive / sums.positive
+        found[metrics.CLIP_FRACTION_POSITIVE] = sums.clipped_positive / sums.positive
     if sums.negative:
-        metrics[CLIP_FRACTION_NEGATIVE] = sums.clipped_negative / sums.negative
-    return metrics
+        found[metrics.CLIP_FRACTION_NEGATIVE] = sums.clipped_negative / sums.negative
+    return found
 
 
 def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float]:
     quadrants = {name: step.change(total) for name, total in zip(_QUADRANTS, changes, strict=True)}
     unit = step.change(sum(changes))
     kl_known, bonus_known = step[PARTS_KNOWN]
-    parts: dict[str, float] = {CHANGE_BY_INTERVENTION: step.change(step[INTERVENTION])}
+    parts: dict[str, float] = {metrics.CHANGE_BY_INTERVENTION: step.change(step[INTERVENTION])}
     if kl_known:
-        parts[CHANGE_BY_KL_PENALTY] = step.change(step[KL_PENALTY])
+        parts[metrics.CHANGE_BY_KL_PENALTY] = step.change(step[KL_PENALTY])
     if bonus_known:
-        parts[CHANGE_BY_ENTROPY_BONUS] = step.change(step[BONUS])
-    whole: dict[str, float] = {ENTROPY_UNIT_PREDICTED_CHANGE: unit, CHANGE_BY_POLICY_LOSS: unit - sum(parts.values())}
+        parts[metrics.CHANGE_BY_ENTROPY_BONUS] = step.change(step[BONUS])
+    whole: dict[str, float] = {
+        metrics.ENTROPY_UNIT_PREDICTED_CHANGE: unit,
+        metrics.CHANGE_BY_POLICY_LOSS: unit - sum(parts.values()),
+    }
     return quadrants | parts | whole
 
 
 SIGNS = Sum(size=5 * CODES, measure=_by_code, read=SignSums.read, merge=None, metrics=_sign_metrics)
 
 HISTOGRAMS = {
-    "S_c": (VOCAB_CENTERED_SCORES, True),
-    "S*": (DISCRIMINATOR_SCORES, True),
-    "H": (TOKEN_ENTROPIES, False),
-    "p": (TOKEN_PROBABILITIES, False),
+    "S_c": (metrics.VOCAB_CENTERED_SCORES, True),
+    "S*": (metrics.DISCRIMINATOR_SCORES, True),
+    "H": (metrics.TOKEN_ENTROPIES, False),
+    "p": (metrics.TOKEN_PROBABILITIES, False),
 }
 """Rows of `StepTokens` that follow each other; the name of each, and whether its range is symmetric about 0."""
 
@@ -335,7 +302,7 @@ STEP_SUMS = (
     TOKEN_HISTOGRAMS,
 )
 
-_OF_AN_INTERVENTION = (CHANGE_BY_INTERVENTION, CLIP_CANDIDATE_FRACTION)
+_OF_AN_INTERVENTION = (metrics.CHANGE_BY_INTERVENTION, metrics.CLIP_CANDIDATE_FRACTION)
 
 
 def unit_prediction(step: StepSums) -> float | None:
@@ -347,25 +314,24 @@ def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, floa
     """Every metric measured on the step's tokens.
 
     Args:
-        step: The sums of all ranks.
         intervening: Whether a control was active. Without one nothing is reported of an intervention.
     """
     if not step.tokens:
-        return {TOKEN_COUNT: 0.0, TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
-    metrics = {TOKEN_COUNT: float(step.tokens)} | step.metrics()
-    return metrics if intervening else {name: metrics[name] for name in metrics if name not in _OF_AN_INTERVENTION}
+        return {metrics.TOKEN_COUNT: 0.0, metrics.TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
+    found = {metrics.TOKEN_COUNT: float(step.tokens)} | step.metrics()
+    return found if intervening else {name: found[name] for name in found if name not in _OF_AN_INTERVENTION}
 
 
 def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:
     """The calibrated prediction and how far to trust it."""
     scalars: dict[str, float | None] = {
-        ENTROPY_PREDICTED_CHANGE: prediction.predicted_change,
-        ENTROPY_PREDICTED_CHANGE_LOW: prediction.low,
-        ENTROPY_PREDICTED_CHANGE_HIGH: prediction.high,
-        ENTROPY_INTERVAL_COVERAGE: prediction.interval_coverage,
-        ENTROPY_GAIN: prediction.gain,
-        ENTROPY_PREDICTION_R2: prediction.r2,
-        ENTROPY_PREDICTION_SIGN_AGREEMENT: prediction.sign_agreement,
+        metrics.ENTROPY_PREDICTED_CHANGE: prediction.predicted_change,
+        metrics.ENTROPY_PREDICTED_CHANGE_LOW: prediction.low,
+        metrics.ENTROPY_PREDICTED_CHANGE_HIGH: prediction.high,
+        metrics.ENTROPY_INTERVAL_COVERAGE: prediction.interval_coverage,
+        metrics.ENTROPY_GAIN: prediction.gain,
+        metrics.ENTROPY_PREDICTION_R2: prediction.r2,
+        metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT: prediction.sign_agreement,
     }
     return {name: value for name, value in scalars.items() if value is not None}
 

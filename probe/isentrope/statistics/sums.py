@@ -58,7 +58,6 @@ class StepSums:
     def __init__(self, values: Mapping[Sum[Any], Any], ranks: int = 1) -> None:
         """
         Args:
-            values: of each sum.
             ranks: whose gradients the update averaged, those without tokens included.
         """
         self._values, self._ranks = values, ranks
@@ -124,7 +123,6 @@ class Layout:
         """A rank's vector, float64, on the device.
 
         Args:
-            header: What it begins with.
             tokens: What is measured; None on a rank without tokens.
             device: Where the vector is to be made.
         """

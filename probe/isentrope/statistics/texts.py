@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
-from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.statistics.contributions import WINDOW, Row, id_and_kept
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import DrivingToken, Rollout
 
 TEXT_CHARACTERS = 40
@@ -46,9 +46,6 @@ class TokenTexts:
         """
         Args:
             tokenizer: Or its function of ids -> text. None: no texts.
-
-        Raises:
-            ConfigurationError: The tokenizer has no `decode`, and is no function.
         """
         # A tokenizer of transformers is callable, too, but encodes.
         decode = getattr(tokenizer, "decode", tokenizer)

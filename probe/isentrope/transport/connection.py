@@ -12,10 +12,9 @@ from typing import Self
 import grpc
 
 from isentrope.client.credentials import advice_on, bearer_of, pem
-from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 from isentrope_wire.codec import received_control, to_pb
-from isentrope_wire.errors import IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -26,7 +25,6 @@ def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.C
 
     Args:
         target: host:port, with `https://` in front where the server has TLS.
-        options: of gRPC.
 
     Raises:
         ConfigurationError: a certificate file can't be read.
@@ -86,9 +84,7 @@ class TelemetryConnection:
     def __init__(self, target: str, token: str | None, run: RunStarted) -> None:
         """
         Args:
-            target: host:port, behind https:// where the server has TLS. Nothing is sent before `hello`.
             token: of the server, with scope ingest; None: none is sent.
-            run: sent with Hello.
 
         Raises:
             ServerRefuses: the token can't even be sent, or a certificate file can't be read.

@@ -20,10 +20,7 @@ class ProcessLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock without waiting.
-
-        Returns:
-            False where another process holds it.
+        """Take the lock without waiting; False where another process holds it.
 
         Raises:
             OSError: the file can't be opened, or its file system has no locks.
@@ -73,8 +70,6 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode:
     Only one writer at a time per path.
 
     Args:
-        path: the file.
-        content: all of it.
         lasting: flush the content to the disk first. Otherwise the file may be torn after a power cut, and its reader
             must withstand that.
         mode: who may read it, less what the umask forbids. Default: its owner alone.

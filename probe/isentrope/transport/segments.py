@@ -97,9 +97,6 @@ def drop_sent(sent: Path, seconds: float, most_bytes: int) -> int:
 
     Returns:
         How many were deleted.
-
-    Raises:
-        OSError: the folder is gone.
     """
     disk = os.statvfs(sent)
     room, dropped = min(most_bytes, disk.f_bavail * disk.f_frsize), 0
@@ -185,11 +182,7 @@ class SegmentWriter:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut.
-
-    Raises:
-        OSError: the folder is gone, or the disk failed.
-    """
+    """Make the names in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

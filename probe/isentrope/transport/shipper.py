@@ -92,8 +92,6 @@ class Shipper:
     ) -> None:
         """
         Args:
-            folder: of the spool.
-            settings: of the shipper.
             target: host:port instead of the one the spool names.
             find_token: called before each attempt, so that a corrected token takes effect.
 
@@ -296,10 +294,7 @@ def ship(
     """Deliver a folder. A delivered folder is removed, or kept in its home's `delivered` for a while.
 
     Args:
-        folder: of the spool.
-        settings: of the shipper.
         target: host:port instead of the one the spool names.
-        find_token: called before each attempt.
 
     Returns:
         The last status; None where another shipper delivers the folder, or did until now.

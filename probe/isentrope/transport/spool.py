@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from isentrope.transport.files import ProcessLock, is_held_by_another_process
+from isentrope.transport.spool_disk import SpoolLimits
 from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
-from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
+from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
@@ -53,7 +54,6 @@ class ShipperSupervisor:
     def __init__(self, folder: SpoolFolder, *, home: Path) -> None:
         """
         Args:
-            folder: of the spool.
             home: where the shipper looks for the owner's token.
         """
         self._folder = folder
@@ -142,10 +142,8 @@ class SpoolTransport:
     ) -> None:
         """
         Args:
-            folder: of the spool.
             run: the first record.
             supervisor: keeps a shipper running; None: spool only, for `isentrope sync` to deliver later.
-            limits: of the spool. Default: `SpoolLimits()`.
 
         Raises:
             SpoolError: the folder's file system knows no locks.
@@ -222,9 +220,6 @@ class SpoolTransport:
 
         What was accepted and is not written in time becomes a gap, also when the writer thread hangs. One warning is
         logged about what stays on disk when the server is away or refuses.
-
-        Args:
-            timeout_seconds: the longest wait.
         """
         if os.getpid() != self._owner_pid or self._closing.is_set():
             return
@@ -413,7 +408,6 @@ def open_transport(
         mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is accepted and discarded.
         home: ISENTROPE_HOME; the spool lies in it.
         grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be away.
-        limits: of the spool. Default: `SpoolLimits()`.
 
     Raises:
         SpoolError: the home can't be written to or has no locks, or this attempt has a spool already.

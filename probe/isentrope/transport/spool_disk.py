@@ -41,21 +41,26 @@ class NumberedFrame:
     """The report of the frame, while it may have to be written again with fewer parts."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolLimits:
+    """How much a spool may hold, in memory and on disk."""
+
+    max_queued_messages: int = 1024
+    """At a step a second, a quarter of an hour during which the disk does not respond."""
+    max_queued_bytes: int = 64 * 1024 * 1024
+    max_spool_bytes: int = 2 * 1024 * 1024 * 1024
+    """A server that is away for weeks must not fill the disk that checkpoints go to."""
+    segment_bytes: int = 1024 * 1024
+    """A segment is the unit of deletion; small ones free the disk early."""
+    segment_seconds: float = 60.0
+
+
 class SpoolDisk:
     """The segments and the reserve of one spool folder. Used by the writer thread alone."""
 
-    def __init__(self, folder: Path, *, segment_bytes: int, segment_seconds: float, max_bytes: int) -> None:
-        """
-        Args:
-            folder: of the spool.
-            segment_bytes: at which a segment ends.
-            segment_seconds: after which a segment ends.
-            max_bytes: how much all segments may hold; beyond it the disk counts as full.
-        """
+    def __init__(self, folder: Path, limits: SpoolLimits) -> None:
         self._folder = folder
-        self._segment_bytes = segment_bytes
-        self._segment_seconds = segment_seconds
-        self._max_bytes = max_bytes
+        self._limits = limits
         self._segment: SegmentWriter | None = None
         self._segment_opened_at = 0.0
         self._unsynced: list[NumberedFrame] = []
@@ -83,11 +88,7 @@ class SpoolDisk:
         self._unsynced.extend(frames)
 
     def sync(self) -> list[NumberedFrame]:
-        """Make what was written survive a power cut, and end a segment that is full or old.
-
-        Returns:
-            Frames that have to be written once more; empty when all is well.
-        """
+        """Make what was written survive a power cut, and end a segment that is full or old: the frames to be written once more."""
         if self._segment is not None and self._unsynced:
             try:
                 self._segment.sync()
@@ -164,13 +165,13 @@ class SpoolDisk:
     def _segment_is_due(self) -> bool:
         assert self._segment is not None
         age_seconds = time.monotonic() - self._segment_opened_at
-        return self._segment.size_bytes >= self._segment_bytes or age_seconds >= self._segment_seconds
+        return self._segment.size_bytes >= self._limits.segment_bytes or age_seconds >= self._limits.segment_seconds
 
     def _open_segment(self, first_seq: int) -> SegmentWriter:
         used_bytes = sum(_size_of(path) for path in list_segments(self._folder))
-        self.used_share = used_bytes / self._max_bytes
-        if used_bytes >= self._max_bytes:
-            reason = f"the spool holds {used_bytes} bytes, its limit is {self._max_bytes}"
+        self.used_share = used_bytes / self._limits.max_spool_bytes
+        if used_bytes >= self._limits.max_spool_bytes:
+            reason = f"the spool holds {used_bytes} bytes, its limit is {self._limits.max_spool_bytes}"
             raise OSError(errno.ENOSPC, reason)
         self._segment = SegmentWriter(self._folder, first_seq)
         self._segment_opened_at = time.monotonic()

@@ -35,12 +35,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from isentrope.errors import ConfigurationError
 from isentrope.transport.files import is_held_by_another_process, write_atomically
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SENT, list_segments, read_segment, sync_folder
 from isentrope_wire import environment
 from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
-from isentrope_wire.errors import CodecError, IsentropeError
+from isentrope_wire.errors import CodecError, ConfigurationError, IsentropeError
 from isentrope_wire.numbers import document_of, read
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
@@ -163,10 +162,6 @@ class SpoolFolder:
 
     def write_end(self, end: SpoolEnd, *, lasting: bool = True) -> None:
         """Write the file `end`: nothing comes after this record.
-
-        Args:
-            end: all that the file holds.
-            lasting: see `write_atomically`.
 
         Raises:
             OSError: the folder is gone, read-only or full.
@@ -332,9 +327,6 @@ class ControlFile:
 
     def write(self, snapshot: ControlSnapshot) -> None:
         """Replace the file's content.
-
-        Args:
-            snapshot: the requested control; it expires by this machine's clock.
 
         Raises:
             OSError: the spool folder is gone, read-only or full.

@@ -49,7 +49,6 @@ class SpoolReader:
     def __init__(self, folder: Path, acked_through: int = 0, *, keep_seconds: float = 0.0) -> None:
         """
         Args:
-            folder: of the spool.
             acked_through: the last record that the server had acknowledged to an earlier reader of this folder.
             keep_seconds: how long acknowledged segments are kept.
         """
@@ -114,11 +113,7 @@ class SpoolReader:
         return batch
 
     def missing_at_the_end(self, end: SpoolEnd | None) -> list[Record]:
-        """What the spool's end lacks: at most one gap, and the last record. Only when the writer is gone and all else is sent.
-
-        Args:
-            end: the file `end`; None: there is none.
-        """
+        """What the spool's end lacks: at most one gap, and the last record. Only when the writer is gone and all else is sent."""
         segments = list_segments(self._folder)
         content = self._content_of(segments[-1]) if segments else None
         is_unreadable = bool(segments) and content is None

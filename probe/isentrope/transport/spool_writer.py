@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame
-from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, is_full
+from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, SpoolLimits, is_full
 from isentrope.transport.transport import MakeMessage, ReadyMessage
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import Alert, AlertLevel, Gap, RunStarted, StepReport
@@ -38,7 +38,6 @@ class MessageQueue:
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
         """
         Args:
-            max_messages: how many messages may wait.
             max_bytes: how much may wait, estimated: a message is not built before it is taken, so each counts as
                 much as the largest one seen so far (`largest_bytes`).
         """
@@ -76,11 +75,7 @@ class MessageQueue:
         return True
 
     def take(self, max_messages: int) -> list[MakeMessage | Refused]:
-        """Take the oldest messages in order, refusals at their place.
-
-        Args:
-            max_messages: how many at most.
-        """
+        """Take the oldest messages in order, refusals at their place."""
         taken: list[MakeMessage | Refused] = []
         for _ in range(max_messages):
             # Read before taking: what is appended after this was refused later.
@@ -139,20 +134,6 @@ LIGHT_FROM_SHARE = 0.75
 """From this share of the spool's limit on reports lose their heavy parts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolLimits:
-    """How much a spool may hold, in memory and on disk."""
-
-    max_queued_messages: int = 1024
-    """At a step a second, a quarter of an hour during which the disk does not respond."""
-    max_queued_bytes: int = 64 * 1024 * 1024
-    max_spool_bytes: int = 2 * 1024 * 1024 * 1024
-    """A server that is away for weeks must not fill the disk that checkpoints go to."""
-    segment_bytes: int = 1024 * 1024
-    """A segment is the unit of deletion; small ones free the disk early."""
-    segment_seconds: float = 60.0
-
-
 class SpoolWriter:
     """Numbers records, frames them and hands them to the disk.
 
@@ -164,12 +145,7 @@ class SpoolWriter:
         self._folder = folder
         self._queue = queue
         self._limits = limits
-        self._disk = SpoolDisk(
-            folder,
-            segment_bytes=limits.segment_bytes,
-            segment_seconds=limits.segment_seconds,
-            max_bytes=limits.max_spool_bytes,
-        )
+        self._disk = SpoolDisk(folder, limits)
         self._disk_is_full = False
         self._alerted = False
         self._numbered_through = FIRST_SEQ - 1

@@ -14,6 +14,7 @@ from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.reports import RunStarted
 
 
 class SpoolsLeft(IsentropeError, ConnectionError):
@@ -53,7 +54,6 @@ def sync_spools(
     A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
 
     Args:
-        folders: of the spools.
         target: host:port instead of the one each spool names.
         give_up_after_seconds: how long to try without any success.
         final: the training processes have ended: a record that is torn at the end is a gap.
@@ -66,12 +66,12 @@ def sync_spools(
         try:
             server = target or folder.grpc_target()
             if server in away and list_segments(folder.path):
-                result = _left(folder, away[server], server_away=True)
+                result = _result(folder, SyncOutcome.LEFT, away[server], server_away=True)
             else:
                 result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds, final=final)
         # A `SpoolError`, a refusal, a failing disk: each concerns this spool alone.
         except OSError as error:
-            yield _left(folder, str(error))
+            yield _result(folder, SyncOutcome.LEFT, str(error))
             continue
         if result.server_away:
             away.setdefault(server, result.detail)
@@ -85,8 +85,6 @@ def refill_server(
 
     Args:
         kept: the delivered spools that are kept. One that can't be asked about, or is refused, was delivered once.
-        target: host:port instead of the one each spool names.
-        give_up_after_seconds: how long to try without any success.
 
     Yields:
         One result for each spool of which something was lost.
@@ -100,25 +98,23 @@ def refill_server(
             if not status.reached:
                 away.add(server)
             elif status.lost_by_the_server:
-                is_whole = status.state is ShipperState.DRAINED
-                detail = f"{in_words(status.lost_by_the_server)} lost by the server; what was kept is sent again"
-                yield SyncResult(
-                    folder=str(folder.path),
-                    run=run.run_id,
-                    rank=run.rank,
-                    outcome=SyncOutcome.DELIVERED if is_whole else SyncOutcome.LEFT,
-                    detail=detail if is_whole else status.error,
-                )
+                if status.state is ShipperState.DRAINED:
+                    sentence = f"{in_words(status.lost_by_the_server)} lost by the server; what was kept is sent again"
+                    yield _result(folder, SyncOutcome.DELIVERED, sentence, run)
+                else:
+                    yield _result(folder, SyncOutcome.LEFT, status.error, run)
 
 
-def _left(folder: SpoolFolder, detail: str, *, server_away: bool = False) -> SyncResult:
-    """A result with the run and rank of the folder's path, for its content may be unreadable."""
+def _result(
+    folder: SpoolFolder, outcome: SyncOutcome, detail: str, run: RunStarted | None = None, *, server_away: bool = False
+) -> SyncResult:
+    """With the run and rank of the folder's path where its content may be unreadable."""
     rank = folder.path.name.removeprefix("rank-")
     return SyncResult(
         folder=str(folder.path),
-        run=folder.path.parent.parent.name,
-        rank=int(rank) if rank.isdecimal() else 0,
-        outcome=SyncOutcome.LEFT,
+        run=folder.path.parent.parent.name if run is None else run.run_id,
+        rank=(int(rank) if rank.isdecimal() else 0) if run is None else run.rank,
+        outcome=outcome,
         detail=detail,
         server_away=server_away,
     )
@@ -136,13 +132,7 @@ def _settings(give_up_after_seconds: float, *, final: bool = False) -> ShipperSe
 def sync_spool(
     folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> SyncResult:
-    """Deliver one spool. Safe to repeat: the server takes each record once.
-
-    Args:
-        folder: of the spool.
-        target: host:port instead of the one the spool names.
-        give_up_after_seconds: how long to try without any success.
-        final: its training process has ended: a record that is torn at the end is a gap.
+    """Deliver one spool, as `sync_spools` does. Safe to repeat: the server takes each record once.
 
     Raises:
         SpoolError: `folder` is no spool folder.
@@ -151,9 +141,7 @@ def sync_spool(
     """
     run = folder.run()
     outcome, detail, away = _sync(folder, target, give_up_after_seconds, final)
-    return SyncResult(
-        folder=str(folder.path), run=run.run_id, rank=run.rank, outcome=outcome, detail=detail, server_away=away
-    )
+    return _result(folder, outcome, detail, run, server_away=away)
 
 
 def _sync(

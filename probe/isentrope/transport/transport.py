@@ -6,14 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from isentrope_wire.metrics import (
-    PROBE_ACCEPTED_REPORTS,
-    PROBE_ACKNOWLEDGED_RECORDS,
-    PROBE_DELIVERY_LAG_SECONDS,
-    PROBE_DROPPED_REPORTS,
-    PROBE_LEFT_OUT_REPORTS,
-    PROBE_SPOOLED_RECORDS,
-)
+from isentrope_wire import metrics
 from isentrope_wire.reports import ControlSnapshot, RunFinished, StepReport
 
 Message = StepReport | RunFinished
@@ -50,16 +43,16 @@ class TransportStatistics:
 
     def scalars(self) -> dict[str, float]:
         """The counts as metrics of a report. Every report has them, so that a run's page shows whether it is delivered."""
-        found: dict[str, float] = {PROBE_DROPPED_REPORTS: float(self.dropped)}
+        found: dict[str, float] = {metrics.PROBE_DROPPED_REPORTS: float(self.dropped)}
         if self.spooled:
             found |= {
-                PROBE_ACCEPTED_REPORTS: float(self.accepted),
-                PROBE_SPOOLED_RECORDS: float(self.spooled),
-                PROBE_ACKNOWLEDGED_RECORDS: float(self.acknowledged),
-                PROBE_DELIVERY_LAG_SECONDS: self.lag_seconds,
+                metrics.PROBE_ACCEPTED_REPORTS: float(self.accepted),
+                metrics.PROBE_SPOOLED_RECORDS: float(self.spooled),
+                metrics.PROBE_ACKNOWLEDGED_RECORDS: float(self.acknowledged),
+                metrics.PROBE_DELIVERY_LAG_SECONDS: self.lag_seconds,
             }
         if self.left_out:
-            found[PROBE_LEFT_OUT_REPORTS] = float(self.left_out)
+            found[metrics.PROBE_LEFT_OUT_REPORTS] = float(self.left_out)
         return found
 
 
@@ -68,9 +61,6 @@ class Transport(Protocol):
 
     def put(self, make: MakeMessage) -> bool:
         """Queue one message.
-
-        Args:
-            make: builds it.
 
         Returns:
             False where the queue is full or the transport is closed; the message is counted as dropped.
@@ -86,11 +76,7 @@ class Transport(Protocol):
         ...
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Write what fits in the time. What is spooled stays on disk, and is delivered without this process.
-
-        Args:
-            timeout_seconds: the longest wait.
-        """
+        """Write what fits in the time. What is spooled stays on disk, and is delivered without this process."""
         ...
 
 

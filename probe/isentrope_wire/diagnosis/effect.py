@@ -1,4 +1,4 @@
-"""What a control would do: the tokens it clips, the change it adds to each step, the pace that follows, its dead parameters.
+"""What a control would do: the tokens it clips, the change it adds to each step, the pace that follows, its dead knobs.
 
 The sums of the last steps give the change of the unit prediction that a control makes against the one that was active. Times
 the gain it is what the tokens gain that the gain was fitted to, in nats; of a step's own tokens, times `Course.own_share`,
@@ -12,37 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from isentrope_wire.control import Control, Scope
+from isentrope_wire import hold_decision, metrics
+from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
-from isentrope_wire.dead_knobs import dead_knobs
 from isentrope_wire.diagnosis.course import Course
-from isentrope_wire.hold_decision import (
-    COMPARED_STEPS,
-    Action,
-    Calibrated,
-    EntropyEstimate,
-    HoldState,
-    Measured,
-    decide,
-)
-from isentrope_wire.methods import METHODS, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
-from isentrope_wire.metrics import (
-    CLIP_FRACTION,
-    CLIP_FRACTION_NEGATIVE,
-    CLIP_FRACTION_POSITIVE,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_PREDICTION_SIGN_AGREEMENT,
-    HOLD_DRIFT,
-    HOLD_GAIN,
-    HOLD_RESTING_POINT,
-    KL_OLD,
-    RATIO_MEAN,
-    SCORE_DISCRIMINATOR_MEAN,
-    SCORE_DISCRIMINATOR_STD,
-    SCORE_VOCAB_CENTERED_STD,
-    TOKEN_COUNT,
-    TOKEN_EFFECTIVE_FRACTION,
-)
+from isentrope_wire.methods import METHODS, RATIO_TOLERANCE, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
 from isentrope_wire.numbers import percent
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, merged, under
 
@@ -192,7 +166,7 @@ def _std(values: Sequence[float]) -> float:
 
 def expected_action(
     wanted: Control, last: LastSteps, step: int, entropy: float, early_level: float | None, highest: float
-) -> Action:
+) -> hold_decision.Action:
     """What the probe would decide for a held entropy, once its threshold has moved as far as it is going to.
 
     The probe's own gain, drift and resting point are used where it reported them, which it does while it holds; else the
@@ -202,31 +176,31 @@ def expected_action(
         step: the newest; `entropy`, `early_level` (None: not known) and `highest` of the run so far are in nats.
     """
     newest = last.scalars or {}
-    held = HOLD_GAIN in newest
-    agreement = newest.get(ENTROPY_PREDICTION_SIGN_AGREEMENT)
-    measured = Measured(
+    held = metrics.HOLD_GAIN in newest
+    agreement = newest.get(metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT)
+    measured = hold_decision.Measured(
         step=0,
         run_step=step,
-        entropy=EntropyEstimate(
+        entropy=hold_decision.EntropyEstimate(
             mean_entropy=entropy,
-            gain=newest[HOLD_GAIN] if held else last.gain,
-            to_come=newest.get(HOLD_RESTING_POINT, entropy) - entropy if held else 0.0,
-            drift=newest.get(HOLD_DRIFT, 0.0) if held else 0.0,
+            gain=newest[metrics.HOLD_GAIN] if held else last.gain,
+            to_come=newest.get(metrics.HOLD_RESTING_POINT, entropy) - entropy if held else 0.0,
+            drift=newest.get(metrics.HOLD_DRIFT, 0.0) if held else 0.0,
         ),
-        calibrated=Calibrated(
-            r2=newest.get(ENTROPY_PREDICTION_R2),
+        calibrated=hold_decision.Calibrated(
+            r2=newest.get(metrics.ENTROPY_PREDICTION_R2),
             sign_agreement=agreement,
-            compared_steps=0 if agreement is None else COMPARED_STEPS,
+            compared_steps=0 if agreement is None else hold_decision.COMPARED_STEPS,
         ),
         what_if=merged(last.sums),
         early_level=early_level,
         highest_entropy=highest,
     )
     # While it holds, the probe goes on with less trust than it begins with.
-    state = HoldState(acting=held)
+    state = hold_decision.HoldState(acting=held)
     for _ in range(_SLEWS):
         before = state
-        state, action = decide(wanted, replace(before, plans=()), measured, step=1)
+        state, action = hold_decision.decide(wanted, replace(before, plans=()), measured, step=1)
         if state.mu == before.mu:
             break
     return action
@@ -241,7 +215,7 @@ def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
     newest = last.scalars or {}
     dead = (
         [*dead_knobs(wanted, _evidence(newest))]
-        if TOKEN_COUNT in newest
+        if metrics.TOKEN_COUNT in newest
         else list(idle_parameters(wanted.method, wanted.parameters))
     )
     return [*dead, *_beyond_no_token(wanted, last)]
@@ -261,23 +235,93 @@ def _beyond_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
 
 
 def _evidence(newest: Mapping[str, float]) -> StepEvidence:
-    tokens = round(newest[TOKEN_COUNT])
-    acts = newest.get(TOKEN_EFFECTIVE_FRACTION) != 0
-    known = CLIP_FRACTION in newest
-    ratio = newest.get(RATIO_MEAN)
+    tokens = round(newest[metrics.TOKEN_COUNT])
+    acts = newest.get(metrics.TOKEN_EFFECTIVE_FRACTION) != 0
+    known = metrics.CLIP_FRACTION in newest
+    ratio = newest.get(metrics.RATIO_MEAN)
     return StepEvidence(
         tokens=tokens,
-        positive=int(acts and (not known or CLIP_FRACTION_POSITIVE in newest)),
-        negative=int(acts and (not known or CLIP_FRACTION_NEGATIVE in newest)),
+        positive=int(acts and (not known or metrics.CLIP_FRACTION_POSITIVE in newest)),
+        negative=int(acts and (not known or metrics.CLIP_FRACTION_NEGATIVE in newest)),
         candidates=tokens,
         spared=0,
         decreasing=1,
         increasing=1,
-        discriminator_mean=newest.get(SCORE_DISCRIMINATOR_MEAN, 0.0),
-        discriminator_std=newest.get(SCORE_DISCRIMINATOR_STD, 0.0),
-        vocab_centered_std=newest.get(SCORE_VOCAB_CENTERED_STD, 0.0),
+        discriminator_mean=newest.get(metrics.SCORE_DISCRIMINATOR_MEAN, 0.0),
+        discriminator_std=newest.get(metrics.SCORE_DISCRIMINATOR_STD, 0.0),
+        vocab_centered_std=newest.get(metrics.SCORE_VOCAB_CENTERED_STD, 0.0),
         largest_entropy=math.inf,
         largest_expected_score=math.inf,
         ratio_spread=None if ratio is None else abs(ratio - 1),
-        ratio_to_sampler=ratio is not None and KL_OLD not in newest,
+        ratio_to_sampler=ratio is not None and metrics.KL_OLD not in newest,
     )
+
+
+THRESHOLD_TOLERANCE = 1e-9
+"""Relative; a threshold at the very bound is beyond it."""
+
+
+def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:
+    """One sentence for each knob that does nothing, or not what its number asks for; empty where all knobs act."""
+    if control.method == Method.NONE or not step.tokens:
+        return ()
+    idle = tuple(idle_parameters(control.method, control.parameters))
+    own = () if idle else control.method.dead(control.number, step)
+    return (
+        *_nothing_to_act_on(control, step),
+        *_ratio(control, step),
+        *idle,
+        *_thresholds(control, step),
+        *own,
+    )
+
+
+def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
+    if not step.positive and not step.negative:
+        yield "Every advantage is 0: no token has a gradient, whatever the method."
+    elif control.scope == Scope.NEGATIVE and not step.negative:
+        yield "scope negative holds no token: no advantage is below 0."
+    elif (control.scope == Scope.POSITIVE or control.method.positive_only) and not step.positive:
+        tokens = "scope positive" if control.scope == Scope.POSITIVE else "The positive side"
+        yield f"{tokens} holds no token: no advantage is above 0."
+    elif control.scope == Scope.DECREASING and not step.decreasing:
+        yield "scope decreasing holds no token: no update lowers the entropy."
+    elif control.scope == Scope.INCREASING and not step.increasing:
+        yield "scope increasing holds no token: no update raises the entropy."
+
+
+def _ratio(control: Control, step: StepEvidence) -> Iterator[str]:
+    parameters = control.method.parameters.items()
+    knobs = [name for name, parameter in parameters if parameter.needs_ratio and control.value(name) is not None]
+    if not knobs:
+        return
+    names = " and ".join(knobs)
+    if step.ratio_spread is None:
+        yield f"{names} can't act: the importance ratio is not known. Give gate the old policy's log-probs."
+    elif step.ratio_spread < RATIO_TOLERANCE:
+        yield (
+            f"{names} can't act: the importance ratio is 1 on every token, for each batch is used for one update. "
+            "Use a batch for several updates, or another method."
+        )
+
+
+def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
+    if not control.method.thresholds:
+        return
+    bounds = control.method.bounds(step)
+    for name, mu, bound, why, outside in (
+        ("mu_low", control.mu_low, bounds.low, bounds.why_low, step.outside_low),
+        ("mu_high", control.mu_high, bounds.high, bounds.why_high, step.outside_high),
+    ):
+        # A hold rests its threshold out there on purpose. The bounds are counted from this step's tokens; the gate may
+        # have counted from the step's before, and have left some out all the same.
+        if control.hold is not None or mu is None or bound is None or outside:
+            continue
+        if mu >= bound * (1 - THRESHOLD_TOLERANCE):
+            side = "lower" if name == "mu_low" else "upper"
+            yield f"{name} {mu:g} lies beyond {bound:.3g}, where the {side} side ends: {why}, so no token can lie outside."
+    if control.value("max_fraction") is not None and step.spared:
+        yield (
+            f"max_fraction {control.value('max_fraction'):g} binds: {step.candidates} of {step.tokens} tokens lie beyond "
+            f"the thresholds, and {step.candidates - step.spared} are clipped. Moving µ changes nothing."
+        )

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from isentrope.errors import ConfigurationError
 from isentrope.integrations import deepspeed
 from isentrope.integrations.attachment import Versions
+from isentrope_wire.errors import ConfigurationError
 from tests.probe.frameworks.deepspeed_loop import PUSHED_IN, UPDATES, train, train_in_parts, train_under_accelerate
 from tests.probe.frameworks.packages import folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks

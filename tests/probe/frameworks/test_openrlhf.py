@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.integrations import openrlhf
 from isentrope.integrations.attachment import Versions
 from isentrope_wire.control_answers import State
+from isentrope_wire.errors import ConfigurationError
 from tests.probe.frameworks.openrlhf_actor import PUSHED_IN, SAMPLES, UPDATES, Run, save_model, settings, train
 from tests.probe.frameworks.packages import ROOT, folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks

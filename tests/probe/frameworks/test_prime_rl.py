@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.errors import ConfigurationError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 from tests.probe.frameworks.attached import Attached as AttachedStandIn
 from tests.probe.frameworks.prime_rl_stand_in import COUNTED, LENGTHS, SKIPPED, LossInputs, Trainer, install

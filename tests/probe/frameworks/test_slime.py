@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.errors import ConfigurationError
 from isentrope.integrations import slime
 from isentrope.integrations.attachment import STATE_FILE
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 from tests.probe.frameworks.attached import Attached as AttachedStandIn
 from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, Reloadable, TrainOneStep

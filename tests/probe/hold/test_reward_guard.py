@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from isentrope.reward_guard import WINDOW, own_fall, reward_falls
+from isentrope.hold import REWARD_WINDOW, own_fall, reward_falls
 
 
 def first_alarm(rewards: list[float], own: float = 0.0) -> int | None:
@@ -18,7 +18,7 @@ def test_a_noise_free_turn_is_found_at_any_scale(slope: float) -> None:
     rewards = [slope * min(step, 120 - step) for step in range(120)]
     alarm = first_alarm(rewards)
     assert alarm is not None
-    assert 60 < alarm < 60 + WINDOW
+    assert 60 < alarm < 60 + REWARD_WINDOW
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -42,7 +42,7 @@ def test_a_constant_reward_is_no_fall() -> None:
 
 def test_a_fall_the_run_had_before_is_not_the_hold_s() -> None:
     falling = [1 - 0.002 * step for step in range(100)]
-    assert first_alarm(falling) == WINDOW
+    assert first_alarm(falling) == REWARD_WINDOW
     assert own_fall(falling[:40]) == pytest.approx(0.002)
     assert first_alarm(falling[40:], own_fall(falling[:40])) is None
     assert own_fall(falling[:5]) == own_fall(falling[::-1]) == 0.0

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from isentrope.config import switched_on
-from isentrope.errors import ConfigurationError, InputError
 from isentrope.integrations.attachment import (
     Attachment,
     Versions,
@@ -19,6 +18,7 @@ from isentrope.integrations.attachment import (
 )
 from isentrope.scores import each_field, token_scores
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.errors import ConfigurationError, InputError
 from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.integrations.trl_loss import old_logprobs, prompt_groups, token_mask
+from isentrope.integrations.trl_head import old_logprobs, prompt_groups, token_mask
 
 LOGPROBS = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])

@@ -15,13 +15,13 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.integrations import trl_head
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl import attach, detach
 from isentrope.integrations.trl_head import random_ids
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.errors import ConfigurationError
 from tests.probe.integrations import tiny_trl
 
 

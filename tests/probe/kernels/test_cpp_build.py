@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from isentrope import scores
-from isentrope.errors import ConfigurationError
 from isentrope.kernels import cpp_backend, cpp_build, dispatch
 from isentrope_wire.environment import kernel_cache
+from isentrope_wire.errors import ConfigurationError
 from tests.probe.kernels import numerics
 from tests.probe.scores.reference64 import scores64
 

@@ -7,9 +7,9 @@ import logging
 import pytest
 import torch
 
-from isentrope.errors import ConfigurationError
 from isentrope.kernels import cpp_backend, dispatch, reference, triton_backend
 from isentrope.kernels.dispatch import backend_for, using
+from isentrope_wire.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)

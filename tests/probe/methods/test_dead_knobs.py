@@ -10,7 +10,7 @@ import torch
 
 from isentrope.scores import token_scores
 from isentrope_wire.control import Control
-from isentrope_wire.dead_knobs import dead_knobs
+from isentrope_wire.diagnosis.effect import dead_knobs
 from isentrope_wire.methods import METHODS, StepEvidence
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import isentrope
-from isentrope.errors import ConfigurationError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of

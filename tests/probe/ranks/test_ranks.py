@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from isentrope import distributed
 from isentrope.distributed import ManyRanks, ranks_of
-from isentrope.errors import InputError
+from isentrope_wire.errors import InputError
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps

@@ -9,10 +9,10 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from isentrope.errors import InputError
 from isentrope.scores import head_tiles, token_scores
 from isentrope.scores.linear_heads import linear_head_parts
 from isentrope.scores.linear_token_scores import linear_token_scores
+from isentrope_wire.errors import InputError
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.scores.exact_heads import FIELDS, Head
 

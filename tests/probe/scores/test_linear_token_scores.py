@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isentrope.errors import InputError
 from isentrope.scores import TokenScores, head_tiles, token_scores
 from isentrope.scores.linear_token_scores import linear_token_scores
+from isentrope_wire.errors import InputError
 from tests.probe.scores import reference64
 from tests.probe.scores.exact_heads import FIELDS, Head, logits64, scores64
 

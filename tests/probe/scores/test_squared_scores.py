@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.integrations.trl_loss import completion_scores
+from isentrope.integrations.trl_head import completion_scores
 from isentrope.scores import TokenScores, head_tiles, linear_token_scores, token_scores
 from isentrope.statistics.tokens import detached
 from tests.probe.scores.exact_heads import Head, logits64

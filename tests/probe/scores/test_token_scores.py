@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isentrope.errors import InputError
 from isentrope.kernels import reference
 from isentrope.scores import (
     TokenScores,
     linear_token_scores,
     token_scores,
 )
+from isentrope_wire.errors import InputError
 from tests.probe.scores import reference64
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")

@@ -9,8 +9,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from isentrope.errors import InputError
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
+from isentrope_wire.errors import InputError
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.scores import reference64
 from tests.probe.scores.exact_heads import ALL_FIELDS, FIELDS

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import isentrope
-from isentrope.errors import InputError
 from isentrope.inputs import group_ids_of
 from isentrope.scores import TokenScores
 from isentrope.statistics.covariance import GROUPS, Groups
 from isentrope.statistics.covariance import groups as sum_of_groups
 from isentrope.statistics.sums import Layout, RankHeader, Sum
 from isentrope.statistics.tokens import StepTokens, TokenBatch
+from isentrope_wire.errors import InputError
 from tests.probe.scores.exact_heads import FIELDS
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 

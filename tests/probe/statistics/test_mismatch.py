@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.errors import InputError
+from isentrope_wire.errors import InputError
 from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import probe_and_transport, reports
 

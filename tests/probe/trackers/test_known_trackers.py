@@ -12,8 +12,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from isentrope.errors import ConfigurationError
 from isentrope.trackers import MOST_METRICS, allowed, requested_trackers
+from isentrope_wire.errors import ConfigurationError
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 from tests.probe.trackers.tracked import finish, three_steps
 

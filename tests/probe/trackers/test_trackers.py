@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.trackers import MOST_FAILURES, MOST_QUEUED, requested_trackers
+from isentrope_wire.errors import ConfigurationError
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 from tests.probe.trackers.tracked import OwnTracker, wait_until
 

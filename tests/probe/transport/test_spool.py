@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.errors import ConfigurationError
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES
 from isentrope.transport.spool import REPEAT_SECONDS, SpoolTransport, open_transport
+from isentrope.transport.spool_disk import SpoolLimits
 from isentrope.transport.spool_folder import (
     ControlFile,
     ShipperStatus,
@@ -25,9 +25,9 @@ from isentrope.transport.spool_folder import (
     SpoolFolder,
     find_spool_folders,
 )
-from isentrope.transport.spool_writer import SpoolLimits
 from isentrope.transport.transport import InMemoryTransport, Message
 from isentrope_wire.control import Control
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot, Gap, RunFinished, RunStarted, StepReport
 from tests.probe.transport.fake_telemetry import RUN as RUN_OF_ONE_RANK
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port, on_disk, wait_until

@@ -11,9 +11,9 @@ import pytest
 
 from isentrope.transport import spool_disk
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
-from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk
+from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, SpoolLimits
 from isentrope.transport.spool_reader import SpoolReader
-from isentrope.transport.spool_writer import DROPPED_PARTS, MessageQueue, SpoolLimits, SpoolWriter
+from isentrope.transport.spool_writer import DROPPED_PARTS, MessageQueue, SpoolWriter
 from isentrope_wire.reports import DrivingToken, ScoreHistogram, StepReport
 from tests.probe.transport.fake_telemetry import RUN, on_disk
 
@@ -41,8 +41,7 @@ def full_report(step: int) -> StepReport:
 
 
 def disk(folder: Path, **limits: float) -> SpoolDisk:
-    given = {"segment_bytes": 10**6, "segment_seconds": 60.0, "max_bytes": 10**9} | limits
-    return SpoolDisk(folder, **given)  # type: ignore[arg-type]
+    return SpoolDisk(folder, SpoolLimits(**limits))  # type: ignore[arg-type]
 
 
 def seqs(folder: Path) -> list[int]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SegmentWriter, list_segments
-from isentrope.transport.spool_writer import NOT_BUILT, QUEUE_FULL, TOO_LARGE, MessageQueue, SpoolLimits, SpoolWriter
+from isentrope.transport.spool_disk import SpoolLimits
+from isentrope.transport.spool_writer import NOT_BUILT, QUEUE_FULL, TOO_LARGE, MessageQueue, SpoolWriter
 from isentrope.transport.transport import MakeMessage, Message
 from isentrope_wire.reports import Gap, StepReport
 from tests.probe.transport.fake_telemetry import RUN, on_disk

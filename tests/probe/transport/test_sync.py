@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from isentrope.errors import ConfigurationError
 from isentrope.transport.connection import ServerRefuses
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolFolder, find_spool_folders
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope.transport.sync import SyncOutcome, refill_server, sync_spool, sync_spools
 from isentrope_wire import environment
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import Gap, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry
 from tests.system.spool_of_a_run import leave_spool

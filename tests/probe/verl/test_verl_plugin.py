@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from isentrope.errors import ConfigurationError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 
 PLUGIN = "isentrope.integrations.verl_plugin"

@@ -1,9 +1,9 @@
 import torch
 
-from isentrope_trainer.algorithms.prime import ProcessReward
-from isentrope_trainer.models.family import untrained_policy
+from isentrope_trainer.models.warm_start import untrained_policy
 from isentrope_trainer.settings import PolicyConfig, ProcessRewardConfig
 from isentrope_trainer.tasks.countdown import Countdown
+from isentrope_trainer.training_state import ProcessReward
 
 
 def test_a_reward_model_begins_at_zero_and_learns_outcomes_without_touching_the_policy(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from isentrope_trainer.reproduce import drawing, evidence
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, all_figures
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, all_figures
 from isentrope_trainer.reproduce.report import Judged, Outcome, judge, reproduction
 from isentrope_trainer.reproduce.runs import Run, RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
@@ -16,7 +16,7 @@ TinyRun = Callable[[int], RunSettings]
 
 
 class OneArm(Figure):
-    name, paper, number = "beyond-99", BEYOND, "a test"
+    name, number = "beyond-99", "a test"
     title, claim, label = "one arm", "The entropy is above 0 | always.", ""
 
     def __init__(self, arm: RunSettings) -> None:

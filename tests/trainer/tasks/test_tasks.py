@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from isentrope_trainer.models.family import BOS_ID, EOS_ID, VocabularyError, WordTokenizer
+from isentrope_trainer.models.warm_start import BOS_ID, EOS_ID, VocabularyError, WordTokenizer
 from isentrope_trainer.settings import TASKS, TaskConfig
 from isentrope_trainer.tasks.base import Problem, Task, is_held_out, make_task
 from isentrope_wire.errors import ConfigurationError
@@ -114,13 +114,12 @@ def demonstrations(task: Task, noise: float) -> list[tuple[str, str]]:
     ("task_name", "malformed"),
     [("countdown", "3 * ( 7 + 5"), ("countdown", "3 / 0"), ("chain_sum", "4 ="), ("chain_sum", ""), ("jugs", "5 0 0")],
 )
-def test_grades_tell_wrong_from_malformed_and_cut_off(task_name: str, malformed: str) -> None:
-    plain, graded = (make_task(0, TaskConfig(name=task_name, graded=graded)) for graded in (False, True))
-    problem = plain.problem(0)
+def test_wrong_malformed_and_cut_off_answers_earn_nothing(task_name: str, malformed: str) -> None:
+    task = make_task(0, TaskConfig(name=task_name))
+    problem = task.problem(0)
     wrong = {"countdown": "1 + 1", "chain_sum": "-60", "jugs": "empty-A 0 0 0"}[task_name]
     answers = [problem.entry["answer"], wrong, malformed, None]
-    assert [graded.reward(problem, answer) for answer in answers] == [1.0, 0.0, -0.1, -1.0]
-    assert [plain.reward(problem, answer) for answer in answers] == [1.0, 0.0, 0.0, 0.0]
+    assert [task.reward(problem, answer) for answer in answers] == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_moves_are_read_among_the_states_they_lead_to() -> None:

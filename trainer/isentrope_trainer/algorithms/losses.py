@@ -3,7 +3,7 @@
 Tensors are [rollouts, tokens]; r is the ratio of the policy's probability of a token to the old policy's.
 
     surrogate          -min(A r, A clip(r, 1 - low, 1 + high))      PPO, arXiv:1707.06347, eq. 7; low != high: DAPO, arXiv:2503.14476
-    reference_kl       k1, k2, k3 of log p - log p_ref              http://joschu.net/blog/kl-approx.html; k3: arXiv:2402.03300, eq. 4
+    reference_kl       exp(d) - 1 - d of d = log p_ref - log p      arXiv:2402.03300, eq. 4: k3 of http://joschu.net/blog/kl-approx.html
     aggregated         from losses of tokens to the batch's         token: DAPO; sequence: GRPO, arXiv:2402.03300; constant: arXiv:2503.20783
 """
 
@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from isentrope_trainer.settings import AdaptiveEntropyConfig, Aggregation, KLEstimator
+from isentrope_trainer.settings import AdaptiveEntropyConfig, Aggregation
 
 
 def surrogate(
@@ -30,7 +30,6 @@ def surrogate(
     Args:
         logprobs: of the sampled tokens, differentiable, in nats.
         old_logprobs: of the same tokens under the policy that the ratio is taken to.
-        advantages: same shape.
         clip_low: how far below 1 the ratio counts. None: it is not clipped on that side.
         clip_high: how far above 1.
     """
@@ -41,17 +40,9 @@ def surrogate(
     return -torch.minimum(advantages * ratios, advantages * clipped)
 
 
-def reference_kl(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
-    """An estimate of each sampled token's divergence from the reference, of log-probs in nats; differentiable.
-
-    With d = log p_ref - log p: k1 = -d, k2 = d² / 2, k3 = exp(d) - 1 - d. Only as values do k1 and k3 estimate the
-    same; as a loss k1 has a gradient of mean 0, and that of k2 is the divergence's own.
-    """
+def reference_kl(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """An estimate of each sampled token's divergence from the reference, of log-probs in nats; differentiable."""
     difference = ref_logprobs - logprobs
-    if estimator == "k1":
-        return -difference
-    if estimator == "k2":
-        return difference.square() / 2
     return difference.exp() - 1 - difference
 
 

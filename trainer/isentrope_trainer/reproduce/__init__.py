@@ -12,5 +12,5 @@ dynamics   figures of arXiv 2602.03392
 mechanism  figures of arXiv 2505.22617
 beyond     what neither paper shows: predictions, held entropies, alarms
 
-To add a figure, add it to `FIGURES` of a file in one of the last three folders; `figure.py` has what it must define.
+A figure is a class in a file of one of the last three folders; `figure.py` has what it must define.
 """

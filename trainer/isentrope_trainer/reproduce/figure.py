@@ -1,17 +1,15 @@
 """What a figure of the reproduction is: the runs it needs, its picture, its numbers, its verdict.
 
-A file of `dynamics/`, `mechanism/` or `beyond/` defines a subclass of `Figure` and lists what it has in `FIGURES`:
+A subclass of `Figure` in a file of `dynamics/`, `mechanism/` or `beyond/`:
 
     class MaskedSigns(Figure):
         name = "dynamics-1"
-        paper, number = DYNAMICS, "Fig. 1 a-d"
+        number = "Fig. 1 a-d"
         claim = "..."                                  # one sentence, as read in the paper
         def arms(self, plan): ...                      # label -> settings; each is run with every seed
         def draw(self, results): ...                   # a matplotlib figure
         def columns(self, run): ...                    # a run's numbers in its CSV
         def checks(self, results): ...                 # what the claim comes down to, each tested
-
-    FIGURES = (MaskedSigns(),)
 
 `self.finished(results)` are the finished runs of each arm, a run a seed.
 """
@@ -32,9 +30,12 @@ from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
-DYNAMICS, MECHANISM, BEYOND = "2602.03392", "2505.22617", ""
-"""The papers, as arXiv numbers; of what neither shows, nothing."""
-FOLDERS = ("dynamics", "mechanism", "beyond")
+PAPERS = {
+    "dynamics": "2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning of Large Language Models",
+    "mechanism": "2505.22617, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models",
+    "beyond": "",
+}
+"""Folder -> number on arXiv and title; of what neither paper shows, nothing. The names of a folder's figures begin with it."""
 
 Row = Mapping[str, object]
 """A line of a table: column -> value."""
@@ -126,7 +127,6 @@ class Figure(ABC):
 
     name: str
     """Name of its files and on the command line."""
-    paper: str
     number: str
     """In the paper, such as `Fig. 2 a-d`."""
     title: str
@@ -139,6 +139,15 @@ class Figure(ABC):
     """Name of the table's column that has the arms' labels; empty: there is only one arm."""
     partial = False
     """Whether it can do without some of its arms."""
+
+    @property
+    def folder(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def paper(self) -> str:
+        """Number on arXiv; empty where neither paper shows it."""
+        return PAPERS[self.folder].partition(",")[0]
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         """Label -> settings, each to be run with every seed of the plan. Default: it needs no runs."""
@@ -188,16 +197,17 @@ class Figure(ABC):
 def all_figures() -> dict[str, Figure]:
     """Every figure by its name: by paper, then as their names count."""
     found: dict[str, Figure] = {}
-    for folder in FOLDERS:
+    for folder in PAPERS:
         package = importlib.import_module(f"{reproduce.__name__}.{folder}")
-        modules = [
-            importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)
-        ]
-        figures = [figure for module in modules for figure in getattr(module, "FIGURES", ())]
-        found |= {figure.name: figure for figure in sorted(figures, key=_order)}
-    return found
+        for module in pkgutil.iter_modules(package.__path__):
+            defined = vars(importlib.import_module(f"{package.__name__}.{module.name}")).values()
+            kinds = [
+                one for one in defined if isinstance(one, type) and issubclass(one, Figure) and hasattr(one, "name")
+            ]
+            found |= {one.name: one() for one in kinds}
+    return dict(sorted(found.items(), key=lambda item: _order(item[1])))
 
 
 def _order(figure: Figure) -> tuple[tuple[int, int | str], ...]:
-    parts = figure.name.split("-")
-    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts)
+    parts = figure.name.split("-")[1:]
+    return (0, [*PAPERS].index(figure.folder)), *((0, int(part)) if part.isdigit() else (1, part) for part in parts)

@@ -13,16 +13,11 @@ from pathlib import Path
 
 from isentrope_trainer.reproduce import drawing
 from isentrope_trainer.reproduce.evidence import after_correction
-from isentrope_trainer.reproduce.figure import BEYOND, DYNAMICS, MECHANISM, Check, Figure, Results, Row, RunsMissing
+from isentrope_trainer.reproduce.figure import PAPERS, Check, Figure, Results, Row, RunsMissing
 from isentrope_trainer.reproduce.runs import NotReported
 
 PICTURES = "reproduction"
 """Folder of pictures and tables, beside REPRODUCTION.md."""
-PAPERS = {
-    DYNAMICS: "arXiv 2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning of Large Language Models",
-    MECHANISM: "arXiv 2505.22617, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models",
-    BEYOND: "Beyond the papers",
-}
 
 
 class Outcome(StrEnum):
@@ -107,8 +102,9 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
 def reproduction(judged: Sequence[Judged], results: Results) -> str:
     """REPRODUCTION.md: the verdicts first, then every figure."""
     parts = ["# The papers' claims, run again", _introduction(judged, results), _verdicts(judged)]
-    for paper, title in PAPERS.items():
-        of_paper = [one for one in judged if one.figure.paper == paper]
+    for folder, paper in PAPERS.items():
+        of_paper = [one for one in judged if one.figure.folder == folder]
+        title = f"arXiv {paper}" if paper else "Beyond the papers"
         parts += [f"## {title}", *map(_section, of_paper)] if of_paper else []
     if results.failures:
         parts += ["## Runs that failed", "\n".join(f"- {failure}" for failure in results.failures.values())]

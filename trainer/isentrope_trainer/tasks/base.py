@@ -26,9 +26,8 @@ from isentrope_wire.errors import ConfigurationError
 
 Split = Literal["train", "held_out"]
 
-SOLVED, WRONG, MALFORMED, CUT_OFF = 1.0, 0.0, -0.1, -1.0
-"""Rewards of an answer, graded after 2602.03392, appendix B: right, wrong, one that can't be read as an answer, and a
-completion that the length limit ended. Without grading, all but right answers get 0."""
+SOLVED, WRONG = 1.0, 0.0
+"""Rewards of an answer."""
 
 HELD_OUT_ONE_IN = 8
 # reasoning-gym seeds problem i of a dataset with seed + i, so neighbouring seeds would share all problems but one.
@@ -85,15 +84,11 @@ class Task(ABC):
         return next(itertools.islice(self._held_out.values(), index, None))
 
     def reward(self, problem: Problem, completion: str | None) -> float:
-        """`SOLVED` where the verifier accepts the completion; 0 for anything else, such as None where the length limit
-        ended it, or a grade where the task grades.
+        """`SOLVED` where the verifier accepts the completion; `WRONG` for anything else, such as None where the length limit
+        ended it.
         """
-        if completion is None:
-            return CUT_OFF if self._config.graded else WRONG
-        answer = self.read(extract_answer(completion) or completion)
-        if answer is None:
-            return MALFORMED if self._config.graded else WRONG
-        return SOLVED if self.accepts(problem, answer) else WRONG
+        answer = None if completion is None else self.read(extract_answer(completion) or completion)
+        return WRONG if answer is None or not self.accepts(problem, answer) else SOLVED
 
     def accepts(self, problem: Problem, answer: str) -> bool:
         """Whether the verifier calls an answer right. It gives part of the reward to some wrong ones."""

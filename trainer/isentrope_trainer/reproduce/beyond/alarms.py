@@ -13,7 +13,7 @@ from isentrope_trainer.reproduce.dynamics.clipping import Models, Thresholds
 from isentrope_trainer.reproduce.dynamics.masked_signs import MaskedSigns
 from isentrope_trainer.reproduce.dynamics.methods import method_arms
 from isentrope_trainer.reproduce.evidence import LEVEL
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
@@ -60,7 +60,6 @@ def alarm(run: Run) -> Alarm:
 
 class Alarms(Figure):
     name = "beyond-alarms"
-    paper = BEYOND
     number = "Alarms"
     title = "lead time and false alarms"
     claim = (
@@ -142,6 +141,3 @@ def _binomial(hits: int, of: int) -> str:
         return "no such run"
     interval = stats.binomtest(hits, of).proportion_ci(0.9)
     return f"share {hits / of:.2f}, 90 % interval {interval.low:.2f} to {interval.high:.2f} (binomial), {of} runs"
-
-
-FIGURES = (Alarms(),)

@@ -10,7 +10,7 @@ import numpy as np
 from isentrope_trainer.reproduce.beyond.alarms import Alarms
 from isentrope_trainer.reproduce.beyond.prediction import Prediction
 from isentrope_trainer.reproduce.drawing import Picture, panels, points
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.diagnosis.course import WATCH_LEFT, Course
@@ -76,7 +76,6 @@ def falls(run: Run) -> bool:
 
 class Forecasts(Figure):
     name = "beyond-forecast"
-    paper = BEYOND
     number = "Forecasts"
     title = "the next fifty steps, forecast and come"
     claim = (
@@ -153,6 +152,3 @@ class Forecasts(Figure):
         runs = [run for runs in self.finished(results).values() for run in runs]
         found = [(run, scores(run).get(horizon)) for run in runs]
         return [(run, one) for run, one in found if one is not None]
-
-
-FIGURES = (Forecasts(),)

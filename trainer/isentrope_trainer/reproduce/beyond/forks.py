@@ -11,7 +11,7 @@ import numpy as np
 import isentrope
 from isentrope_trainer.reproduce.drawing import Picture, panels, points
 from isentrope_trainer.reproduce.evidence import pearson
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.control_answers import Outcome
@@ -44,7 +44,6 @@ class Fork(NamedTuple):
 
 class Forks(Figure):
     name = "beyond-forks"
-    paper = BEYOND
     number = "Forks"
     title = "a control as it was promised and as it came, from one state"
     claim = (
@@ -166,6 +165,3 @@ def fork(run: Run, without: Run) -> Fork:
         helped=bool(paces[0] / paces[1] <= HELPED),
         verdict=None if outcome == Outcome.UNDECIDED else left is not None and left <= HELPED,
     )
-
-
-FIGURES = (Forks(),)

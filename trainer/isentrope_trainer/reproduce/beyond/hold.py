@@ -9,7 +9,7 @@ import numpy as np
 from isentrope_trainer.reproduce.drawing import Picture, course, panels
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import at_most, higher
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, Row, paired
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import AdaptiveEntropyConfig
@@ -43,7 +43,6 @@ def deviation(run: Run, share: float) -> float:
 
 class Hold(Figure):
     name = "beyond-hold"
-    paper = BEYOND
     number = "Hold"
     title = "a held entropy against fixed thresholds and the adaptive bonus"
     claim = (
@@ -131,6 +130,3 @@ class Hold(Figure):
                 )
             )
         return checks
-
-
-FIGURES = (Hold(),)

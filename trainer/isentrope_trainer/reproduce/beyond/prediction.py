@@ -9,19 +9,11 @@ import numpy as np
 
 from isentrope_trainer.reproduce.drawing import Picture, averaged, look, panels
 from isentrope_trainer.reproduce.evidence import at_least, at_most, higher, pearson
-from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import ALGORITHMS
-from isentrope_wire.metrics import (
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTED_CHANGE,
-    ENTROPY_PREDICTED_CHANGE_HIGH,
-    ENTROPY_PREDICTED_CHANGE_LOW,
-    ENTROPY_UNIT_PREDICTED_CHANGE,
-    ENTROPY_UNSEEN_CHANGE,
-)
+from isentrope_wire import metrics
 
 LEARNING = 0.2
 """Share of a run's steps in which the prediction is still calibrated; they are not judged."""
@@ -63,7 +55,7 @@ def of_judged(values: np.ndarray) -> np.ndarray:
 
 def theory(run: Run) -> np.ndarray:
     """What the theory says of each step's change, but for a gain: the unit prediction as the optimiser adds it up, times H."""
-    return of_judged(averaged(run.series(ENTROPY_UNIT_PREDICTED_CHANGE)) * run.series(ENTROPY_MEAN))
+    return of_judged(averaged(run.series(metrics.ENTROPY_UNIT_PREDICTED_CHANGE)) * run.series(metrics.ENTROPY_MEAN))
 
 
 def r2(predicted: np.ndarray, came: np.ndarray) -> float:
@@ -75,11 +67,12 @@ def r2(predicted: np.ndarray, came: np.ndarray) -> float:
 def quality(run: Run) -> Quality:
     """Quality of the predictions over the judged steps."""
     predicted, unseen, own = (
-        judged(run, name) for name in (ENTROPY_PREDICTED_CHANGE, ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE)
+        judged(run, name)
+        for name in (metrics.ENTROPY_PREDICTED_CHANGE, metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE)
     )
-    low, high = judged(run, ENTROPY_PREDICTED_CHANGE_LOW), judged(run, ENTROPY_PREDICTED_CHANGE_HIGH)
+    low, high = judged(run, metrics.ENTROPY_PREDICTED_CHANGE_LOW), judged(run, metrics.ENTROPY_PREDICTED_CHANGE_HIGH)
     measured, bounded = ~np.isnan(predicted * unseen), ~np.isnan(low * high * unseen)
-    entropy = judged(run, ENTROPY_MEAN)
+    entropy = judged(run, metrics.ENTROPY_MEAN)
     ends = min(COURSE_ENDS, len(entropy) // 3)
     course = entropy[-ends:].mean() - entropy[:ends].mean()
     # Between the middles of the two ends.
@@ -104,7 +97,6 @@ COURSE_ENDS = 10
 
 class Prediction(Figure):
     name = "beyond-prediction"
-    paper = BEYOND
     number = "Prediction"
     title = "predicted change of a step, and what it did to unseen tokens, by algorithm"
     claim = (
@@ -179,6 +171,3 @@ class Prediction(Figure):
             at_most("and to at most 1.1", sums, 1.1),
             higher("those of own tokens add up to more", own, sums),
         ]
-
-
-FIGURES = (Prediction(),)

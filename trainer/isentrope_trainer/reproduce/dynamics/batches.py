@@ -9,17 +9,10 @@ import numpy as np
 from isentrope_trainer.reproduce.drawing import Picture, averaged, course, courses, look, panels, smoothed
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import at_least, correlated, higher
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row, paired
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
-from isentrope_wire.metrics import (
-    COVARIANCE_ADVANTAGE_SCORE,
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    SCORE_DISCRIMINATOR_MEAN,
-    SCORE_SELF_CHECK_Z,
-    SCORE_VOCAB_CENTERED_MEAN,
-)
+from isentrope_wire import metrics
 
 GRPO, CLIP_V = "GRPO", "Clip_V µ = 1"
 USUAL_Z = 2.0
@@ -33,17 +26,15 @@ def _size(run: Run, metric: str) -> float:
 
 def _within(run: Run) -> float:
     """Share of the steps whose mean S_c lies within two standard errors of 0."""
-    return float(np.nanmean(np.abs(run.series(SCORE_SELF_CHECK_Z)) < USUAL_Z))
+    return float(np.nanmean(np.abs(run.series(metrics.SCORE_SELF_CHECK_Z)) < USUAL_Z))
 
 
 def pushed(run: Run) -> Series:
     """-Cov_B(A, S_c) of every step."""
-    return -run.series(COVARIANCE_ADVANTAGE_SCORE)
+    return -run.series(metrics.COVARIANCE_ADVANTAGE_SCORE)
 
 
 class _OnPolicy(Figure):
-    paper = DYNAMICS
-
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {GRPO: plan.run(), CLIP_V: plan.run(clipping("clip_v"))}
 
@@ -60,8 +51,8 @@ class Centring(_OnPolicy):
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 2, height=2.6)
         for panel, letter, (label, runs) in zip(axes, "ab", self.finished(results).items(), strict=True):
-            course(panel, runs, SCORE_DISCRIMINATOR_MEAN, label="mean S*", index=2, smooth=1)
-            course(panel, runs, SCORE_VOCAB_CENTERED_MEAN, label="mean S_c", index=1, smooth=1)
+            course(panel, runs, metrics.SCORE_DISCRIMINATOR_MEAN, label="mean S*", index=2, smooth=1)
+            course(panel, runs, metrics.SCORE_VOCAB_CENTERED_MEAN, label="mean S_c", index=1, smooth=1)
             panel.axhline(0, color="#888888", linewidth=0.6)
             panel.set(xlabel="step", ylabel="mean over the tokens, nats", title=f"({letter}) {label}")
             panel.legend()
@@ -69,8 +60,8 @@ class Centring(_OnPolicy):
 
     def columns(self, run: Run) -> dict[str, object]:
         return {
-            "size_of_mean_discriminator": _size(run, SCORE_DISCRIMINATOR_MEAN),
-            "size_of_mean_centred": _size(run, SCORE_VOCAB_CENTERED_MEAN),
+            "size_of_mean_discriminator": _size(run, metrics.SCORE_DISCRIMINATOR_MEAN),
+            "size_of_mean_centred": _size(run, metrics.SCORE_VOCAB_CENTERED_MEAN),
             "share_of_steps_within_2_standard_errors": _within(run),
         }
 
@@ -80,8 +71,8 @@ class Centring(_OnPolicy):
             checks += [
                 higher(
                     f"{label}: |mean S*| is more than ten times |mean S_c|",
-                    [_size(run, SCORE_DISCRIMINATOR_MEAN) for run in runs],
-                    [10 * _size(run, SCORE_VOCAB_CENTERED_MEAN) for run in runs],
+                    [_size(run, metrics.SCORE_DISCRIMINATOR_MEAN) for run in runs],
+                    [10 * _size(run, metrics.SCORE_VOCAB_CENTERED_MEAN) for run in runs],
                     unit="nats (the second times ten)",
                     reason="With few tokens a batch the mean of S_c scatters about 0 by its standard error.",
                 ),
@@ -122,7 +113,7 @@ class BatchCovariance(_OnPolicy):
         right.set(xlabel="step", ylabel="−Cov_B(A, S_c), nats", title="(b) over training")
         other = right.twinx()
         other.grid(visible=False)
-        observed = np.mean([smoothed(run.series(ENTROPY_OBSERVED_CHANGE), 5) for run in found[GRPO]], axis=0)
+        observed = np.mean([smoothed(run.series(metrics.ENTROPY_OBSERVED_CHANGE), 5) for run in found[GRPO]], axis=0)
         other.plot(found[GRPO][0].steps, observed, color="#0072B2", linestyle=":", label="GRPO: observed ΔH")
         other.set_ylabel("observed ΔH, nats a step")
         other.spines.right.set_visible(True)
@@ -135,7 +126,9 @@ class BatchCovariance(_OnPolicy):
             {"arm": label, "seed": run.seed, "step": int(step), "minus_covariance": value, "observed_change": observed}
             for label, runs in self.finished(results).items()
             for run in runs
-            for step, value, observed in zip(run.steps, pushed(run), run.series(ENTROPY_OBSERVED_CHANGE), strict=True)
+            for step, value, observed in zip(
+                run.steps, pushed(run), run.series(metrics.ENTROPY_OBSERVED_CHANGE), strict=True
+            )
         ]
 
     def checks(self, results: Results) -> list[Check]:
@@ -150,12 +143,12 @@ class BatchCovariance(_OnPolicy):
             ),
             correlated(
                 "GRPO: −Cov_B, averaged as AdamW does, goes with the observed change",
-                [(averaged(pushed(run)), run.series(ENTROPY_OBSERVED_CHANGE)) for run in found[GRPO]],
+                [(averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE)) for run in found[GRPO]],
                 reason="A batch of 512 short completions says little about the change of the policy.",
             ),
             higher(
                 "Clip_V at µ = 1 loses less entropy a step",
-                *paired(found[CLIP_V], found[GRPO], lambda run: run.mean(ENTROPY_OBSERVED_CHANGE)),
+                *paired(found[CLIP_V], found[GRPO], lambda run: run.mean(metrics.ENTROPY_OBSERVED_CHANGE)),
                 unit="nats a step",
             ),
         ]
@@ -163,7 +156,6 @@ class BatchCovariance(_OnPolicy):
 
 class OffPolicy(Figure):
     name = "dynamics-off-policy"
-    paper = DYNAMICS
     number = "App. D"
     title = "several updates of one batch"
     claim = (
@@ -179,24 +171,26 @@ class OffPolicy(Figure):
     def draw(self, results: Results) -> Picture:
         found = {label.split(",")[0]: runs for label, runs in self.finished(results).items()}
         picture, axes = panels(1, 3, height=2.4)
-        courses(axes[0], found, ENTROPY_MEAN, "entropy, nats", smooth=9)
-        courses(axes[1], found, SCORE_SELF_CHECK_Z, "mean r S_c,\nstandard errors", smooth=9)
+        courses(axes[0], found, metrics.ENTROPY_MEAN, "entropy, nats", smooth=9)
+        courses(axes[1], found, metrics.SCORE_SELF_CHECK_Z, "mean r S_c,\nstandard errors", smooth=9)
         axes[0].set(xlabel="update", title="(a) entropy")
         axes[0].legend()
         axes[1].axhline(0, color="#888888", linewidth=0.6)
         axes[1].set(xlabel="update", title="(b) mean of r S_c")
         for run in found[GRPO]:
-            axes[2].plot(averaged(pushed(run)), run.series(ENTROPY_OBSERVED_CHANGE), ".", color="#000000", markersize=2)
+            axes[2].plot(
+                averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE), ".", color="#000000", markersize=2
+            )
         axes[2].locator_params(axis="x", nbins=4)
         axes[2].set(xlabel="−Cov_B(A, r S_c), averaged", ylabel="observed ΔH, nats", title="(c) GRPO")
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
         return {
-            "entropy_start": run.start(ENTROPY_MEAN),
-            "entropy_end": run.end(ENTROPY_MEAN),
+            "entropy_start": run.start(metrics.ENTROPY_MEAN),
+            "entropy_end": run.end(metrics.ENTROPY_MEAN),
             "share_of_updates_within_2_standard_errors": _within(run),
-            "mean_covariance": run.mean(COVARIANCE_ADVANTAGE_SCORE),
+            "mean_covariance": run.mean(metrics.COVARIANCE_ADVANTAGE_SCORE),
         }
 
     def checks(self, results: Results) -> list[Check]:
@@ -211,15 +205,12 @@ class OffPolicy(Figure):
             ),
             correlated(
                 "−Cov_B(A, r S_c), averaged as AdamW does, goes with the observed change",
-                [(averaged(pushed(run)), run.series(ENTROPY_OBSERVED_CHANGE)) for run in runs],
+                [(averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE)) for run in runs],
                 reason="Updates of a few prompts each: the covariance of one of them is noisy.",
             ),
             higher(
                 "Clip_V at µ = 1 ends above GRPO",
-                *paired(clipped, runs, lambda run: run.end(ENTROPY_MEAN)),
+                *paired(clipped, runs, lambda run: run.end(metrics.ENTROPY_MEAN)),
                 unit="nats",
             ),
         ]
-
-
-FIGURES = (Centring(), BatchCovariance(), OffPolicy())

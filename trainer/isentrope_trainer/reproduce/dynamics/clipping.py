@@ -8,7 +8,7 @@ import numpy as np
 
 from isentrope_trainer.reproduce.drawing import Picture, against, courses, panels
 from isentrope_trainer.reproduce.evidence import at_most, higher, trend
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row, by_seed, paired
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, by_seed, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import SIZES
@@ -27,7 +27,6 @@ def clipping(method: str, mu: float = 1.0) -> dict[str, object]:
 
 class Thresholds(Figure):
     name = "dynamics-2"
-    paper = DYNAMICS
     number = "Fig. 2 a-d"
     title = "clip fraction and entropy against µ"
     claim = (
@@ -119,7 +118,6 @@ def _roughness(run: Run) -> float:
 
 class Models(Figure):
     name = "dynamics-6"
-    paper = DYNAMICS
     number = "Fig. 6-8"
     title = "models of three sizes, and the gradient's norm"
     claim = (
@@ -180,6 +178,3 @@ class Models(Figure):
                 ),
             ]
         return checks
-
-
-FIGURES = (Thresholds(), Models())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from isentrope_trainer.reproduce.drawing import Picture, courses, panels
 from isentrope_trainer.reproduce.evidence import higher
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, paired
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, paired
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
@@ -20,7 +20,6 @@ def _label(scope: str, sign: str) -> str:
 
 class MaskedSigns(Figure):
     name = "dynamics-1"
-    paper = DYNAMICS
     number = "Fig. 1 a-d"
     title = "masking tokens by the sign of S*"
     claim = (
@@ -70,6 +69,3 @@ class MaskedSigns(Figure):
                     )
                 )
         return checks
-
-
-FIGURES = (MaskedSigns(),)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from isentrope_trainer.evaluation import PASS_RATE_BINS
+from isentrope_trainer.experience import PASS_RATE_BINS
 from isentrope_trainer.reproduce.drawing import Picture, bars, look, panels
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import higher, spread
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row, paired
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, EVAL_PASS_AT_K
@@ -48,7 +48,6 @@ def last(run: Run, metric: str) -> float:
 
 class Tables(Figure):
     name = "dynamics-tables"
-    paper = DYNAMICS
     number = "Tables 1-4"
     title = "Avg@K and Pass@K of every method"
     claim = (
@@ -115,7 +114,6 @@ class Tables(Figure):
 
 class PassRates(Figure):
     name = "dynamics-4"
-    paper = DYNAMICS
     number = "Fig. 4"
     title = "pass rates of held-out problems"
     claim = (
@@ -181,6 +179,3 @@ class PassRates(Figure):
                 )
             )
         return checks
-
-
-FIGURES = (PassRates(), Tables())

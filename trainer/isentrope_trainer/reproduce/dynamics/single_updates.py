@@ -14,7 +14,7 @@ import isentrope
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.reproduce.drawing import Picture, look, panels, points
 from isentrope_trainer.reproduce.evidence import at_least, correlated, pearson, spread
-from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row
 from isentrope_trainer.settings import PolicyConfig, TaskConfig
 from isentrope_trainer.tasks.base import make_task
 
@@ -111,7 +111,6 @@ def network(seed: int) -> Network:
 
 class SingleUpdates(Figure):
     name = "dynamics-theorems"
-    paper = DYNAMICS
     number = "Theorems 1 and 2"
     title = "the entropy change of single updates"
     claim = (
@@ -195,6 +194,3 @@ def _first_order(statement: str, errors: list[list[float]]) -> Check:
         test=f"slope of log error over log size within 0.1 of 1, r ≥ {straight:.3f}, {len(slopes)} seeds",
         reason="",
     )
-
-
-FIGURES = (SingleUpdates(),)

@@ -12,7 +12,7 @@ import numpy as np
 
 from isentrope_trainer.reproduce.drawing import Picture, against, look, panels, points
 from isentrope_trainer.reproduce.evidence import at_least, correlated, higher, trend
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row, by_seed
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, by_seed
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import ALGORITHMS, SIZES, TASKS, TaskConfig
@@ -84,7 +84,6 @@ def forecast(run: Run) -> tuple[Curve, float, float]:
 
 class Fit(Figure):
     name = "mechanism-3"
-    paper = MECHANISM
     number = "Fig. 3-5, 14"
     title = "reward against entropy"
     claim = (
@@ -157,7 +156,6 @@ class Fit(Figure):
 
 class AlgorithmsShareACurve(Figure):
     name = "mechanism-6"
-    paper = MECHANISM
     number = "Fig. 6"
     title = "the curve across algorithms"
     claim = "GRPO, RLOO and PRIME have the same coefficients a and b: how entropy is traded for reward is the model's and the data's."
@@ -237,7 +235,6 @@ def _apart(runs: Sequence[Run]) -> float:
 
 class Sizes(Figure):
     name = "mechanism-7"
-    paper = MECHANISM
     number = "Fig. 7"
     title = "the curve against the model's size"
     claim = "Within a family a and b are linear in the logarithm of the number of parameters, so that small models forecast large ones."
@@ -291,6 +288,3 @@ class Sizes(Figure):
             ),
             trend("larger models have a higher ceiling", sizes, ceilings, rising=True, reason=reason),
         ]
-
-
-FIGURES = (Fit(), AlgorithmsShareACurve(), Sizes())

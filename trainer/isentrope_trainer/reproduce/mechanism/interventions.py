@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from isentrope_trainer.reproduce.drawing import Picture, against, courses, panels
 from isentrope_trainer.reproduce.evidence import higher, trend
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, by_seed, paired
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, by_seed, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig
@@ -37,7 +37,6 @@ KNOBS = {"Clip-Cov, share": RATIOS, "KL-Cov, share": RATIOS, "KL-Cov, coefficien
 
 class Regularisers(Figure):
     name = "mechanism-9"
-    paper = MECHANISM
     number = "Fig. 9 and 10"
     title = "an entropy bonus, and a KL term to the reference"
     claim = (
@@ -111,7 +110,6 @@ def kl_cov(ratio: float = KL_RATIO, coefficient: float = KL_COEFFICIENT) -> dict
 
 class CovarianceControl(Figure):
     name = "mechanism-11"
-    paper = MECHANISM
     number = "Fig. 11, Table 2"
     title = "Clip-Cov and KL-Cov"
     claim = "Restricting the few tokens of the highest covariance keeps the entropy up and ends at a higher reward than GRPO and clip-higher."
@@ -161,7 +159,6 @@ class CovarianceControl(Figure):
 
 class CovarianceKnobs(Figure):
     name = "mechanism-12"
-    paper = MECHANISM
     number = "Fig. 12 and 13"
     title = "shares and coefficients of Clip-Cov and KL-Cov"
     claim = (
@@ -213,6 +210,3 @@ class CovarianceKnobs(Figure):
 
 def _label(knob: str, value: float) -> str:
     return f"{knob} {value:g}"
-
-
-FIGURES = (Regularisers(), CovarianceControl(), CovarianceKnobs())

@@ -18,7 +18,7 @@ from isentrope_trainer.reproduce.drawing import (
     smoothed,
 )
 from isentrope_trainer.reproduce.evidence import at_least, at_most, correlated, higher, pearson
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results
+from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import (
@@ -47,7 +47,6 @@ GRADIENTS = {"policy gradient": "Theorem 1", "natural gradient": "Theorem 2"}
 
 
 class _OfPlainRuns(Figure):
-    paper = MECHANISM
     label = ""
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -334,6 +333,3 @@ class Theorems(_OfPlainRuns):
 def _error(rows: Series) -> float:
     """Largest difference of prediction and truth, as a share of the largest true change."""
     return float(np.abs(rows[:, 0] - rows[:, 1]).max() / np.abs(rows[:, 1]).max())
-
-
-FIGURES = (Consumption(), TopShares(), CovarianceMovesEntropy(), Theorems())
