@@ -28,6 +28,8 @@ from isentrope_wire.errors import InputError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from isentrope.statistics.calibration import SeveralOptimizers
+
 
 _LARGEST_GROUP_ID = (1 << 52) - 1
 """What a float64 holds to the last bit."""
@@ -261,18 +263,6 @@ class LearningRates:
         read = ((parameters, float(rate)) for parameters, rate in self.groups)
         moving = [(parameters, rate) for parameters, rate in read if math.isfinite(rate) and rate > 0]
         return max(moving, key=lambda group: group[0])[1] if moving else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SeveralOptimizers:
-    """Optimisers that share a model's weights, such as Muon and AdamW, as one."""
-
-    optimizers: Sequence[Optimizer]
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Of all of them, as they are now."""
-        return [group for one in self.optimizers for group in one.param_groups]
 
 
 def _trainable(group: Mapping[str, Any]) -> int:

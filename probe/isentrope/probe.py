@@ -44,7 +44,7 @@ from isentrope.scores import TokenScores, each_field, linear_token_scores, shard
 from isentrope.scores.layouts import Packing, laid_out
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
-from isentrope.statistics.calibration import Momentum
+from isentrope.statistics.calibration import Momentum, SeveralOptimizers
 from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.rescoring import Rescore, Rescoring
@@ -529,7 +529,7 @@ class Probe:
                 self._begin_step()
                 batches = self._take_batches()
                 step = inputs.step_number(step)
-                optimizers = inputs.SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
+                optimizers = SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
                 clip_factor = None if clip_factor is None else inputs.loggable("clip_factor", clip_factor)
                 self._check_step(step, batches)
                 if batches or not alone:
@@ -713,7 +713,7 @@ class Probe:
         batches: Sequence[TokenBatch],
         rescore: Rescore | None,
         unseen: Rescore | None,
-        optimizer: Optimizer | inputs.SeveralOptimizers | None,
+        optimizer: Optimizer | SeveralOptimizers | None,
         loss_scale: float | Tensor,
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
@@ -738,7 +738,7 @@ class Probe:
         self,
         step: int,
         measured: NumbersOfRanks | None,
-        optimizer: Optimizer | inputs.SeveralOptimizers | None,
+        optimizer: Optimizer | SeveralOptimizers | None,
         learning_rates: inputs.LearningRates | None,
         **about: Any,
     ) -> None:

@@ -29,15 +29,14 @@ tails and a moving scale move it, because in the long run it comes to rest only 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-
-    from isentrope.inputs import SeveralOptimizers
 
 LEVEL = 0.9
 """Share of the observed changes meant to lie in the interval."""
@@ -132,6 +131,18 @@ whichever is more. Of normal residuals it is five standard deviations: nothing i
 
 LARGEST_CHANGE = 700.0
 """Nats, more than the entropy of any vocabulary: an observed change beyond it is no measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralOptimizers:
+    """Optimisers that share a model's weights, such as Muon and AdamW, as one."""
+
+    optimizers: Sequence[Optimizer]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Of all of them, as they are now."""
+        return [group for one in self.optimizers for group in one.param_groups]
 
 
 @dataclass(frozen=True, slots=True)

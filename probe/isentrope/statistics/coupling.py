@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isentrope.inputs import SeveralOptimizers
 from isentrope.scores.token_scores import TokenScores, with_entropy_gradient
+from isentrope.statistics.calibration import SeveralOptimizers
 from isentrope_wire.errors import ConfigurationError
 
 if TYPE_CHECKING:

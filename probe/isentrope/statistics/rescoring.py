@@ -25,7 +25,7 @@ from isentrope_wire.errors import ConfigurationError, InputError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from isentrope.inputs import SeveralOptimizers
+    from isentrope.statistics.calibration import SeveralOptimizers
 
 RescoredTokens = TokenScores | Sequence[TokenScores]
 Rescore = Callable[[], RescoredTokens]
