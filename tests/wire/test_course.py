@@ -204,10 +204,12 @@ def test_a_held_entropy_is_counted_from_its_target() -> None:
     assert course.urgency == 0
 
 
-def test_what_a_control_adds_is_added_to_each_step() -> None:
+def test_what_a_control_adds_is_added_to_each_of_twenty_steps() -> None:
     course, _, _ = walked([falling(100)(step) for step in range(60)])
     unchanged, held, cut = (course.ahead(20, change) for change in (0.0, 0.01, -0.2))
     assert held == pytest.approx(unchanged + 0.2)
+    # Beyond the steps that a promise is made of it fades.
+    assert 0.2 < course.ahead(50, 0.01) - course.ahead(50) < 0.4
     assert 0 < cut < unchanged
     pace, wide = course.mean_pace(20, 0.01, 0.0), course.mean_pace(20, 0.01, 0.005)
     assert pace is not None

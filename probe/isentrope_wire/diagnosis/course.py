@@ -47,6 +47,8 @@ _LEAST_FORECAST = 10
 _PACE_LASTS, _RISE_LASTS = 2.0, 0.4
 """The memories after which a pace has faded to 1 / e: what lasted long goes on for long, and rises end sooner. Fixed on
 recorded runs, as the usual errors are."""
+_WHOLE_EFFECT = 20
+"""Steps for which a control adds to each what it is promised to; beyond them its effect fades as a pace does."""
 _LEAST_MEMORY, _PART_OF_AGE, _LONGEST_MEMORY = 12.0, 8.0, 60.0
 """Steps after which a step's weight is 1 / e: an eighth of the age, within these bounds."""
 _KEPT_OF_WEIGHTS = 0.05
@@ -249,7 +251,7 @@ class Course:
         """The next steps.
 
         Args:
-            change: what a control adds to every step, in nats.
+            change: what a control adds to each of the first twenty steps, in nats.
             error: its standard error.
 
         Returns:
@@ -259,7 +261,7 @@ class Course:
             return None
         found = EntropyForecast(step=[], entropy=[], low=[], high=[])
         for steps, width in enumerate(self._widths(), 1):
-            middle, by_control = self.ahead(steps, change), NORMAL_95 * error * steps
+            middle, by_control = self.ahead(steps, change), NORMAL_95 * error * self._effect_in(steps)
             found.step.append(self.step + steps)
             found.entropy.append(middle)
             found.low.append(max(middle - math.hypot(middle * (1 - math.exp(-width)), by_control), 0.0))
@@ -267,8 +269,8 @@ class Course:
         return found
 
     def ahead(self, steps: int, change: float = 0.0) -> float:
-        """The entropy after so many steps, in nats; `change` is what a control adds to every step."""
-        now, added = math.exp(self._start), steps * change
+        """The entropy after so many steps, in nats; `change` is what a control adds to each of the first."""
+        now, added = math.exp(self._start), self._effect_in(steps) * change
         goes_on = now * math.exp(self.gone_in(steps))
         # What is taken away is taken as a share: an entropy does not fall below 0.
         return goes_on + added if added > 0 else goes_on * math.exp(added / now)
@@ -291,8 +293,16 @@ class Course:
     def gone_in(self, steps: int, rate: float | None = None) -> float:
         """How far log H goes in so many steps at a pace that fades; by default at the course's own."""
         rate = self.rate if rate is None else rate
-        kept = math.exp(-1 / (self._memory * (_PACE_LASTS if rate < 0 else _RISE_LASTS)))
-        return rate * kept * (1 - kept**steps) / (1 - kept)
+        return rate * self._fading(steps, _PACE_LASTS if rate < 0 else _RISE_LASTS)
+
+    def _effect_in(self, steps: int) -> float:
+        """How many steps' worth of its effect a control has after so many."""
+        return min(steps, _WHOLE_EFFECT) + self._fading(max(steps - _WHOLE_EFFECT, 0), _PACE_LASTS)
+
+    def _fading(self, steps: int, lasts: float) -> float:
+        """Sum of what is left of a pace in each of the steps, after so many memories 1 / e."""
+        kept = math.exp(-1 / (self._memory * lasts))
+        return kept * (1 - kept**steps) / (1 - kept)
 
     @property
     def _start(self) -> float:
