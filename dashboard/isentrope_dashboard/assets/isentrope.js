@@ -168,12 +168,8 @@
   // ---- charts ------------------------------------------------------------------------------------------------
   const CHART = { displayModeBar: false, doubleClick: false, scrollZoom: false, showTips: false }; // a double click ends the zoom of all charts
   const zooming = () => [...document.querySelectorAll(".zooms .js-plotly-plot")];
-  const resized = new ResizeObserver((places) => places.forEach(({ target }) => {
-    if (!target.offsetParent || !target.firstChild?._fullLayout) return;
-    Promise.resolve(window.Plotly.Plots.resize(target.firstChild)).then(() => {
-      if (shown.has(target.id)) Object.assign(shown.get(target.id), { place: null, resized: true }); // its labels have other places
-    });
-  }));
+  const fits = (place) => place.firstChild.layout?.width === place.clientWidth && place.firstChild.layout.height === place.clientHeight;
+  const resized = new ResizeObserver((places) => places.forEach(({ target }) => shown.has(target.id) && !fits(target) && (shown.get(target.id).place = null)));
   // The middles of labels of these heights: as near to their places as they can be without touching; pixels, from below.
   const LINE_PIXELS = 14;
   function apart(places, heights, top) {
@@ -209,11 +205,12 @@
   }
   function drawChart(place, id, one) {
     const old = place.firstChild, { top, bottom } = place.getBoundingClientRect();
-    if (!window.Plotly || !place.offsetParent || old?._dragging || (old && !one.resized && (bottom < 0 || top > innerHeight))) return;
+    if (!window.Plotly || !place.offsetParent || old?._dragging || (old && fits(place) && (bottom < 0 || top > innerHeight))) return;
     const plot = old || place.appendChild(document.createElement("div"));
     const figure = labelled(shared.adjust[id] ? shared.adjust[id](one.value) : one.value, place);
-    Object.assign(one, { place, resized: false });
-    window.Plotly.react(plot, figure.data, figure.layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
+    one.place = place;
+    const layout = { ...figure.layout, width: place.clientWidth, height: place.clientHeight };
+    window.Plotly.react(plot, figure.data, layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
     if (!old) bind(plot), resized.observe(place);
   }
   function bind(plot) {
