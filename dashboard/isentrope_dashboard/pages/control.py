@@ -146,6 +146,7 @@ def register(app: Dash, api: Api) -> None:
         *(Input(component, prop) for component, prop in FIELDS.values()),
         Input(PARAMETERS, "value"),
         Input(card.BASE, "data"),
+        Input(NEWEST, "data"),
         Input(views.STORE, "data"),
         State(card.ASKED, "data"),
         State(card.METHOD, "data"),
