@@ -99,6 +99,11 @@ def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> 
     expect(page.locator("#control-push")).to_be_enabled()
     expect(page.locator("#control-numbers")).to_be_in_viewport()
     assert page.locator("#control").evaluate("(card) => getComputedStyle(card).position") == "fixed"
+    # The chart that the preview is about stays in sight above the sheet.
+    chart, sheet = (page.locator(name).bounding_box() for name in ("#chart-entropy", "#control"))
+    assert chart
+    assert sheet
+    assert 0 <= chart["y"] < chart["y"] + chart["height"] <= sheet["y"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("textbox", name="max fraction")).to_be_visible()
