@@ -1,7 +1,7 @@
 """A run's page as a reader meets it, in Chromium against a real server and a live run: `python -m tests.benchmarks.pages`.
 
 Opening cold (nothing in the browser's cache) and warm, to drawn charts; bytes over the wire, compressed; the server's CPU
-time for one page; a switch to each tab. From the return of `probe.step` to the step painted, at one and at five steps a second; what a tab takes
+time for one page. From the return of `probe.step` to the step painted, at one and at five steps a second; what a tab takes
 of a core meanwhile, and by how much it grows in a minute (`--minutes`, after a collection of garbage). Five tabs at once.
 `server`: the server's CPU with more and more readers, on runs of a step a second and of one in ten.
 """
@@ -31,16 +31,6 @@ DRAWN = """() => ['chart-entropy', 'chart-reward', 'chart-change', 'chart-clip']
   const plot = document.querySelector('#' + id + ' .js-plotly-plot');
   return plot && plot.querySelector('.scatterlayer .trace path');
 })"""
-
-TABS = {
-    "tokens": "#token-context > *",
-    "distributions": ".js-plotly-plot .main-svg",
-    "metrics": ".js-plotly-plot .trace path",
-    "config": "#config-run dl",
-    "audit": ".ag-row, .ag-overlay-no-rows-center, p",
-    "overview": "#chart-entropy .trace path",
-}
-"""Tab of a run's page -> what is there once it is drawn."""
 
 WATCH = """() => {
   window.painted = { number: {}, point: {} };
@@ -138,25 +128,6 @@ def opening(browser: Browser, server: RunningServer, name: str, repetitions: int
     ]
 
 
-def switching(browser: Browser, server: RunningServer, name: str, rounds: int = 6) -> list[str]:
-    """A row for each tab: seconds from the click until it is drawn; the first round, in which scripts are loaded, is left out."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page = context.new_page()
-    page.request.get(f"{server.url}/?token={server.token}", max_redirects=0)
-    _open(page, server, name)
-    waits: dict[str, list[float]] = {tab: [] for tab in TABS}
-    for _ in range(rounds):
-        for tab, drawn in TABS.items():
-            page.wait_for_timeout(1000)
-            began = time.perf_counter()
-            page.get_by_role("tab", name=tab.capitalize()).click()
-            page.wait_for_selector(f".tab-{tab} :is({drawn})")
-            waits[tab].append(time.perf_counter() - began)
-    context.close()
-    rows = [f"| {tab} | {statistics.median(each[1:]):.2f} | {max(each[1:]):.2f} |" for tab, each in waits.items()]
-    return ["| tab | median, s | longest, s |", "|---|---|---|", *rows]
-
-
 def _percentiles(painted: dict[str, float], returned: dict[int, float], since: float) -> str:
     """Median and 95th percentile of the waits; a step that was passed over was painted with the next one."""
     known = sorted((int(step), at) for step, at in painted.items() if step.isdigit())
@@ -244,7 +215,6 @@ def main(minutes: float, parts: Sequence[str]) -> None:
         if "open" in parts:
             with running(server, "opened", 1.0):
                 print("\n".join(opening(browser, server, "opened")), "\n", flush=True)
-                print("\n".join(switching(browser, server, "opened")), "\n", flush=True)
         if "follow" in parts:
             print("| tabs | steps/s | number p50, s | p95 | point p50, s | p95 | a core | growth a minute | server |")
             print("|---|---|---|---|---|---|---|---|---|")

@@ -75,7 +75,7 @@ def test_tokens_that_contribute_are_marked_and_the_rest_is_text() -> None:
 
 
 def test_what_a_threshold_would_clip_is_outlined() -> None:
-    item = replace(WAIT, vocab_centered_scores=[0.19, 0.3, None, -0.21, 0.2])
+    item = replace(WAIT, vocab_centered_scores=(0.19, 0.3, None, -0.21, 0.2))
     looks = {token["children"]: token["className"] for token in shown(item, mu=2.0)}
     assert looks == {"wait": "token down clipped", "so": "token up over-mu", "it": "token down"}
     assert "Then" in [token["children"] for token in shown(item, mu=1.0)]  # however little it contributes
