@@ -134,7 +134,7 @@ class Part:
         """What `read` returns; where it failed, why."""
         refused = f"{self.name}-refused"
         try:
-            return {**await self.read(client, view), refused: None}
+            return {**await self.read(client, view), **({} if self.layout is None else {refused: None})}
         except ApiError as error:
             return {refused: refusal(error)}
 

@@ -336,7 +336,8 @@ class RecurringToken(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurringTokens(Answer):
-    """The top contributing tokens of several steps, by their text; the largest |contribution| first."""
+    """The top contributing tokens of several steps, by their text: first those that move the entropy the way all tokens move
+    it together; of these, and of the others, the largest |contribution| first."""
 
     steps: list[int]
     """The steps looked at, rising: those that reported top tokens."""

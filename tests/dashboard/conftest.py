@@ -83,12 +83,13 @@ class Site:
         for report in reports:
             rank.send(change(replace(report, recorded_at=time.time(), outcomes=())))
 
-    def apply(self, run_id: str, version: int) -> None:
-        """Send the next step, with this version of the control applied."""
+    def apply(self, run_id: str, version: int, state: str = "APPLIED") -> None:
+        """Send the next step, with this version of the control applied, or as `state` says."""
         rank = self._ranks[run_id]
         report = countdown_run().reports[rank.seq]
-        outcome = ControlOutcome(version=version, state=OutcomeState("APPLIED"), at=time.time(), step=report.step)
-        rank.send(replace(report, recorded_at=time.time(), control_version=version, outcomes=(outcome,)))
+        outcome = ControlOutcome(version=version, state=OutcomeState(state), at=time.time(), step=report.step)
+        active = version if state == "APPLIED" else report.control_version
+        rank.send(replace(report, recorded_at=time.time(), control_version=active, outcomes=(outcome,)))
 
     def rank(self, run_id: str) -> Rank:
         """To send what `more` does not."""

@@ -25,6 +25,7 @@ from isentrope_wire.methods import METHODS, Method
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 from tests.dashboard.conftest import Site
 from tests.dashboard.made_answers import BEGAN, run_detail, version, words
+from tests.dashboard.test_states import finished
 
 
 def example(method: Method) -> Control:
@@ -196,6 +197,19 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     )
     assert [one for one in said if one not in shown] == []
     assert "Revert" not in words(latest_control([newest, BEGAN], is_over=False, may_push=False))
+    held = replace(verdict, promised=None, clip_fraction=Compared(before=0.0, predicted=None, realised=0.01))
+    of_hold = words(latest_control([replace(newest, verdict=held), BEGAN], is_over=False, may_push=True))
+    assert "came" in of_hold
+    assert "promised" not in of_hold
+
+
+def test_an_ended_run_says_what_was_in_force(site: Site) -> None:
+    pushed, none = site.run(5), site.run(5, finished=finished("finished"))
+    site.client.set_control(pushed, method="clip_v", mu_low=3.0, if_version=0)
+    site.apply(pushed, 1)
+    site.rank(pushed).send(finished("finished"))
+    for run, said in ((pushed, "It ended with Clip_V · µ₋ 3.00."), (none, "It ended without a control.")):
+        assert said in site.values(control.PART, f"/runs/{run}")[control.CLOSED]
 
 
 def test_alerts_of_all_kinds_are_on_the_page() -> None:

@@ -80,6 +80,16 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     expect(page.locator("[data-version='5']")).to_contain_text("revert to v1")
     expect(page.locator("#control-mu-high")).to_have_value(f"{upper:g}")
 
+    # What was said of a push does not outlive what became of it.
+    expect(page.locator("#control-outcome")).to_contain_text("Pushed as v5")
+    site.apply(run, 5, "REJECTED")
+    expect(page.locator("[data-version='5'][data-state='REJECTED']")).to_be_visible()
+    expect(page.locator("#control-outcome")).to_be_hidden()
+    site.client.set_control(run, method="clip_v", mu_low=2.0, if_version=5)
+    expect(page.locator("[data-version='6'][data-state='PENDING']")).to_be_visible()
+    expect(page.locator("#control-mu-low")).to_have_value("2")
+    expect(page.locator("#control-outcome")).to_be_hidden()
+
 
 def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> None:
     page = open_page(f"/runs/{site.run(60)}", width=390, height=844, scheme="dark")
@@ -89,6 +99,11 @@ def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> 
     expect(page.locator("#control-push")).to_be_enabled()
     expect(page.locator("#control-numbers")).to_be_in_viewport()
     assert page.locator("#control").evaluate("(card) => getComputedStyle(card).position") == "fixed"
+    # The chart that the preview is about stays in sight above the sheet.
+    chart, sheet = (page.locator(name).bounding_box() for name in ("#chart-entropy", "#control"))
+    assert chart
+    assert sheet
+    assert 0 <= chart["y"] < chart["y"] + chart["height"] <= sheet["y"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("textbox", name="max fraction")).to_be_visible()

@@ -55,7 +55,7 @@ WAIT = rollout(
 )
 
 
-def shown(*items: Rollout, **wanted: str) -> list[dict[str, Any]]:
+def shown(*items: Rollout, **wanted: Any) -> list[dict[str, Any]]:
     """Every coloured token of the rows: its properties."""
     rows = json.loads(to_json(rollout_rows(answer(*items), Filter(**wanted))))
     pieces = [piece for row in rows for piece in row["props"]["children"][1]["props"]["children"]]
@@ -72,6 +72,13 @@ def test_tokens_that_contribute_are_marked_and_the_rest_is_text() -> None:
     assert [token["tabIndex"] for token in marked] == [0, -1, -1]
     strengths = [token["style"]["--strength"] for token in marked]
     assert strengths[0] > strengths[1] > strengths[2]
+
+
+def test_what_a_threshold_would_clip_is_outlined() -> None:
+    item = replace(WAIT, vocab_centered_scores=(0.19, 0.3, None, -0.21, 0.2))
+    looks = {token["children"]: token["className"] for token in shown(item, mu=2.0)}
+    assert looks == {"wait": "token down clipped", "so": "token up over-mu", "it": "token down"}
+    assert "Then" in [token["children"] for token in shown(item, mu=1.0)]  # however little it contributes
 
 
 def test_a_token_has_its_numbers() -> None:
@@ -99,7 +106,7 @@ def test_filters(wanted: dict[str, str], found: list[str]) -> None:
 
 def test_filters_come_from_the_address() -> None:
     view = View(query={"q": "x", "sign": "up", "kept": "clipped", "a": "negative"})
-    assert Filter.of(view) == Filter(text="x", sign="up", kept="clipped", advantage="negative")
+    assert Filter.of(view) == Filter(text="x", sign="up", kept="clipped", advantage="negative", mu=1.0)
 
 
 def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:
@@ -131,7 +138,7 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
     run = site.run(
         12, change=lambda report: with_rollouts(report) if report.step <= 8 else replace(report, rollouts=())
     )
-    values = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6")
+    values = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&mu=9")
     assert (
         HOSTILE
         in json.loads(to_json(values["token-context"]))[0]["props"]["children"][0]["props"]["children"][1]["props"][
@@ -139,7 +146,7 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
         ][1]["props"]["children"]
     )
     assert values["token-count"] == "step 6, 1 rollout"
-    assert values["recurring-steps"][0] == "steps 1 to 6, share of the pull"
+    assert values["recurring-steps"] == "steps 1 to 6"
     filtered = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&q=nowhere")
     assert filtered["token-count"] == "step 6, 0 of 1 rollout"
     newest = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
@@ -211,9 +218,9 @@ def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: Open
     expect(page.get_by_role("tab", name="Tokens")).to_have_attribute("aria-selected", "true")
     assert "step=" in page.url
     found = page.locator("[data-facts]")
-    expect(found).to_have_count(3)
+    expect(found).to_have_count(4)
     assert page.locator(".rollout-text img").count() == 0
-    found.first.focus()
+    found.nth(1).focus()
     card = page.locator("#token-card")
     expect(card).to_contain_text(visible(HOSTILE))
     assert card.locator("img").count() == 0

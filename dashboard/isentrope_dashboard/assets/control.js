@@ -141,7 +141,7 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
-      draw(preview, method, low, high, scope, hold, target, parameters, base, view, asked, methods) {
+      draw(preview, method, low, high, scope, hold, target, parameters, base, newest, view, asked, methods) {
         const rare = window.dash_clientside.callback_context.inputs_list.find(Array.isArray) || [];
         const fields = { method: method || "none", mu_low: low, mu_high: high, scope: scope || "all", hold: Boolean(hold), hold_target: target,
           parameters: Object.fromEntries(rare.map(({ id, value }) => [id.parameter, value])) };
@@ -161,6 +161,9 @@
           if (getComputedStyle(card).position === "fixed") card.querySelector(".sheet-close").focus();
           else card.scrollIntoView({ block: "nearest" });
         }
+        // Once more is known of it, Latest control says what became of what was pushed here.
+        const pushed = document.querySelector("#control-outcome.done"), version = pushed && Number(/v(\d+)/.exec(pushed.textContent)[1]);
+        if (pushed && newest && (newest.version > version || (newest.version === version && !/PENDING|DELIVERED/.test(newest.state)))) setProps("control-outcome", { className: "gone" });
         const entropy = preview?.entropy, input = document.getElementById("control-hold-target");
         if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
         if (input && entropy) input.placeholder = entropy;

@@ -1,7 +1,7 @@
 // What the browser does by itself: it keeps the address, asks for news, binds the charts, saves them, draws grid cells.
 (function () {
   "use strict";
-  const TICK_MILLISECONDS = 50;
+  const TICK_MILLISECONDS = [50, 250]; // between two looks at what is to be done: while values wait for their places, and else
   const ASK_MILLISECONDS = [120, 400]; // from and to, by how fast the run's steps follow each other
   const CALM_MILLISECONDS = 1000; // between two questions, until the next step is due
   const EARLY = 0.9; // of a run's pace: from then on the next step is waited for
@@ -39,7 +39,7 @@
   window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const live = { question: null, tried: null, asking: null, asked: 0, next: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
@@ -56,6 +56,7 @@
     const slow = !isNew && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
     const calm = Math.min(live.due, live.asked + CALM_MILLISECONDS);
     const next = slow ? live.asked + least : Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, calm);
+    live.next = next;
     if (question === live.tried && now < next) return;
     Object.assign(live, { asking: question, tried: question, asked: now });
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
@@ -168,12 +169,8 @@
   // ---- charts ------------------------------------------------------------------------------------------------
   const CHART = { displayModeBar: false, doubleClick: false, scrollZoom: false, showTips: false }; // a double click ends the zoom of all charts
   const zooming = () => [...document.querySelectorAll(".zooms .js-plotly-plot")];
-  const resized = new ResizeObserver((places) => places.forEach(({ target }) => {
-    if (!target.offsetParent || !target.firstChild?._fullLayout) return;
-    Promise.resolve(window.Plotly.Plots.resize(target.firstChild)).then(() => {
-      if (shown.has(target.id)) Object.assign(shown.get(target.id), { place: null, resized: true }); // its labels have other places
-    });
-  }));
+  const fits = (place) => place.firstChild.layout?.width === place.clientWidth && place.firstChild.layout.height === place.clientHeight;
+  const resized = new ResizeObserver((places) => places.forEach(({ target }) => shown.has(target.id) && !fits(target) && (shown.get(target.id).place = null)));
   // The middles of labels of these heights: as near to their places as they can be without touching; pixels, from below.
   const LINE_PIXELS = 14;
   function apart(places, heights, top) {
@@ -209,11 +206,12 @@
   }
   function drawChart(place, id, one) {
     const old = place.firstChild, { top, bottom } = place.getBoundingClientRect();
-    if (!window.Plotly || !place.offsetParent || old?._dragging || (old && !one.resized && (bottom < 0 || top > innerHeight))) return;
+    if (!window.Plotly || !place.offsetParent || old?._dragging || (old && fits(place) && (bottom < 0 || top > innerHeight))) return;
     const plot = old || place.appendChild(document.createElement("div"));
     const figure = labelled(shared.adjust[id] ? shared.adjust[id](one.value) : one.value, place);
-    Object.assign(one, { place, resized: false });
-    window.Plotly.react(plot, figure.data, figure.layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
+    one.place = place;
+    const layout = { ...figure.layout, width: place.clientWidth, height: place.clientHeight };
+    window.Plotly.react(plot, figure.data, layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
     if (!old) bind(plot), resized.observe(place);
   }
   function bind(plot) {
@@ -334,16 +332,18 @@
     const tab = /^[1-9]$/.test(event.key) && document.querySelectorAll(".tabs [role=tab]")[event.key - 1];
     if (tab && document.body.dataset.connection === "good") tab.click();
   });
-  setInterval(() => {
+  function tick() {
     ask();
     draw();
     if (described && !described.isConnected) describe(null);
-  }, TICK_MILLISECONDS);
+    const [least, most] = TICK_MILLISECONDS, waits = [...shown.values()].some(({ place }) => !place);
+    setTimeout(tick, waits ? least : live.asking ? most : Math.min(most, Math.max(least, live.next - Date.now())));
+  }
   setInterval(showAge, 500);
-  ask();
 
   // ---- tokens in their text: one Tab stop, arrows go from token to token, a card shows the numbers of one ------------------
   let described = null;
+  tick();
   function describe(token) {
     const card = document.getElementById("token-card");
     described = token;
@@ -417,6 +417,7 @@
         });
         const before = JSON.stringify(live.view);
         live.view = view();
+        ask();
         return JSON.stringify(live.view) === before ? no_update() : live.view;
       },
       path: (shown, before) => (shown && shown.path !== before ? shown.path : no_update()),

@@ -99,13 +99,18 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
 
 
 def _compared(verdict: Verdict) -> Component:
-    """What was promised, what came, and what would have come."""
+    """What was promised, what came, and what would have come; of a hold, whose thresholds move, nothing was promised."""
     clipped = verdict.clip_fraction
-    rows = [
-        ("Clipped", *(percent(value) for value in (clipped.predicted, clipped.realised, clipped.before))),
-        ("Pace, nats / step", *(change(value) for value in (verdict.promised, verdict.realised, verdict.without))),
-    ]
-    return table(["", "promised", "came", "without it"], [[*row] for row in rows], "compared num")
+    shares, paces = (
+        (clipped.predicted, clipped.realised, clipped.before),
+        (verdict.promised, verdict.realised, verdict.without),
+    )
+    columns = [["", "Clipped", "Pace, nats / step"]]
+    for name, share, pace in zip(("promised", "came", "without it"), shares, paces, strict=True):
+        if share is not None or pace is not None:
+            columns.append([name, percent(share), change(pace)])
+    heads, *rows = map(list, zip(*columns, strict=True))
+    return table(heads, rows, "compared num")
 
 
 def _revert(item: ControlVersion) -> Component:

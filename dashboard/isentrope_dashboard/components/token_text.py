@@ -15,7 +15,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import table, text
+from isentrope_dashboard.components.basics import native, table, text
 from isentrope_dashboard.formatting import MISSING, change, count, number, percent
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Rollouts, TopTokens
@@ -26,6 +26,7 @@ LEAST_SHOWN = 0.03
 FAINTEST, STRONGEST = 0.1, 0.62
 """Opacity of a token's ground."""
 NOTHING_VISIBLE = "·"
+MOST_MU = 100
 MOST_OTHERS = 6
 """Other steps with a prompt that are offered: the first ones and the last."""
 
@@ -41,11 +42,18 @@ class Filter:
     """`all`, `kept` or `clipped`."""
     advantage: str = "any"
     """`any`, `negative` or `positive`."""
+    mu: float = math.inf
+    """No filter, but a look: tokens whose |S_c| is beyond it, in standard deviations, are outlined."""
 
     @classmethod
     def of(cls, view: View) -> Filter:
         query = view.query
+        try:
+            mu = float(query.get("mu", "1"))
+        except ValueError:
+            mu = 1.0
         return cls(
+            mu=mu if 0 <= mu <= MOST_MU else 1.0,
             text=query.get("q", ""),
             sign=query.get("sign", "both"),
             kept=query.get("kept", "all"),
@@ -197,7 +205,9 @@ def _running_text(
     for index, words in enumerate(item.texts):
         contribution, kept = item.contributions[index], item.kept[index]
         logprob, score = item.logprobs[index], item.vocab_centered_scores[index]
-        shown = contribution is not None and (kept is False or abs(contribution) >= LEAST_SHOWN * largest > 0)
+        look = _look(contribution or 0, kept, score, answer.score_std, wanted.mu)
+        is_outlined = look.endswith(("clipped", "over-mu"))
+        shown = contribution is not None and (is_outlined or abs(contribution) >= LEAST_SHOWN * largest > 0)
         if (
             not shown
             or contribution is None
@@ -212,7 +222,10 @@ def _running_text(
             ("Share of the pull", share_words(contribution / pull)) if pull else ("Contribution", change(contribution))
         )
         facts = [
-            (f"“{visible(words)}”", "kept" if kept else "clipped"),
+            (
+                f"“{visible(words)}”",
+                "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept",
+            ),
             share,
             ("Probability p", MISSING if logprob is None else probability(logprob)),
             ("Score S_c", MISSING if score is None else _sigmas(score, answer.score_std)),
@@ -222,7 +235,7 @@ def _running_text(
         pieces.append(
             html.Span(
                 readable(own).strip("\n") or visible(own),
-                className=f"token {'down' if contribution < 0 else 'up'}{'' if kept else ' clipped'}",
+                className=look,
                 style={"--strength": round(FAINTEST + (STRONGEST - FAINTEST) * math.sqrt(min(strength, 1.0)), 2)},
                 tabIndex=0 if has_focus and not found else -1,
                 **{
@@ -237,6 +250,12 @@ def _running_text(
     if item.cut_after:
         _add_text(pieces, " …")
     return pieces, found
+
+
+def _look(contribution: float, kept: bool | None, score: float | None, std: float | None, mu: float) -> str:
+    """The classes of a token: which way it pulls; whether it was clipped, or would be by Clip_V with µ on both sides."""
+    is_beyond = score is not None and std and abs(score) > mu * std
+    return f"token {'down' if contribution < 0 else 'up'}{' clipped' if kept is False else ' over-mu' if is_beyond else ''}"
 
 
 def _add_text(pieces: list[Any], words: str) -> None:
@@ -269,14 +288,20 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
             share, probability(token.logprob), _sigmas(token.vocab_centered_score, answer.score_std),
             number(token.advantage, 2, signed=True), row, count(token.position), "kept" if token.kept else "clipped",
         ]  # fmt: skip
-        side = "down" if token.contribution < 0 else "up"
-        rows.append([html.Span(name, className=f"token {side}{'' if token.kept else ' clipped'}"), *cells])
+        look = _look(token.contribution, token.kept, token.vocab_centered_score, answer.score_std, wanted.mu)
+        rows.append([html.Span(name, className=look), *cells])
     heads = ("Token", "Share" if pull else "Contribution", "p", "Score", "A", "Row", "Position", "Gradient")
     return table(heads, rows, "token-table num")
 
 
-def legend() -> list[Component]:
-    """What the looks of a token mean."""
+def legend(mu: float) -> list[Any]:
+    """What the looks of a token mean, and the µ that some of them are about."""
+    says = {
+        "aria-label": "µ of Clip_V",
+        "title": "A threshold of Clip_V, on both sides",
+        "data-param": "mu",
+        "data-value": mu,
+    }
     return [
         text("pulls entropy down", "dim"),
         html.Span(className="token-scale", **{"aria-hidden": "true"}),
@@ -284,4 +309,7 @@ def legend() -> list[Component]:
         html.Span(className="rule"),
         html.Span("token", className="token clipped"),
         text("clipped", "dim"),
+        html.Span("token", className="token over-mu"),
+        text("clipped if µ", "dim"),
+        native("input", type="number", min=0, max=MOST_MU, step=0.5, className="mu", **says),
     ]

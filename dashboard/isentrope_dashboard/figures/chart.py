@@ -27,7 +27,7 @@ EMPTY = SeriesColumns(step=[], value=[], min=None, max=None)
 DASH = "5px,4px"
 """Dash of predicted lines."""
 
-GUTTER = 72
+GUTTER = 76
 """Pixels at the right of the plot, for labels of what lies at its end; the browser spreads them (`assets/isentrope.js`)."""
 ALONE_REACH = 0.4
 """Steps to both sides of a band's value that has no neighbour: between two gaps it would have no width."""

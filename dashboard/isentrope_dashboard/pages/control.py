@@ -100,9 +100,13 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.newest(calls.alerts(run_id), card.ALERTS_SHOWN),
     )
     closed = card.why_closed(run, me)
+    last = reference(run.control).control
+    ended = f" It ended {'without a control' if last == Control() else f'with {name_of(last)}'}."
     instead = f" Shown is what thresholds would {'do' if card.takes_controls(run) else 'have done to its last steps'}."
     return {
-        CLOSED: closed + instead if closed and card.has_form(run, closed) else closed,
+        CLOSED: closed
+        + (ended if run.status.is_over else "")
+        + (instead if closed and card.has_form(run, closed) else ""),
         NEWEST: known(run.control),
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
         card.ALERTS: card.alert_rows(alerts),
@@ -121,7 +125,7 @@ async def layout(client: AsyncClient, view: View) -> Component:
     return html.Div(
         [
             dcc.Store(id=NEWEST),
-            card.control_card(*form, html.Div(id=CLOSED, className="dim closed")),
+            card.control_card(html.Div(id=CLOSED, className="dim closed"), *form),
             plain_card(html.Div(id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control"),
             plain_card(html.Div(id=card.ALERTS), title="Alerts", name="latest"),
         ],
@@ -146,6 +150,7 @@ def register(app: Dash, api: Api) -> None:
         *(Input(component, prop) for component, prop in FIELDS.values()),
         Input(PARAMETERS, "value"),
         Input(card.BASE, "data"),
+        Input(NEWEST, "data"),
         Input(views.STORE, "data"),
         State(card.ASKED, "data"),
         State(card.METHOD, "data"),

@@ -20,7 +20,6 @@ from isentrope_dashboard.components.basics import (
     card,
     choice,
     grid,
-    native,
     row,
     search,
     spacer,
@@ -46,7 +45,6 @@ from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTok
 RECURRING_STEPS = 10
 BESIDE = "beside"
 """In the address: a second step, whose rollouts of the same prompts are shown beside those of the first."""
-MOST_MU = 100
 IF_MU = "Share of them that Clip_V would keep with this µ on both sides"
 _ONE_STEP = button("One step", **{"data-show": json.dumps({BESIDE: None})})
 NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
@@ -59,14 +57,14 @@ async def read(client: AsyncClient, view: View) -> Values:
     step = await chosen_step(client, run, view)
     wanted = None if view.whole_number(PARAM) is None else step  # the newest that has any
     # Steps with the same prompts are looked for where the reader stays: not again with each new step.
-    stays, beside, mu = wanted is not None or run.status.is_over, view.whole_number(BESIDE), _mu(view)
+    stays, beside, chosen = wanted is not None or run.status.is_over, view.whole_number(BESIDE), Filter.of(view)
     rollouts, top, recurring = await asyncio.gather(
         client.ask(calls.rollouts(run_id, step=wanted, also_in=stays)),
         client.ask(calls.tokens(run_id, step=wanted)),
-        client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=mu)),
+        client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=chosen.mu)),
     )
     report = await report_of(client, run_id, step)
-    chosen, order = Filter.of(view), view.query.get("by", "")
+    order = view.query.get("by", "")
     how_many: Any
     if beside is None:
         context, how_many = _context(rollouts, top, chosen, order)
@@ -84,22 +82,9 @@ async def read(client: AsyncClient, view: View) -> Values:
         "token-count": how_many,
         "token-pull": quadrant_bars(report, NO_STEP if run.step is None else NOTHING_MEASURED),
         "recurring": recurring_rows(recurring, chosen),
-        "recurring-steps": [_steps_words(recurring), " · µ ", _mu_input(mu)],
+        "recurring-steps": _steps_words(recurring),
+        "token-legend": legend(chosen.mu),
     }
-
-
-def _mu(view: View) -> float:
-    """The threshold of the address, in standard deviations; 1 where it has none."""
-    try:
-        mu = float(view.query.get("mu", "1"))
-    except ValueError:
-        return 1.0
-    return mu if 0 <= mu <= MOST_MU else 1.0
-
-
-def _mu_input(mu: float) -> dict[str, Any]:
-    says = {"aria-label": "µ of the column Kept if µ", "title": IF_MU, "data-param": "mu", "data-value": mu}
-    return native("input", type="number", min=0, max=MOST_MU, step=0.5, className="mu", **says)
 
 
 def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter, order: str) -> tuple[list[Any], str]:
@@ -173,7 +158,6 @@ def recurring_rows(recurring: RecurringTokens, chosen: Filter) -> list[dict[str,
             "share": item.share,
             "contribution": item.contribution,
             "times": item.times,
-            "steps": item.steps,
             "p": item.mean_probability,
             "score": item.mean_score,
             "kept": item.kept_share,
@@ -188,11 +172,7 @@ def _steps_words(recurring: RecurringTokens) -> str:
     steps = recurring.steps
     if not steps:
         return ""
-    return (
-        f"steps {count(steps[0])} to {count(steps[-1])}, share of the pull"
-        if len(steps) > 1
-        else f"step {count(steps[0])}"
-    )
+    return f"steps {count(steps[0])} to {count(steps[-1])}" if len(steps) > 1 else f"step {count(steps[0])}"
 
 
 def _number(field: str, name: str, width: int, written: str, **more: Any) -> dict[str, Any]:
@@ -213,12 +193,11 @@ COLUMNS: Sequence[dict[str, Any]] = (
         "cellClass": "mono recurring-token",
         "cellClassRules": {"down": "params.data.lowers", "up": "!params.data.lowers"},
     },
-    _number("share", "Share", 70, _minus(_SIGNED + "d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * params.value)") + " + ' %'"),
-    _number("times", "Times", 54, "params.value"),
-    _number("steps", "Steps", 54, "params.value"),
-    _number("p", "p", 58, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
+    _number("share", "Share of pull", 104, "(params.value < 0 ? 'lowers ' : 'raises ') + d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * Math.abs(params.value)) + ' %'"),
+    _number("times", "Times", 50, "params.value"),
+    _number("p", "p", 64, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
     _number("score", "Score", 62, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
-    _number("kept", "Kept", 56, "d3.format('.0f')(100 * params.value) + ' %'"),
+    _number("kept", "Kept", 54, "d3.format('.0f')(100 * params.value) + ' %'"),
     _number("kept_if", "Kept if µ", 72, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
 )  # fmt: skip
 
@@ -239,7 +218,7 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         ),
         choice("a", [("any", "Any A"), ("negative", "A < 0"), ("positive", "A > 0")], chosen.advantage, "Advantage"),
         spacer(),
-        html.Div(legend(), className="row small token-legend"),
+        html.Div(id="token-legend", className="row small token-legend"),
         name="token-filters",
     )
     context = card(

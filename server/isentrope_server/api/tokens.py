@@ -95,7 +95,8 @@ def _recurring(connection: Connection, run: Run, steps: int, last: int | None, m
             named = token.text is None and token.token_id is not None
             occurrences[token.text, token.token_id if named else None].append((of_step, token))
     items = [_recurring_token(of_text, pull, mu) for of_text in occurrences.values()]
-    items.sort(key=lambda item: -abs(item.contribution))
+    net = sum((one.lowering or 0) + (one.raising or 0) for one in found)
+    items.sort(key=lambda item: (item.contribution * net < 0, -abs(item.contribution)))
     return RecurringTokens(
         steps=[one.step for one in found if one.step is not None], pull=pull, items=items[:MOST_ITEMS]
     )
