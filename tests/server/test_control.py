@@ -411,7 +411,7 @@ def test_change_is_refused_if_the_run_finishes_before_its_turn(
 
     def noted(work: Any, **how: Any) -> Any:
         future = submit(work, **how)
-        queued.append(work.__qualname__)
+        queued.append(getattr(work, "func", work).__qualname__)
         return future
 
     monkeypatch.setattr(server.backend.writer, "submit", noted)
@@ -419,7 +419,7 @@ def test_change_is_refused_if_the_run_finishes_before_its_turn(
     finish = RunFinished(status="finished", finished_at=time.time(), step=1)
     with ThreadPoolExecutor(2) as people:
         people.submit(rank.send, finish)
-        wait_for(lambda: any(name.startswith("TelemetryServicer._take_in") for name in queued))
+        wait_for(lambda: any(name.startswith("TelemetryServicer._store") for name in queued))
         answer = people.submit(put, server, rank, 0)
         wait_for(lambda: any(name.startswith("put_control") for name in queued))
         go_on.set()
