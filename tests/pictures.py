@@ -22,7 +22,7 @@ from tests.browsing import chromium
 from tests.trainer.running_demo import running_demo
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
-STEPS_A_SECOND = 0.4
+STEPS_A_SECOND = 0.25
 """Slow enough for a picture between the alert and the push."""
 AT_THE_ALERT, AFTER_THE_PUSH = 10, 40
 SIZE: ViewportSize = {"width": 1440, "height": 900}
