@@ -264,6 +264,19 @@ def test_another_control_makes_the_past_count_less() -> None:
     assert abs(known.rate) < 0.5 * abs(plain.rate)
 
 
+def test_a_forecast_right_after_a_control_does_not_carry_the_fall_on() -> None:
+    """The fall goes on for six steps under it, as momentum makes it, and is over."""
+    values = noisy(lambda step: 2 * math.exp(-min(step, 46) / 40), 90, scatter=0.03)
+    off = {}
+    for known in (True, False):
+        course, off[known] = Course(), 0.0
+        for step, value in enumerate(values):
+            course.add(step, value, is_new_control=known and step == 40)
+            if 40 <= step < 60:
+                off[known] += abs(course.ahead(20) - values[60])
+    assert off[True] < 0.6 * off[False]
+
+
 def test_a_course_continues_from_plain_values() -> None:
     values = noisy(falling(60), 120)
     course, _, _ = walked(values[:70])

@@ -51,8 +51,9 @@ _WHOLE_EFFECT = 20
 """Steps for which a control adds to each what it is promised to; beyond them its effect fades as a pace does."""
 _LEAST_MEMORY, _PART_OF_AGE, _LONGEST_MEMORY = 12.0, 8.0, 60.0
 """Steps after which a step's weight is 1 / e: an eighth of the age, within these bounds."""
-_KEPT_OF_WEIGHTS = 0.05
-"""When another control is applied."""
+_KEPT_OF_WEIGHTS, _TRIAL = 0.05, 10
+"""What is kept of the weights when another control is applied; steps under it after which its pace counts half in a forecast:
+momentum carries the old pace on, and most controls that are pushed end it."""
 _TRACKED, _TURNED, _KEPT_OF_A_TURN = 0.15, 1.0, 0.6
 """Weight of the newest step in the mean error of the line about the next one; how large that is, in standard deviations of a
 step, where the course has turned (noise alone reaches a third of it); what is then kept of the weights."""
@@ -125,6 +126,8 @@ class Course:
     """log H now: the median of the last five steps."""
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
     """log H of the last five steps."""
+    _under_control: int | None = None
+    """Steps since another control was applied; None: none was."""
     _raw: deque[float] = field(default_factory=lambda: deque(maxlen=4 * NEWEST_STEPS))
     """The same of the last twenty."""
     _followed: float = 0.0
@@ -182,6 +185,9 @@ class Course:
         self._compare(z)
         if is_new_control:
             self._origins.clear()
+            self._under_control = 0
+        if self._under_control is not None:
+            self._under_control += 1
         self.newest.append(z)
         self.level = median(self.newest)
         self._raw.append(z)
@@ -190,7 +196,7 @@ class Course:
         self._fit(median([*self.newest][-3:]), passed, _KEPT_OF_WEIGHTS if is_new_control else 1.0)
         self._moved.append((self.level, None if observed is None else observed / max(entropy, _FLOOR)))
         if self.steps >= _LEAST_FORECAST and self.steps % _ORIGIN_EVERY == 0:
-            self._origins.append(_Origin(step, self._start, self.level, self.rate))
+            self._origins.append(_Origin(step, self._start, self.level, self._going_on))
         early = self.early.level
         if early is None or early <= 0:
             return {}
@@ -285,14 +291,15 @@ class Course:
 
     def steps_until(self, share: float) -> float | None:
         """Steps until this share of the entropy, at most 1, is left by the forecast; None where it never comes to that."""
-        last = math.exp(-1 / (self._memory * (_PACE_LASTS if self.rate < 0 else _RISE_LASTS)))
+        rate = self._going_on
+        last = math.exp(-1 / (self._memory * (_PACE_LASTS if rate < 0 else _RISE_LASTS)))
         gone = min(math.log(share) + self.level - self._start, 0.0)
-        rest = 1 - gone * (1 - last) / (self.rate * last) if self.rate else 0.0
+        rest = 1 - gone * (1 - last) / (rate * last) if rate else 0.0
         return math.log(rest) / math.log(last) if 0 < rest <= 1 else None
 
     def gone_in(self, steps: int, rate: float | None = None) -> float:
-        """How far log H goes in so many steps at a pace that fades; by default at the course's own."""
-        rate = self.rate if rate is None else rate
+        """How far log H goes in so many steps at a pace that fades; by default at the one that a forecast goes on at."""
+        rate = self._going_on if rate is None else rate
         return rate * self._fading(steps, _PACE_LASTS if rate < 0 else _RISE_LASTS)
 
     def _effect_in(self, steps: int) -> float:
@@ -313,6 +320,12 @@ class Course:
         """
         is_measured = bool(self._moved) and self._moved[-1][1] is not None
         return self._followed if is_measured else (self.level + self._intercept) / 2
+
+    @property
+    def _going_on(self) -> float:
+        """The pace that a forecast goes on at."""
+        steps = self._under_control
+        return self.rate if steps is None else self.rate * steps / (steps + _TRIAL)
 
     @property
     def _memory(self) -> float:
