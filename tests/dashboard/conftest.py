@@ -140,7 +140,8 @@ def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
         page = window.new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
-        page.request.get(f"{site.url}/?token={token or site.server.owner_token}", max_redirects=0)  # sets the cookie
+        # Sets the cookie; again where the server just ended the connection that the test before left open.
+        page.request.get(f"{site.url}/?token={token or site.server.owner_token}", max_redirects=0, max_retries=3)
         watched = Watched(page, site.url)
         opened.append(watched)
         page.goto(site.url + address)
