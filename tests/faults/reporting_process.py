@@ -18,7 +18,7 @@ from typing import Any
 
 from isentrope.control import ControlState
 from isentrope.transport.spool import Mode, open_transport
-from isentrope.transport.spool_disk import SpoolLimits
+from isentrope.transport.spool_writer import SpoolLimits  # type: ignore[attr-defined]  # version_skew runs earlier versions
 from isentrope.transport.transport import Message, Transport
 from isentrope_wire import environment
 from isentrope_wire.control import Control
