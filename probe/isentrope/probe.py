@@ -258,8 +258,9 @@ class Probe:
         entropy_gradient: bool = False,
         logits_dtype: torch.dtype | None = None,
     ) -> TokenScores:
-        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, which says what the
-        arguments are, plus `score`'s check.
+        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, which says more of the
+        arguments, plus `score`'s check. Of hidden states [..., width], a head's weight [vocabulary, width] and bias
+        [vocabulary], and token ids [...], whose shape the scores have; entropies in nats.
 
         Raises:
             InputError: as for `score`.
@@ -289,8 +290,9 @@ class Probe:
         temperature: float | Tensor = 1.0,
         entropy_gradient: bool = False,
     ) -> TokenScores:
-        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, which says what
-        the arguments are, plus `score`'s check. The scores are the same on every rank of `group`.
+        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, which says more of
+        the arguments, plus `score`'s check. Of this rank's slice of the logits [..., columns], whose first column is token
+        `start`, and token ids [...] of the whole vocabulary; the scores have their shape and are the same on every rank of `group`.
 
         Raises:
             InputError: as for `score`.

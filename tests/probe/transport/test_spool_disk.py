@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,8 @@ def full_report(step: int) -> StepReport:
     )
 
 
-def disk(folder: Path, **limits: float) -> SpoolDisk:
-    return SpoolDisk(folder, SpoolLimits(**limits))  # type: ignore[arg-type]
+def disk(folder: Path, **limits: Any) -> SpoolDisk:
+    return SpoolDisk(folder, SpoolLimits(**limits))
 
 
 def seqs(folder: Path) -> list[int]:
