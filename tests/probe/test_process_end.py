@@ -88,7 +88,11 @@ def test_the_last_reports_arrive_where_the_children_of_the_process_are_killed(se
     subprocess.run([sys.executable, "-c", LIKE_A_RAY_WORKER], env=environment, check=True, timeout=60)
     server.thaw()
     client = isentrope.Client(server.url, server.token)
-    run = wait_for(lambda: next((run for run in client.runs() if run.status == "finished"), None), 30, "it has ended")
+    run = wait_for(
+        lambda: next((one for one in client.runs() if one.id == "killed-children" and one.status == "finished"), None),
+        30,
+        "it has ended",
+    )
     assert run.step == 1
 
 
