@@ -204,19 +204,21 @@ def test_a_held_entropy_is_counted_from_its_target() -> None:
     assert course.urgency == 0
 
 
-def test_what_a_control_adds_is_added_to_each_of_twenty_steps() -> None:
+def test_what_a_control_adds_fades() -> None:
     course, _, _ = walked([falling(100)(step) for step in range(60)])
-    unchanged, held, cut = (course.ahead(20, change) for change in (0.0, 0.01, -0.2))
-    assert held == pytest.approx(unchanged + 0.2)
-    # Beyond the steps that a promise is made of it fades.
-    assert 0.2 < course.ahead(50, 0.01) - course.ahead(50) < 0.4
+    unchanged, added, cut = (course.ahead(20, change) for change in (0.0, 0.01, -0.2))
+    assert 0.1 < added - unchanged < 0.2
+    assert added - unchanged < course.ahead(50, 0.01) - course.ahead(50) < 0.3
     assert 0 < cut < unchanged
+    # What would end the fall at first ends it for good.
+    stops = -course.rate * course.ahead(0)
+    assert [course.ahead(steps, stops) for steps in (20, 50)] == pytest.approx([course.ahead(0)] * 2, rel=0.1)
     pace, wide = course.mean_pace(20, 0.01, 0.0), course.mean_pace(20, 0.01, 0.005)
     assert pace is not None
     assert wide is not None
     unchanged_pace = course.mean_pace(20)
     assert unchanged_pace is not None
-    assert pace.value == wide.value == pytest.approx(unchanged_pace.value + 0.01)
+    assert pace.value == wide.value == pytest.approx(unchanged_pace.value + (added - unchanged) / 20)
     assert wide.high - wide.low > pace.high - pace.low
     found, wider = course.forecast(0.01), course.forecast(0.01, 0.005)
     assert found is not None
@@ -275,6 +277,21 @@ def test_a_forecast_right_after_a_control_does_not_carry_the_fall_on() -> None:
             if 40 <= step < 60:
                 off[known] += abs(course.ahead(20) - values[60])
     assert off[True] < 0.6 * off[False]
+
+
+def test_what_a_control_adds_is_in_the_forecast_before_the_course_shows_it() -> None:
+    """A control adds 0.02 nats a step to a fall, shown by steps that scatter as much as ten of them add."""
+    values = noisy(lambda step: 2 - 0.01 * step if step < 40 else 1.6 + 0.01 * (step - 40), 75, scatter=0.05)
+    off = {}
+    for known in (True, False):
+        course, off[known] = Course(), 0.0
+        for step, value in enumerate(values):
+            is_new = known and step == 40
+            by_control = 0.02 / 0.75 * (step >= 40) if known else None
+            course.add(step, value, is_new_control=is_new, by_control=by_control, explained=0.9)
+            if 40 < step < 60:
+                off[known] += abs(course.ahead(15) - (1.6 + 0.01 * (step - 25)))
+    assert off[True] < 0.4 * off[False]
 
 
 def test_a_course_continues_from_plain_values() -> None:

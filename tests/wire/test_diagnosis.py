@@ -365,7 +365,7 @@ def test_clip_cov_and_kl_cov_are_previewed_from_their_own_sums() -> None:
     band = {"omega_low": 0.8, "omega_high": 5.0}
     half = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.05, **band}))
     assert [half.clip_fraction, half.change] == pytest.approx([0.05, 0.15 * 0.015])
-    assert some(half.pace).value == pytest.approx(some(half.unchanged).value + some(half.change), rel=1e-6)
+    assert 0.5 < (some(half.pace).value - some(half.unchanged).value) / some(half.change) < 0.8  # it fades
     assert some(half.forecast).entropy[-1] > some(diagnose(measured).forecast).entropy[-1]
     assert half.warnings == []
     every = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.3, **band}))

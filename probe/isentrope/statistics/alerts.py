@@ -149,19 +149,22 @@ class AlertWatch:
         entropy, target = scalars.get(metrics.ENTROPY_MEAN), scalars.get(metrics.HOLD_TARGET)
         if entropy is None or (self.course.steps and step <= self.course.step):
             return []
+        gain = scalars.get(metrics.ENTROPY_GAIN)
         raised = self.course.add(
             step,
             entropy,
             observed=metrics.measured_change(scalars),
             target=target,
             is_new_control=control_version != self._version,
+            by_control=None if gain is None else gain * scalars.get(metrics.CHANGE_BY_INTERVENTION, 0.0),
+            explained=scalars.get(metrics.ENTROPY_PREDICTION_R2),
         )
         self._version = control_version
         interventions = [parts.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for parts in self._parts]
         last = LastSteps(
             sums=list(self._what_if),
             intervention=fmean(interventions) if interventions else 0.0,
-            gain=scalars.get(metrics.ENTROPY_GAIN),
+            gain=gain,
             of_unseen=metrics.ENTROPY_UNSEEN_CHANGE in scalars,
         )
         alerts = []

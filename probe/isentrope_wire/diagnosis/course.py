@@ -14,7 +14,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median
 
 from isentrope_wire.control_answers import EntropyForecast, Estimate, ForecastScore
 from isentrope_wire.metrics import EARLY_STEPS, NEWEST_STEPS, EarlyLevel
@@ -44,16 +44,14 @@ LEAST_POINTS = 5
 
 _LEAST_FORECAST = 10
 """Steps that a forecast needs."""
-_PACE_LASTS, _RISE_LASTS = 2.0, 0.4
-"""The memories after which a pace has faded to 1 / e: what lasted long goes on for long, and rises end sooner. Fixed on
-recorded runs, as the usual errors are."""
-_WHOLE_EFFECT = 20
-"""Steps for which a control adds to each what it is promised to; beyond them its effect fades as a pace does."""
+_PACE_LASTS, _RISE_LASTS, _EFFECT_LASTS = 2.0, 0.4, 3.0
+"""The memories after which a pace has faded to 1 / e: what lasted long goes on for long, rises end sooner, and what a control
+adds later. Fixed on recorded runs, as the usual errors are."""
 _LEAST_MEMORY, _PART_OF_AGE, _LONGEST_MEMORY = 12.0, 8.0, 60.0
 """Steps after which a step's weight is 1 / e: an eighth of the age, within these bounds."""
-_KEPT_OF_WEIGHTS, _TRIAL = 0.05, 10
-"""What is kept of the weights when another control is applied; steps under it after which its pace counts half in a forecast:
-momentum carries the old pace on, and most controls that are pushed end it."""
+_KEPT_OF_WEIGHTS, _TRIAL, _ADDED_STEPS = 0.05, 20, 10
+"""What is kept of the weights when another control is applied; steps under it after which its pace counts half in a forecast,
+the rest is what is expected of it; steps whose mean is what it adds."""
 _TRACKED, _TURNED, _KEPT_OF_A_TURN = 0.15, 1.0, 0.6
 """Weight of the newest step in the mean error of the line about the next one; how large that is, in standard deviations of a
 step, where the course has turned (noise alone reaches a third of it); what is then kept of the weights."""
@@ -128,6 +126,14 @@ class Course:
     """log H of the last five steps."""
     _under_control: int | None = None
     """Steps since another control was applied; None: none was."""
+    _added: deque[float] = field(default_factory=lambda: deque(maxlen=_ADDED_STEPS))
+    """What the active control added to each of its last steps, in nats."""
+    _by_control: float = 0.0
+    """Their mean; in the first step under a control that of the one before."""
+    _without: float = 0.0
+    """Pace of log H that would go on without the active control, as known when it was applied."""
+    _explained: float = 0.0
+    """R² of the predictions that `_added` is made of."""
     _raw: deque[float] = field(default_factory=lambda: deque(maxlen=4 * NEWEST_STEPS))
     """The same of the last twenty."""
     _followed: float = 0.0
@@ -166,6 +172,8 @@ class Course:
         observed: float | None = None,
         target: float | None = None,
         is_new_control: bool = False,
+        by_control: float | None = None,
+        explained: float | None = None,
     ) -> dict[str, int]:
         """Pass the next step.
 
@@ -175,6 +183,8 @@ class Course:
             observed: change of the entropy of its own tokens by its update, in nats; None: not measured.
             target: the entropy that is held, in nats.
             is_new_control: whether this step is the first under another control.
+            by_control: part of its predicted change that the active control makes, in nats; None: not known.
+            explained: share of past changes that these predictions explain, their R²; None: not known.
 
         Returns:
             The kinds that became more urgent with this step, or lost or gained another half: 1 watch, 2 act.
@@ -184,10 +194,16 @@ class Course:
         self.step, self.steps, self.age = step, self.steps + 1, self.age + passed
         self._compare(z)
         if is_new_control:
+            self._without = self._going_on - self._by_control / math.exp(self.level)
             self._origins.clear()
+            self._added.clear()
             self._under_control = 0
         if self._under_control is not None:
             self._under_control += 1
+        self._explained = min(max(explained or 0.0, 0.0), 1.0)
+        if by_control is not None:
+            self._added.append(self.own_share * by_control)
+            self._by_control = fmean(self._added)
         self.newest.append(z)
         self.level = median(self.newest)
         self._raw.append(z)
@@ -253,12 +269,13 @@ class Course:
                 )
         return None
 
-    def forecast(self, change: float = 0.0, error: float = 0.0) -> EntropyForecast | None:
+    def forecast(self, change: float = 0.0, error: float = 0.0, *, is_kept: bool = False) -> EntropyForecast | None:
         """The next steps.
 
         Args:
-            change: what a control adds to each of the first twenty steps, in nats.
+            change: what a control adds to a step at first, in nats; that fades.
             error: its standard error.
+            is_kept: it does not fade, for the control is moved so that it goes on.
 
         Returns:
             None before the tenth step.
@@ -266,8 +283,9 @@ class Course:
         if self.steps < _LEAST_FORECAST:
             return None
         found = EntropyForecast(step=[], entropy=[], low=[], high=[])
-        for steps, width in enumerate(self._widths(), 1):
-            middle, by_control = self.ahead(steps, change), NORMAL_95 * error * self._effect_in(steps)
+        for steps, width in enumerate(self._widths(self._noise()), 1):
+            added = steps if is_kept else self._fading(steps, _EFFECT_LASTS)
+            middle, by_control = self._with(steps, added * change), NORMAL_95 * error * added
             found.step.append(self.step + steps)
             found.entropy.append(middle)
             found.low.append(max(middle - math.hypot(middle * (1 - math.exp(-width)), by_control), 0.0))
@@ -275,8 +293,12 @@ class Course:
         return found
 
     def ahead(self, steps: int, change: float = 0.0) -> float:
-        """The entropy after so many steps, in nats; `change` is what a control adds to each of the first."""
-        now, added = math.exp(self._start), self._effect_in(steps) * change
+        """The entropy after so many steps, in nats; `change` is what a control adds to a step at first."""
+        return self._with(steps, self._fading(steps, _EFFECT_LASTS) * change)
+
+    def _with(self, steps: int, added: float) -> float:
+        """The same with so much added in all."""
+        now = math.exp(self._start)
         goes_on = now * math.exp(self.gone_in(steps))
         # What is taken away is taken as a share: an entropy does not fall below 0.
         return goes_on + added if added > 0 else goes_on * math.exp(added / now)
@@ -286,7 +308,10 @@ class Course:
         if self.steps < LEAST_POINTS:
             return None
         value = (self.ahead(steps, change) - math.exp(self._start)) / steps
-        margin = NORMAL_95 * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error) / steps, error)
+        margin = NORMAL_95 / steps
+        margin *= math.hypot(
+            self.entropy * self.gone_in(steps, -self.rate_error), error * self._fading(steps, _EFFECT_LASTS)
+        )
         return Estimate(value=value, low=value - margin, high=value + margin)
 
     def steps_until(self, share: float) -> float | None:
@@ -300,11 +325,12 @@ class Course:
     def gone_in(self, steps: int, rate: float | None = None) -> float:
         """How far log H goes in so many steps at a pace that fades; by default at the one that a forecast goes on at."""
         rate = self._going_on if rate is None else rate
-        return rate * self._fading(steps, _PACE_LASTS if rate < 0 else _RISE_LASTS)
-
-    def _effect_in(self, steps: int) -> float:
-        """How many steps' worth of its effect a control has after so many."""
-        return min(steps, _WHOLE_EFFECT) + self._fading(max(steps - _WHOLE_EFFECT, 0), _PACE_LASTS)
+        # A rise that a control makes lasts as long as a fall does.
+        by_control = min(max(self._by_control, 0.0) / math.exp(self.level), max(rate, 0.0))
+        own = rate - by_control
+        return by_control * self._fading(steps, _PACE_LASTS) + own * self._fading(
+            steps, _PACE_LASTS if own < 0 else _RISE_LASTS
+        )
 
     def _fading(self, steps: int, lasts: float) -> float:
         """Sum of what is left of a pace in each of the steps, after so many memories 1 / e."""
@@ -323,9 +349,15 @@ class Course:
 
     @property
     def _going_on(self) -> float:
-        """The pace that a forecast goes on at."""
+        """The pace that a forecast goes on at.
+
+        What a control adds is measured long before the course shows it; as far as such predictions explain what comes.
+        """
         steps = self._under_control
-        return self.rate if steps is None else self.rate * steps / (steps + _TRIAL)
+        if steps is None:
+            return self.rate
+        expected = self._without + self._by_control / math.exp(self.level) if self._added else 0.0
+        return (steps * self.rate + _TRIAL * self._explained * expected) / (steps + _TRIAL)
 
     @property
     def _memory(self) -> float:
@@ -355,11 +387,14 @@ class Course:
         while self._origins and self._origins[0].place == len(_HORIZONS):
             self._origins.popleft()
 
-    def _widths(self) -> list[float]:
-        """What nine of ten own forecasts were off by at most, in log H, 1 to AHEAD steps ahead."""
+    def _widths(self, noise: float = 0.0) -> list[float]:
+        """What nine of ten own forecasts were off by at most, in log H, 1 to AHEAD steps ahead.
+
+        Those of recorded runs, which count before there are own ones, are of steps that scatter little: `noise` is added.
+        """
         widths = []
         for own, usual in zip(self._errors, _USUAL_ERRORS, strict=True):
-            errors = sorted([*own, *(usual * one for one in _USUAL)])
+            errors = sorted([*own, *(math.hypot(usual, NORMAL_95 * noise) * one for one in _USUAL)])
             widths.append(errors[math.ceil(0.9 * (len(errors) + 1)) - 1])
         found = []
         for (left, right), (low, high) in zip(pairwise(_HORIZONS), pairwise(widths), strict=True):

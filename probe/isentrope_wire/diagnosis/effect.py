@@ -28,7 +28,7 @@ SUGGESTED_THRESHOLDS = (*(digit / 10 for digit in range(1, 10)), *range(1, 11), 
 """In standard deviations: of one digit, so that the same situation gives the same threshold."""
 _WORTH = 0.5
 """A control that leaves more than this share of the pace is not suggested."""
-_OFF = 0.45
+_OFF = 0.33
 """Standard error of a promised effect, as a share of it, measured in forked runs."""
 _SLEWS = 20
 """Steps after which a hold's threshold has come from any score to any other."""

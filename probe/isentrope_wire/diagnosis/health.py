@@ -92,7 +92,8 @@ class Diagnosis(Answer):
     mean_pace: Estimate | None
     """Mean over the next twenty steps by the forecast: what a preview calls `unchanged`."""
     forecast: EntropyForecast | None
-    """The next fifty steps, if the control stays as it is; null before the tenth step and of a run that is over."""
+    """The next fifty steps, if the control stays as it is, a held entropy up to its target; null before the tenth step and of
+    a run that is over."""
     forecast_score: ForecastScore | None
     """How far the run's earlier forecasts were off; null before one of twenty steps could be compared."""
     steps_to_three_quarters_lost: int | None
@@ -154,6 +155,10 @@ class Measured:
     """Step -> entropy of the last steps that measured it, STEPS_READ at most."""
     observed: Mapping[int, float] = field(default_factory=dict)
     """Step -> observed change of the entropy of its own tokens, finite."""
+    by_control: Mapping[int, float] = field(default_factory=dict)
+    """Step -> part of the predicted change that the active control made, in nats, finite."""
+    explained: Mapping[int, float] = field(default_factory=dict)
+    """Step -> R² of the predictions so far, finite."""
     targets: Mapping[int, float] = field(default_factory=dict)
     """Step -> the entropy that it held, finite."""
     rewards: Mapping[int, float] = field(default_factory=dict)
@@ -191,6 +196,8 @@ class Measured:
                 observed=self.observed.get(step),
                 target=self.targets.get(step),
                 is_new_control=is_new and course.steps > 0,
+                by_control=self.by_control.get(step),
+                explained=self.explained.get(step),
             )
         return course
 
@@ -206,6 +213,9 @@ def diagnose(measured: Measured) -> Diagnosis:
     course = state.course
     message = _message(state)
     is_over = measured.status.is_over
+    forecast = None if course is None or is_over else course.forecast()
+    if forecast is not None and measured.target is not None:
+        forecast = _until(forecast, measured.target, is_there=state.is_near_target)
     return Diagnosis(
         level=state.level,
         step=measured.step,
@@ -215,7 +225,7 @@ def diagnose(measured: Measured) -> Diagnosis:
         lost_in_steps=None if course is None else state.age,
         pace=state.pace,
         mean_pace=None if course is None or is_over else course.mean_pace(PROMISED_STEPS),
-        forecast=None if course is None or is_over else course.forecast(),
+        forecast=forecast,
         forecast_score=None if course is None else course.score,
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
@@ -273,7 +283,7 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
         words += f": µ {_mu(action.mu)}, {action.scope}, clips {percent(effect.clip_fraction, 1)}"
     forecast = None
     if effect is not None and effect.change is not None:
-        forecast = course.forecast(effect.change, effect.change_error or 0.0)
+        forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=True)
     if forecast is not None and action.target is not None and action.status != HoldStatus.FALLBACK:
         forecast = _until(forecast, action.target, is_there=action.status == HoldStatus.HOLDING)
     return effect, forecast, f"{words}. {action.reason}".strip()

@@ -27,14 +27,24 @@ from isentrope_wire.metrics import (
     ENTROPY_GAIN,
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTION_R2,
     ENTROPY_UNSEEN_CHANGE,
     HOLD_TARGET,
     METRICS,
     REWARD_MEAN,
 )
 
-_COURSE = (ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_UNSEEN_CHANGE, HOLD_TARGET, REWARD_MEAN)
-_CHANGES = (ENTROPY_GAIN, *change_parts(dict.fromkeys(METRICS, 0.0)))
+_COURSE = (
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_UNSEEN_CHANGE,
+    ENTROPY_GAIN,
+    CHANGE_BY_INTERVENTION,
+    ENTROPY_PREDICTION_R2,
+    HOLD_TARGET,
+    REWARD_MEAN,
+)
+_CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +79,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     if run.step is None or first is None:
         return replace(found, newest=run_control(connection, run)) if for_control else found
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
-    names = [*_COURSE, *(_CHANGES if for_control else ())]
+    names = [*dict.fromkeys((*_COURSE, *(_CHANGES if for_control else ())))]
     last = series.read(connection, run.key, names, span)
     if basis is not None and len(basis.early_entropies) == EARLY_STEPS:
         early = basis.early_entropies
@@ -78,11 +88,14 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         read = series.read(connection, run.key, [ENTROPY_MEAN], beginning)[ENTROPY_MEAN]
         early = list(islice(finite(read).values(), EARLY_STEPS))
     entropies, unseen = last[ENTROPY_MEAN], finite(last[ENTROPY_UNSEEN_CHANGE])
+    gains, interventions = finite(last[ENTROPY_GAIN]), finite(last[CHANGE_BY_INTERVENTION])
     found = replace(
         found,
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
         observed=unseen or finite(last[ENTROPY_OBSERVED_CHANGE]),
+        by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()},
+        explained=finite(last[ENTROPY_PREDICTION_R2]),
         targets=finite(last[HOLD_TARGET]),
         rewards=finite(last[REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
@@ -100,7 +113,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         last=LastSteps(
             sums=[sums for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)],
             intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts]) if parts else 0.0,
-            gain=next(reversed(finite(last[ENTROPY_GAIN]).values()), None),
+            gain=next(reversed(gains.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,
         ),
@@ -117,7 +130,7 @@ def first_step(connection: Connection, run: Run) -> int | None:
 def _last_parts(last: Mapping[str, Series]) -> list[dict[str, float]]:
     """The parts of the unit prediction over the last steps that have some."""
     steps: dict[int, dict[str, float]] = {}
-    for name in _CHANGES[1:]:
+    for name in _CHANGES:
         for step, value in finite(last[name]).items():
             steps.setdefault(step, {})[name] = value
     return [steps[step] for step in sorted(steps)[-CAUSE_STEPS:]]
