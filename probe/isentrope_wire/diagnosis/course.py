@@ -60,6 +60,8 @@ _SURPRISE = 0.2
 _HORIZONS = (1, 10, 20, 50)
 _USUAL_ERRORS = (0.12, 0.15, 0.20, 0.30)
 """What nine of ten forecasts of recorded runs were off by at most at these horizons, in log H."""
+_USUAL_NOISE = 0.04
+"""Standard deviation of their steps, in log H."""
 _USUAL = [NormalDist().inv_cdf(0.5 + (place + 0.5) / 20) / 1.6449 for place in range(10)]
 """They count as ten errors, spread as a normal variable's are."""
 _OWN_ERRORS, _ORIGIN_EVERY = 30, 5
@@ -390,11 +392,12 @@ class Course:
     def _widths(self, noise: float = 0.0) -> list[float]:
         """What nine of ten own forecasts were off by at most, in log H, 1 to AHEAD steps ahead.
 
-        Those of recorded runs, which count before there are own ones, are of steps that scatter little: `noise` is added.
+        Those of recorded runs count before there are own ones; what the steps scatter more, by `noise`, is added.
         """
         widths = []
         for own, usual in zip(self._errors, _USUAL_ERRORS, strict=True):
-            errors = sorted([*own, *(math.hypot(usual, NORMAL_95 * noise) * one for one in _USUAL)])
+            widened = math.hypot(usual, NORMAL_95 * math.sqrt(max(noise**2 - _USUAL_NOISE**2, 0.0)))
+            errors = sorted([*own, *(widened * one for one in _USUAL)])
             widths.append(errors[math.ceil(0.9 * (len(errors) + 1)) - 1])
         found = []
         for (left, right), (low, high) in zip(pairwise(_HORIZONS), pairwise(widths), strict=True):
