@@ -64,6 +64,20 @@ class RowScores(NamedTuple):
     """sum_i S_i^2 in nats^2; None where the moments have no Q2."""
 
 
+class Upstream(NamedTuple):
+    """The gradients that arrive at the scores, and what forward kept for them: one number per row, or a shape of as many."""
+
+    token_ids: Tensor
+    log_normalizer: Tensor
+    """L over the whole vocabulary, float64."""
+    entropies: Tensor | None
+    """H in nats; needed with `entropy_gradient`."""
+    logprob_gradient: Tensor | None
+    """g; None is 0."""
+    entropy_gradient: Tensor | None
+    """h; None is 0."""
+
+
 def shift(moments: Moments, maximum: Tensor) -> Moments:
     """The same sums counted from `maximum` [rows], which must not lie below theirs."""
     change = moments.maximum - maximum

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isentrope.kernels.moments import Moments, RowScores, Temperature
+from isentrope.kernels.moments import Moments, RowScores, Temperature, Upstream
 
 try:
     import triton
@@ -123,19 +123,11 @@ def row_scores(logits: Tensor, token_ids: Tensor, temperature: Temperature, *, s
     return RowScores(*scores)
 
 
-def logit_gradient(
-    logits: Tensor,
-    token_ids: Tensor,
-    log_normalizer: Tensor,
-    temperature: Temperature,
-    logprob_gradient: Tensor | None,
-    entropy_gradient: Tensor | None,
-    entropies: Tensor | None,
-    start: int = 0,
-) -> Tensor:
+def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if gradient.numel() == 0:
         return gradient
+    token_ids, log_normalizer, entropies, logprob_gradient, entropy_gradient = upstream
     rows, columns = token_ids.numel(), logits.shape[-1]
     per_row, number = _number(temperature)
     has_entropy = entropy_gradient is not None and entropies is not None

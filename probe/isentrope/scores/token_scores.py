@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.dispatch import backend_for, row_scores
-from isentrope.kernels.moments import RowScores, Temperature
+from isentrope.kernels.moments import Moments, RowScores, Temperature, Upstream, finish
 from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def token_scores(
         InputError: Shapes, types or a temperature that do not fit.
     """
     check_token_inputs(logits, token_ids, temperature)
-    results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
+    results = TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
         logits, token_ids, temperature_of_rows(temperature, token_ids), wants_entropy_gradient(entropy_gradient)
     )
     return scores_of(results, token_ids, temperature)
@@ -279,18 +279,30 @@ def scores_dtype(logits_dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if logits_dtype == torch.float64 else torch.float32
 
 
-class _TokenScoresFunction(torch.autograd.Function):
+class TokenScoresFunction(torch.autograd.Function):
+    """`marked_outputs` of logits, or of a slice of them whose first column is token `start`: `whole` then makes the moments of
+    whole rows of the slice's."""
+
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(
-        ctx: Any, logits: Tensor, token_ids: Tensor, temperature: Temperature, entropy_gradient: bool
+        ctx: Any,
+        logits: Tensor,
+        token_ids: Tensor,
+        temperature: Temperature,
+        entropy_gradient: bool,
+        start: int = 0,
+        whole: Callable[[Moments], Moments] | None = None,
     ) -> tuple[Tensor, ...]:
         token_ids = savable_ids(token_ids)
         backend = backend_for(logits)
-        rows = row_scores(backend, logits, token_ids, temperature, squared=entropy_gradient)
+        if whole is None:
+            rows = row_scores(backend, logits, token_ids, temperature, squared=entropy_gradient)
+        else:
+            rows = finish(whole(backend.row_moments(logits, token_ids, temperature, start, squared=entropy_gradient)))
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
         ctx.save_for_backward(logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None)
-        ctx.temperature, ctx.backend = temperature, backend
+        ctx.start, ctx.temperature, ctx.backend = start, temperature, backend
         return marked_outputs(ctx, scores, entropy_gradient)
 
     @staticmethod
@@ -298,11 +310,9 @@ class _TokenScoresFunction(torch.autograd.Function):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def backward(
         ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
-    ) -> tuple[Tensor | None, None, None, None]:
-        logits, token_ids, log_normalizer, entropies = ctx.saved_tensors
+    ) -> tuple[Tensor | None, ...]:
+        logits, *kept = ctx.saved_tensors
         if logprob_gradient is None and entropy_gradient is None:
-            return None, None, None, None
-        gradient = ctx.backend.logit_gradient(
-            logits, token_ids, log_normalizer, ctx.temperature, logprob_gradient, entropy_gradient, entropies
-        )
-        return gradient, None, None, None
+            return (None,) * 6
+        upstream = Upstream(*kept, logprob_gradient, entropy_gradient)
+        return ctx.backend.logit_gradient(logits, upstream, ctx.temperature, ctx.start), *(None,) * 5
