@@ -240,14 +240,10 @@ def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> T
     def rounded(values: Tensor) -> Tensor:
         return values.new_empty(shape, dtype=dtype).copy_(values.view(shape))
 
-    return TokenScores(
-        logprobs=rounded(rows.logprobs),
-        entropies=rounded(rows.entropies),
-        discriminator_scores=rounded(rows.discriminator_scores),
-        expected_scores=rounded(rows.expected_scores),
-        vocab_centered_scores=rounded(rows.discriminator_scores - rows.expected_scores),
-        squared_scores=None if rows.squared_scores is None else rounded(rows.squared_scores),
-    )
+    _, *computed, squared = rows
+    centred = rows.discriminator_scores - rows.expected_scores
+    scores = TokenScores(*map(rounded, (*computed, centred)))
+    return scores if squared is None else replace(scores, squared_scores=rounded(squared))
 
 
 def marked_outputs(ctx: Any, scores: TokenScores, entropy_gradient: bool) -> tuple[Tensor, ...]:
