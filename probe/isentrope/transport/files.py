@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
+from typing import TypeVar
+
+from isentrope_wire.numbers import document_of, read
+
+_T = TypeVar("_T")
 
 
 class ProcessLock:
@@ -89,3 +95,16 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode:
     except OSError:
         draft.unlink(missing_ok=True)
         raise
+
+
+def write_document(path: Path, value: object, *, lasting: bool = False) -> None:
+    """`write_atomically` of a dataclass as JSON."""
+    write_atomically(path, json.dumps(document_of(value)).encode(), lasting=lasting)
+
+
+def read_document(kind: type[_T], path: Path) -> _T | None:
+    """The dataclass in a file; None where there is none that can be read."""
+    try:
+        return read(kind, json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return None

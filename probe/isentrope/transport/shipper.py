@@ -14,7 +14,7 @@ import logging.handlers
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from pathlib import Path
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
-from isentrope.transport.files import ProcessLock, is_held_by_another_process
+from isentrope.transport.files import ProcessLock, is_held_by_another_process, write_document
 from isentrope.transport.spool_folder import (
     ControlFile,
     ShipperState,
@@ -36,7 +36,7 @@ from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import printable
-from isentrope_wire.reports import ControlSnapshot, Record
+from isentrope_wire.reports import ControlSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,10 @@ class Shipper:
         try:
             acked_through, quarantined = connection.push(batch)
         except TooSlow:
-            self._send_less(batch)
+            if len(batch) > 1:
+                self._batch_bytes = max(sum(len(record.payload) for record in batch) // 2, 1)
+                # A smaller batch is another attempt, with its own time.
+                self._last_success_at = time.monotonic()
             raise
         for item in quarantined:
             logger.error("The server could not use record %d (%s): %s", item.seq, item.code, printable(item.message))
@@ -205,12 +208,6 @@ class Shipper:
     @property
     def _ends_are_final(self) -> bool:
         return self._settings.torn_end_is_lost or self._folder.read_end() is not None
-
-    def _send_less(self, batch: Sequence[Record]) -> None:
-        if len(batch) > 1:
-            self._batch_bytes = max(sum(len(record.payload) for record in batch) // 2, 1)
-            # A smaller batch is another attempt, with its own time.
-            self._last_success_at = time.monotonic()
 
     def _acknowledge(self, acked_through: int) -> None:
         self._reader.acknowledge(acked_through)
@@ -278,7 +275,7 @@ class Shipper:
             lost_by_the_server=self._reader.lost_by_the_server,
         )
         try:
-            self._status.write(self._folder.status)
+            write_document(self._folder.status, self._status)
         except OSError as failure:
             # On a full disk delivering continues: it frees space.
             logger.warning("The status file can't be written: %s.", failure)
