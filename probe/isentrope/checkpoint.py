@@ -80,13 +80,8 @@ class Memory:
 
 
 def state_of(memory: Memory) -> dict[str, Any]:
-    """The memory as JSON values, for torch.save and JSON alike. Nothing is changed by it.
-
-    Waits for the device, and up to REPORT_SECONDS for the last report; not for the other ranks' checkpoints.
-
-    Raises:
-        RuntimeError: a rank whose sums were awaited is gone.
-    """
+    """The memory as JSON values, for torch.save and JSON alike; RuntimeError where a rank is gone whose sums were
+    awaited. Waits for the device, and up to REPORT_SECONDS for the last report."""
     state = _State(
         run_id=memory.config.run_id,
         rank=memory.config.rank,

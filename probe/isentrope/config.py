@@ -103,12 +103,9 @@ class ProbeConfig:
         trackers: object = None,
         **others: Any,
     ) -> ProbeConfig:
-        """Read settings: arguments win over ISENTROPE_* variables, these over defaults.
-
-        Args:
-            rank_and_world_size: of the process group whose ranks share these settings. None: there is no such group, and
-                RANK and WORLD_SIZE count as torchrun sets them.
-        """
+        """Read settings: arguments win over ISENTROPE_* variables, these over defaults. Rank and size are those of the
+        process group whose ranks share the settings; None: there is none, and RANK and WORLD_SIZE count as torchrun
+        sets them."""
         run_id = wanted_run_id(run_id)
         rank, world_size = rank_and_world_size or (
             _integer_from_environment("RANK", 0),
@@ -140,11 +137,8 @@ def wanted_run_id(run_id: str | None) -> str:
 
 
 def jsonable(config: Mapping[str, object]) -> dict[str, object]:
-    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text.
-
-    Raises:
-        ConfigurationError: it is larger, or nests deeper, than a server shows.
-    """
+    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text. ConfigurationError: it is
+    larger, or nests deeper, than a server shows."""
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
@@ -172,11 +166,7 @@ def jsonable(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The tags of a run.
-
-    Raises:
-        ConfigurationError: they are no list of words, or too many or too long for a server to show.
-    """
+    """The tags of a run; ConfigurationError: they are no list of words, or too many or too long for a server to show."""
     if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
         raise ConfigurationError(f"tags must be a list of words, such as ['baseline'], got {tags!r:.100}.")
     if len(tags) > TAGS or max(map(len, tags), default=0) > TAG_CHARACTERS:

@@ -32,11 +32,8 @@ class ControlState:
     """
 
     def __init__(self, initial: ControlSnapshot, capabilities: Collection[str]) -> None:
-        """
-        Args:
-            initial: the control the run starts with (version 0).
-            capabilities: what this probe can apply, as in `Control.capability` (`method:clip_v` ...).
-        """
+        """`initial` is the control the run starts with (version 0); `capabilities` is what this probe can apply, as in
+        `Control.capability`."""
         self.active = initial
         """The control of the step that runs."""
         self.last_step: int | None = None
@@ -71,35 +68,18 @@ class ControlState:
         return self._step_is_open or self.last_step is not None
 
     def resume(self, active: ControlSnapshot, newest_decided: int, last_step: int | None) -> None:
-        """Continue after the last step of another process.
-
-        Args:
-            active: the control that was active there.
-            newest_decided: the highest version that was decided there; it may have been refused.
-            last_step: number of the last step reported there.
-        """
+        """Continue after the last step of another process. `newest_decided` may have been refused there."""
         self.active, self.last_step = active, last_step
         self._decided = {newest_decided: [], active.version: _requests_of(active)}
 
     def open_step(self) -> bool:
-        """Begin a step unless it has begun.
-
-        Returns:
-            True when it begins now: the only moment to `decide` about a control.
-        """
+        """Begin a step unless it has begun; True when it begins now: the only moment to `decide` about a control."""
         begins, self._step_is_open = not self._step_is_open, True
         return begins
 
     def decide(self, requested: ControlSnapshot | None, *, now: float) -> tuple[ControlOutcome, ...]:
-        """Decide about the requested control between two optimiser updates.
-
-        Args:
-            requested: the newest snapshot known on rank 0, or None.
-            now: seconds since the Unix epoch on rank 0.
-
-        Returns:
-            The outcomes of this decision, which the next report carries; empty when nothing new was requested.
-        """
+        """Decide between two optimiser updates about the newest snapshot known on rank 0, at its time in seconds since
+        the Unix epoch. The outcomes, which the next report carries; empty when nothing new was requested."""
         outcome = None if requested is None else self._decision(requested, now)
         decided = () if outcome is None else (outcome,)
         self._new_outcomes += decided
@@ -110,11 +90,8 @@ class ControlState:
         self._step_is_open = False
 
     def outcomes_at(self, step: int) -> tuple[ControlOutcome, ...]:
-        """The outcomes for the report of this step, whose number is known now.
-
-        Args:
-            step: the first step under a control that was applied since the last report.
-        """
+        """The outcomes for the report of this step, whose number is known now: the first under a control applied since
+        the last."""
         self._outcomes += tuple(
             replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome
             for outcome in self._new_outcomes
@@ -123,11 +100,7 @@ class ControlState:
         return self._outcomes
 
     def reported(self, step: int, *, sent: bool) -> None:
-        """Note that the report of a step was handed over.
-
-        Args:
-            sent: False where the report found no room: its outcomes travel with a later one, none may be lost.
-        """
+        """Note that the report of a step was handed over. Where it found no room, its outcomes travel with a later one."""
         self._outcomes = () if sent else self._outcomes
         self.last_step = step
 

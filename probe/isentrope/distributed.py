@@ -73,37 +73,21 @@ class Gathered:
     """One vector per rank, being gathered."""
 
     def __init__(self, rows: Tensor, work: Work | None = None) -> None:
-        """
-        Args:
-            rows: [ranks, numbers], filled in by `work`.
-            work: the collective; None: the device's own queue fills the rows in, or they are complete.
-        """
+        """`rows` [ranks, numbers] are filled in by `work`, the collective; None: by the device's own queue, or they are
+        complete."""
         self._rows = rows
         self._work = work
         self._copy: HostCopy | None = None
 
     def rows(self) -> Tensor:
-        """Wait for the vectors.
-
-        Returns:
-            [ranks, numbers] in the ranks' order.
-
-        Raises:
-            RuntimeError: a rank is gone.
-        """
+        """Wait for the vectors, [ranks, numbers] in the ranks' order; RuntimeError: a rank is gone."""
         if self._work is not None:
             self._work.wait()
         return self._rows
 
     def numbers_later(self, additive_from: int) -> Callable[[], list[list[float]]]:
-        """Start the copy to the host.
-
-        Args:
-            additive_from: the columns from this one on are added up over the ranks, and end the first row alone.
-
-        Returns:
-            A function that gives the numbers, on a thread that may wait.
-        """
+        """Start the copy to the host; what is returned gives the numbers, on a thread that may wait. The columns from
+        `additive_from` on are added up over the ranks, and end the first row alone."""
         ranks, width = len(self._rows), min(additive_from, self._rows.shape[1])
 
         def of_each_and_of_all(rows: Tensor) -> Tensor:
@@ -163,10 +147,7 @@ class ManyRanks(Ranks):
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
-        """
-        Args:
-            group: whose members take part; each of them must build one. None: all processes.
-        """
+        """`group` is whose members take part, each of which must build one; None: all processes."""
         known = _known(group)
         self.rank = dist.get_rank(known)
         self.size = dist.get_world_size(known)
@@ -322,14 +303,8 @@ class RankExchange:
         return self._ranks.device
 
     def begin_step(self, requested: ControlSnapshot | None) -> StepStart:
-        """Receive what counts for the step that begins.
-
-        Args:
-            requested: the newest control on this rank; it counts when the process is on its own.
-
-        Raises:
-            RuntimeError: rank 0 is gone.
-        """
+        """Receive what counts for the step that begins; the control requested on this rank counts when the process is
+        on its own. RuntimeError: rank 0 is gone."""
         if self.alone:
             return StepStart(requested, time.time())
         if self._receive is None:
@@ -361,13 +336,8 @@ class RankExchange:
         requested: ControlSnapshot | None,
         action: Action | None = None,
     ) -> None:
-        """Start the exchange. Nothing is waited for.
-
-        Args:
-            sums: this rank's vector of the step; None: measuring it failed.
-            requested: the newest control on this rank; rank 0's counts.
-            action: decided for the next step; rank 0's counts.
-        """
+        """Start the exchange, and wait for nothing. `sums` is this rank's vector of the step, None: measuring it
+        failed; of control and action rank 0's count."""
         self.next_action = action
         try:
             gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
@@ -382,14 +352,8 @@ class RankExchange:
         return self._sums.numbers_later(ADDITIVE_FROM) if self._sums is not None and self.leads else None
 
     def resume(self, mine: ResumeMessage, requested: ControlSnapshot | None) -> tuple[ResumeMessage, ...]:
-        """Wait for what every rank continues from after a checkpoint.
-
-        Args:
-            requested: the newest control on this rank; rank 0's counts, as when a step is closed.
-
-        Returns:
-            Every rank's message, in their order.
-        """
+        """Wait for every rank's message, in their order. Of the requested controls rank 0's counts, as when a step is
+        closed."""
         messages = tuple(self._ranks.gather_objects(mine))
         if not self.alone and not any(message.error for message in messages):
             self._broadcast(requested, messages[0].action)

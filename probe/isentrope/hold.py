@@ -329,10 +329,8 @@ class HoldController:
         return replace(action, gain=known.gain, drift=known.drift, resting_point=known.resting_point)
 
     def begin_step(self, active: ControlSnapshot, action: hold_decision.Action | None) -> None:
-        """Set the control of the step that begins.
-
-        `action` is the decision, the same on all ranks; one for another version of the control is ignored.
-        """
+        """Set the control of the step that begins. The action is the same on all ranks; one for another version is
+        ignored."""
         self.action = None
         if active.control.hold is not None:
             is_decided = action is not None and action.version == active.version
@@ -346,12 +344,8 @@ class HoldController:
     def learner(
         self, momentum: float | None, learning_rate: SupportsFloat | None = None
     ) -> Callable[[StepReport], None]:
-        """A function that takes the report of the step that ended last, on a thread that may wait for the device.
-
-        Args:
-            momentum: the optimiser's beta_1; None counts as 0.
-            learning_rate: of the step; a tensor is read on that thread. None: it counts as constant.
-        """
+        """A function that takes the report of the step that ended last, on a thread that may wait for the device, where
+        a rate that is a tensor is read. None counts as a momentum of 0, and as a constant rate."""
         step = self._memory.closed_steps - 1
         return lambda report: self._learn(step, report, momentum or 0.0, learning_rate)
 

@@ -140,11 +140,8 @@ class ReportBuilder:
         transport_scalars: Callable[[], Mapping[str, float]] = dict,
         page: str = "",
     ) -> None:
-        """
-        Args:
-            transport_scalars: metrics of the reports' way to the server at the moment a report is built.
-            page: address of the run's page; empty: it has none, or that is not known.
-        """
+        """`transport_scalars` gives metrics of the reports' way to the server as a report is built; `page` is the
+        run's, empty: not known."""
         self._page = page
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
@@ -189,11 +186,7 @@ class ReportBuilder:
         self._closed -= 1
 
     def report_of(self, closed: ClosedStep) -> Callable[[], reports.StepReport]:
-        """Prepare the report of a step.
-
-        Returns:
-            A function that builds the report; called once, later, in the order of the steps.
-        """
+        """A function that builds the report of a step; called once, later, in the order of the steps."""
         recorded_at, device = time.time(), current_device()
         self._closed += 1
         number = self._closed

@@ -150,12 +150,8 @@ class Calibrated:
 
 
 def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str:
-    """Why the prediction is not good enough to act on, in one sentence; empty where it is.
-
-    Args:
-        gain: change of the entropy in nats per unit prediction; None while it is not known.
-        acting: whether the prediction was acted on in the step before: then only clear evidence ends it.
-    """
+    """Why the prediction is not good enough to act on, in one sentence; empty where it is. The gain is in nats per
+    unit, None: not known. Where it was acted on in the step before, only clear evidence ends that."""
     agreement, r2 = calibrated.sign_agreement, calibrated.r2
     if gain is None:
         return "The gain is not known yet: some steps with an observed entropy change (rescore=) are needed."

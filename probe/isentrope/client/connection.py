@@ -28,11 +28,8 @@ class ApiError(IsentropeError):
     """A request to the server failed. The message is the server's own where it sent one."""
 
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
-        """
-        Args:
-            status: The HTTP status of the answer; None: there was no answer.
-            code: The code in the server's error body, e.g. `not_found`; `unreachable` where there was no answer.
-        """
+        """`status` is the HTTP status of the answer, None: there was none; `code` that of the server's error body, such
+        as `not_found`, or `unreachable`."""
         super().__init__(message)
         self.status = status
         self.code = code
@@ -115,10 +112,7 @@ class Connection:
 
 def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
     """Arguments of an httpx client that sends calls to the server at `url`: address, wait, trusted CAs, proxies.
-
-    Raises:
-        ConfigurationError: A certificate file can't be used.
-    """
+    ConfigurationError: a certificate file can't be used."""
     return {
         "base_url": f"{url}/api/v1/",
         "timeout": timeout_seconds,
@@ -138,11 +132,7 @@ class AsyncClient:
         self._http = http
 
     async def ask(self, call: Call[_A]) -> _A:
-        """Send one call.
-
-        Raises:
-            ApiError: There was no answer, or it is an error.
-        """
+        """As `Connection.ask`."""
         url = str(self._http.base_url)
         with _failures(url):
             response = await self._http.request(**_request(call))

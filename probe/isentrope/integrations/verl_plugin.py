@@ -29,11 +29,8 @@ PROMISED = {"critic/rewards/mean": REWARD_MEAN, "response_length/mean": COMPLETI
 
 
 def activate() -> None:
-    """Do what this module is loaded for. Safe to repeat.
-
-    Raises:
-        ConfigurationError: verl is of another version, or the switch is neither yes nor no.
-    """
+    """Do what this module is loaded for; safe to repeat. ConfigurationError: another version of verl, or the switch is
+    neither yes nor no."""
     if BACKEND not in Tracking.supported_backend:
         _add_backend(Tracking)
     if switched_on(SWITCH):

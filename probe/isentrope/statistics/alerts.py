@@ -205,11 +205,8 @@ class AlertWatch:
         return finding if self._held[kind] >= PERSISTENCE else None
 
     def _self_check(self, scalars: Mapping[str, float], cause: str) -> _Finding | None:
-        """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
-
-        Args:
-            cause: why it may not be, in words; empty where nothing suggests one.
-        """
+        """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on. `cause`: why it may
+        not be."""
         z = scalars.get(metrics.SCORE_SELF_CHECK_Z)
         if z is None:
             return None

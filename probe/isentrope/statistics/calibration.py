@@ -84,12 +84,8 @@ class PredictionInterval:
         return self._inside / self._judged if self._judged else None
 
     def learn(self, residual: float, largest: float = math.inf) -> None:
-        """Add a step's observed minus predicted change; a residual that is not finite is ignored.
-
-        Args:
-            residual: In the unit of the interval.
-            largest: A residual beyond it is a miss like any other, but widens the interval as one of this size.
-        """
+        """Add a step's observed minus predicted change; one that is not finite is ignored, one beyond `largest` is a
+        miss like any other, but widens the interval as one of this size."""
         if not math.isfinite(residual):
             return
         half_width = self.half_width()

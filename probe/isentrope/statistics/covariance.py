@@ -74,12 +74,8 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
 
 
 def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...]:
-    """Means of the largest c_t, by COVARIANCE_TOP; empty without tokens.
-
-    Args:
-        sums: Those of `covariance_bins` of all ranks, added up.
-        covariance: Of A and log p over the same tokens.
-    """
+    """Means of the largest c_t, by COVARIANCE_TOP, from the `covariance_bins` of all ranks, added up, and the
+    covariance of A and log p over the same tokens; empty without tokens."""
     counts, logprobs, advantages, products = (sums[row * _BINS : (row + 1) * _BINS] for row in range(_SUMS))
     mean_advantage, mean_logprob = covariance.mean_left, covariance.mean_right
     bins = sorted(
@@ -258,10 +254,8 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
 
 
 def _by_group(sequences: Float64[Tensor, "fields sequences"], most: int) -> Float64[Tensor, " numbers"]:
-    """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids.
-
-    All shapes are known beforehand, the number of groups is not: it stays on the device.
-    """
+    """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids. The shapes are known
+    beforehand; the number of groups stays on the device."""
     # A sequence that does not count comes last, whatever its group, and adds nothing.
     sequences = torch.where(sequences[1] > 0, sequences, torch.inf)
     sequences = sequences.index_select(1, sequences[0].argsort(stable=True))

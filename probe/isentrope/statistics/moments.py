@@ -84,11 +84,8 @@ class Covariance:
 def device_moments(
     values: Float64[Tensor, "*shape"], valid: Bool[Tensor, "*shape"]
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""], Float64[Tensor, ""]]:
-    """Count, mean and sum of squared deviations of the valid values; zeros where there are none.
-
-    Args:
-        values: Any shape; anything, NaN included, where `valid` is False.
-    """
+    """Count, mean and sum of squared deviations of the valid values; zeros where there are none. The others may be
+    anything, NaN included."""
     count = valid.sum(dtype=torch.float64)
     mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
     return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
@@ -148,11 +145,8 @@ class ThresholdStatistics:
 
     @classmethod
     def of_sums(cls, parts: Float64[Tensor, "parts 6"]) -> ThresholdStatistics:
-        """Merge the sums of micro-batches or ranks. The same parts in the same order give the same bits everywhere.
-
-        Args:
-            parts: One row of THRESHOLD_SUMS numbers per part.
-        """
+        """Merge the sums of micro-batches or ranks, one row each. The same parts in the same order give the same bits
+        everywhere."""
         # [parts, score]: of S* and of S_c.
         counts, means, squares = parts.reshape(-1, 2, 3).unbind(dim=-1)
         if len(parts) == 1:
@@ -199,15 +193,8 @@ class ThresholdStatistics:
 
 
 def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> Float64[Tensor, " 6"]:
-    """The sums of micro-batches taken together.
-
-    Args:
-        scores: One per micro-batch, at least one.
-        masks: True where the token counts; of the scores' shapes. Tokens whose scores are not finite do not count.
-
-    Returns:
-        THRESHOLD_SUMS numbers, on the device.
-    """
+    """THRESHOLD_SUMS numbers of micro-batches taken together, on the device. The masks say which tokens count; those
+    whose scores are not finite do not."""
     discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
     centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
     valid = flat(masks) & finite(discriminator + centred)

@@ -311,11 +311,7 @@ def unit_prediction(step: StepSums) -> float | None:
 
 
 def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, float]:
-    """Every metric measured on the step's tokens.
-
-    Args:
-        intervening: Whether a control was active. Without one nothing is reported of an intervention.
-    """
+    """Every metric measured on the step's tokens; of an intervention nothing where no control was active."""
     if not step.tokens:
         return {metrics.TOKEN_COUNT: 0.0, metrics.TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
     found = {metrics.TOKEN_COUNT: float(step.tokens)} | step.metrics()

@@ -261,14 +261,9 @@ class StepTokens:
         torch.mul(strengths, self["S_c"], out=self.effects)
 
     def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """log p minus the log-probs passed under this name, 0 where a token does not count, and 1 where it does, else 0.
-
-        Args:
-            name: "sampler", "old", "reference", or "ratio": the old policy, or the sampler where no old one was passed.
-
-        Returns:
-            Two float64 [tokens]; None where a call passed none.
-        """
+        """log p minus the log-probs passed as "sampler", "old" or "reference" ("ratio": the old, or the sampler where
+        no old one was passed), 0 where a token does not count, and 1 where it does, else 0; float64 [tokens]. None
+        where a call passed none."""
         if name == "ratio":
             named = {"old" if "old" in batch.differences else "sampler" for batch in self.batches}
             if len(named) == 1:

@@ -26,11 +26,8 @@ class ProcessLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock without waiting; False where another process holds it.
-
-        Raises:
-            OSError: the file can't be opened, or its file system has no locks.
-        """
+        """Take the lock without waiting; False where another process holds it. OSError: the file can't be opened, or
+        its file system has no locks."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,11 +48,8 @@ class ProcessLock:
 
 
 def is_held_by_another_process(path: Path) -> bool:
-    """Whether another process holds the lock on `path`; False where there is no such file.
-
-    Raises:
-        OSError: as `ProcessLock.acquire`.
-    """
+    """Whether another process holds the lock on `path`; False where there is no such file. OSError: as
+    `ProcessLock.acquire`."""
     try:
         # Without O_CREAT: the folder may be about to be removed.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

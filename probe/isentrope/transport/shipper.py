@@ -90,14 +90,8 @@ class Shipper:
         target: str | None = None,
         find_token: Callable[[], str | None] = environment.token,
     ) -> None:
-        """
-        Args:
-            target: host:port instead of the one the spool names.
-            find_token: called before each attempt, so that a corrected token takes effect.
-
-        Raises:
-            SpoolError: `folder` is no spool folder.
-        """
+        """`find_token` is called before each attempt, so that a corrected token takes effect. SpoolError: `folder` is
+        no spool folder."""
         self._folder = folder
         self._settings = settings
         self._find_token = find_token
@@ -119,11 +113,7 @@ class Shipper:
 
     def run(self) -> ShipperStatus:
         """Deliver until the training process is gone and everything is acknowledged, or the drain limit is over.
-
-        Raises:
-            OSError: the spool folder vanished.
-            ServerRefuses: only where the settings say not to wait.
-        """
+        OSError: the folder vanished; ServerRefuses: only where the settings say not to wait."""
         self._set_status(ShipperState.STARTING)
         while not self._gave_up():
             try:
@@ -151,12 +141,8 @@ class Shipper:
         return self._status
 
     def _deliver_over_one_connection(self) -> None:
-        """Return when there is nothing left to deliver and nothing more will come.
-
-        Raises:
-            ServerAway: try again from Hello.
-            ServerRefuses: likewise.
-        """
+        """Return when there is nothing left to deliver and nothing more will come; ServerAway, ServerRefuses: try again
+        from Hello."""
         with TelemetryConnection(self._target, self._find_token(), self._run) as connection:
             acked_through = self._say_hello(connection)
             self._reached = True
@@ -288,18 +274,9 @@ def ship(
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
 ) -> ShipperStatus | None:
-    """Deliver a folder. A delivered folder is removed, or kept in its home's `delivered` for a while.
-
-    Args:
-        target: host:port instead of the one the spool names.
-
-    Returns:
-        The last status; None where another shipper delivers the folder, or did until now.
-
-    Raises:
-        SpoolError: `folder` is no spool folder.
-        ServerRefuses: only where the settings say not to wait.
-    """
+    """Deliver a folder to `target`, else to the server it names; delivered, it is removed, or kept in its home's
+    `delivered` for a while. The last status; None where another shipper delivers it, or did until now. SpoolError: it
+    is no spool folder; ServerRefuses: only where the settings say not to wait."""
     shipper = Shipper(folder, settings, target=target, find_token=find_token)
     lock = ProcessLock(folder.shipper_lock)
     if not lock.acquire():
@@ -317,11 +294,7 @@ def ship(
 
 
 def main() -> int:
-    """Parse the command line and deliver.
-
-    Returns:
-        The exit status, one of the EXIT constants.
-    """
+    """Parse the command line and deliver; the exit status, one of the EXIT constants."""
     parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
     arguments = parser.parse_args()

@@ -60,10 +60,7 @@ class ShipperSupervisor:
     """Keeps one shipper process running on a spool folder. Used by the writer thread alone."""
 
     def __init__(self, folder: SpoolFolder, *, home: Path) -> None:
-        """
-        Args:
-            home: where the shipper looks for the owner's token.
-        """
+        """`home` is where the shipper looks for the owner's token."""
         self._folder = folder
         self._environment = dict(os.environ) | {
             "ISENTROPE_HOME": str(home.absolute()),
@@ -77,14 +74,8 @@ class ShipperSupervisor:
         self._not_before = 0.0
 
     def keep_running(self, *, last: bool = False) -> None:
-        """Start the shipper if none runs and the pause after its last end is over.
-
-        Args:
-            last: this process ends: start one at once, for what is left to deliver.
-
-        Raises:
-            OSError: the process can't be started.
-        """
+        """Start the shipper if none runs and the pause after its last end is over; where this process ends, at once.
+        OSError: it can't be started."""
         now = time.monotonic()
         if self._process is not None:
             status = self._process.poll()
@@ -148,14 +139,8 @@ class SpoolTransport:
         supervisor: ShipperSupervisor | None,
         limits: SpoolLimits | None = None,
     ) -> None:
-        """
-        Args:
-            run: the first record.
-            supervisor: keeps a shipper running; None: spool only, for `isentrope sync` to deliver later.
-
-        Raises:
-            SpoolError: the folder's file system knows no locks.
-        """
+        """`run` is the first record; `supervisor` keeps a shipper running, None: `isentrope sync` delivers later.
+        SpoolError: the folder's file system knows no locks."""
         limits = limits or SpoolLimits()
         self.folder = folder
         self._supervisor = supervisor

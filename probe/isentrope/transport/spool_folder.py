@@ -82,12 +82,8 @@ class SpoolFolder:
 
     @classmethod
     def create(cls, home: Path, run: RunStarted, grpc_target: str) -> SpoolFolder:
-        """Make the folder of a new attempt.
-
-        Raises:
-            SpoolError: the home can't be written to, or this attempt has a spool already.
-            ConfigurationError: the run's description is larger than a record may be.
-        """
+        """Make the folder of a new attempt. SpoolError: the home can't be written to, or this attempt has a spool
+        already. ConfigurationError: the run's description is larger than a record may be."""
         payload = encode_payload(run)
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ConfigurationError(
@@ -117,13 +113,8 @@ class SpoolFolder:
         return folder
 
     def run(self) -> RunStarted:
-        """The run and rank that report through this folder.
-
-        Read from the first record where it is there and fits the folder's name, for it has a checksum.
-
-        Raises:
-            SpoolError: this is no spool folder, or its description is damaged.
-        """
+        """The run and rank that report through this folder: of the first record where it is there and fits the folder's
+        name, for it has a checksum. SpoolError: this is no spool folder, or its description is damaged."""
         first_record = self._first_record()
         if first_record is not None and self.path.parts[-3:] == _folder_names(first_record):
             return first_record
@@ -147,11 +138,8 @@ class SpoolFolder:
         return message if isinstance(message, RunStarted) else None
 
     def grpc_target(self) -> str:
-        """host:port the reports were meant for; of the default one, what is meant by default now.
-
-        Raises:
-            SpoolError: this is no spool folder.
-        """
+        """host:port the reports were meant for; of the default one, what is meant by default now. SpoolError: this is
+        no spool folder."""
         try:
             target = (self.path / "target").read_text(encoding="utf-8").strip()
         except OSError as error:
@@ -307,11 +295,7 @@ class ControlFile:
         self._fingerprint: tuple[int, int, int] | None = None
 
     def write(self, snapshot: ControlSnapshot) -> None:
-        """Replace the file's content.
-
-        Raises:
-            OSError: the spool folder is gone, read-only or full.
-        """
+        """Replace the file's content; OSError: the spool folder is gone, read-only or full."""
         content = encode_control(snapshot)
         write_atomically(self._path, _CHECKSUM.pack(zlib.crc32(content)) + content)
 

@@ -47,11 +47,8 @@ class SpoolReader:
     """
 
     def __init__(self, folder: Path, acked_through: int = 0, *, keep_seconds: float = 0.0) -> None:
-        """
-        Args:
-            acked_through: the last record that the server had acknowledged to an earlier reader of this folder.
-            keep_seconds: how long acknowledged segments are kept.
-        """
+        """`acked_through` is what the server had acknowledged to an earlier reader; `keep_seconds`, how long
+        acknowledged segments are kept."""
         self._keep_seconds = keep_seconds
         self._folder = folder
         self.acked_through = acked_through
@@ -91,11 +88,8 @@ class SpoolReader:
                 os.replace(segment, self._folder / segment.name)
 
     def next_batch(self, max_records: int, max_bytes: int) -> list[Record]:
-        """The next records to send; empty when nothing new has been written. At least one, of any size.
-
-        Raises:
-            OSError: a segment can't be read.
-        """
+        """The next records to send, at least one, of any size; empty when nothing new has been written. OSError: a
+        segment can't be read."""
         batch: list[Record] = []
         size_bytes = 0
         while len(batch) < max_records:
@@ -223,11 +217,8 @@ class SpoolReader:
             self._take(frame)
 
     def _content_of(self, segment: Path, offset: int = 0) -> SegmentContent | None:
-        """Read a segment; None: the disk can't read it. It is kept aside, and its records will be a gap.
-
-        Raises:
-            OSError: the file is gone, or can't be read now for a reason that is not its own.
-        """
+        """Read a segment. None: the disk can't; it is kept aside, and its records will be a gap. OSError: it is gone,
+        or can't be read now for a reason that is not its own."""
         known = segment in self._damaged_segments
         for attempt in range(1 if known else READ_ATTEMPTS):
             if attempt:

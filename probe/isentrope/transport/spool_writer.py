@@ -36,11 +36,8 @@ class MessageQueue:
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
-        """
-        Args:
-            max_bytes: how much may wait, estimated: a message is not built before it is taken, so each counts as
-                much as the largest one seen so far (`largest_bytes`).
-        """
+        """How much may wait is estimated: a message is not built before it is taken, so each counts as much as the
+        largest one seen so far."""
         # Each message with the number of refusals before it. So every refusal has its place, without a mark in the queue
         # that both threads would change.
         self._entries: deque[tuple[int, MakeMessage]] = deque()
@@ -171,14 +168,8 @@ class SpoolWriter:
         return self._disk_is_full or self._disk.used_share >= LIGHT_FROM_SHARE
 
     def write_queued(self, out_of_time: Callable[[], bool] = lambda: False) -> bool:
-        """Write one group.
-
-        Args:
-            out_of_time: called before each message is built; once it is True, what is built is written.
-
-        Returns:
-            False where the disk refuses; the group is kept for the next call.
-        """
+        """Write one group; False where the disk refuses, and it is kept for the next call. Once `out_of_time`, asked
+        before each message is built, is True, what is built is written."""
         if self._disk_is_full and self._disk.restore_reserve():
             self._disk_is_full = False
         if not self._group:
@@ -190,11 +181,8 @@ class SpoolWriter:
         self._take_back(self._disk.sync())
 
     def close(self) -> None:
-        """Write a gap for what was not written in time, and end the spool.
-
-        Raises:
-            OSError: the end of the spool may not survive a power cut.
-        """
+        """Write a gap for what was not written in time, and end the spool. OSError: its end may not survive a power
+        cut."""
         if self._group:
             # One more attempt: a gap in the place of records that may be on disk already would contradict them.
             self._write_group()

@@ -49,18 +49,9 @@ class SyncResult:
 def sync_spools(
     folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> Iterator[SyncResult]:
-    """Deliver spools one after another. A server that is away is not waited for again: its spools share one detail.
-
-    A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
-
-    Args:
-        target: host:port instead of the one each spool names.
-        give_up_after_seconds: how long to try without any success.
-        final: the training processes have ended: a record that is torn at the end is a gap.
-
-    Yields:
-        One result a spool.
-    """
+    """Deliver spools one after another, to `target` or the server each names; a result for each. A server that is away
+    so long is not waited for again: its spools share one detail. One that is refused, or can't be read, stays. `final`:
+    the training processes have ended, and a record that is torn at the end is a gap."""
     away: dict[str, str] = {}
     for folder in folders:
         try:
@@ -81,14 +72,9 @@ def sync_spools(
 def refill_server(
     kept: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
 ) -> Iterator[SyncResult]:
-    """Send delivered spools again as far as their servers lost them, as one does that was restored from a backup.
-
-    Args:
-        kept: the delivered spools that are kept. One that can't be asked about, or is refused, was delivered once.
-
-    Yields:
-        One result for each spool of which something was lost.
-    """
+    """Send delivered spools that are kept again as far as their servers lost them, as one does that was restored from a
+    backup; a result for each of which something was lost. One that can't be asked about, or is refused, was delivered
+    once."""
     away: set[str] = set()
     for folder in kept:
         with contextlib.suppress(OSError):
@@ -134,13 +120,8 @@ def _settings(give_up_after_seconds: float, *, final: bool = False) -> ShipperSe
 def sync_spool(
     folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> SyncResult:
-    """Deliver one spool, as `sync_spools` does. Safe to repeat: the server takes each record once.
-
-    Raises:
-        SpoolError: `folder` is no spool folder.
-        ServerRefuses: the spool stays.
-        OSError: the folder can't be read.
-    """
+    """Deliver one spool, as `sync_spools` does; safe to repeat: the server takes each record once. SpoolError: it is no
+    spool folder; ServerRefuses: it stays; OSError: it can't be read."""
     run = folder.run()
     outcome, away = SyncOutcome.LEFT, False
     if list_segments(folder.path) and is_held_by_another_process(folder.trainer_lock):
