@@ -108,7 +108,7 @@ def merge(parts: Sequence[Moments]) -> Moments:
     maximum = together.maximum.amax(0)
     _, *sums, chosen, square_twice = shift(together, maximum)
     total_square_twice = None if square_twice is None else square_twice.sum(0)
-    return Moments(maximum, *(numbers.sum(0) for numbers in sums), chosen.amax(0), total_square_twice)
+    return Moments._make((maximum, *(numbers.sum(0) for numbers in sums), chosen.amax(0), total_square_twice))
 
 
 def concatenated(parts: Sequence[Moments]) -> Moments:

@@ -217,7 +217,7 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
         summed_factor = _factor(factor)
         for rows in tiles.rows():
             tile = tiles.tile(rows, columns, factor)
-            of_rows = Upstream(*(None if part is None else part[rows] for part in upstream))
+            of_rows = Upstream._make(None if part is None else part[rows] for part in upstream)
             temperature = tiles.rule.tile_temperature(rows)
             gradient = backend_for(tile).logit_gradient(tile, of_rows, temperature, columns.start)
             tiles.rule.chain_(gradient, tile)

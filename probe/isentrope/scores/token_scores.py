@@ -310,5 +310,5 @@ class TokenScoresFunction(torch.autograd.Function):
         logits, *kept = ctx.saved_tensors
         if logprob_gradient is None and entropy_gradient is None:
             return (None,) * 6
-        upstream = Upstream(*kept, logprob_gradient, entropy_gradient)
+        upstream = Upstream._make((*kept, logprob_gradient, entropy_gradient))
         return ctx.backend.logit_gradient(logits, upstream, ctx.temperature, ctx.start), *(None,) * 5
