@@ -59,12 +59,10 @@ class _State:
     control: str
     """The active `ControlSnapshot` as `encode_control` gives it, in hexadecimal digits."""
     decided: int
-    """The newest version that was decided."""
     selection: dict[str, Any]
     learnt: dict[str, Any]
     hold: dict[str, Any]
     next: Action | None
-    """Decided by rank 0 of several for the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,6 @@ class ProbeConfig:
     texts: bool = True
     """Whether texts of tokens, prompts and answers may be reported."""
     trackers: tuple[Tracker, ...] = ()
-    """Trackers that get the scalars of rank 0's reports, too. In mode disabled nothing is sent anywhere."""
 
     def __post_init__(self) -> None:
         for name in ("name", "project", "run_id"):

@@ -35,9 +35,7 @@ class ControlState:
         """`initial` is the control the run starts with (version 0); `capabilities` is what this probe can apply, as in
         `Control.capability`."""
         self.active = initial
-        """The control of the step that runs."""
         self.last_step: int | None = None
-        """Number of the last step that was reported."""
         self._capabilities = frozenset(capabilities)
         self._decided: dict[int, list[_Request]] = {initial.version: _requests_of(initial)}
         """What each decided version requested; empty where only its number is known: version 0 is never pushed, and a

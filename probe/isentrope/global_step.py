@@ -31,10 +31,8 @@ SUMS = (
     CONTRIBUTIONS,
     WHAT_IF,
 )
-"""Everything measured in a step."""
 
 LAYOUT = Layout(*SUMS)
-"""The vector of a rank."""
 
 ADDITIVE_FROM = LAYOUT.additive_from
 """From this column on the vectors of ranks may be added up: most of what there is."""

@@ -24,9 +24,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.failed: Counter[str] = Counter()
-        """How often each kind of work failed."""
         self.failures = 0
-        """Failures of all kinds of work together."""
         self.settled = False
         """True once a step was closed without failure."""
 

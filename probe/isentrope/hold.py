@@ -260,7 +260,6 @@ class _Memory:
     method: str = Method.NONE
     """The hold, and the method whose thresholds it moves, for which `hold` was decided."""
     version: int = 0
-    """Version of the control that contains the hold."""
     closed_steps: int = 0
     early: metrics.EarlyLevel = field(default_factory=metrics.EarlyLevel)
     highest_entropy: float = -math.inf
@@ -272,7 +271,6 @@ class _Memory:
     own_fall: float | None = None
     """Fall of the reward per step before the hold acted; None: it has not acted yet."""
     stopped: str = ""
-    """Why the reward guard ended the hold; empty: it did not."""
 
 
 class HoldController:

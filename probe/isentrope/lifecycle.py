@@ -167,7 +167,6 @@ def _check_agreement(settings: Sequence[_RankSettings]) -> None:
 
 
 SHOWN_CALLS = 20
-"""Calls shown of a traceback, the innermost."""
 
 
 def error_text(error: BaseException) -> str:

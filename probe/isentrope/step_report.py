@@ -120,11 +120,9 @@ class ClosedStep:
     what_if_source: str = ""
     """Which of THRESHOLD_SOURCES the what-if sums were counted from."""
     reward_parts: Sequence[str] = ()
-    """Names of the parts of the rewards."""
     failed: str = ""
     """What failed inside the probe on this rank so far, and how often."""
     learn: Callable[[reports.StepReport], None] | None = None
-    """Called with the report once it is built."""
 
 
 class ReportBuilder:

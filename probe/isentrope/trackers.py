@@ -48,7 +48,6 @@ class Tracker:
     """
 
     name = ""
-    """For messages."""
     remedy = ""
     """What to do where no run is active, as a sentence."""
     method_of_a_run = ""
@@ -355,7 +354,6 @@ class OwnFunction(Tracker):
 KNOWN: dict[str, type[Tracker]] = {
     tracker.name: tracker for tracker in (WandbRun, TrackioRun, MlflowRun, TensorBoardWriter)
 }
-"""By the name of the package, to import and to install, which `trackers=` takes as well."""
 _EXPECTED = (
     f"trackers takes {', '.join(KNOWN)} or tensorboard:FOLDER, a run of one of them, a SummaryWriter, a function "
     "of (step, scalars), or several of these in a list"

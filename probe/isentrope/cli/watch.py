@@ -40,7 +40,6 @@ _CHARTED = (metrics.ENTROPY_MEAN, metrics.HOLD_TARGET, metrics.ENTROPY_PREDICTED
 _LATEST = frozenset({metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED, metrics.REWARD_MEAN, metrics.CLIP_FRACTION})
 _POINTS = 300
 _MOST_GAPS = 100
-"""Points of each series; a terminal has no more columns to show."""
 _REFRESH_SECONDS = 1.0
 
 _HEALTH = {
@@ -50,7 +49,6 @@ _HEALTH = {
     HealthLevel.ACT: ("Act", "bold red"),
     HealthLevel.HOLDING: ("Holding", "cyan"),
 }
-"""The word of each level, and its style."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,6 @@ class Attachment:
         self.guard = guard or Guard()
         self._rescores = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
         self._is_first = True
-        """Whether the next micro-batch is the first of an update."""
         self._completions: Tensor | None = None
         """Completions of the step: sum of rewards, tokens, and number of completions, float64."""
         self._held: deque[TokenScores] = deque()

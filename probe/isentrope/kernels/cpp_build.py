@@ -50,7 +50,6 @@ PROCESSOR_LINES = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
     "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
 )  # fmt: skip
-"""The lines of /proc/cpuinfo that tell processors apart and don't change from one moment to the next."""
 
 
 class BuildError(IsentropeError, RuntimeError):

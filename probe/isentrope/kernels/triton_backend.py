@@ -35,7 +35,6 @@ GRADIENT_BLOCKS = 4
 """Blocks of a row that one program computes, one after another: what it needs of the row is read once."""
 
 ROWS_PER_PROGRAM = 32
-"""Rows that one program merges and finishes."""
 
 PROGRAMS_PER_PROCESSOR = 32
 """Splits are made until there are so many: several times what a processor holds at once, so that the last wave is short."""

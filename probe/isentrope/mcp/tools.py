@@ -40,7 +40,6 @@ from isentrope_wire.numbers import document_of, printable
 _A = TypeVar("_A")
 _P = ParamSpec("_P")
 _LONGEST_TEXT = 300
-"""Characters of a text."""
 _DIGITS = 5
 """Significant ones of a number: an assistant reads trends, and pays for each digit."""
 _LONGEST_NAME = 60
@@ -142,9 +141,7 @@ Tool = Callable[..., Awaitable[str]]
 _Forecasting = TypeVar("_Forecasting", Diagnosis, Preview)
 
 STEERING = frozenset({"push_control", "revert_control"})
-"""The names of these tools."""
 _LATEST = 120
-"""Metrics in a list of latest values."""
 _FORECAST_STEPS = (10, 20, 50)
 """Those of a forecast's steps that are answered: a model reads few numbers better than many."""
 _POLL_SECONDS = 0.25

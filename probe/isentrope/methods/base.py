@@ -62,11 +62,9 @@ class Intervention:
     ranks_with: str = ""
     """The parameter without which the method ranks no tokens; empty: it always does."""
     uses_means: bool = False
-    """Whether it counts from the means of log p and A."""
     threshold_score: ThresholdScore | None = None
     """What mu_low and mu_high count, for the what-if: of a method whose row has thresholds."""
     covariance_effects: CovarianceEffects | None = None
-    """For the what-if of a method that chooses by covariance."""
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, as the control asks for it."""

@@ -73,7 +73,6 @@ class SelectionBasis:
         self._first_pass = _Latest(_merged_thresholds)
         self._previous_step = _Latest(_merged_thresholds)
         self._means = _Latest(_merged_means)
-        """Means of A and log p over all ranks."""
         self._one_call = False
         """Whether the step before was one `gate` call, and there is no other rank."""
         self._ranked: TokenBatch | None = None

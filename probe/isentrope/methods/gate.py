@@ -28,7 +28,6 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
     if row.implementation
     for file, name in (row.implementation.split("."),)
 }
-"""What the rows name as their implementation."""
 
 
 def select_tokens(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:

@@ -36,13 +36,10 @@ SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
 
 TOP_K = "generate of transformers has top_k=50 unless it is given top_k=0."
-"""`generate`'s default top_k."""
 
 SELF_CHECK = "self_check"
-"""The kind that is logged, too."""
 
 _LEVELS = {1: AlertLevel.WATCH, 2: AlertLevel.ACT}
-"""By the urgency of a course."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,6 @@ class _Raised:
 
     is_raised: bool = False
     clear: int = 0
-    """Steps in a row without the condition."""
 
     def raises(self, finding: _Finding | None) -> bool:
         self.clear = self.clear + 1 if finding is None else 0
@@ -87,11 +83,9 @@ class AlertWatch:
     course: Course = field(default_factory=Course)
     """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent, and at each further halving."""
     _version: int = 0
-    """Version of the control of the last step."""
     _signal: metrics.EarlyLevel = field(default_factory=lambda: metrics.EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
     _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
-    """Parts of the unit prediction of the last steps."""
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     _checks: deque[float] = field(default_factory=_window)
     _signals: deque[float] = field(default_factory=_window)
@@ -99,7 +93,6 @@ class AlertWatch:
     _held: dict[str, int] = field(default_factory=dict)
     """Steps in a row that a condition has held, by its kind."""
     _raised: dict[str, _Raised] = field(default_factory=dict)
-    """By kind."""
 
     def step(
         self,

@@ -49,13 +49,11 @@ COVERAGE_HALF_LIFE = 96.0
 """The same in the coverage, a share of rare events that needs many of them to mean anything."""
 
 FEWEST = 5
-"""Residuals before the first interval."""
 
 RATE = 0.1
 """Step of ln q. Seventy steps at twice the right width bring it back; one miss widens the interval by 9 %."""
 
 _NORMAL_QUANTILE = 1.6448536269514722
-"""Normal quantile at (1 + LEVEL) / 2."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 OWN_WEIGHT = 0.4
 """Weight of the newest gradient in the average over the steps' own tokens."""
 _PIECE = 1 << 22
-"""Numbers that are multiplied in float64 at a time."""
 
 
 class EntropyGradient:
@@ -306,7 +305,6 @@ class UnseenTokens:
 
     def __init__(self) -> None:
         self._before: list[tuple[Tensor, Tensor]] = []
-        """Token ids and entropies."""
 
     def change(self, scored: Sequence[TokenScores]) -> Tensor | None:
         """Sum of the changes of H since the step before, in nats, and number of tokens, [2] float64 on the device, from

@@ -46,7 +46,6 @@ ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {metrics.COVARI
 """Covariance of A and log p over tokens; its means are the centre that the next step's covariances are counted about."""
 
 ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_SCORE: value.value})
-"""Covariance of A and r S_c, r the ratio to the old policy."""
 
 ADVANTAGE_DISCRIMINATOR = covariance(
     "A",
@@ -119,7 +118,6 @@ COVARIANCE_BINS = Sum[Sequence[float]](
         zip(metrics.COVARIANCE_TOP, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)
     ),
 )
-"""Covariance bins of all tokens by c_t."""
 
 
 MOST_GROUPS = 256
@@ -141,7 +139,6 @@ class Group(NamedTuple):
     product: float
     """Mean product of log-prob and advantage."""
     positive: float
-    """Sequences with A > 0."""
     negative: float
 
     @property

@@ -135,7 +135,6 @@ class ThresholdStatistics:
     """
 
     count: Float64[Tensor, ...]
-    """Number of valid tokens."""
     discriminator_mean: Float64[Tensor, ...]
     """mean_B(S*) in nats."""
     discriminator_std: Float64[Tensor, ...]

@@ -115,7 +115,6 @@ class TokenLedger:
 
     batches: list[TokenBatch] = field(default_factory=list)
     tokens: int = 0
-    """Number of tokens of the open step, including padding and dropped tokens."""
     _warned: bool = False
 
     @property
@@ -232,12 +231,10 @@ class StepTokens:
         else:
             self._row["r S_c"], self._rows["r S_c"] = self._row["S_c"], self["S_c"]
         self.basis = LOSS_GRADIENT if any(batch.gradient for batch in batches) else ADVANTAGES
-        """What g is read from."""
         self._fill_strengths()
         sums = values.sum(1)
         self._totals = sums.unbind()
         self.count = self.total("valid")
-        """Number of valid tokens."""
         self.not_finite = mask.sum() - self.count
         """How many tokens the mask names that are not valid."""
         means = sums / self.count.clamp(min=1)

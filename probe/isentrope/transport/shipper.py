@@ -73,7 +73,6 @@ class ShipperSettings:
     waits_when_refused: bool = True
     """Whether to wait after a refusal: beside a training run it may be corrected, in a `sync` it will not."""
     keep_seconds: float = 0.0
-    """How long what is delivered is kept, in case the server is restored from a backup."""
     torn_end_is_lost: bool = True
     """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy of a spool whose training
     process runs on another machine it is not."""

@@ -68,7 +68,6 @@ class SpoolDisk:
         self._reserve = folder / RESERVE_NAME
         self._next_reserve_at = 0.0
         self.used_share = 0.0
-        """Share of the spool's limit that was used when the newest segment began."""
         self.has_reserve = False
         self.restore_reserve()
 

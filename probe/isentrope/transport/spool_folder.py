@@ -59,7 +59,6 @@ _RUN_FILE = "run.payload"
 SPOOLS, DELIVERED = "spool", "delivered"
 """Folders of a home: of spools to deliver, and of delivered ones that are kept."""
 DELIVERED_BYTES = 1024 * 1024 * 1024
-"""The most that the delivered spools of a home hold together."""
 _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 

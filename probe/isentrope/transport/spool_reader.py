@@ -35,7 +35,6 @@ LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no 
 
 
 READ_ATTEMPTS = 3
-"""One failed read may be a cable; after three the file is lost."""
 READ_PAUSE_SECONDS = 0.1
 _LOST_ON_DISK = frozenset({errno.EIO, errno.EISDIR, errno.EBADMSG, errno.EUCLEAN})
 

@@ -155,7 +155,6 @@ class SpoolWriter:
         self.lost = 0
         """Messages that were accepted and lost."""
         self.left_out = 0
-        """Reports that were written without some of their parts."""
         self._add_record(encode_payload(run))
 
     @property
