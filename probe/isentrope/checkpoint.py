@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
@@ -65,8 +65,7 @@ class _State:
     next: Action | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """The parts of a probe that keep something from step to step."""
 
     config: ProbeConfig

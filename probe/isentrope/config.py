@@ -76,18 +76,17 @@ class ProbeConfig:
             )
         if not 0 <= self.rank < self.world_size:
             raise ConfigurationError(f"rank must lie in [0, world_size), got {self.rank} of {self.world_size}.")
-        if self.mode not in get_args(Mode):
-            raise ConfigurationError(f"mode must be one of {', '.join(get_args(Mode))}; got {self.mode!r}.")
-        if self.threshold_source not in get_args(ThresholdSource):
-            known = ", ".join(get_args(ThresholdSource))
-            raise ConfigurationError(f"threshold_source must be one of {known}; got {self.threshold_source!r}.")
-        if self.coupling not in (None, *get_args(Coupling)):
-            known = ", ".join(get_args(Coupling))
-            raise ConfigurationError(f"coupling must be one of {known}, or None; got {self.coupling!r}.")
-        if self.coupling_every < 1:
-            raise ConfigurationError(f"coupling_every must be at least 1, got {self.coupling_every}.")
-        if self.planned_steps is not None and self.planned_steps < 1:
-            raise ConfigurationError(f"planned_steps must be at least 1, got {self.planned_steps}.")
+        words_of = {
+            "mode": get_args(Mode),
+            "threshold_source": get_args(ThresholdSource),
+            "coupling": (*get_args(Coupling), None),
+        }
+        for name, words in words_of.items():
+            if (value := getattr(self, name)) not in words:
+                raise ConfigurationError(f"{name} must be one of {', '.join(map(str, words))}; got {value!r}.")
+        for name in ("coupling_every", "planned_steps"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ConfigurationError(f"{name} must be at least 1, got {number}.")
 
     @classmethod
     def from_environment(

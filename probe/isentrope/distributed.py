@@ -44,31 +44,6 @@ SLOW_START_SECONDS = 30.0
 _T = TypeVar("_T")
 
 
-class HostCopy:
-    """Copies a vector to the host without making the training thread wait: started when built, read by `wait`."""
-
-    def __init__(self, vector: Tensor) -> None:
-        self._ready: torch.cuda.Event | None = None
-        if vector.device.type == "cuda":
-            self._host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
-            self._host.copy_(vector, non_blocking=True)
-            self._ready = torch.cuda.Event()
-            self._ready.record(torch.cuda.current_stream(vector.device))
-        else:
-            self._host = vector
-
-    def wait(self) -> list[float]:
-        """Wait on another thread, and return the vector's numbers."""
-        if self._ready is not None:
-            self._ready.synchronize()
-        numbers: list[float] = self._host.tolist()
-        return numbers
-
-    def arrived(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._ready is None or bool(self._ready.query())
-
-
 class Gathered:
     """One vector per rank, being gathered."""
 
@@ -77,7 +52,7 @@ class Gathered:
         complete."""
         self._rows = rows
         self._work = work
-        self._copy: HostCopy | None = None
+        self._copied: torch.cuda.Event | None = None
 
     def rows(self) -> Tensor:
         """Wait for the vectors, [ranks, numbers] in the ranks' order; RuntimeError: a rank is gone."""
@@ -100,20 +75,29 @@ class Gathered:
 
         if self._rows.device.type == "cpu":
             return lambda: rows_of_numbers(of_each_and_of_all(self.rows()).tolist())
-        copy = self._copy = HostCopy(of_each_and_of_all(self._rows))
-        return lambda: rows_of_numbers(copy.wait())
+        vector = host = of_each_and_of_all(self._rows)
+        if vector.device.type == "cuda":
+            # The training thread must not wait: pinned, and read once the event has come.
+            host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+            host.copy_(vector, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(vector.device))
+
+        def numbers() -> list[list[float]]:
+            if self._copied is not None:
+                self._copied.synchronize()
+            return rows_of_numbers(host.tolist())
+
+        return numbers
 
     def arrives_within(self, seconds: float) -> bool:
         """Whether the vectors arrive in this time: a rank may have died."""
         end = time.monotonic() + seconds
-        while not self._arrived():
+        while (self._work and not self._work.is_completed()) or (self._copied and not self._copied.query()):
             if time.monotonic() >= end:
                 return False
             time.sleep(0.01)
         return True
-
-    def _arrived(self) -> bool:
-        return (self._work is None or self._work.is_completed()) and (self._copy is None or self._copy.arrived())
 
 
 class Ranks:

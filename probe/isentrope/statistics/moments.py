@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -159,7 +159,7 @@ class ThresholdStatistics:
 
     def to_plain(self) -> list[float | str]:
         """As a checkpoint takes it, in the order of the fields. Waits for the device."""
-        return list(map(number, torch.stack([getattr(self, field.name).double() for field in fields(self)]).tolist()))
+        return list(map(number, torch.stack([one.double() for one in self._tensors()]).tolist()))
 
     @classmethod
     def of_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
@@ -168,27 +168,23 @@ class ThresholdStatistics:
 
     def to(self, like: Tensor) -> ThresholdStatistics:
         """The same on the device of a tensor, in its type."""
-        return ThresholdStatistics(*(getattr(self, field.name).to(like) for field in fields(self)))
+        return ThresholdStatistics(*(one.to(like) for one in self._tensors()))
 
     @classmethod
     def by_token(cls, parts: Sequence[ThresholdStatistics], sizes: Sequence[int]) -> ThresholdStatistics:
         """One number for each token, from the statistics of micro-batches of these sizes."""
-        pairs = list(zip(parts, sizes, strict=True))
-        return cls(
-            *(torch.cat([getattr(part, field.name).expand(size) for part, size in pairs]) for field in fields(cls))
-        )
+        columns = zip(*(part._tensors() for part in parts), strict=True)
+        return cls(*(torch.cat([one.expand(size) for one, size in zip(c, sizes, strict=True)]) for c in columns))
 
     def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
         """`self`, or `earlier` if `self` counts no token. Decided on the device."""
         if earlier is None:
             return self
-        counted = self.count > 0
-        return ThresholdStatistics(
-            *(
-                torch.where(counted, getattr(self, field.name), getattr(earlier, field.name).to(counted.device))
-                for field in fields(self)
-            )
-        )
+        counted, pairs = self.count > 0, zip(self._tensors(), earlier._tensors(), strict=True)
+        return ThresholdStatistics(*(torch.where(counted, now, before.to(counted.device)) for now, before in pairs))
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.count, self.discriminator_mean, self.discriminator_std, self.vocab_centered_std
 
 
 def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> Float64[Tensor, " 6"]:
