@@ -113,34 +113,38 @@ class ControlState:
                 f"Version {version} is another control here: the server's count restarted, as after its database was "
                 "restored. Push it again."
             )
-            return self._rejected(requested, VERSION_TAKEN, message, now)
+            return self._rejected(version, VERSION_TAKEN, message, now)
         self._decided[version] = [_request_of(requested)]
         if version < newest_decided:
-            return _superseded(requested, newest_decided, now)
+            message = f"Version {newest_decided} was decided before version {version} arrived."
+            return _outcome(version, OutcomeState.SUPERSEDED, now, NEWER_VERSION_DECIDED, message)
         if requested.expires_at is not None and now > requested.expires_at:
-            return _expired(requested, now)
+            late_seconds = now - requested.expires_at
+            message = (
+                f"The change reached the start of a step {late_seconds:.1f} s after it expired. Push it again if it is still "
+                "wanted."
+            )
+            return _outcome(version, OutcomeState.EXPIRED, now, TIME_TO_LIVE_OVER, message)
         if requested.unreadable:
-            message = f"This probe can't read the control: {requested.unreadable}"
-            return self._rejected(requested, UNREADABLE, message, now)
+            return self._rejected(
+                version, UNREADABLE, f"This probe can't read the control: {requested.unreadable}", now
+            )
         if requested.control.capability not in self._capabilities:
-            return self._rejected(requested, CAPABILITY_MISSING, self._missing(requested), now)
+            message = (
+                f"This probe can apply {', '.join(sorted(self._capabilities)) or 'nothing'}; "
+                f"the control needs {requested.control.capability}."
+            )
+            return self._rejected(version, CAPABILITY_MISSING, message, now)
         self.active = requested
         return ControlOutcome(version=version, state=OutcomeState.APPLIED, step=self.next_step, at=now)
 
-    def _missing(self, requested: ControlSnapshot) -> str:
-        return (
-            f"This probe can apply {', '.join(sorted(self._capabilities)) or 'nothing'}; "
-            f"the control needs {requested.control.capability}."
-        )
+    def _rejected(self, version: int, code: str, message: str, now: float) -> ControlOutcome:
+        message = f"{message} Version {self.active.version} stays active."
+        return _outcome(version, OutcomeState.REJECTED, now, code, message)
 
-    def _rejected(self, requested: ControlSnapshot, code: str, message: str, now: float) -> ControlOutcome:
-        return ControlOutcome(
-            version=requested.version,
-            state=OutcomeState.REJECTED,
-            at=now,
-            code=code,
-            message=f"{message} Version {self.active.version} stays active.",
-        )
+
+def _outcome(version: int, state: OutcomeState, at: float, code: str, message: str) -> ControlOutcome:
+    return ControlOutcome(version=version, state=state, at=at, code=code, message=message)
 
 
 def _request_of(snapshot: ControlSnapshot) -> _Request:
@@ -149,24 +153,3 @@ def _request_of(snapshot: ControlSnapshot) -> _Request:
 
 def _requests_of(active: ControlSnapshot) -> list[_Request]:
     return [_request_of(active)] if active.version else []
-
-
-def _superseded(requested: ControlSnapshot, newest_decided: int, now: float) -> ControlOutcome:
-    return ControlOutcome(
-        version=requested.version,
-        state=OutcomeState.SUPERSEDED,
-        at=now,
-        code=NEWER_VERSION_DECIDED,
-        message=f"Version {newest_decided} was decided before version {requested.version} arrived.",
-    )
-
-
-def _expired(requested: ControlSnapshot, now: float) -> ControlOutcome:
-    late_seconds = now - (requested.expires_at or now)
-    return ControlOutcome(
-        version=requested.version,
-        state=OutcomeState.EXPIRED,
-        at=now,
-        code=TIME_TO_LIVE_OVER,
-        message=f"The change reached the start of a step {late_seconds:.1f} s after it expired. Push it again if it is still wanted.",
-    )

@@ -203,15 +203,9 @@ class EntropyEstimator:
         momentum: float,
         learning_rate: float = 1.0,
     ) -> hold_decision.EntropyEstimate:
-        """The estimate after one more step.
-
-        Args:
-            mean_entropy: over the step's tokens, before its update, in nats.
-            unit_prediction: of the step, in nats per unit gain.
-            observed_change: the entropy's change by the update, in nats; None when it was not measured.
-            momentum: the optimiser's beta_1, 0 for plain SGD.
-            learning_rate: of the step; a schedule then moves the gain at once.
-        """
+        """The estimate after one more step: of its tokens' mean entropy before the update, in nats, its unit
+        prediction, in nats per unit gain, the observed change, None where it was not measured, and the optimiser's
+        beta_1. With the step's learning rate a schedule moves the gain at once."""
         regressor = self._effect.regressor(learning_rate * unit_prediction, momentum)
         before = self._effect.gain
         explained = None if before is None else before * regressor

@@ -630,11 +630,8 @@ class Probe:
             self.finish("failed", error_text(error))
 
     def _selected(self, batch: TokenBatch) -> tuple[Tensor, FactorsOfGradient | None]:
-        """Record a micro-batch with what the active control selects in it.
-
-        Returns:
-            The factors of its tokens' gradients, and those of a method that decides again in backward.
-        """
+        """Record a micro-batch with what the active control selects in it: the factors of its tokens' gradients, and
+        those of a method that decides again in backward."""
         source, selection = self._basis.select(self._hold.control, batch)
 
         def decided(one: Selection) -> TokenBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -128,14 +128,16 @@ class AsyncClient:
     runs = await AsyncClient(httpx.AsyncClient(base_url="http://127.0.0.1:7070/api/v1/", headers=...)).ask(calls.runs())
     """
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, authorization: str | None = None) -> None:
+        """`authorization` is the header of each call; None: the HTTP client's own."""
         self._http = http
+        self._headers = {} if authorization is None else {"Authorization": authorization}
 
     async def ask(self, call: Call[_A]) -> _A:
         """As `Connection.ask`."""
         url = str(self._http.base_url)
         with _failures(url):
-            response = await self._http.request(**_request(call))
+            response = await self._http.request(**_request(call, self._headers))
         return _answer(call, response, url)
 
     async def newest(self, call: Call[Page[_A]], limit: int) -> list[_A]:
@@ -153,11 +155,17 @@ class AsyncClient:
         return found
 
 
-def _request(call: Call[Any]) -> dict[str, Any]:
+def _request(call: Call[Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
     given = {name: value for name, value in call.query.items() if value is not None}
     query = {name: value if isinstance(value, str | int | float) else list(value) for name, value in given.items()}
     body = {} if call.body is None else {"json": call.body}
-    return {"method": call.verb, "url": call.path, "params": query, "headers": dict(call.headers), **body}
+    return {
+        "method": call.verb,
+        "url": call.path,
+        "params": query,
+        "headers": {**call.headers, **(headers or {})},
+        **body,
+    }
 
 
 def _first_page(call: Call[Page[_A]], limit: int | None) -> Call[Page[_A]]:

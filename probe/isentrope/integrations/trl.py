@@ -392,11 +392,8 @@ class TrainerAttachment(StepReports):
 
 
 def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs) -> list[TokenScores]:
-    """The scores of the policy.
-
-    GRPO may have computed only those of a reference, which is the same model with its adapters off; RLOO always computes
-    the policy's, and first.
-    """
+    """The scores of the policy. GRPO may have computed only those of a reference, the same model with its adapters off;
+    RLOO always computes the policy's, and first."""
     if "old_logps" in output:
         return [scores for _, scores in candidates[:1]]
     old = output["old_per_token_logps"]

@@ -14,6 +14,7 @@ import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from isentrope.guard import Guard
 from isentrope.scores import TokenScores, each_field
 from isentrope.scores.linear_token_scores import linear_token_scores
-from isentrope.scores.token_scores import wants_entropy_gradient
+from isentrope.scores.token_scores import SCORE_FIELDS, wants_entropy_gradient
 from isentrope.statistics.tokens import detached
 from isentrope_wire.errors import ConfigurationError
 
@@ -278,15 +279,11 @@ def completion_scores(records: Sequence[TokenScores], logprobs: Tensor, entropie
         return torch.cat([part[:, -logprobs.shape[1] :] for part in parts])
 
     squared = [record.squared_scores for record in records if record.squared_scores is not None]
-    return TokenScores(
-        logprobs=logprobs,
-        entropies=joined([record.entropies for record in records]) if entropies is None else entropies,
-        discriminator_scores=joined([record.discriminator_scores for record in records]),
-        expected_scores=joined([record.expected_scores for record in records]),
-        vocab_centered_scores=joined([record.vocab_centered_scores for record in records]),
-        squared_scores=joined(squared) if squared else None,
-        temperature=records[0].temperature,  # TRL has one, a number
-    )
+    others = (joined([getattr(record, name) for record in records]) for name in SCORE_FIELDS[2:])
+    entropies = joined([record.entropies for record in records]) if entropies is None else entropies
+    scores = TokenScores(logprobs, entropies, *others)
+    # TRL has one temperature, a number.
+    return replace(scores, squared_scores=joined(squared) if squared else None, temperature=records[0].temperature)
 
 
 def token_mask(inputs: Inputs) -> Tensor:

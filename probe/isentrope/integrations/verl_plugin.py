@@ -119,13 +119,8 @@ class ScalarsOfVerl:
         self._probe.finish("failed" if exit_code else "finished", f"exit code {exit_code}" if exit_code else "")
 
 
-def logged(work: Callable[[], None]) -> None:
-    """Do it and log what fails, because verl hides the failure of a plugin."""
-    try:
-        work()
-    except Exception:
-        logger.exception("Isentrope is not attached to verl: loading its plugin failed.")
-        raise
-
-
-logged(activate)
+try:
+    activate()
+except Exception:  # verl hides it
+    logger.exception("Isentrope is not attached to verl: loading its plugin failed.")
+    raise

@@ -63,11 +63,8 @@ _chosen: ContextVar[BackendName | None] = ContextVar("isentrope_kernels", defaul
 
 
 def backend_for(logits: Tensor) -> Backend:
-    """The backend that reads `logits`.
-
-    Raises:
-        ConfigurationError: a backend was asked for by name and can't work here, or no backend has that name.
-    """
+    """The backend that reads `logits`; ConfigurationError: one was asked for by name that can't work here, or there is
+    none of that name."""
     name: str = _chosen.get() or _from_environment(os.environ.get("ISENTROPE_KERNELS", ""))
     if name == "auto":
         name = OF_DEVICE.get(logits.device.type, "reference")

@@ -157,10 +157,8 @@ def _buffer(logits: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _row_blocks(logits: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Views of about BLOCK_ELEMENTS logits each with the number of their first row, in row order.
-
-    Works on strided views such as `logits[:, :-1]` without flattening them, which would copy the whole tensor.
-    """
+    """Views of about BLOCK_ELEMENTS logits each with the number of their first row, in row order; strided views such as
+    `logits[:, :-1]` are not flattened, which would copy the whole tensor."""
     vocabulary = logits.shape[-1]
     if logits.numel() == 0:
         return

@@ -22,6 +22,7 @@ from torch import Tensor
 from isentrope.methods.base import Centres, Selection
 from isentrope.methods.gate import INTERVENTIONS, select_tokens
 from isentrope.scores import TokenScores
+from isentrope.scores.token_scores import SCORE_FIELDS
 from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
@@ -235,13 +236,7 @@ def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:
     scores = [batch.scores for batch in batches]
     ratios = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
     return TokenBatch(
-        scores=TokenScores(
-            logprobs=flat([part.logprobs for part in scores]),
-            entropies=flat([part.entropies for part in scores]),
-            discriminator_scores=flat([part.discriminator_scores for part in scores]),
-            expected_scores=flat([part.expected_scores for part in scores]),
-            vocab_centered_scores=flat([part.vocab_centered_scores for part in scores]),
-        ),
+        scores=TokenScores(*(flat([getattr(part, name) for part in scores]) for name in SCORE_FIELDS)),
         advantages=flat([batch.advantages for batch in batches]),
         mask=flat([batch.mask for batch in batches]),
         importance_ratios=flat(ratios) if len(ratios) == len(batches) else None,

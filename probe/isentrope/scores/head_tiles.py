@@ -109,13 +109,8 @@ class HeadTiles:
     """Tiles of one head's logits."""
 
     def __init__(self, operands: HeadOperands, rule: LogitRule, logits_dtype: torch.dtype, *, widen: bool) -> None:
-        """
-        Args:
-            operands: Of the head.
-            rule: From products to logits.
-            logits_dtype: What the products are computed in.
-            widen: Whether tiles are float32 even where the product is narrower (backward on a CPU).
-        """
+        """Products are computed in `logits_dtype`; with `widen` tiles are float32 even where that is narrower (backward
+        on a CPU)."""
         self.operands, self.rule, self.logits_dtype = operands, rule, logits_dtype
         device = operands.hidden.device
         inputs = torch.promote_types(operands.hidden.dtype, operands.weight.dtype)
@@ -298,10 +293,8 @@ def _factor(weight: Tensor) -> Tensor:
 def _add_product_(
     total: Float[Tensor, "rows columns"], left: Float[Tensor, "rows inner"], right: Float[Tensor, "inner columns"]
 ) -> None:
-    """total += left right, summed in the total's type whatever the factors' is.
-
-    A narrow product added up tile by tile would be rounded once a tile, which biases the gradient.
-    """
+    """total += left right, summed in the total's type whatever the factors' is: a narrow product would be rounded once
+    a tile, which biases the gradient."""
     if left.dtype == right.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.dtype == torch.float32 and widens_products(total.device, right.dtype):

@@ -26,14 +26,9 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def differentiable_once(backward: Backward) -> Backward:
-    """A backward that refuses `create_graph=True`.
-
-    torch's own `once_differentiable` lets a second derivative pass as zero where the upstream gradient is a constant,
-    as it is for any loss linear in the scores: a gradient penalty would silently do nothing.
-
-    Raises:
-        InputError: From within backward, when it is called with `create_graph=True`.
-    """
+    """A backward that raises InputError with `create_graph=True`. torch's own `once_differentiable` lets a second
+    derivative pass as zero where the upstream gradient is a constant, as it is for any loss linear in the scores: a
+    gradient penalty would silently do nothing."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -72,6 +67,8 @@ class TokenScores:
     """T that the scores were computed with: a number, or a detached tensor that broadcasts to the tokens' shape."""
 
 
+SCORE_FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+"""The fields that every scoring computes."""
 _with_entropy_gradient = ContextVar("with_entropy_gradient", default=False)
 
 
@@ -141,12 +138,8 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | T
 
 
 def check_tensors(tensors: Mapping[str, Tensor], not_floating: str) -> None:
-    """That arguments are plain tensors on one device, token ids integers and all others floating point.
-
-    Args:
-        tensors: By their names.
-        not_floating: What to do where one is not floating point, in a sentence.
-    """
+    """That arguments, by their names, are plain tensors on one device, token ids integers and all others floating
+    point."""
     first, *_ = tensors
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
@@ -227,15 +220,8 @@ def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
 
 
 def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
-    """Row scores in the token ids' shape; S_c is subtracted before rounding to `dtype`.
-
-    Every field is a tensor of its own and no view, so that a loop may change its log-probs in place.
-
-    Args:
-        rows: One float64 number per token and field.
-        shape: That of the token ids.
-        dtype: float32, or float64 for float64 logits.
-    """
+    """Row scores, float64, in the token ids' shape; S_c is subtracted before rounding to `dtype`. Every field is a
+    tensor of its own and no view, so that a loop may change its log-probs in place."""
 
     def rounded(values: Tensor) -> Tensor:
         return values.new_empty(shape, dtype=dtype).copy_(values.view(shape))

@@ -230,16 +230,10 @@ class Calibration:
         coupled: float | None = None,
         is_part: bool = False,
     ) -> CalibratedPrediction:
-        """Predict this step from the past, then learn from its observed change if there is one.
-
-        Args:
-            unit_prediction: -mean(keep r A S_c) of the step.
-            observed_change: Mean change of H over the update in nats, None when it was not measured.
-            momentum: Of the optimiser.
-            size: a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change.
-            clip_factor: What clipping multiplied the step's gradient by.
-            coupled: The coupled prediction in nats; the gain is fitted all the same, for what-if.
-            is_part: Whether that is of a part of the weights, so that a factor is fitted to it; else it is taken as it is.
+        """Predict this step from the past, then learn from its observed change, the mean change of H in nats, if it was
+        measured. `size` is a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change;
+        `clip_factor` is what clipping multiplied the gradient by. The coupled prediction, in nats, is taken as it is,
+        or times a fitted factor where it `is_part` of the weights alone; the gain is fitted all the same, for what-if.
         """
         if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)

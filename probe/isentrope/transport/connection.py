@@ -100,16 +100,9 @@ class TelemetryConnection:
         self._channel.close()
 
     def hello(self) -> tuple[int, ControlSnapshot | None]:
-        """Send Hello.
-
-        Returns:
-            The number of the last record the server has, and the requested control. It expires by this machine's clock,
-            early by the time that the call took, never late.
-
-        Raises:
-            ServerAway: it does not answer.
-            ServerRefuses: it refuses the run or the token.
-        """
+        """Send Hello: the number of the last record the server has, and the requested control, which expires by this
+        machine's clock, early by the time that the call took, never late. ServerAway: no answer; ServerRefuses: it
+        refuses the run or the token."""
         asked_at = time.time()
         request = pb.HelloRequest(run=to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
         try:
@@ -122,18 +115,8 @@ class TelemetryConnection:
         return reply.acked_through, replace(received_control(reply.control), expires_at=expires_at)
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
-        """Deliver records.
-
-        Args:
-            records: in order, without a gap.
-
-        Returns:
-            The number of the last record the server has stored, and the records it could not use.
-
-        Raises:
-            ServerAway: it does not answer, or not in time.
-            ServerRefuses: it refuses the token.
-        """
+        """Deliver records, in order and without a gap: the number of the last record the server has stored, and those
+        it could not use. ServerAway: no answer in time; ServerRefuses: it refuses the token."""
         request = pb.PushRequest(
             run_id=self._run.run_id,
             incarnation=self._run.incarnation,

@@ -65,18 +65,9 @@ def is_held_by_another_process(path: Path) -> bool:
 
 
 def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode: int = 0o600) -> None:
-    """Replace `path` by `content`.
-
-    Only one writer at a time per path.
-
-    Args:
-        lasting: flush the content to the disk first. Otherwise the file may be torn after a power cut, and its reader
-            must withstand that.
-        mode: who may read it, less what the umask forbids. Default: its owner alone.
-
-    Raises:
-        OSError: the folder is gone, read-only or full.
-    """
+    """Replace `path`, of which there is one writer at a time. Unless `lasting`, which flushes the content to the disk
+    first, the file may be torn after a power cut, and its reader must withstand that. `mode`, less the umask, says who
+    may read it. OSError: the folder is gone, read-only or full."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
