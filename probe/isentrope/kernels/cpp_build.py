@@ -120,13 +120,18 @@ def _only_ours(path: Path) -> bool:
 
 def _compiled(compiler: list[str], folder: Path) -> tuple[Path, ctypes.CDLL]:
     """Compile into a folder, and load what came out."""
-    built = folder / "row_moments.so"
-    # The compiler's own temporary files go where they vanish with ours, should it be killed.
-    _output_of([*compiler, *_flags(), "-o", str(built), str(SOURCE)], COMPILE_TIMEOUT_SECONDS, TMPDIR=str(folder))
+    built = _compile(compiler, folder)
     try:
         return built, ctypes.CDLL(str(built))
     except OSError as error:
         raise BuildError(f"what {shlex.join(compiler)} made can't be loaded: {error}") from error
+
+
+def _compile(compiler: list[str], folder: Path) -> Path:
+    built = folder / "row_moments.so"
+    # The compiler's own temporary files go where they vanish with ours, should it be killed.
+    _output_of([*compiler, *_flags(), "-o", str(built), str(SOURCE)], COMPILE_TIMEOUT_SECONDS, TMPDIR=str(folder))
+    return built
 
 
 def _output_of(command: list[str], timeout_seconds: float, **variables: str) -> str:
