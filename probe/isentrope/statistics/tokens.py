@@ -253,8 +253,7 @@ class StepTokens:
             strengths.zero_()
             if gradient is not None:
                 strengths.sub_(gradient)
-        if self.inverse_squared_temperatures is not None:
-            strengths.mul_(self.inverse_squared_temperatures)
+        self._over_squared_temperatures(strengths)
         torch.mul(strengths, self["S_c"], out=self.effects)
 
     def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
@@ -337,17 +336,15 @@ class StepTokens:
         squares = self._joined([batch.scores.squared_scores for batch in self.batches])
         if gradient is None or squares is None:
             return None
-        effects = torch.where(self.valid, gradient * squares, 0.0)
-        scale = self.inverse_squared_temperatures
-        return effects if scale is None else effects.mul_(scale)
+        return self._over_squared_temperatures(torch.where(self.valid, gradient * squares, 0.0))
 
     @cached_property
     def kl_effects(self) -> Float64[Tensor, " tokens"] | None:
         """g_KL S_c / T^2: what the KL term takes, before an intervention; None where the loop did not give it apart."""
         gradient = self.finite_gradient("kl_penalty")
-        if gradient is None:
-            return None
-        effects = gradient.neg_().mul_(self["S_c"])
+        return None if gradient is None else self._over_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
+
+    def _over_squared_temperatures(self, effects: Tensor) -> Tensor:
         scale = self.inverse_squared_temperatures
         return effects if scale is None else effects.mul_(scale)
 
@@ -366,9 +363,7 @@ class StepTokens:
             if behind is None:
                 effects = torch.where(self.kept, effects * self.factors, 0.0)
             else:
-                effects = behind.neg_().mul_(self["S_c"])
-                if self.inverse_squared_temperatures is not None:
-                    effects.mul_(self.inverse_squared_temperatures)
+                effects = self._over_squared_temperatures(behind.neg_().mul_(self["S_c"]))
         return effects if self.bonus_effects is None else effects + self.bonus_effects
 
     def __contains__(self, name: str) -> bool:
