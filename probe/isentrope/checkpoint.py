@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
@@ -59,16 +59,13 @@ class _State:
     control: str
     """The active `ControlSnapshot` as `encode_control` gives it, in hexadecimal digits."""
     decided: int
-    """The newest version that was decided."""
     selection: dict[str, Any]
     learnt: dict[str, Any]
     hold: dict[str, Any]
     next: Action | None
-    """Decided by rank 0 of several for the next step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """The parts of a probe that keep something from step to step."""
 
     config: ProbeConfig
@@ -80,13 +77,8 @@ class Memory:
 
 
 def state_of(memory: Memory) -> dict[str, Any]:
-    """The memory as JSON values, for torch.save and JSON alike. Nothing is changed by it.
-
-    Waits for the device, and up to REPORT_SECONDS for the last report; not for the other ranks' checkpoints.
-
-    Raises:
-        RuntimeError: a rank whose sums were awaited is gone.
-    """
+    """The memory as JSON values, for torch.save and JSON alike; RuntimeError where a rank is gone whose sums were
+    awaited. Waits for the device, and up to REPORT_SECONDS for the last report."""
     state = _State(
         run_id=memory.config.run_id,
         rank=memory.config.rank,

@@ -58,7 +58,6 @@ class ProbeConfig:
     texts: bool = True
     """Whether texts of tokens, prompts and answers may be reported."""
     trackers: tuple[Tracker, ...] = ()
-    """Trackers that get the scalars of rank 0's reports, too. In mode disabled nothing is sent anywhere."""
 
     def __post_init__(self) -> None:
         for name in ("name", "project", "run_id"):
@@ -77,18 +76,17 @@ class ProbeConfig:
             )
         if not 0 <= self.rank < self.world_size:
             raise ConfigurationError(f"rank must lie in [0, world_size), got {self.rank} of {self.world_size}.")
-        if self.mode not in get_args(Mode):
-            raise ConfigurationError(f"mode must be one of {', '.join(get_args(Mode))}; got {self.mode!r}.")
-        if self.threshold_source not in get_args(ThresholdSource):
-            known = ", ".join(get_args(ThresholdSource))
-            raise ConfigurationError(f"threshold_source must be one of {known}; got {self.threshold_source!r}.")
-        if self.coupling not in (None, *get_args(Coupling)):
-            known = ", ".join(get_args(Coupling))
-            raise ConfigurationError(f"coupling must be one of {known}, or None; got {self.coupling!r}.")
-        if self.coupling_every < 1:
-            raise ConfigurationError(f"coupling_every must be at least 1, got {self.coupling_every}.")
-        if self.planned_steps is not None and self.planned_steps < 1:
-            raise ConfigurationError(f"planned_steps must be at least 1, got {self.planned_steps}.")
+        words_of = {
+            "mode": get_args(Mode),
+            "threshold_source": get_args(ThresholdSource),
+            "coupling": (*get_args(Coupling), None),
+        }
+        for name, words in words_of.items():
+            if (value := getattr(self, name)) not in words:
+                raise ConfigurationError(f"{name} must be one of {', '.join(map(str, words))}; got {value!r}.")
+        for name in ("coupling_every", "planned_steps"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ConfigurationError(f"{name} must be at least 1, got {number}.")
 
     @classmethod
     def from_environment(
@@ -103,12 +101,9 @@ class ProbeConfig:
         trackers: object = None,
         **others: Any,
     ) -> ProbeConfig:
-        """Read settings: arguments win over ISENTROPE_* variables, these over defaults.
-
-        Args:
-            rank_and_world_size: of the process group whose ranks share these settings. None: there is no such group, and
-                RANK and WORLD_SIZE count as torchrun sets them.
-        """
+        """Read settings: arguments win over ISENTROPE_* variables, these over defaults. Rank and size are those of the
+        process group whose ranks share the settings; None: there is none, and RANK and WORLD_SIZE count as torchrun
+        sets them."""
         run_id = wanted_run_id(run_id)
         rank, world_size = rank_and_world_size or (
             _integer_from_environment("RANK", 0),
@@ -140,11 +135,8 @@ def wanted_run_id(run_id: str | None) -> str:
 
 
 def jsonable(config: Mapping[str, object]) -> dict[str, object]:
-    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text.
-
-    Raises:
-        ConfigurationError: it is larger, or nests deeper, than a server shows.
-    """
+    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text. ConfigurationError: it is
+    larger, or nests deeper, than a server shows."""
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
@@ -172,11 +164,7 @@ def jsonable(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The tags of a run.
-
-    Raises:
-        ConfigurationError: they are no list of words, or too many or too long for a server to show.
-    """
+    """The tags of a run; ConfigurationError: they are no list of words, or too many or too long for a server to show."""
     if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
         raise ConfigurationError(f"tags must be a list of words, such as ['baseline'], got {tags!r:.100}.")
     if len(tags) > TAGS or max(map(len, tags), default=0) > TAG_CHARACTERS:

@@ -32,15 +32,10 @@ class ControlState:
     """
 
     def __init__(self, initial: ControlSnapshot, capabilities: Collection[str]) -> None:
-        """
-        Args:
-            initial: the control the run starts with (version 0).
-            capabilities: what this probe can apply, as in `Control.capability` (`method:clip_v` ...).
-        """
+        """`initial` is the control the run starts with (version 0); `capabilities` is what this probe can apply, as in
+        `Control.capability`."""
         self.active = initial
-        """The control of the step that runs."""
         self.last_step: int | None = None
-        """Number of the last step that was reported."""
         self._capabilities = frozenset(capabilities)
         self._decided: dict[int, list[_Request]] = {initial.version: _requests_of(initial)}
         """What each decided version requested; empty where only its number is known: version 0 is never pushed, and a
@@ -71,35 +66,18 @@ class ControlState:
         return self._step_is_open or self.last_step is not None
 
     def resume(self, active: ControlSnapshot, newest_decided: int, last_step: int | None) -> None:
-        """Continue after the last step of another process.
-
-        Args:
-            active: the control that was active there.
-            newest_decided: the highest version that was decided there; it may have been refused.
-            last_step: number of the last step reported there.
-        """
+        """Continue after the last step of another process. `newest_decided` may have been refused there."""
         self.active, self.last_step = active, last_step
         self._decided = {newest_decided: [], active.version: _requests_of(active)}
 
     def open_step(self) -> bool:
-        """Begin a step unless it has begun.
-
-        Returns:
-            True when it begins now: the only moment to `decide` about a control.
-        """
+        """Begin a step unless it has begun; True when it begins now: the only moment to `decide` about a control."""
         begins, self._step_is_open = not self._step_is_open, True
         return begins
 
     def decide(self, requested: ControlSnapshot | None, *, now: float) -> tuple[ControlOutcome, ...]:
-        """Decide about the requested control between two optimiser updates.
-
-        Args:
-            requested: the newest snapshot known on rank 0, or None.
-            now: seconds since the Unix epoch on rank 0.
-
-        Returns:
-            The outcomes of this decision, which the next report carries; empty when nothing new was requested.
-        """
+        """Decide between two optimiser updates about the newest snapshot known on rank 0, at its time in seconds since
+        the Unix epoch. The outcomes, which the next report carries; empty when nothing new was requested."""
         outcome = None if requested is None else self._decision(requested, now)
         decided = () if outcome is None else (outcome,)
         self._new_outcomes += decided
@@ -110,11 +88,8 @@ class ControlState:
         self._step_is_open = False
 
     def outcomes_at(self, step: int) -> tuple[ControlOutcome, ...]:
-        """The outcomes for the report of this step, whose number is known now.
-
-        Args:
-            step: the first step under a control that was applied since the last report.
-        """
+        """The outcomes for the report of this step, whose number is known now: the first under a control applied since
+        the last."""
         self._outcomes += tuple(
             replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome
             for outcome in self._new_outcomes
@@ -123,11 +98,7 @@ class ControlState:
         return self._outcomes
 
     def reported(self, step: int, *, sent: bool) -> None:
-        """Note that the report of a step was handed over.
-
-        Args:
-            sent: False where the report found no room: its outcomes travel with a later one, none may be lost.
-        """
+        """Note that the report of a step was handed over. Where it found no room, its outcomes travel with a later one."""
         self._outcomes = () if sent else self._outcomes
         self.last_step = step
 
@@ -142,34 +113,38 @@ class ControlState:
                 f"Version {version} is another control here: the server's count restarted, as after its database was "
                 "restored. Push it again."
             )
-            return self._rejected(requested, VERSION_TAKEN, message, now)
+            return self._rejected(version, VERSION_TAKEN, message, now)
         self._decided[version] = [_request_of(requested)]
         if version < newest_decided:
-            return _superseded(requested, newest_decided, now)
+            message = f"Version {newest_decided} was decided before version {version} arrived."
+            return _outcome(version, OutcomeState.SUPERSEDED, now, NEWER_VERSION_DECIDED, message)
         if requested.expires_at is not None and now > requested.expires_at:
-            return _expired(requested, now)
+            late_seconds = now - requested.expires_at
+            message = (
+                f"The change reached the start of a step {late_seconds:.1f} s after it expired. Push it again if it is still "
+                "wanted."
+            )
+            return _outcome(version, OutcomeState.EXPIRED, now, TIME_TO_LIVE_OVER, message)
         if requested.unreadable:
-            message = f"This probe can't read the control: {requested.unreadable}"
-            return self._rejected(requested, UNREADABLE, message, now)
+            return self._rejected(
+                version, UNREADABLE, f"This probe can't read the control: {requested.unreadable}", now
+            )
         if requested.control.capability not in self._capabilities:
-            return self._rejected(requested, CAPABILITY_MISSING, self._missing(requested), now)
+            message = (
+                f"This probe can apply {', '.join(sorted(self._capabilities)) or 'nothing'}; "
+                f"the control needs {requested.control.capability}."
+            )
+            return self._rejected(version, CAPABILITY_MISSING, message, now)
         self.active = requested
         return ControlOutcome(version=version, state=OutcomeState.APPLIED, step=self.next_step, at=now)
 
-    def _missing(self, requested: ControlSnapshot) -> str:
-        return (
-            f"This probe can apply {', '.join(sorted(self._capabilities)) or 'nothing'}; "
-            f"the control needs {requested.control.capability}."
-        )
+    def _rejected(self, version: int, code: str, message: str, now: float) -> ControlOutcome:
+        message = f"{message} Version {self.active.version} stays active."
+        return _outcome(version, OutcomeState.REJECTED, now, code, message)
 
-    def _rejected(self, requested: ControlSnapshot, code: str, message: str, now: float) -> ControlOutcome:
-        return ControlOutcome(
-            version=requested.version,
-            state=OutcomeState.REJECTED,
-            at=now,
-            code=code,
-            message=f"{message} Version {self.active.version} stays active.",
-        )
+
+def _outcome(version: int, state: OutcomeState, at: float, code: str, message: str) -> ControlOutcome:
+    return ControlOutcome(version=version, state=state, at=at, code=code, message=message)
 
 
 def _request_of(snapshot: ControlSnapshot) -> _Request:
@@ -178,24 +153,3 @@ def _request_of(snapshot: ControlSnapshot) -> _Request:
 
 def _requests_of(active: ControlSnapshot) -> list[_Request]:
     return [_request_of(active)] if active.version else []
-
-
-def _superseded(requested: ControlSnapshot, newest_decided: int, now: float) -> ControlOutcome:
-    return ControlOutcome(
-        version=requested.version,
-        state=OutcomeState.SUPERSEDED,
-        at=now,
-        code=NEWER_VERSION_DECIDED,
-        message=f"Version {newest_decided} was decided before version {requested.version} arrived.",
-    )
-
-
-def _expired(requested: ControlSnapshot, now: float) -> ControlOutcome:
-    late_seconds = now - (requested.expires_at or now)
-    return ControlOutcome(
-        version=requested.version,
-        state=OutcomeState.EXPIRED,
-        at=now,
-        code=TIME_TO_LIVE_OVER,
-        message=f"The change reached the start of a step {late_seconds:.1f} s after it expired. Push it again if it is still wanted.",
-    )

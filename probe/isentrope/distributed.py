@@ -44,66 +44,25 @@ SLOW_START_SECONDS = 30.0
 _T = TypeVar("_T")
 
 
-class HostCopy:
-    """Copies a vector to the host without making the training thread wait: started when built, read by `wait`."""
-
-    def __init__(self, vector: Tensor) -> None:
-        self._ready: torch.cuda.Event | None = None
-        if vector.device.type == "cuda":
-            self._host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
-            self._host.copy_(vector, non_blocking=True)
-            self._ready = torch.cuda.Event()
-            self._ready.record(torch.cuda.current_stream(vector.device))
-        else:
-            self._host = vector
-
-    def wait(self) -> list[float]:
-        """Wait on another thread, and return the vector's numbers."""
-        if self._ready is not None:
-            self._ready.synchronize()
-        numbers: list[float] = self._host.tolist()
-        return numbers
-
-    def arrived(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._ready is None or bool(self._ready.query())
-
-
 class Gathered:
     """One vector per rank, being gathered."""
 
     def __init__(self, rows: Tensor, work: Work | None = None) -> None:
-        """
-        Args:
-            rows: [ranks, numbers], filled in by `work`.
-            work: the collective; None: the device's own queue fills the rows in, or they are complete.
-        """
+        """`rows` [ranks, numbers] are filled in by `work`, the collective; None: by the device's own queue, or they are
+        complete."""
         self._rows = rows
         self._work = work
-        self._copy: HostCopy | None = None
+        self._copied: torch.cuda.Event | None = None
 
     def rows(self) -> Tensor:
-        """Wait for the vectors.
-
-        Returns:
-            [ranks, numbers] in the ranks' order.
-
-        Raises:
-            RuntimeError: a rank is gone.
-        """
+        """Wait for the vectors, [ranks, numbers] in the ranks' order; RuntimeError: a rank is gone."""
         if self._work is not None:
             self._work.wait()
         return self._rows
 
     def numbers_later(self, additive_from: int) -> Callable[[], list[list[float]]]:
-        """Start the copy to the host.
-
-        Args:
-            additive_from: the columns from this one on are added up over the ranks, and end the first row alone.
-
-        Returns:
-            A function that gives the numbers, on a thread that may wait.
-        """
+        """Start the copy to the host; what is returned gives the numbers, on a thread that may wait. The columns from
+        `additive_from` on are added up over the ranks, and end the first row alone."""
         ranks, width = len(self._rows), min(additive_from, self._rows.shape[1])
 
         def of_each_and_of_all(rows: Tensor) -> Tensor:
@@ -116,20 +75,29 @@ class Gathered:
 
         if self._rows.device.type == "cpu":
             return lambda: rows_of_numbers(of_each_and_of_all(self.rows()).tolist())
-        copy = self._copy = HostCopy(of_each_and_of_all(self._rows))
-        return lambda: rows_of_numbers(copy.wait())
+        vector = host = of_each_and_of_all(self._rows)
+        if vector.device.type == "cuda":
+            # The training thread must not wait: pinned, and read once the event has come.
+            host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+            host.copy_(vector, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(vector.device))
+
+        def numbers() -> list[list[float]]:
+            if self._copied is not None:
+                self._copied.synchronize()
+            return rows_of_numbers(host.tolist())
+
+        return numbers
 
     def arrives_within(self, seconds: float) -> bool:
         """Whether the vectors arrive in this time: a rank may have died."""
         end = time.monotonic() + seconds
-        while not self._arrived():
+        while (self._work and not self._work.is_completed()) or (self._copied and not self._copied.query()):
             if time.monotonic() >= end:
                 return False
             time.sleep(0.01)
         return True
-
-    def _arrived(self) -> bool:
-        return (self._work is None or self._work.is_completed()) and (self._copy is None or self._copy.arrived())
 
 
 class Ranks:
@@ -163,10 +131,7 @@ class ManyRanks(Ranks):
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
-        """
-        Args:
-            group: whose members take part; each of them must build one. None: all processes.
-        """
+        """`group` is whose members take part, each of which must build one; None: all processes."""
         known = _known(group)
         self.rank = dist.get_rank(known)
         self.size = dist.get_world_size(known)
@@ -322,14 +287,8 @@ class RankExchange:
         return self._ranks.device
 
     def begin_step(self, requested: ControlSnapshot | None) -> StepStart:
-        """Receive what counts for the step that begins.
-
-        Args:
-            requested: the newest control on this rank; it counts when the process is on its own.
-
-        Raises:
-            RuntimeError: rank 0 is gone.
-        """
+        """Receive what counts for the step that begins; the control requested on this rank counts when the process is
+        on its own. RuntimeError: rank 0 is gone."""
         if self.alone:
             return StepStart(requested, time.time())
         if self._receive is None:
@@ -361,13 +320,8 @@ class RankExchange:
         requested: ControlSnapshot | None,
         action: Action | None = None,
     ) -> None:
-        """Start the exchange. Nothing is waited for.
-
-        Args:
-            sums: this rank's vector of the step; None: measuring it failed.
-            requested: the newest control on this rank; rank 0's counts.
-            action: decided for the next step; rank 0's counts.
-        """
+        """Start the exchange, and wait for nothing. `sums` is this rank's vector of the step, None: measuring it
+        failed; of control and action rank 0's count."""
         self.next_action = action
         try:
             gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
@@ -382,14 +336,8 @@ class RankExchange:
         return self._sums.numbers_later(ADDITIVE_FROM) if self._sums is not None and self.leads else None
 
     def resume(self, mine: ResumeMessage, requested: ControlSnapshot | None) -> tuple[ResumeMessage, ...]:
-        """Wait for what every rank continues from after a checkpoint.
-
-        Args:
-            requested: the newest control on this rank; rank 0's counts, as when a step is closed.
-
-        Returns:
-            Every rank's message, in their order.
-        """
+        """Wait for every rank's message, in their order. Of the requested controls rank 0's counts, as when a step is
+        closed."""
         messages = tuple(self._ranks.gather_objects(mine))
         if not self.alone and not any(message.error for message in messages):
             self._broadcast(requested, messages[0].action)

@@ -31,10 +31,8 @@ SUMS = (
     CONTRIBUTIONS,
     WHAT_IF,
 )
-"""Everything measured in a step."""
 
 LAYOUT = Layout(*SUMS)
-"""The vector of a rank."""
 
 ADDITIVE_FROM = LAYOUT.additive_from
 """From this column on the vectors of ranks may be added up: most of what there is."""
@@ -64,14 +62,8 @@ def rank_vector(
     coupled: Tensor | None = None,
     **about: Any,
 ) -> Float64[Tensor, " numbers"]:
-    """The vector of this rank's step, float64, on the device of its tokens.
-
-    Args:
-        step: Its number.
-        failures: Inside the probe so far.
-        device: Where the vector is made when there are no tokens.
-        **about: As `batches`, `entropies_after` and `coupled`, what `StepTokens` takes.
-    """
+    """The vector of this rank's step, float64, on the device of its tokens, or on `device` without any. `about` is, as
+    the four before it, what `StepTokens` takes."""
     header = RankHeader(step, 1, failures, len(batches))
     device = batches[0].mask.device if batches else device
     if not any(batch.mask.numel() for batch in batches):
@@ -88,11 +80,8 @@ def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
 
 
 def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
-    """Merge the vectors of all ranks, exactly and in their order.
-
-    Args:
-        rows: One per rank. Those that end at ADDITIVE_FROM had the rest added to another.
-    """
+    """Merge the vectors of all ranks, exactly and in their order. Rows that end at ADDITIVE_FROM had the rest added to
+    another."""
     headers = [RankHeader(*row[: len(RankHeader._fields)]) for row in rows]
     gated = {rank: rows[rank] for rank, header in enumerate(headers) if header.took_part and header.gate_calls}
     parts = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]

@@ -24,9 +24,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.failed: Counter[str] = Counter()
-        """How often each kind of work failed."""
         self.failures = 0
-        """Failures of all kinds of work together."""
         self.settled = False
         """True once a step was closed without failure."""
 
@@ -36,19 +34,12 @@ class Guard:
         return ", ".join(f"{what} {times}" for what, times in sorted(self.failed.items()))
 
     def protect(self, what: str, stopwatch: Stopwatch | None = None) -> Protected:
-        """A context that counts a failure of its body. It may be kept and used again.
-
-        Args:
-            what: the kind of work, one of few phrases.
-        """
+        """A context that counts a failure of its body, by its kind of work, one of few phrases. It may be kept and used
+        again."""
         return Protected(self, what, stopwatch)
 
     def count(self, what: str, error: Exception) -> bool:
-        """Count one failure, and log the 1st, 10th, 100th of its kind.
-
-        Returns:
-            False where it is to be raised instead.
-        """
+        """Count one failure, and log the 1st, 10th, 100th of its kind; False where it is to be raised instead."""
         first_use = isinstance(error, IsentropeError) and not self.settled
         if first_use or "PYTEST_CURRENT_TEST" in os.environ:
             return False

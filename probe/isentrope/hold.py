@@ -203,15 +203,9 @@ class EntropyEstimator:
         momentum: float,
         learning_rate: float = 1.0,
     ) -> hold_decision.EntropyEstimate:
-        """The estimate after one more step.
-
-        Args:
-            mean_entropy: over the step's tokens, before its update, in nats.
-            unit_prediction: of the step, in nats per unit gain.
-            observed_change: the entropy's change by the update, in nats; None when it was not measured.
-            momentum: the optimiser's beta_1, 0 for plain SGD.
-            learning_rate: of the step; a schedule then moves the gain at once.
-        """
+        """The estimate after one more step: of its tokens' mean entropy before the update, in nats, its unit
+        prediction, in nats per unit gain, the observed change, None where it was not measured, and the optimiser's
+        beta_1. With the step's learning rate a schedule moves the gain at once."""
         regressor = self._effect.regressor(learning_rate * unit_prediction, momentum)
         before = self._effect.gain
         explained = None if before is None else before * regressor
@@ -260,7 +254,6 @@ class _Memory:
     method: str = Method.NONE
     """The hold, and the method whose thresholds it moves, for which `hold` was decided."""
     version: int = 0
-    """Version of the control that contains the hold."""
     closed_steps: int = 0
     early: metrics.EarlyLevel = field(default_factory=metrics.EarlyLevel)
     highest_entropy: float = -math.inf
@@ -272,7 +265,6 @@ class _Memory:
     own_fall: float | None = None
     """Fall of the reward per step before the hold acted; None: it has not acted yet."""
     stopped: str = ""
-    """Why the reward guard ended the hold; empty: it did not."""
 
 
 class HoldController:
@@ -329,10 +321,8 @@ class HoldController:
         return replace(action, gain=known.gain, drift=known.drift, resting_point=known.resting_point)
 
     def begin_step(self, active: ControlSnapshot, action: hold_decision.Action | None) -> None:
-        """Set the control of the step that begins.
-
-        `action` is the decision, the same on all ranks; one for another version of the control is ignored.
-        """
+        """Set the control of the step that begins. The action is the same on all ranks; one for another version is
+        ignored."""
         self.action = None
         if active.control.hold is not None:
             is_decided = action is not None and action.version == active.version
@@ -346,12 +336,8 @@ class HoldController:
     def learner(
         self, momentum: float | None, learning_rate: SupportsFloat | None = None
     ) -> Callable[[StepReport], None]:
-        """A function that takes the report of the step that ended last, on a thread that may wait for the device.
-
-        Args:
-            momentum: the optimiser's beta_1; None counts as 0.
-            learning_rate: of the step; a tensor is read on that thread. None: it counts as constant.
-        """
+        """A function that takes the report of the step that ended last, on a thread that may wait for the device, where
+        a rate that is a tensor is read. None counts as a momentum of 0, and as a constant rate."""
         step = self._memory.closed_steps - 1
         return lambda report: self._learn(step, report, momentum or 0.0, learning_rate)
 

@@ -36,14 +36,8 @@ _LARGEST_GROUP_ID = (1 << 52) - 1
 
 
 def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) -> None:
-    """The values that tokens were scored from.
-
-    Args:
-        scores: With their token ids.
-        vocabulary: How many tokens there are. None: not known, as where it is split over ranks: an id that no shard holds
-            shows as log p = -inf.
-        first: Whether to wait for the device, and to look at the scores too.
-    """
+    """Check the values that tokens were scored from; where `first`, wait for the device and look at the scores too. A
+    vocabulary that is split over ranks is None: an id that no shard holds shows as log p = -inf."""
     ids = scores.token_ids
     if ids is not None and vocabulary is not None and ids.numel() and (first or ids.device.type == "cpu"):
         lowest, highest = (int(bound) for bound in torch.aminmax(ids))
@@ -60,11 +54,8 @@ def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) ->
 
 
 def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
-    """Refuse scores of broken logits. Waits for the device.
-
-    Padding may hold anything: no row that `mask` (bool, of the tokens' shape) counts may be NaN, or, before there is a
-    mask, not all rows.
-    """
+    """Refuse scores of broken logits; waits for the device. Padding may hold anything: no row that `mask` (bool, of the
+    tokens' shape) counts may be NaN, or, before there is a mask, not all rows."""
     nan = scores.entropies.isnan()
     broken, rows = int(nan.sum() if mask is None else (nan & mask).sum()), nan.numel() if mask is None else mask.sum()
     if broken and (mask is not None or broken == rows):
@@ -75,11 +66,7 @@ def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
 
 
 def check_first_mask(mask: Tensor | None) -> None:
-    """Check that a float mask holds only 0 and 1: weights would be lost. Waits for the device.
-
-    Raises:
-        InputError: a number that is neither 0 nor 1 in a mask of floating-point numbers.
-    """
+    """InputError where a float mask holds other numbers than 0 and 1: weights would be lost. Waits for the device."""
     if isinstance(mask, Tensor) and mask.is_floating_point():
         odd = mask[(mask != 0) & (mask != 1)]
         if odd.numel():
@@ -173,12 +160,7 @@ def per_token(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | Non
 
 def group_ids_of(groups: Tensor | int | None, logprobs: Tensor, rank: int, first_position: int) -> Tensor | None:
     """Which group each sequence belongs to, [batch], float64: the same number wherever the group's other sequences are.
-
-    Args:
-        groups: a number per sequence that all ranks agree on, [batch] or [batch, 1]; or how many rows that follow each
-            other make a group. None: not known.
-        first_position: tokens of this step, padding included, that the rank gated before.
-    """
+    A number that is given says how many rows that follow each other make a group; None: not known."""
     if groups is None:
         return None
     if logprobs.dim() != 2:
@@ -284,12 +266,8 @@ def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> Learni
 
 
 def clip_factor_of(norm: float | Tensor | None, largest: float | None) -> float | Tensor | None:
-    """What clipping multiplied a gradient by, as torch, DeepSpeed and Megatron do it; waits for no device.
-
-    Args:
-        norm: of the whole gradient before it was clipped; None: not known.
-        largest: norm that is allowed. None or 0: nothing was clipped.
-    """
+    """What clipping multiplied a gradient by, as torch, DeepSpeed and Megatron do it, from its norm before (None: not
+    known) and the largest allowed (None or 0: nothing was clipped). Waits for no device."""
     if norm is None or not largest or largest < 0:
         return None
     factor = largest / (norm + 1e-6)

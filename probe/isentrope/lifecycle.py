@@ -62,15 +62,9 @@ def begin_run(
     run_config: Mapping[str, object],
     tags: Sequence[str],
 ) -> tuple[ProbeConfig, ControlSnapshot, RunStarted]:
-    """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting.
-
-    Returns:
-        The settings, with the run id that all ranks share; the control that is active from the first step on; and the first
-        message of this rank.
-
-    Raises:
-        ConfigurationError: a setting that can't work here or on another rank, or that differs between them.
-    """
+    """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting. The settings, with the
+    run id that all share; the control that is active first; and this rank's first message. ConfigurationError: a
+    setting that can't work here or on another rank, or that differs between them."""
     own_error: ConfigurationError | None = None
     try:
         initial = _checked(control)
@@ -173,7 +167,6 @@ def _check_agreement(settings: Sequence[_RankSettings]) -> None:
 
 
 SHOWN_CALLS = 20
-"""Calls shown of a traceback, the innermost."""
 
 
 def error_text(error: BaseException) -> str:
@@ -239,12 +232,9 @@ class RunEnd:
         at_process_end: bool = True,
         sends_output: bool = True,
     ) -> None:
-        """Build it after the transport is open: what is registered last is called first, and the transport closes itself.
-
-        Args:
-            at_process_end: whether the process's end is the run's. False in mode disabled.
-            sends_output: whether a failed run has the last lines of its output with its error.
-        """
+        """Build it after the transport is open: what is registered last is called first, and the transport closes
+        itself. In mode disabled the process's end is not the run's. `sends_output`: a failed run has the last lines of
+        its output with its error."""
         self._sends_output = sends_output
         self._control = control
         self._ranks = ranks

@@ -155,10 +155,11 @@ class Probe:
         self._begun_under: ControlSnapshot | None = None
         is_tracked = about.rank == 0 and about.mode != "disabled"
         self._trackers = Trackers(about.trackers if is_tracked else (), self.run_id)
-        if transport is None:
-            self._transport = open_transport(started, mode=about.mode, home=about.home, grpc_target=about.grpc_target)
-        else:
-            self._transport = transport
+        self._transport = (
+            transport
+            if transport is not None
+            else open_transport(started, mode=about.mode, home=about.home, grpc_target=about.grpc_target)
+        )
         # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
         self._texts = texts if about.texts else TokenTexts(None)
         self._reports = ReportBuilder(
@@ -602,14 +603,7 @@ class Probe:
             resume(self._memory(), state, self._transport.requested_control())
 
     def _memory(self) -> Memory:
-        return Memory(
-            config=self.config,
-            control=self._control,
-            basis=self._basis,
-            reports=self._reports,
-            hold=self._hold,
-            ranks=self._ranks,
-        )
+        return Memory(self.config, self._control, self._basis, self._reports, self._hold, self._ranks)
 
     def finish(self, status: str = "finished", error: str = "") -> None:
         """End the run. What is spooled is delivered without this process. Safe to repeat: the first call counts.
@@ -636,11 +630,8 @@ class Probe:
             self.finish("failed", error_text(error))
 
     def _selected(self, batch: TokenBatch) -> tuple[Tensor, FactorsOfGradient | None]:
-        """Record a micro-batch with what the active control selects in it.
-
-        Returns:
-            The factors of its tokens' gradients, and those of a method that decides again in backward.
-        """
+        """Record a micro-batch with what the active control selects in it: the factors of its tokens' gradients, and
+        those of a method that decides again in backward."""
         source, selection = self._basis.select(self._hold.control, batch)
 
         def decided(one: Selection) -> TokenBatch:

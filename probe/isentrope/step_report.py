@@ -120,11 +120,9 @@ class ClosedStep:
     what_if_source: str = ""
     """Which of THRESHOLD_SOURCES the what-if sums were counted from."""
     reward_parts: Sequence[str] = ()
-    """Names of the parts of the rewards."""
     failed: str = ""
     """What failed inside the probe on this rank so far, and how often."""
     learn: Callable[[reports.StepReport], None] | None = None
-    """Called with the report once it is built."""
 
 
 class ReportBuilder:
@@ -140,11 +138,8 @@ class ReportBuilder:
         transport_scalars: Callable[[], Mapping[str, float]] = dict,
         page: str = "",
     ) -> None:
-        """
-        Args:
-            transport_scalars: metrics of the reports' way to the server at the moment a report is built.
-            page: address of the run's page; empty: it has none, or that is not known.
-        """
+        """`transport_scalars` gives metrics of the reports' way to the server as a report is built; `page` is the
+        run's, empty: not known."""
         self._page = page
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
@@ -189,11 +184,7 @@ class ReportBuilder:
         self._closed -= 1
 
     def report_of(self, closed: ClosedStep) -> Callable[[], reports.StepReport]:
-        """Prepare the report of a step.
-
-        Returns:
-            A function that builds the report; called once, later, in the order of the steps.
-        """
+        """A function that builds the report of a step; called once, later, in the order of the steps."""
         recorded_at, device = time.time(), current_device()
         self._closed += 1
         number = self._closed

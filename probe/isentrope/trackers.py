@@ -48,7 +48,6 @@ class Tracker:
     """
 
     name = ""
-    """For messages."""
     remedy = ""
     """What to do where no run is active, as a sentence."""
     method_of_a_run = ""
@@ -60,11 +59,7 @@ class Tracker:
         self._warned = False
 
     def prepare(self, run_id: str) -> None:
-        """Called once, when the probe is built, with the id of its run.
-
-        Raises:
-            ConfigurationError: it can't be written to.
-        """
+        """Called once, when the probe is built, with its run's id; ConfigurationError: it can't be written to."""
 
     def active(self) -> Any:
         """The run that is active in this process, or None. On the training thread, where it must cost microseconds."""
@@ -239,11 +234,8 @@ class WandbRun(Tracker):
         self._write_held(None)
 
     def _write_held(self, step: int | None) -> None:
-        """Give each report that waits a row, as far as there are rows to be had.
-
-        Args:
-            step: of the newest report; None: there will be none, and rows are closed as needed.
-        """
+        """Give each report that waits a row, as far as there are rows to be had. Without a newer step there will be
+        none, and rows are closed as needed."""
         while self._held:
             row = self.run.step
             if row == self._occupied_row:
@@ -362,7 +354,6 @@ class OwnFunction(Tracker):
 KNOWN: dict[str, type[Tracker]] = {
     tracker.name: tracker for tracker in (WandbRun, TrackioRun, MlflowRun, TensorBoardWriter)
 }
-"""By the name of the package, to import and to install, which `trackers=` takes as well."""
 _EXPECTED = (
     f"trackers takes {', '.join(KNOWN)} or tensorboard:FOLDER, a run of one of them, a SummaryWriter, a function "
     "of (step, scalars), or several of these in a list"

@@ -49,11 +49,7 @@ def encode_payload(message: reports.Payload) -> bytes:
 
 
 def decode_payload(payload: bytes) -> reports.Payload:
-    """Read one message back.
-
-    Raises:
-        CodecError: the bytes are no payload of this protocol version.
-    """
+    """Read one message back; CodecError: the bytes are no payload of this protocol version."""
     envelope = _parsed(pb.Payload, payload)
     body = envelope.WhichOneof("body")
     for kind, name in _BODIES.items():
@@ -82,11 +78,8 @@ def to_pb(value: object) -> Any:
 
 
 def from_pb(kind: type[_T], message: Message) -> _T:
-    """Read `to_pb` back.
-
-    Raises:
-        CodecError: a field has a value that the dataclass can't have, such as a control that no probe could apply.
-    """
+    """Read `to_pb` back; CodecError: a field has a value that the dataclass can't have, such as a control that no probe
+    could apply."""
     try:
         found: _T = _FORMS[kind].read(message)
     except CodecError:
@@ -102,11 +95,8 @@ def encode_control(snapshot: reports.ControlSnapshot) -> bytes:
 
 
 def decode_control(content: bytes) -> reports.ControlSnapshot:
-    """Read `encode_control` back; see `received_control`.
-
-    Raises:
-        CodecError: the bytes are no snapshot of this protocol version.
-    """
+    """Read `encode_control` back, see `received_control`; CodecError: the bytes are no snapshot of this protocol
+    version."""
     return received_control(_parsed(pb.ControlSnapshot, content))
 
 
@@ -130,11 +120,7 @@ def encode_tokens(tokens: Sequence[reports.DrivingToken]) -> bytes:
 
 
 def decode_tokens(packed: bytes) -> tuple[reports.DrivingToken, ...]:
-    """Read `encode_tokens` back.
-
-    Raises:
-        CodecError: the bytes are no tokens of this version; likewise below.
-    """
+    """Read `encode_tokens` back; CodecError: the bytes are none of this version. Likewise below."""
     return tuple(from_pb(reports.DrivingToken, token) for token in _parsed(pb.DrivingTokens, packed).tokens)
 
 
@@ -184,10 +170,7 @@ class _Form:
     """A dataclass and its message."""
 
     def __init__(self, kind: type, message: type[Message], **special: _Field) -> None:
-        """
-        Args:
-            special: the fields whose types do not say how they travel.
-        """
+        """`special` has the fields whose types do not say how they travel."""
         self._kind, self._message = kind, message
         hints = get_type_hints(kind)
         found = {field.name: special.get(field.name) or _field(field.name, hints[field.name]) for field in fields(kind)}

@@ -130,12 +130,7 @@ class Hold:
         return document
 
     def target_at(self, step: int, early_level: float | None) -> float | None:
-        """H* of a step, in nats; None where it is a share of an early level that is not known yet.
-
-        Args:
-            step: of the run, from 1.
-            early_level: in nats.
-        """
+        """H* of a step of the run, from 1, in nats; None where it is a share of an early level that is not known yet."""
         if self.target_entropy is not None:
             return self.target_entropy
         if self.target_share is not None:
@@ -148,12 +143,7 @@ class Hold:
         return low if start == end else low + (high - low) * (step - start) / (end - start)
 
     def largest_change(self, target: float, gap: float = 0.0) -> float:
-        """The largest correction of a step, in nats.
-
-        Args:
-            target: H* in nats.
-            gap: distance between entropy and target, in nats.
-        """
+        """The largest correction of a step, in nats, for a target and an entropy that lies `gap` away from it."""
         given = self.max_change_per_step
         return LARGEST_CHANGE * max(abs(gap), target) if given is None else given
 
@@ -177,12 +167,8 @@ TARGETS = ("target_entropy", "target_share", "target_curve")
 
 
 def target_from_text(text: object) -> dict[str, object]:
-    """The target's field of a hold: `0.46` is a number of nats, `75%` a share of the early level, `1:100% 200:25%` a curve
-    of steps and levels.
-
-    Raises:
-        ConfigurationError: it is none of these.
-    """
+    """The target's field of a hold: `0.46` is a number of nats, `75%` a share of the early level, `1:100% 200:25%` a
+    curve of steps and levels. ConfigurationError: it is none of these."""
     written = str(text).strip()
     if ":" in written:
         points = [point.partition(":") for point in written.replace(",", " ").split()]
@@ -411,11 +397,7 @@ class Control(ControlFields):
         return parameter_value(self.method, self.parameters, name)
 
     def number(self, name: str) -> float:
-        """A parameter that is a number and on.
-
-        Raises:
-            ConfigurationError: it is off, or not the method's.
-        """
+        """A parameter that is a number and on; ConfigurationError: it is off, or not the method's."""
         value = self.value(name)
         if not isinstance(value, int | float):
             raise ConfigurationError(f"The method {self.method} has no number {name}; it is {value!r}.")

@@ -76,12 +76,8 @@ def pages_of(target: str) -> str | None:
 
 
 def keep_delivered_seconds() -> float:
-    """`ISENTROPE_KEEP_DELIVERED`: how long a spool keeps what the server has acknowledged. Seconds, or a number followed by
-    s, m, h or d; 0: not at all. Default: a day.
-
-    Raises:
-        ConfigurationError: it is something else.
-    """
+    """`ISENTROPE_KEEP_DELIVERED`: how long a spool keeps what the server has acknowledged. Seconds, or a number
+    followed by s, m, h or d; 0: not at all. Default: a day. ConfigurationError: it is something else."""
     text = os.environ.get("ISENTROPE_KEEP_DELIVERED", "").strip() or "1d"
     number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "s")
     try:

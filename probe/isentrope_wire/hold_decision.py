@@ -150,12 +150,8 @@ class Calibrated:
 
 
 def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str:
-    """Why the prediction is not good enough to act on, in one sentence; empty where it is.
-
-    Args:
-        gain: change of the entropy in nats per unit prediction; None while it is not known.
-        acting: whether the prediction was acted on in the step before: then only clear evidence ends it.
-    """
+    """Why the prediction is not good enough to act on, in one sentence; empty where it is. The gain is in nats per
+    unit, None: not known. Where it was acted on in the step before, only clear evidence ends that."""
     agreement, r2 = calibrated.sign_agreement, calibrated.r2
     if gain is None:
         return "The gain is not known yet: some steps with an observed entropy change (rescore=) are needed."
@@ -265,18 +261,9 @@ class HoldState:
 def decide(
     pushed: Control, state: HoldState, measured: Measured | None, *, step: int, stopped: str = ""
 ) -> tuple[HoldState, Action]:
-    """Decide the thresholds of the step that begins next.
-
-    Args:
-        pushed: the control with the hold; its method and parameters say how it clips.
-        state: that the last decision returned.
-        measured: the newest measured step; None: no numbers have arrived.
-        step: the step that begins, counted as in `Measured.step`.
-        stopped: why the hold was ended, in a sentence; empty: it was not.
-
-    Returns:
-        The next state, and the action, whose version the caller fills in.
-    """
+    """Decide the thresholds of the step that begins next, counted as in `Measured.step`, from the control with the
+    hold, what the last decision returned, and the newest measured step (None: no numbers have arrived). `stopped` says
+    why the hold was ended; empty: it was not. The next state, and the action, whose version the caller fills in."""
     hold = pushed.held
     assert hold is not None, "there is nothing to hold"
     target = None
@@ -297,10 +284,16 @@ def decide(
     missing = wanted - unclipped
     scope = _side_to_clip(missing, HYSTERESIS * hold.largest_change(target, gap), state)
     watch = _reason_to_watch(measured, target)
-    if scope is None or not _allowed(scope, hold.side):
-        status = HoldStatus.RESTING if scope is None else HoldStatus.SIDE
+    allowed = {HoldSide.RAISE: Scope.DECREASING, HoldSide.LOWER: Scope.INCREASING}.get(hold.side, scope)
+    if scope is None or scope != allowed:
+        status, reason = HoldStatus.RESTING, watch
+        if scope is not None:
+            status = HoldStatus.SIDE
+            reason = watch or (
+                f"Only clipping with scope {scope} would move the entropy towards the target, and side does not allow it."
+            )
         idle = HoldState(acting=True, pace=_pace(state, unclipped, gap), plans=_plans(state, measured, step))
-        action = Action(version=0, status=status, reason=watch or _reason_for_idling(scope), target=target)
+        action = Action(version=0, status=status, reason=reason, target=target)
         return idle, _on_the_way(action, idle, gap, watch)
     curve = WhatIfCurve(measured.what_if, scope, clipping_method(pushed))
     cap, shrink_denominator = pushed.value("max_fraction"), pushed.value("denominator") == "shrink"
@@ -321,10 +314,8 @@ def decide(
 
 
 def _wanted_change(hold: Hold, target: float, gap: float, unclipped: float) -> float:
-    """The change of the resting point that the step is to bring about, in nats.
-
-    `gap` is the way from it to the target, `unclipped` the change with nothing clipped.
-    """
+    """The change of the resting point that the step is to bring about, in nats: `gap` is its way to the target,
+    `unclipped` the change with nothing clipped."""
     largest = hold.largest_change(target, gap)
     if hold.max_change_per_step is None:
         largest = max(largest, math.copysign(unclipped, unclipped * gap))
@@ -386,31 +377,15 @@ def _plans(state: HoldState, measured: Measured | None, step: int) -> tuple[Plan
 
 
 def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None:
-    """The tokens to clip, by what their update does to the entropy; None: clip nothing.
-
-    Args:
-        missing: what clipping has to add to the step's change, in nats.
-        band: what it must exceed before clipping begins, or changes sides.
-    """
+    """The tokens to clip, by what their update does to the entropy; None: none. `missing`, what clipping has to add to
+    the step's change, in nats, must exceed the band before clipping begins, or changes sides."""
     wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
     return wanted if abs(missing) > (0.0 if wanted == state.scope else band) else None
 
 
-def _allowed(scope: Scope, side: HoldSide) -> bool:
-    return side == HoldSide.BOTH or (scope == Scope.DECREASING) == (side == HoldSide.RAISE)
-
-
-def _reason_for_idling(scope: Scope | None) -> str:
-    if scope is None:
-        return ""
-    return f"Only clipping with scope {scope} would move the entropy towards the target, and side does not allow it."
-
-
 def _threshold(hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, solved: float, lowest: float) -> float:
-    """The threshold of the next step: the solved one, as far as one step may move it.
-
-    `lowest` follows from mu_min and the cap: a lower threshold clips no more.
-    """
+    """The threshold of the next step: the solved one, as far as one step may move it. Below `lowest` no more is
+    clipped."""
     begins = min(_furthest_score(curve), hold.mu_max)
     last = min(state.mu, begins) if state.mu is not None and state.scope == scope else begins
     mu = min(max(solved, (last - SLEW_STEP) / SLEW_FACTOR), last * SLEW_FACTOR + SLEW_STEP)

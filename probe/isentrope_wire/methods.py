@@ -43,11 +43,7 @@ class Parameter:
     """Whether it acts on the importance ratio alone."""
 
     def check(self, value: object) -> Value:
-        """The value as this parameter takes it.
-
-        Raises:
-            ConfigurationError: naming the parameter, what it takes and what came.
-        """
+        """The value as this parameter takes it. ConfigurationError: naming the parameter, what it takes and what came."""
         if value is None and self.default is None:
             return None
         if self.choices:
@@ -212,11 +208,7 @@ def method(
 
 
 def method_named(name: object) -> Method:
-    """The row of this name.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The row of this name; ConfigurationError: there is none."""
     found = METHODS.get(str(name))
     if found is None:
         raise ConfigurationError(f"method must be one of {', '.join(METHODS)}; got {name!r}.")
@@ -601,11 +593,8 @@ SUGGESTED = Method.CLIP_V
 
 
 def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Value]:
-    """The parameters given, each in its kind and within its bounds; those not given are not added.
-
-    Raises:
-        ConfigurationError: naming a parameter the method does not have, or the value it can't take.
-    """
+    """The parameters given, each in its kind and within its bounds. ConfigurationError: naming one that the method does
+    not have, or the value it can't take."""
     unknown = sorted(str(name) for name in given if name not in of.parameters)
     if unknown:
         has = f"the parameters {', '.join(of.parameters)}" if of.parameters else "no parameters"
@@ -643,10 +632,7 @@ def preset(of: Method, name: object) -> Mapping[str, object]:
 
 def name_and_value(text: str) -> tuple[str, Value]:
     """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word for no value.
-
-    Raises:
-        ConfigurationError: there is no name or no equals sign.
-    """
+    ConfigurationError: there is no name or no equals sign."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
         raise ConfigurationError(f"A parameter is given as NAME=VALUE, such as ratio=0.001; got {text!r}.")

@@ -82,13 +82,9 @@ class Answer:
 
 
 def read(kind: type[_T], document: object) -> _T:
-    """A dataclass, or a value of dataclasses, from JSON values, such as `document_of` gives.
-
-    Fields that `kind` does not have are ignored, and defaults stand for missing ones.
-
-    Raises:
-        ValueError: the document is not of this kind; the message names the place, what was expected and what came.
-    """
+    """A dataclass, or a value of dataclasses, from JSON values, such as `document_of` gives: fields that `kind` does
+    not have are ignored, and defaults stand for missing ones. ValueError: naming the place, what was expected and what
+    came."""
     return msgspec.convert(document, kind, strict=False, dec_hook=_from_document)
 
 
@@ -99,11 +95,7 @@ def part_of(kind: type[_T], value: object, **others: object) -> _T:
 
 
 def read_exactly(kind: type[_T], document: object) -> _T:
-    """As `read`, of a document that has every field and no other.
-
-    Raises:
-        ValueError: the document is not what `document_of` gives for a value of this kind.
-    """
+    """As `read`; ValueError also where the document is not what `document_of` gives for a value of this kind."""
     found = read(kind, document)
     if document_of(found) != document:
         names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]  # a dataclass

@@ -153,10 +153,7 @@ class WhatIfCurve:
     """A step's answer for one method and scope, ready for many thresholds."""
 
     def __init__(self, sums: WhatIfSums, scope: Scope, method: Method) -> None:
-        """
-        Raises:
-            WhatIfError: the step has no tokens, or the method has no thresholds.
-        """
+        """WhatIfError: the step has no tokens, or the method has no thresholds."""
         if sums.tokens <= 0:
             raise WhatIfError("The step has no valid token, so no threshold would have changed anything.")
         if not method.thresholds:
@@ -175,15 +172,9 @@ class WhatIfCurve:
         max_fraction: float | None = None,
         shrink_denominator: bool = False,
     ) -> WhatIf:
-        """The step under these thresholds, in standard deviations; None: that side does not clip.
-
-        Args:
-            max_fraction: at most this share of the step's tokens is clipped, but at least one. None: there is no cap.
-            shrink_denominator: the mean is over the tokens that are kept, and not over all.
-
-        Raises:
-            WhatIfError: a threshold that is negative or not finite, a cap that is no share.
-        """
+        """The step under these thresholds, in standard deviations; None: that side does not clip. With `max_fraction`
+        at most this share of the tokens is clipped, but at least one; with `shrink_denominator` the mean is over the
+        tokens that are kept. WhatIfError: a threshold that is negative or not finite, a cap that is no share."""
         clipped = self._beyond(mu_low, mu_high, 0.0)
         most = self._most(max_fraction)
         capped = clipped.tokens > most
@@ -273,10 +264,8 @@ def knows(control: Control) -> bool:
 
 
 def under(control: Control, sums: WhatIfSums) -> WhatIf | None:
-    """The step under a control; None of one that its sums do not know.
-
-    Of Clip-Cov's random choice it is the mean. KL-Cov clips nothing.
-    """
+    """The step under a control; None of one that its sums do not know. Of Clip-Cov's random choice it is the mean;
+    KL-Cov clips nothing."""
     if not knows(control):
         return None
     shrinks = control.value("denominator") == "shrink"

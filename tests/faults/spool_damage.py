@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from isentrope.transport.files import write_document
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.spool_folder import ShipperState, SpoolEnd, SpoolFolder
@@ -74,7 +75,7 @@ def _deliver(stage: Stage, name: str, damaged: Sequence[bytes], *, most_lost: in
         folder = SpoolFolder.create(stage.folder / "home", run, stage.server.grpc_target)
         # The first record names the run, and so differs from run to run; the damage is behind it in nearly all.
         (folder.path / f"{1:020d}.seg").write_bytes(content)
-        folder.write_end(SpoolEnd(RECORDS))
+        write_document(folder.end, SpoolEnd(RECORDS))
         status = ship(folder, QUICK, find_token=lambda: stage.server.token)
         assert status is not None
         total.require(status.state is ShipperState.DRAINED, f"{run.run_id} was not delivered: {status}")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _HOLD_BOUNDS = [field.name for field in fields(Hold) if field.name not in TARGETS]
 
 _ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
-"""Values of a switch; `name_and_value` reads off as no value."""
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 url_option = click.option(

@@ -73,6 +73,7 @@ def _version() -> Finding:
 def _server_and_token() -> list[Finding]:
     """The server, and where it answers the token."""
     source = environment.token_source()
+    restored, refused = "", list[Finding]()
     try:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
             me = client.me()
@@ -83,11 +84,10 @@ def _server_and_token() -> list[Finding]:
     except ApiError as error:
         if error.status == 403:
             found = f"the token from {source} may only report; `isentrope runs` and `control` need another scope"
-            token, restored, refused = Finding(check="token", ok=True, found=found), "", []
+            token = Finding(check="token", ok=True, found=found)
         elif error.status == 401:
             found = f"the server does not accept the token from {source}" if environment.token() else "no token is set"
             token = Finding(check="token", ok=False, found=found, advice=_TOKEN_ADVICE)
-            restored, refused = "", []
         else:
             return [Finding(check="server", ok=False, found=str(error))]
     return [Finding(check="server", ok=True, found=f"{client.url} answers{restored}"), token, *refused]

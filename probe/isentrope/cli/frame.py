@@ -36,7 +36,6 @@ COMMANDS = {
     "up": "isentrope_server.commands:up",
     "watch": "isentrope.cli.commands:watch",
 }
-"""Where each command is defined, as module:attribute."""
 
 _EXTRA_OF_PACKAGE = {"isentrope": "probe", "isentrope_server": "server", "isentrope_trainer": "trainer"}
 _EXTRA_OF_COMMAND = {"mcp": "mcp", "reproduce": "reproduce", "watch": "watch"}

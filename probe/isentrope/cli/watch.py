@@ -40,7 +40,6 @@ _CHARTED = (metrics.ENTROPY_MEAN, metrics.HOLD_TARGET, metrics.ENTROPY_PREDICTED
 _LATEST = frozenset({metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED, metrics.REWARD_MEAN, metrics.CLIP_FRACTION})
 _POINTS = 300
 _MOST_GAPS = 100
-"""Points of each series; a terminal has no more columns to show."""
 _REFRESH_SECONDS = 1.0
 
 _HEALTH = {
@@ -50,7 +49,6 @@ _HEALTH = {
     HealthLevel.ACT: ("Act", "bold red"),
     HealthLevel.HOLDING: ("Holding", "cyan"),
 }
-"""The word of each level, and its style."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +77,8 @@ def look_at(client: Client, run: str) -> Look:
 
 
 def frame(look: Look, *, width: int, height: int | None, note: str = "") -> RenderableType:
-    """One picture of a run.
-
-    Args:
-        width: of the terminal, in characters; below 100 the entropy alone is drawn.
-        height: of the terminal, in lines; the charts take what the texts leave. None: of no terminal.
-        note: the last lines: the keys, a question, an answer, that the server is lost.
-    """
+    """One picture of a run, `width` characters wide (below 100 the entropy alone is drawn) and `height` lines high,
+    None: of no terminal. `note` is the last lines: the keys, a question, an answer."""
     series = look.series
     diagnosis, suggestion = look.diagnosis, look.diagnosis.suggestion
     word, style = _HEALTH[diagnosis.level]
@@ -198,15 +191,8 @@ def _chart(title: str, lines: Mapping[str, Mapping[int, float]], width: int, hei
 
 
 def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Look:
-    """Show a run, and return what was shown last.
-
-    Args:
-        client: with a short timeout; a server that does not answer is asked again.
-        live: draw frames until `q` is pressed, where there is a terminal.
-
-    Raises:
-        ApiError: the run can't be read. While frames are drawn, a server that gives no answer is waited for.
-    """
+    """Show a run, and return what was shown last: live until `q` is pressed, where there is a terminal. ApiError: the
+    run can't be read; while frames are drawn, a server that gives no answer is waited for."""
     look = look_at(client, run)
     console = Console()
     if live and console.is_terminal:

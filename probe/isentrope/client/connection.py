@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -28,11 +28,8 @@ class ApiError(IsentropeError):
     """A request to the server failed. The message is the server's own where it sent one."""
 
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
-        """
-        Args:
-            status: The HTTP status of the answer; None: there was no answer.
-            code: The code in the server's error body, e.g. `not_found`; `unreachable` where there was no answer.
-        """
+        """`status` is the HTTP status of the answer, None: there was none; `code` that of the server's error body, such
+        as `not_found`, or `unreachable`."""
         super().__init__(message)
         self.status = status
         self.code = code
@@ -115,10 +112,7 @@ class Connection:
 
 def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
     """Arguments of an httpx client that sends calls to the server at `url`: address, wait, trusted CAs, proxies.
-
-    Raises:
-        ConfigurationError: A certificate file can't be used.
-    """
+    ConfigurationError: a certificate file can't be used."""
     return {
         "base_url": f"{url}/api/v1/",
         "timeout": timeout_seconds,
@@ -134,18 +128,16 @@ class AsyncClient:
     runs = await AsyncClient(httpx.AsyncClient(base_url="http://127.0.0.1:7070/api/v1/", headers=...)).ask(calls.runs())
     """
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, authorization: str | None = None) -> None:
+        """`authorization` is the header of each call; None: the HTTP client's own."""
         self._http = http
+        self._headers = {} if authorization is None else {"Authorization": authorization}
 
     async def ask(self, call: Call[_A]) -> _A:
-        """Send one call.
-
-        Raises:
-            ApiError: There was no answer, or it is an error.
-        """
+        """As `Connection.ask`."""
         url = str(self._http.base_url)
         with _failures(url):
-            response = await self._http.request(**_request(call))
+            response = await self._http.request(**_request(call, self._headers))
         return _answer(call, response, url)
 
     async def newest(self, call: Call[Page[_A]], limit: int) -> list[_A]:
@@ -163,11 +155,17 @@ class AsyncClient:
         return found
 
 
-def _request(call: Call[Any]) -> dict[str, Any]:
+def _request(call: Call[Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
     given = {name: value for name, value in call.query.items() if value is not None}
     query = {name: value if isinstance(value, str | int | float) else list(value) for name, value in given.items()}
     body = {} if call.body is None else {"json": call.body}
-    return {"method": call.verb, "url": call.path, "params": query, "headers": dict(call.headers), **body}
+    return {
+        "method": call.verb,
+        "url": call.path,
+        "params": query,
+        "headers": {**call.headers, **(headers or {})},
+        **body,
+    }
 
 
 def _first_page(call: Call[Page[_A]], limit: int | None) -> Call[Page[_A]]:

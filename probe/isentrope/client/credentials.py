@@ -14,11 +14,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 def bearer_of(token: str | None) -> str | None:
-    """What the header `authorization` holds; None without a token.
-
-    Raises:
-        ConfigurationError: the token has characters that no token has.
-    """
+    """What the header `authorization` holds, None without a token; ConfigurationError: it has characters that no token
+    has."""
     if token and not _TOKEN.fullmatch(token):
         raise ConfigurationError(
             "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
@@ -29,10 +26,7 @@ def bearer_of(token: str | None) -> str | None:
 
 def pem() -> tuple[bytes | None, bytes | None, bytes | None]:
     """The CA, this client's key and its certificate, as gRPC takes them; None: the system's CAs, no certificate.
-
-    Raises:
-        ConfigurationError: a file that can't be read, or a key without a certificate.
-    """
+    ConfigurationError: a file that can't be read, or a key without a certificate."""
     certificate, key = environment.client_certificate(), environment.client_key()
     if key is not None and certificate is None:
         raise ConfigurationError(
@@ -46,11 +40,7 @@ def pem() -> tuple[bytes | None, bytes | None, bytes | None]:
 
 
 def ssl_context() -> ssl.SSLContext:
-    """The same, as HTTP connections take it.
-
-    Raises:
-        ConfigurationError: as `pem`, or a file that holds something else.
-    """
+    """The same, as HTTP connections take it. ConfigurationError: as `pem`, or a file that holds something else."""
     pem()
     ca, certificate = environment.certificate_authority(), environment.client_certificate()
     try:

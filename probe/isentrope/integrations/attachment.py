@@ -60,11 +60,7 @@ class Versions:
     below: str
 
     def check(self) -> str:
-        """The installed version.
-
-        Raises:
-            ConfigurationError: it is another one than these, or none is installed.
-        """
+        """The installed version; ConfigurationError: it is another one than these, or none is installed."""
         try:
             installed = version(self.distribution)
         except PackageNotFoundError:
@@ -92,15 +88,8 @@ def refuse(framework: str, reasons: Iterable[str]) -> None:
 
 
 def check_parameters(owner: object, name: str, expected: Iterable[str], framework: str) -> None:
-    """Check that a method that is to be wrapped takes the parameters it is known to take.
-
-    Args:
-        owner: the object, class or module that has it.
-        framework: with its version, as the message names it.
-
-    Raises:
-        ConfigurationError: the method or a parameter is missing.
-    """
+    """Check that a method of an object, class or module takes the parameters it is known to take. ConfigurationError:
+    it or a parameter is missing."""
     method = getattr(owner, name, None)
     lacking = "the method itself"
     if callable(method):
@@ -160,7 +149,6 @@ class Attachment:
         self.guard = guard or Guard()
         self._rescores = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
         self._is_first = True
-        """Whether the next micro-batch is the first of an update."""
         self._completions: Tensor | None = None
         """Completions of the step: sum of rewards, tokens, and number of completions, float64."""
         self._held: deque[TokenScores] = deque()
@@ -289,10 +277,8 @@ def save_probe(probe: Probe, folder: Path) -> None:
 
 
 def resume_probe(probe: Probe, folders: Iterable[Path]) -> None:
-    """Continue from the first of these folders that has a state. Every rank must call this.
-
-    Without one, or with one that can't be read, the calibration starts from the beginning.
-    """
+    """Continue from the first of these folders that has a state, on every rank. Without one, or with one that can't be
+    read, the calibration starts from the beginning."""
     try:
         probe.load_state_dict(_read(folders))
     except CheckpointError as error:

@@ -35,11 +35,8 @@ SHOWN = ("actor", "algo", "rollout", "train", "ds")
 
 
 def main() -> None:
-    """Run OpenRLHF's command with a probe in every worker of the actor.
-
-    Raises:
-        ConfigurationError: another version of OpenRLHF is installed, or none.
-    """
+    """Run OpenRLHF's command with a probe in every worker of the actor. ConfigurationError: another version is
+    installed, or none."""
     VERSIONS.check()
     ray: Any = import_module("ray")
     ppo_actor: Any = import_module("openrlhf.trainer.ray.ppo_actor")

@@ -79,13 +79,8 @@ class _Training:
         register_optimizer_step_post_hook(self._updated)
 
     def pack(self, head: Any, hidden: Tensor, labels: Tensor, temperature: Tensor) -> None:
-        """Score a pack where its hidden states are.
-
-        Args:
-            hidden: [1, tokens, width].
-            labels: [1, tokens], at each place the token that follows.
-            temperature: [1, tokens].
-        """
+        """Score a pack where its hidden states are, [1, tokens, width]; labels, the tokens that follow, and T are [1,
+        tokens]."""
         self._is_open, self._tokens = True, labels.numel()
         softcap = getattr(head, "softcap", None)
         scores = self.attachment.score(

@@ -42,7 +42,6 @@ EXPECTED = {
     "get_responses": ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths", "apply_temperature"),
     "slice_log_prob_with_cp": ("log_prob", "total_length", "response_length"),
 }
-"""Names in slime's loss module, with the parameters that are passed."""
 SHOWN = (
     "advantage_estimator",
     "eps_clip",
@@ -52,7 +51,6 @@ SHOWN = (
     "lr",
     "rollout_temperature",
 )
-"""Settings that the run is shown with."""
 ITERATION = re.compile(r"iter_\d{7}")
 """Names the folder of a checkpoint, which `--load` may be, too."""
 
@@ -133,7 +131,6 @@ class _Training:
         """What Megatron multiplies the loss of the open step by."""
         self._is_open = False
         self._has_observed = False
-        """Whether the loss has come by."""
         wrap(saving, SAVE, self._save)
 
     def continue_from_checkpoint(self, rollout_id: int) -> None:

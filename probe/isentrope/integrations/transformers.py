@@ -106,10 +106,8 @@ class StepReports(TrainerCallback):
 
 
 def resume_training(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None = None) -> None:
-    """Continue the probe from the checkpoint that training continues from. Every rank must call this.
-
-    `given` is the folder that `train(resume_from_checkpoint=...)` was given; None: not known.
-    """
+    """Continue the probe from the checkpoint that training continues from, on every rank: `given` is what
+    `train(resume_from_checkpoint=...)` was given; None: not known."""
     if state.global_step:
         named, likely = args.resume_from_checkpoint, _folder_of(args, state)
         resume_probe(probe, [given] if given else [Path(named), likely] if named else [likely])

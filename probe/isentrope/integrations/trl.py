@@ -168,19 +168,14 @@ class TrainerAttachment(StepReports):
         self._own: dict[str, Any] = {}
         """What the trainer itself had of the names that are wrapped; None: nothing, the method is its class's."""
         self._inputs: trl_head.Inputs | None = None
-        """Inputs of the loss that is being computed."""
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it does not generate."""
         self._samples: dict[str, Tensor] = {}
-        """What is kept of the completions that TRL is generating."""
         self._room: int | None = None
         """Tokens of the open step that may still be scored again; None: it has no micro-batch yet."""
         self._resumed_from: Path | None = None
-        """What `train` was given."""
         self._groups_known = False
-        """Whether the groups of the open step are known."""
         self._learning_rates: LearningRates | None = None
-        """Learning rates of the update that is being made."""
         self._norm: Tensor | None = None
         """Norm of its gradient before it was clipped; None: not known."""
         self._finished = False
@@ -397,11 +392,8 @@ class TrainerAttachment(StepReports):
 
 
 def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs) -> list[TokenScores]:
-    """The scores of the policy.
-
-    GRPO may have computed only those of a reference, which is the same model with its adapters off; RLOO always computes
-    the policy's, and first.
-    """
+    """The scores of the policy. GRPO may have computed only those of a reference, the same model with its adapters off;
+    RLOO always computes the policy's, and first."""
     if "old_logps" in output:
         return [scores for _, scores in candidates[:1]]
     old = output["old_per_token_logps"]

@@ -14,6 +14,7 @@ import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from isentrope.guard import Guard
 from isentrope.scores import TokenScores, each_field
 from isentrope.scores.linear_token_scores import linear_token_scores
-from isentrope.scores.token_scores import wants_entropy_gradient
+from isentrope.scores.token_scores import SCORE_FIELDS, wants_entropy_gradient
 from isentrope.statistics.tokens import detached
 from isentrope_wire.errors import ConfigurationError
 
@@ -41,12 +42,8 @@ class FusedHead:
     """The fused forward of one model, with our head instead of TRL's or beside it."""
 
     def __init__(self, model: nn.Module, head: Head, guard: Guard, *, entropy_gradient: bool) -> None:
-        """`model` is the one whose forward TRL patched (under PEFT: the base model).
-
-        Args:
-            guard: catches failures of our head; TRL's head is used then.
-            entropy_gradient: whether TRL's loss has an entropy bonus.
-        """
+        """`model` is the one whose forward TRL patched (under PEFT: the base model); `guard` catches failures of our
+        head, TRL's is used then; `entropy_gradient`: TRL's loss has an entropy bonus."""
         self.model, self._guard, self._entropy_gradient = model, guard, entropy_gradient
         self._theirs = fused_forward_of(model)
         self._their_globals = self._theirs.__func__.__globals__
@@ -75,11 +72,8 @@ class FusedHead:
 
     @contextmanager
     def recording(self, *, alone: bool | None = None) -> Iterator[list[TokenScores]]:
-        """Collect detached scores, [rows, tokens - 1] and 0 where there is no label, of each fused forward made inside.
-
-        Args:
-            alone: True: our head only. False: TRL's, and ours beside it. Default: as attached.
-        """
+        """Collect detached scores, [rows, tokens - 1] and 0 where there is no label, of each fused forward made inside:
+        by our head alone, or TRL's with ours beside it; None: as attached."""
         records: list[TokenScores] = []
         attached, self._records = self._alone, records
         self._alone = attached if alone is None else alone
@@ -89,15 +83,9 @@ class FusedHead:
             self._alone, self._records = attached, None
 
     def apply(self, *arguments: Any) -> tuple[Tensor | None, ...]:
-        """What TRL's fused forward calls where it would call its own head.
-
-        Args:
-            *arguments: hidden [N, width], weight, bias, targets [N], temperature, chunk size, soft-cap, scale, and the
-                names of the wanted outputs.
-
-        Returns:
-            Log-probs and entropies, [N] float32, and None for outputs that are not wanted.
-        """
+        """What TRL's fused forward calls in the place of its own head, with hidden [N, width], weight, bias, targets
+        [N], temperature, chunk size, soft-cap, scale and the names of the wanted outputs: log-probs and entropies, [N]
+        float32, and None for the others."""
         in_their_place = self._alone and set(arguments[-1]) <= COMPUTED
         if in_their_place:
             with self._guard.protect("scoring instead of TRL's head"):
@@ -165,11 +153,8 @@ class FusedHead:
 
 
 def fused_forward_of(model: nn.Module) -> types.MethodType:
-    """The bound method that TRL replaced the model's forward by.
-
-    Raises:
-        ConfigurationError: there is none, or something else has replaced it since.
-    """
+    """The bound method that TRL replaced the model's forward by; ConfigurationError: there is none, or something else
+    has replaced it."""
     forward = model.__dict__.get("forward")
     code = getattr(getattr(forward, "__func__", None), "__code__", None)
     if not isinstance(forward, types.MethodType) or HEAD_NAME not in getattr(code, "co_names", ()):
@@ -212,13 +197,9 @@ def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
 
 
 def self_check(trainer: Any, head: FusedHead) -> None:
-    """Compare log-probs and entropies of random tokens, ours and TRL's from the same hidden states.
-
-    One forward of 2 x 9 tokens without gradient. Module modes and random states are restored.
-
-    Raises:
-        ConfigurationError: they differ by more than round-off, or TRL's method never ran the model's fused forward.
-    """
+    """Compare log-probs and entropies of 2 x 9 random tokens, ours and TRL's from the same hidden states; module modes
+    and random states are restored. ConfigurationError: they differ by more than round-off, or TRL's method never ran
+    the fused forward."""
     model = head.model
     training = [module for module in model.modules() if module.training]
     device = next(model.parameters()).device
@@ -291,27 +272,18 @@ Inputs = Mapping[str, Any]
 
 
 def completion_scores(records: Sequence[TokenScores], logprobs: Tensor, entropies: Tensor | None = None) -> TokenScores:
-    """The scores of the completions, without token ids, from those of each chunk's whole sequences.
-
-    Args:
-        records: one per chunk of rows, [rows, tokens - 1].
-        logprobs: as TRL returned them, [batch, completion]; they are kept themselves.
-        entropies: the same; None: it returned none.
-    """
+    """The scores of the completions, without token ids, from those of each chunk of rows, [rows, tokens - 1]. Log-probs
+    [batch, completion], and entropies where TRL returned some, are kept themselves."""
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
         return torch.cat([part[:, -logprobs.shape[1] :] for part in parts])
 
     squared = [record.squared_scores for record in records if record.squared_scores is not None]
-    return TokenScores(
-        logprobs=logprobs,
-        entropies=joined([record.entropies for record in records]) if entropies is None else entropies,
-        discriminator_scores=joined([record.discriminator_scores for record in records]),
-        expected_scores=joined([record.expected_scores for record in records]),
-        vocab_centered_scores=joined([record.vocab_centered_scores for record in records]),
-        squared_scores=joined(squared) if squared else None,
-        temperature=records[0].temperature,  # TRL has one, a number
-    )
+    others = (joined([getattr(record, name) for record in records]) for name in SCORE_FIELDS[2:])
+    entropies = joined([record.entropies for record in records]) if entropies is None else entropies
+    scores = TokenScores(logprobs, entropies, *others)
+    # TRL has one temperature, a number.
+    return replace(scores, squared_scores=joined(squared) if squared else None, temperature=records[0].temperature)
 
 
 def token_mask(inputs: Inputs) -> Tensor:

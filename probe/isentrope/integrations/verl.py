@@ -38,7 +38,6 @@ from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
 
 ATTRIBUTE = "_isentrope_attachment"
-"""Name under which an engine holds its attachment."""
 
 VERSIONS = attachment.Versions("verl", "verl", at_least="0.8.0", below="0.10")
 
@@ -52,13 +51,11 @@ WRAPPED = {
     "load_checkpoint": ("local_path",),
     "is_mp_src_rank_with_outputs": (),
 }
-"""Methods of an engine that are wrapped or called, and the parameters each must have."""
 
 SHOWN = ("entropy/", "score/", "change/", "clip/", "covariance/", "sampler/", "ratio/", "kl/", "hold/", "token/")
 """Beginnings of the metrics that also go into verl's own."""
 
 Inputs = Mapping[str, Any]
-"""A TensorDict of verl."""
 
 
 def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Probe:
@@ -308,7 +305,6 @@ class EngineAttachment(attachment.Attachment):
 
 
 _OF_TOKENS = ("response_mask", "advantages", "old_log_probs", "rollout_log_probs", "ref_log_prob")
-"""What verl has for every token of a response."""
 
 
 def _rewards(data: Inputs) -> Tensor | None:

@@ -29,11 +29,8 @@ PROMISED = {"critic/rewards/mean": REWARD_MEAN, "response_length/mean": COMPLETI
 
 
 def activate() -> None:
-    """Do what this module is loaded for. Safe to repeat.
-
-    Raises:
-        ConfigurationError: verl is of another version, or the switch is neither yes nor no.
-    """
+    """Do what this module is loaded for; safe to repeat. ConfigurationError: another version of verl, or the switch is
+    neither yes nor no."""
     if BACKEND not in Tracking.supported_backend:
         _add_backend(Tracking)
     if switched_on(SWITCH):
@@ -122,13 +119,8 @@ class ScalarsOfVerl:
         self._probe.finish("failed" if exit_code else "finished", f"exit code {exit_code}" if exit_code else "")
 
 
-def logged(work: Callable[[], None]) -> None:
-    """Do it and log what fails, because verl hides the failure of a plugin."""
-    try:
-        work()
-    except Exception:
-        logger.exception("Isentrope is not attached to verl: loading its plugin failed.")
-        raise
-
-
-logged(activate)
+try:
+    activate()
+except Exception:  # verl hides it
+    logger.exception("Isentrope is not attached to verl: loading its plugin failed.")
+    raise

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels import cpp_build
-from isentrope.kernels.moments import Moments, Temperature
+from isentrope.kernels.moments import Moments, Temperature, Upstream
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The numbers row_moments.cc knows the types of logits by."""
@@ -85,25 +85,17 @@ def row_moments(
     return Moments(*moments.unbind(0))
 
 
-def logit_gradient(
-    logits: Tensor,
-    token_ids: Tensor,
-    log_normalizer: Tensor,
-    temperature: Temperature,
-    logprob_gradient: Tensor | None,
-    entropy_gradient: Tensor | None,
-    entropies: Tensor | None,
-    start: int = 0,
-) -> Tensor:
-    kernels, ids = _loaded(), _dense_ids(token_ids)
-    upstream = torch.zeros(ids.numel(), 4, dtype=torch.float64)
-    for column, values in enumerate((log_normalizer, logprob_gradient, entropy_gradient, entropies)):
+def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
+    kernels, ids = _loaded(), _dense_ids(upstream.token_ids)
+    of_rows = torch.zeros(ids.numel(), 4, dtype=torch.float64)
+    columns = (upstream.log_normalizer, upstream.logprob_gradient, upstream.entropy_gradient, upstream.entropies)
+    for column, values in enumerate(columns):
         if values is not None:
-            upstream[:, column] = values.detach().reshape(-1)
+            of_rows[:, column] = values.detach().reshape(-1)
     gradient = torch.empty(logits.shape, dtype=logits.dtype)
     described = _described(logits, ids, temperature, start)
     kernels.library.isentrope_logit_gradient(
-        described, upstream.data_ptr(), gradient.data_ptr(), kernels.team, kernels.threads()
+        described, of_rows.data_ptr(), gradient.data_ptr(), kernels.team, kernels.threads()
     )
     return gradient
 

@@ -50,7 +50,6 @@ PROCESSOR_LINES = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
     "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
 )  # fmt: skip
-"""The lines of /proc/cpuinfo that tell processors apart and don't change from one moment to the next."""
 
 
 class BuildError(IsentropeError, RuntimeError):
@@ -58,11 +57,8 @@ class BuildError(IsentropeError, RuntimeError):
 
 
 def load() -> ctypes.CDLL:
-    """The compiled row_moments.cc: from the home, or compiled now and kept there.
-
-    Raises:
-        BuildError: no compiler, or one that fails, hangs or makes something that can't be loaded.
-    """
+    """The compiled row_moments.cc: from the home, or compiled now and kept there. BuildError: no compiler, or one that
+    fails, hangs or makes something that can't be loaded."""
     compiler = find_compiler()
     folder = environment.kernel_cache()
     kept = folder / f"{_key(compiler)}.so"

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, cast, get_args
 from torch import Tensor
 
 from isentrope.kernels import cpp_backend, reference, triton_backend
-from isentrope.kernels.moments import Moments, RowScores, Temperature, finish
+from isentrope.kernels.moments import Moments, RowScores, Temperature, Upstream, finish
 from isentrope_wire.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -45,27 +45,11 @@ class Backend(Protocol):
         Returns: float64 moments, one row per token id.
         """
 
-    def logit_gradient(
-        self,
-        logits: Tensor,
-        token_ids: Tensor,
-        log_normalizer: Tensor,
-        temperature: Temperature,
-        logprob_gradient: Tensor | None,
-        entropy_gradient: Tensor | None,
-        entropies: Tensor | None,
-        start: int = 0,
-    ) -> Tensor:
-        """What upstream gradients g of the log-probs and h of the entropies become for the logits of a slice:
+    def logit_gradient(self, logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
+        """What gradients g of the log-probs and h of the entropies become for the logits of a slice:
 
             (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T,    p_i = e^(z_i / T - L)
 
-        Args:
-            logits, token_ids, temperature, start: as for `row_moments`.
-            log_normalizer: L of the whole vocabulary, float64, one per row.
-            logprob_gradient: g, one per row; None is 0.
-            entropy_gradient: h, one per row; None is 0.
-            entropies: H in nats, one per row; needed with `entropy_gradient`.
         Returns: one new tensor of the logits' shape and dtype; 0 in rows without upstream gradient, whatever they hold.
         """
 
@@ -79,11 +63,8 @@ _chosen: ContextVar[BackendName | None] = ContextVar("isentrope_kernels", defaul
 
 
 def backend_for(logits: Tensor) -> Backend:
-    """The backend that reads `logits`.
-
-    Raises:
-        ConfigurationError: a backend was asked for by name and can't work here, or no backend has that name.
-    """
+    """The backend that reads `logits`; ConfigurationError: one was asked for by name that can't work here, or there is
+    none of that name."""
     name: str = _chosen.get() or _from_environment(os.environ.get("ISENTROPE_KERNELS", ""))
     if name == "auto":
         name = OF_DEVICE.get(logits.device.type, "reference")

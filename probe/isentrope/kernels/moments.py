@@ -19,7 +19,7 @@ group. Everything else follows from the sums over the whole vocabulary:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -64,6 +64,20 @@ class RowScores(NamedTuple):
     """sum_i S_i^2 in nats^2; None where the moments have no Q2."""
 
 
+class Upstream(NamedTuple):
+    """The gradients that arrive at the scores, and what forward kept for them: one number per row, or a shape of as many."""
+
+    token_ids: Tensor
+    log_normalizer: Tensor
+    """L over the whole vocabulary, float64."""
+    entropies: Tensor | None
+    """H in nats; needed with `entropy_gradient`."""
+    logprob_gradient: Tensor | None
+    """g; None is 0."""
+    entropy_gradient: Tensor | None
+    """h; None is 0."""
+
+
 def shift(moments: Moments, maximum: Tensor) -> Moments:
     """The same sums counted from `maximum` [rows], which must not lie below theirs."""
     change = moments.maximum - maximum
@@ -90,30 +104,22 @@ def merge(parts: Sequence[Moments]) -> Moments:
     """Moments of slices of the same rows taken together; exact, in any order."""
     if len(parts) == 1:
         return parts[0]
-    together = Moments(*map(torch.stack, zip(*(part[:6] for part in parts), strict=True)))
-    squares = [part.square_shifted_twice for part in parts if part.square_shifted_twice is not None]
-    if len(squares) == len(parts):
-        together = together._replace(square_shifted_twice=torch.stack(squares))
+    together = _joined(torch.stack, parts)
     maximum = together.maximum.amax(0)
-    shifted = shift(together, maximum)
-    total, total_shifted, square, square_shifted = (sums.sum(0) for sums in shifted[1:5])
-    square_twice = shifted.square_shifted_twice
-    return Moments(
-        maximum,
-        total,
-        total_shifted,
-        square,
-        square_shifted,
-        shifted.chosen_shifted.amax(0),
-        None if square_twice is None else square_twice.sum(0),
-    )
+    _, *sums, chosen, square_twice = shift(together, maximum)
+    total_square_twice = None if square_twice is None else square_twice.sum(0)
+    return Moments._make((maximum, *(numbers.sum(0) for numbers in sums), chosen.amax(0), total_square_twice))
 
 
 def concatenated(parts: Sequence[Moments]) -> Moments:
     """Moments of blocks of rows, one block after the other."""
-    squares = [part.square_shifted_twice for part in parts if part.square_shifted_twice is not None]
-    columns = (torch.cat(numbers) for numbers in zip(*(part[:6] for part in parts), strict=True))
-    return Moments(*columns)._replace(square_shifted_twice=torch.cat(squares) if len(squares) == len(parts) else None)
+    return _joined(torch.cat, parts)
+
+
+def _joined(join: Callable[[list[Tensor]], Tensor], parts: Sequence[Moments]) -> Moments:
+    """Field by field; Q2 only where all parts have it."""
+    columns = (list(numbers) for numbers in zip(*parts, strict=True))
+    return Moments(*(join(numbers) for numbers in columns if all(one is not None for one in numbers)))
 
 
 def finish(moments: Moments) -> RowScores:

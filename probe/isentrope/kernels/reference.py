@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from isentrope.kernels.moments import Moments, Temperature
+from isentrope.kernels.moments import Moments, Temperature, Upstream
 
 BLOCK_ELEMENTS = 1 << 19
 """Logits held in a buffer at a time (at least one row): 2 MiB in float32. Fewer would cost more calls than they save."""
@@ -72,16 +72,8 @@ def row_moments(
     )
 
 
-def logit_gradient(
-    logits: Tensor,
-    token_ids: Tensor,
-    log_normalizer: Tensor,
-    temperature: Temperature,
-    logprob_gradient: Tensor | None,
-    entropy_gradient: Tensor | None,
-    entropies: Tensor | None,
-    start: int = 0,
-) -> Tensor:
+def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
+    token_ids, log_normalizer, entropies, logprob_gradient, entropy_gradient = upstream
     vocabulary = logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
@@ -92,9 +84,9 @@ def logit_gradient(
     row_entropies = None if entropies is None else entropies.reshape(-1, 1).to(dtype)
     columns, in_slice = _columns(token_ids, start, vocabulary)
     silent = torch.ones_like(centre, dtype=torch.bool)
-    for upstream in (towards_chosen, towards_flat):
-        if upstream is not None:
-            silent &= upstream == 0
+    for towards in (towards_chosen, towards_flat):
+        if towards is not None:
+            silent &= towards == 0
     buffer = _buffer(logits, dtype)
     entropy_buffer = _buffer(logits, dtype) if towards_flat is not None else None
     for first, block in _row_blocks(logits):
@@ -165,10 +157,8 @@ def _buffer(logits: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _row_blocks(logits: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Views of about BLOCK_ELEMENTS logits each with the number of their first row, in row order.
-
-    Works on strided views such as `logits[:, :-1]` without flattening them, which would copy the whole tensor.
-    """
+    """Views of about BLOCK_ELEMENTS logits each with the number of their first row, in row order; strided views such as
+    `logits[:, :-1]` are not flattened, which would copy the whole tensor."""
     vocabulary = logits.shape[-1]
     if logits.numel() == 0:
         return

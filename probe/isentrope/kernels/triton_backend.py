@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isentrope.kernels.moments import Moments, RowScores, Temperature
+from isentrope.kernels.moments import Moments, RowScores, Temperature, Upstream
 
 try:
     import triton
@@ -35,7 +35,6 @@ GRADIENT_BLOCKS = 4
 """Blocks of a row that one program computes, one after another: what it needs of the row is read once."""
 
 ROWS_PER_PROGRAM = 32
-"""Rows that one program merges and finishes."""
 
 PROGRAMS_PER_PROCESSOR = 32
 """Splits are made until there are so many: several times what a processor holds at once, so that the last wave is short."""
@@ -93,49 +92,34 @@ def row_moments(
     logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
 ) -> Moments:
     moments = _split_moments(logits, token_ids, temperature, start, squared)
-    splits, numbers, rows = moments.shape
+    splits, numbers, _ = moments.shape
     if splits == 1:
         return Moments(*moments[0])
-    merged = moments.new_empty(numbers, rows)
-    with _on_device(logits):
-        _launch(
-            triton_kernels.merge_kernel, _row_grid(rows), moments, merged, rows, splits, **_row_block(splits, squared)
-        )
-    return Moments(*merged)
+    return Moments(*_over_splits(triton_kernels.merge_kernel, moments, numbers, squared=squared))
 
 
 def row_scores(logits: Tensor, token_ids: Tensor, temperature: Temperature, *, squared: bool = False) -> RowScores:
     """`finish(row_moments(...))` of a whole vocabulary in two launches."""
     moments = _split_moments(logits, token_ids, temperature, 0, squared)
-    splits, numbers, rows = moments.shape
-    scores = moments.new_empty(numbers - 1, rows)
-    if rows > 0:
-        with _on_device(logits):
-            _launch(
-                triton_kernels.finish_kernel,
-                _row_grid(rows),
-                moments,
-                scores,
-                rows,
-                splits,
-                **_row_block(splits, squared),
-            )
-    return RowScores(*scores)
+    return RowScores(*_over_splits(triton_kernels.finish_kernel, moments, moments.shape[1] - 1, squared=squared))
 
 
-def logit_gradient(
-    logits: Tensor,
-    token_ids: Tensor,
-    log_normalizer: Tensor,
-    temperature: Temperature,
-    logprob_gradient: Tensor | None,
-    entropy_gradient: Tensor | None,
-    entropies: Tensor | None,
-    start: int = 0,
-) -> Tensor:
+def _over_splits(kernel: Any, moments: Tensor, numbers: int, *, squared: bool) -> Tensor:
+    """What a kernel makes of the moments of all splits of a row, float64 [numbers, rows]."""
+    splits, _, rows = moments.shape
+    found = moments.new_empty(numbers, rows)
+    if rows:
+        grid = (-(-rows // ROWS_PER_PROGRAM),)
+        with _on_device(moments):
+            _launch(kernel, grid, moments, found, rows, splits, SQUARED=squared, SPLITS=splits, ROWS=ROWS_PER_PROGRAM)
+    return found
+
+
+def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if gradient.numel() == 0:
         return gradient
+    token_ids, log_normalizer, entropies, logprob_gradient, entropy_gradient = upstream
     rows, columns = token_ids.numel(), logits.shape[-1]
     per_row, number = _number(temperature)
     has_entropy = entropy_gradient is not None and entropies is not None
@@ -279,14 +263,6 @@ def _two_halves(value: float) -> tuple[float, float]:
     return upper, value - upper
 
 
-def _row_grid(rows: int) -> tuple[int]:
-    return (-(-rows // ROWS_PER_PROGRAM),)
-
-
-def _row_block(splits: int, squared: bool) -> dict[str, int]:
-    return {"SQUARED": squared, "SPLITS": splits, "ROWS": ROWS_PER_PROGRAM}
-
-
 @functools.cache
 def _device_shape(device: torch.device) -> DeviceShape:
     if device.type == "cuda":
@@ -297,10 +273,8 @@ def _device_shape(device: torch.device) -> DeviceShape:
     return DeviceShape(1, 32)  # the interpreter runs programs one by one
 
 
-def _on_device(logits: Tensor) -> AbstractContextManager[Any]:
+def _on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device: make that the tensor's."""
-    if logits.device.type == "cuda":
-        return torch.cuda.device(logits.device)
-    if logits.device.type == "xpu":
-        return torch.xpu.device(logits.device)
-    return nullcontext()
+    if tensor.device.type == "cuda":
+        return torch.cuda.device(tensor.device)
+    return torch.xpu.device(tensor.device) if tensor.device.type == "xpu" else nullcontext()

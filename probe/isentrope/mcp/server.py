@@ -64,10 +64,7 @@ class RestTokens(TokenVerifier):
 
 def mcp_server(url: str, token: str | None) -> MCPServer[Any]:
     """The server with its tools. The token is of every request; None: each request carries its own, as over HTTP.
-
-    Raises:
-        ConfigurationError: A certificate file can't be used.
-    """
+    ConfigurationError: a certificate file can't be used."""
     callers = Callers(url, token)
 
     async def offer_by_scope(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -118,17 +115,9 @@ async def _me(callers: Callers, context: ServerRequestContext[Any, Any]) -> Me:
 
 
 def serve(url: str | None, port: int | None) -> None:
-    """Serve over stdio with the token of the environment until stdin is closed, or `http://127.0.0.1:PORT/mcp` until Ctrl-C.
-
-    Over HTTP requests whose Host or Origin is another machine's are refused.
-
-    Args:
-        url: Address of the Isentrope server; None: ISENTROPE_URL.
-        port: None: over stdio.
-
-    Raises:
-        ConfigurationError: There is no token for stdio, or a certificate file can't be used.
-    """
+    """Serve over stdio with the token of the environment until stdin is closed; with a port `http://127.0.0.1:PORT/mcp`
+    until Ctrl-C, where requests whose Host or Origin is another machine's are refused. ConfigurationError: there is no
+    token for stdio, or a certificate file can't be used."""
     url = url or environment.url()
     if port is not None:
         mcp_server(url, None).run("streamable-http", host=HOST, port=port, streamable_http_path=PATH)

@@ -26,7 +26,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field, TypeAdapter, WithJsonSchema
 
 from isentrope.client import calls
-from isentrope.client.calls import Call
 from isentrope.client.connection import ApiError, AsyncClient, ControlConflict, way_to
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.control import Control, ControlFields
@@ -37,25 +36,11 @@ from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import unit_of
 from isentrope_wire.numbers import document_of, printable
 
-_A = TypeVar("_A")
 _P = ParamSpec("_P")
 _LONGEST_TEXT = 300
-"""Characters of a text."""
 _DIGITS = 5
 """Significant ones of a number: an assistant reads trends, and pays for each digit."""
 _LONGEST_NAME = 60
-
-
-class Caller(AsyncClient):
-    """Sends calls with one token over connections that all callers share."""
-
-    def __init__(self, http: httpx.AsyncClient, authorization: str | None) -> None:
-        super().__init__(http)
-        self._authorization = authorization
-
-    async def ask(self, call: Call[_A]) -> _A:
-        headers = {} if self._authorization is None else {"Authorization": self._authorization}
-        return await super().ask(replace(call, headers={**call.headers, **headers}))
 
 
 class Callers:
@@ -66,16 +51,16 @@ class Callers:
         self._http = httpx.AsyncClient(**way_to(url))
         self._token = token
 
-    def of_token(self, token: str) -> Caller:
+    def of_token(self, token: str) -> AsyncClient:
         """The holder of this token."""
-        return Caller(self._http, f"Bearer {token}")
+        return AsyncClient(self._http, f"Bearer {token}")
 
-    def of(self, context: ServerRequestContext[Any, Any]) -> Caller:
+    def of(self, context: ServerRequestContext[Any, Any]) -> AsyncClient:
         """Whoever made this request."""
         if self._token is not None:
             return self.of_token(self._token)
         headers: Mapping[str, str] = getattr(context.request, "headers", None) or {}
-        return Caller(self._http, headers.get("authorization"))
+        return AsyncClient(self._http, headers.get("authorization"))
 
 
 def assistant_of(context: ServerRequestContext[Any, Any]) -> str:
@@ -142,9 +127,7 @@ Tool = Callable[..., Awaitable[str]]
 _Forecasting = TypeVar("_Forecasting", Diagnosis, Preview)
 
 STEERING = frozenset({"push_control", "revert_control"})
-"""The names of these tools."""
 _LATEST = 120
-"""Metrics in a list of latest values."""
 _FORECAST_STEPS = (10, 20, 50)
 """Those of a forecast's steps that are answered: a model reads few numbers better than many."""
 _POLL_SECONDS = 0.25
@@ -372,7 +355,7 @@ async def _push(
     return {"run": run, **document_of(await _answered(client, run, pushed, wait_seconds))}
 
 
-async def _answered(client: Caller, run: str, pushed: ControlVersion, wait_seconds: float) -> ControlVersion:
+async def _answered(client: AsyncClient, run: str, pushed: ControlVersion, wait_seconds: float) -> ControlVersion:
     """The version in its final state, or as it is after the wait."""
     end = time.monotonic() + wait_seconds
     while not pushed.state.is_final and time.monotonic() < end:

@@ -62,11 +62,9 @@ class Intervention:
     ranks_with: str = ""
     """The parameter without which the method ranks no tokens; empty: it always does."""
     uses_means: bool = False
-    """Whether it counts from the means of log p and A."""
     threshold_score: ThresholdScore | None = None
     """What mu_low and mu_high count, for the what-if: of a method whose row has thresholds."""
     covariance_effects: CovarianceEffects | None = None
-    """For the what-if of a method that chooses by covariance."""
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, as the control asks for it."""
@@ -87,21 +85,11 @@ def top_share_cutoff(
     among: Bool[Tensor, "*tokens"] | None = None,
     at_most: bool = False,
 ) -> Float64[Tensor, ""]:
-    """The least value that belongs to the top share: `values >= cutoff` holds on so many tokens, ties apart.
-
-    It does not wait for the device.
-
-    Args:
-        values: To rank by, any shape; those that are not finite count as the least.
-        mask: The tokens whose share is meant.
-        fraction: Of the tokens in `mask`, rounded to the nearest whole number of tokens.
-        among: The tokens that are ranked, where they are fewer than those counted. When they are fewer than the share
-            too, all of them belong to it: the cutoff is -inf.
-        at_most: Round down instead, but to no less than one token.
-
-    Returns:
-        A scalar; +inf when the share is of no token.
-    """
+    """The least value that belongs to the top share, a scalar: `values >= cutoff` holds on so many tokens, ties apart;
+    +inf when the share is of no token. The share is of the tokens in `mask`, rounded to whole tokens, or down but to at
+    least one with `at_most`. Values that are not finite count as the least. `among` are the tokens that are ranked;
+    when they are fewer than the share, all of them belong to it, and the cutoff is -inf. It does not wait for the
+    device."""
     if not values.numel():
         return torch.full((), torch.inf, dtype=torch.float64, device=values.device)
     values = values.double()

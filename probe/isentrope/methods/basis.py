@@ -22,6 +22,7 @@ from torch import Tensor
 from isentrope.methods.base import Centres, Selection
 from isentrope.methods.gate import INTERVENTIONS, select_tokens
 from isentrope.scores import TokenScores
+from isentrope.scores.token_scores import SCORE_FIELDS
 from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
@@ -42,10 +43,7 @@ class _Latest(Generic[_T]):
     """What was merged from the newest rows; they are waited for when it is read."""
 
     def __init__(self, merge: Callable[[Tensor, _T | None], _T]) -> None:
-        """
-        Args:
-            merge: The rows, and the value before, which stays where the rows are of no token.
-        """
+        """`merge` is given the rows and the value before, which stays where the rows are of no token."""
         self._merge = merge
         self.value: _T | None = None
         self._pending: PendingRows | None = None
@@ -71,15 +69,11 @@ class SelectionBasis:
     """
 
     def __init__(self, wanted: str) -> None:
-        """
-        Args:
-            wanted: One of THRESHOLD_SOURCES, or "auto" for the best that exists.
-        """
+        """`wanted` is one of THRESHOLD_SOURCES, or "auto" for the best that exists."""
         self._wanted = wanted
         self._first_pass = _Latest(_merged_thresholds)
         self._previous_step = _Latest(_merged_thresholds)
         self._means = _Latest(_merged_means)
-        """Means of A and log p over all ranks."""
         self._one_call = False
         """Whether the step before was one `gate` call, and there is no other rank."""
         self._ranked: TokenBatch | None = None
@@ -92,23 +86,14 @@ class SelectionBasis:
         self._first_pass.set(sums)
 
     def sums_closed(self, thresholds: PendingRows, means: PendingRows) -> None:
-        """Take the sums of the step that just ended.
-
-        Args:
-            thresholds: Gives THRESHOLD_SUMS numbers per rank.
-            means: Gives tokens, mean of A and mean of log p per rank; further columns are not read.
-        """
+        """Take the sums of the step that just ended, by rank: THRESHOLD_SUMS numbers; and tokens, mean of A and mean of
+        log p."""
         self._previous_step.set(thresholds)
         self._means.set(means)
 
     def step_closed(self, control: Control, batches: Sequence[TokenBatch], *, alone: bool) -> None:
-        """Take the tokens of the step that just ended, on this rank.
-
-        Args:
-            control: Active during it. Only where it ranks tokens are they kept, until the next step's first `gate`.
-            batches: None leaves everything unchanged.
-            alone: Whether there is no other rank.
-        """
+        """Take the tokens of the step that just ended on this rank. Only where the control ranks tokens are they kept,
+        until the next step's first `gate`."""
         if batches:
             self._one_call = alone and len(batches) == 1
             if _ranks_tokens(control):
@@ -161,12 +146,9 @@ class SelectionBasis:
         return None if means is None else (means[1], means[0])
 
     def state(self, control: Control) -> dict[str, Any]:
-        """Everything remembered, as plain values: for a checkpoint. Waits for the device.
-
-        Args:
-            control: Active in the step that closed last. The cutoff of the next step is counted here, for the tokens of
-                a step can't be kept: under another control the first `gate` calls after the restoration count their own.
-        """
+        """Everything remembered, as plain values: for a checkpoint; waits for the device. The cutoff of the next step
+        is counted here, for the tokens of a step can't be kept: under another control the first `gate` calls after the
+        restoration count their own."""
         means, cutoff = self.means(), self._cutoff if self._ranked is None else None
         if self._ranked is not None and means is not None:
             # What the next step's first `gate` would count, the control and the thresholds being the same.
@@ -230,11 +212,8 @@ def _merged_thresholds(parts: Tensor, before: ThresholdStatistics | None) -> Thr
 
 
 def _merged_means(parts: Float[Tensor, "ranks columns"], before: Float[Tensor, " two"] | None) -> Float[Tensor, " two"]:
-    """mean_B(A) and mean_B(log p) over all ranks; those of before when none had a token.
-
-    Args:
-        parts: One row per rank: tokens, mean of A, mean of log p; further columns are not read.
-    """
+    """mean_B(A) and mean_B(log p) over all ranks, from a row per rank that begins with its tokens and its means; those
+    of before when none had a token."""
     if before is not None and len(parts) == 1:
         return torch.where(parts[0, 0] > 0, parts[0, 1:3], before.to(parts.device))
     count = parts[:, 0].sum()
@@ -257,13 +236,7 @@ def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:
     scores = [batch.scores for batch in batches]
     ratios = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
     return TokenBatch(
-        scores=TokenScores(
-            logprobs=flat([part.logprobs for part in scores]),
-            entropies=flat([part.entropies for part in scores]),
-            discriminator_scores=flat([part.discriminator_scores for part in scores]),
-            expected_scores=flat([part.expected_scores for part in scores]),
-            vocab_centered_scores=flat([part.vocab_centered_scores for part in scores]),
-        ),
+        scores=TokenScores(*(flat([getattr(part, name) for part in scores]) for name in SCORE_FIELDS)),
         advantages=flat([batch.advantages for batch in batches]),
         mask=flat([batch.mask for batch in batches]),
         importance_ratios=flat(ratios) if len(ratios) == len(batches) else None,

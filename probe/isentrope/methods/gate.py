@@ -28,7 +28,6 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
     if row.implementation
     for file, name in (row.implementation.split("."),)
 }
-"""What the rows name as their implementation."""
 
 
 def select_tokens(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
@@ -72,12 +71,8 @@ def gated_logprobs(
     factors: Shaped[Tensor, "*tokens"],
     in_backward: FactorsOfGradient | None = None,
 ) -> Float[Tensor, "*tokens"]:
-    """The same values; their gradient is multiplied by the factors. A NaN in it stops at a factor of 0.
-
-    Args:
-        logprobs: Of the tokens, nats.
-        in_backward: Gives other factors once the gradient is known.
-    """
+    """The same values, nats; their gradient is multiplied by the factors, or by those that `in_backward` gives once it
+    is known. A NaN in it stops at a factor of 0."""
     if in_backward is None and factors.dtype == torch.bool:
         return torch.where(factors, logprobs, logprobs.detach())
     return _Gated.apply(logprobs, factors, in_backward)  # type: ignore[no-any-return, no-untyped-call]

@@ -45,13 +45,8 @@ def clip_v_score(scores: TokenScores, over: ThresholdStatistics) -> tuple[Float[
 def beyond_thresholds(
     scores: Float[Tensor, "*tokens"], sigma: Float[Tensor, ""], control: Control
 ) -> Bool[Tensor, "*tokens"]:
-    """True where a centred score lies below -mu_low sigma or above mu_high sigma.
-
-    Args:
-        scores: In nats, any shape; one that is not finite is beyond nothing.
-        sigma: In nats, a scalar.
-        control: A mu that is None does not clip.
-    """
+    """True where a centred score lies below -mu_low sigma or above mu_high sigma, all in nats; a score that is not
+    finite is beyond nothing, and a mu that is None does not clip."""
     beyond = torch.zeros_like(scores, dtype=torch.bool)
     if control.mu_low is not None:
         beyond |= scores < -control.mu_low * sigma

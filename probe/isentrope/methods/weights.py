@@ -99,12 +99,8 @@ def _advantages_by_rank(
     same: Bool[Tensor, "sequences sequences"],
     control: Control,
 ) -> Float64[Tensor, " sequences"]:
-    """A' of each sequence, in the order of the sequences.
-
-    Args:
-        likelihoods: Mean log-prob under the old policy, nats.
-        same: True where two sequences are of one group.
-    """
+    """A' of each sequence, from A, its mean log-prob under the old policy in nats, and which sequences are of one
+    group."""
     size = same.sum(1).clamp(min=1)
 
     def over_group(values: Tensor) -> Float64[Tensor, " sequences"]:

@@ -28,17 +28,14 @@ if TYPE_CHECKING:
 SCORES: Mapping[Method, ThresholdScore] = {
     method: one.threshold_score for method, one in INTERVENTIONS.items() if one.threshold_score is not None
 }
-"""What the thresholds of each method count, in the order of METHODS."""
 BY_COVARIANCE: Mapping[Method, CovarianceEffects] = {
     method: one.covariance_effects for method, one in INTERVENTIONS.items() if one.covariance_effects is not None
 }
-"""The methods that choose by covariance, in the same order."""
 
 _CELLS_PER_SIGMA = 20
 """The finest edges lie a twentieth apart."""
 _GRID_CELLS = int(EDGES[-1] * _CELLS_PER_SIGMA) + 1
 _FIRST_BIN = len(EDGES)
-"""First bin of the middle one of three sides."""
 _UPPER = [cell for cell in range(CELLS) if cell // len(EDGES) % SIDES == 1]
 """The cells of the upper side: a covariance counts where it is above 0."""
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.dispatch import backend_for
-from isentrope.kernels.moments import Temperature
+from isentrope.kernels.moments import Temperature, Upstream
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -109,13 +109,8 @@ class HeadTiles:
     """Tiles of one head's logits."""
 
     def __init__(self, operands: HeadOperands, rule: LogitRule, logits_dtype: torch.dtype, *, widen: bool) -> None:
-        """
-        Args:
-            operands: Of the head.
-            rule: From products to logits.
-            logits_dtype: What the products are computed in.
-            widen: Whether tiles are float32 even where the product is narrower (backward on a CPU).
-        """
+        """Products are computed in `logits_dtype`; with `widen` tiles are float32 even where that is narrower (backward
+        on a CPU)."""
         self.operands, self.rule, self.logits_dtype = operands, rule, logits_dtype
         device = operands.hidden.device
         inputs = torch.promote_types(operands.hidden.dtype, operands.weight.dtype)
@@ -199,34 +194,6 @@ def _multiply(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> 
         out.add_(bias)
 
 
-class Upstream(NamedTuple):
-    """The upstream gradients and what forward kept, one number per row."""
-
-    token_ids: Tensor
-    log_normalizer: Tensor
-    """Log normalizer over the whole vocabulary, float64."""
-    entropies: Tensor
-    logprob_gradient: Tensor | None
-    entropy_gradient: Tensor | None
-
-    def by_tile(
-        self, tile: Float[Tensor, "rows columns"], rows: slice, start: int, temperature: Temperature
-    ) -> Float[Tensor, "rows columns"]:
-        """The gradient by a tile's entries: one new tensor."""
-        logprob_gradient = None if self.logprob_gradient is None else self.logprob_gradient[rows]
-        entropy_gradient = None if self.entropy_gradient is None else self.entropy_gradient[rows]
-        return backend_for(tile).logit_gradient(
-            tile,
-            self.token_ids[rows],
-            self.log_normalizer[rows],
-            temperature,
-            logprob_gradient,
-            entropy_gradient,
-            self.entropies[rows],
-            start,
-        )
-
-
 def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Gradients of the tiles' operands, in the operands' order and types; None where not needed.
 
@@ -245,7 +212,9 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
         summed_factor = _factor(factor)
         for rows in tiles.rows():
             tile = tiles.tile(rows, columns, factor)
-            gradient = upstream.by_tile(tile, rows, columns.start, tiles.rule.tile_temperature(rows))
+            of_rows = Upstream._make(None if part is None else part[rows] for part in upstream)
+            temperature = tiles.rule.tile_temperature(rows)
+            gradient = backend_for(tile).logit_gradient(tile, of_rows, temperature, columns.start)
             tiles.rule.chain_(gradient, tile)
             if hidden is not None:
                 _add_product_(hidden.total(rows), gradient, summed_factor)
@@ -324,10 +293,8 @@ def _factor(weight: Tensor) -> Tensor:
 def _add_product_(
     total: Float[Tensor, "rows columns"], left: Float[Tensor, "rows inner"], right: Float[Tensor, "inner columns"]
 ) -> None:
-    """total += left right, summed in the total's type whatever the factors' is.
-
-    A narrow product added up tile by tile would be rounded once a tile, which biases the gradient.
-    """
+    """total += left right, summed in the total's type whatever the factors' is: a narrow product would be rounded once
+    a tile, which biases the gradient."""
     if left.dtype == right.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.dtype == torch.float32 and widens_products(total.device, right.dtype):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,36 +24,19 @@ def each_field(scores: TokenScores, change: Callable[[Tensor], Tensor]) -> Token
     Args:
         change: Takes and returns a tensor with one number per token.
     """
-
-    def changed(field: Tensor | None) -> Tensor | None:
-        return None if field is None else change(field)
-
-    temperature = scores.temperature
+    found: dict[str, Any] = {field.name: getattr(scores, field.name) for field in fields(scores)}
+    temperature = found.pop("temperature")
     if isinstance(temperature, Tensor) and temperature.dim():
-        temperature = change(temperature.expand(scores.logprobs.shape).contiguous())
-    return replace(
-        scores,
-        logprobs=change(scores.logprobs),
-        entropies=change(scores.entropies),
-        discriminator_scores=change(scores.discriminator_scores),
-        expected_scores=change(scores.expected_scores),
-        vocab_centered_scores=change(scores.vocab_centered_scores),
-        token_ids=changed(scores.token_ids),
-        squared_scores=changed(scores.squared_scores),
-        temperature=temperature,
-    )
+        found["temperature"] = temperature.expand(scores.logprobs.shape).contiguous()
+    return replace(scores, **{name: change(value) for name, value in found.items() if value is not None})
 
 
 class Packing:
     """Which of N tokens, laid end to end, belong to which sequence."""
 
     def __init__(self, cu_seqlens: Tensor | Sequence[int], tokens: Shaped[Tensor, " tokens"]) -> None:
-        """
-        Args:
-            cu_seqlens: Where each sequence begins, and the last one ends: [0, ..., N]. Best on the CPU, or a list: to read
-                it from an accelerator waits for the device.
-            tokens: A tensor of the packed tokens, for their number and device.
-        """
+        """`cu_seqlens` says where each sequence begins, and the last one ends: [0, ..., N]. Best on the CPU, or a list:
+        reading it from an accelerator waits for the device."""
         bounds = torch.as_tensor(cu_seqlens).detach().cpu().long()
         count = tokens.numel()
         if tokens.dim() != 1:

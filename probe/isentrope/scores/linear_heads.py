@@ -102,16 +102,11 @@ def _adapted(head: Any) -> tuple[Tensor | AdaptedWeight, Tensor | None]:
             bias = up_bias * head.scaling[name] + (0.0 if bias is None else bias)
     if not active:
         return weight, bias
-    return AdaptedWeight(weight, tuple(_adapter(head, name) for name in active)), bias
-
-
-def _adapter(head: Any, name: str) -> LowRankAdapter:
-    return LowRankAdapter(
-        down=head.lora_A[name].weight,
-        up=head.lora_B[name].weight,
-        scaling=head.scaling[name],
-        dropout=head.lora_dropout[name],
+    adapters = (
+        LowRankAdapter(head.lora_A[name].weight, head.lora_B[name].weight, head.scaling[name], head.lora_dropout[name])
+        for name in active
     )
+    return AdaptedWeight(weight, tuple(adapters)), bias
 
 
 def adapter_operands(hidden: Tensor, adapters: tuple[LowRankAdapter, ...]) -> tuple[Tensor, Tensor] | tuple[None, None]:

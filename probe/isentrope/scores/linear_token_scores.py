@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.dispatch import backend_for
-from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, merge
+from isentrope.kernels.moments import Moments, RowScores, Upstream, concatenated, finish, merge
 from isentrope.scores.head_tiles import (
     HeadOperands,
     HeadTiles,
     LogitRule,
-    Upstream,
     head_gradients,
     product_dtype,
     without_autocast,

@@ -31,10 +31,7 @@ class LossGradient:
     """
 
     def __init__(self, guard: Guard, laid_out: Callable[[Tensor], Tensor] | None = None) -> None:
-        """
-        Args:
-            laid_out: brings a gradient into the layout that it is kept in. Default: as it arrives.
-        """
+        """`laid_out` brings a gradient into the layout that it is kept in. Default: as it arrives."""
         self._guard, self._laid_out = guard, laid_out
         self._read: dict[str, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
@@ -43,14 +40,8 @@ class LossGradient:
         return bool(self._read)
 
     def watch(self, name: str, tensor: Shaped[Tensor, "*tokens"], *, negated: bool = False) -> None:
-        """Read the gradient that arrives at a tensor.
-
-        Args:
-            name: what to keep it as: "gated" (the log-probs after the gate), "logprobs" (those before it), "entropies"
-                or "kl_penalty".
-            tensor: what the loss is computed from. One without gradient is not watched.
-            negated: keep minus the gradient.
-        """
+        """Read the gradient, or minus it, that arrives at a tensor, as "gated" (the log-probs after the gate),
+        "logprobs" (those before it), "entropies" or "kl_penalty". One without gradient is not watched."""
         if tensor.requires_grad:
             self._hooks.append(tensor.register_hook(partial(self._add, name, negated)))
 

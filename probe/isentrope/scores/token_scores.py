@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.dispatch import backend_for, row_scores
-from isentrope.kernels.moments import RowScores, Temperature
+from isentrope.kernels.moments import Moments, RowScores, Temperature, Upstream, finish
 from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,14 +26,9 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def differentiable_once(backward: Backward) -> Backward:
-    """A backward that refuses `create_graph=True`.
-
-    torch's own `once_differentiable` lets a second derivative pass as zero where the upstream gradient is a constant,
-    as it is for any loss linear in the scores: a gradient penalty would silently do nothing.
-
-    Raises:
-        InputError: From within backward, when it is called with `create_graph=True`.
-    """
+    """A backward that raises InputError with `create_graph=True`. torch's own `once_differentiable` lets a second
+    derivative pass as zero where the upstream gradient is a constant, as it is for any loss linear in the scores: a
+    gradient penalty would silently do nothing."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -72,6 +67,8 @@ class TokenScores:
     """T that the scores were computed with: a number, or a detached tensor that broadcasts to the tokens' shape."""
 
 
+SCORE_FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+"""The fields that every scoring computes."""
 _with_entropy_gradient = ContextVar("with_entropy_gradient", default=False)
 
 
@@ -121,7 +118,7 @@ def token_scores(
         InputError: Shapes, types or a temperature that do not fit.
     """
     check_token_inputs(logits, token_ids, temperature)
-    results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
+    results = TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
         logits, token_ids, temperature_of_rows(temperature, token_ids), wants_entropy_gradient(entropy_gradient)
     )
     return scores_of(results, token_ids, temperature)
@@ -141,12 +138,8 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | T
 
 
 def check_tensors(tensors: Mapping[str, Tensor], not_floating: str) -> None:
-    """That arguments are plain tensors on one device, token ids integers and all others floating point.
-
-    Args:
-        tensors: By their names.
-        not_floating: What to do where one is not floating point, in a sentence.
-    """
+    """That arguments, by their names, are plain tensors on one device, token ids integers and all others floating
+    point."""
     first, *_ = tensors
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
@@ -227,27 +220,16 @@ def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
 
 
 def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
-    """Row scores in the token ids' shape; S_c is subtracted before rounding to `dtype`.
-
-    Every field is a tensor of its own and no view, so that a loop may change its log-probs in place.
-
-    Args:
-        rows: One float64 number per token and field.
-        shape: That of the token ids.
-        dtype: float32, or float64 for float64 logits.
-    """
+    """Row scores, float64, in the token ids' shape; S_c is subtracted before rounding to `dtype`. Every field is a
+    tensor of its own and no view, so that a loop may change its log-probs in place."""
 
     def rounded(values: Tensor) -> Tensor:
         return values.new_empty(shape, dtype=dtype).copy_(values.view(shape))
 
-    return TokenScores(
-        logprobs=rounded(rows.logprobs),
-        entropies=rounded(rows.entropies),
-        discriminator_scores=rounded(rows.discriminator_scores),
-        expected_scores=rounded(rows.expected_scores),
-        vocab_centered_scores=rounded(rows.discriminator_scores - rows.expected_scores),
-        squared_scores=None if rows.squared_scores is None else rounded(rows.squared_scores),
-    )
+    _, *computed, squared = rows
+    centred = rows.discriminator_scores - rows.expected_scores
+    scores = TokenScores(*map(rounded, (*computed, centred)))
+    return scores if squared is None else replace(scores, squared_scores=rounded(squared))
 
 
 def marked_outputs(ctx: Any, scores: TokenScores, entropy_gradient: bool) -> tuple[Tensor, ...]:
@@ -279,18 +261,30 @@ def scores_dtype(logits_dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if logits_dtype == torch.float64 else torch.float32
 
 
-class _TokenScoresFunction(torch.autograd.Function):
+class TokenScoresFunction(torch.autograd.Function):
+    """`marked_outputs` of logits, or of a slice of them whose first column is token `start`: `whole` then makes the moments of
+    whole rows of the slice's."""
+
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(
-        ctx: Any, logits: Tensor, token_ids: Tensor, temperature: Temperature, entropy_gradient: bool
+        ctx: Any,
+        logits: Tensor,
+        token_ids: Tensor,
+        temperature: Temperature,
+        entropy_gradient: bool,
+        start: int = 0,
+        whole: Callable[[Moments], Moments] | None = None,
     ) -> tuple[Tensor, ...]:
         token_ids = savable_ids(token_ids)
         backend = backend_for(logits)
-        rows = row_scores(backend, logits, token_ids, temperature, squared=entropy_gradient)
+        if whole is None:
+            rows = row_scores(backend, logits, token_ids, temperature, squared=entropy_gradient)
+        else:
+            rows = finish(whole(backend.row_moments(logits, token_ids, temperature, start, squared=entropy_gradient)))
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
         ctx.save_for_backward(logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None)
-        ctx.temperature, ctx.backend = temperature, backend
+        ctx.start, ctx.temperature, ctx.backend = start, temperature, backend
         return marked_outputs(ctx, scores, entropy_gradient)
 
     @staticmethod
@@ -298,11 +292,9 @@ class _TokenScoresFunction(torch.autograd.Function):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def backward(
         ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
-    ) -> tuple[Tensor | None, None, None, None]:
-        logits, token_ids, log_normalizer, entropies = ctx.saved_tensors
+    ) -> tuple[Tensor | None, ...]:
+        logits, *kept = ctx.saved_tensors
         if logprob_gradient is None and entropy_gradient is None:
-            return None, None, None, None
-        gradient = ctx.backend.logit_gradient(
-            logits, token_ids, log_normalizer, ctx.temperature, logprob_gradient, entropy_gradient, entropies
-        )
-        return gradient, None, None, None
+            return (None,) * 6
+        upstream = Upstream._make((*kept, logprob_gradient, entropy_gradient))
+        return ctx.backend.logit_gradient(logits, upstream, ctx.temperature, ctx.start), *(None,) * 5

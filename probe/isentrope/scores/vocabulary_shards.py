@@ -7,7 +7,8 @@ of the numbers counted from it gives every rank the same whole row; no logits ar
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import torch
 import torch.distributed
@@ -15,15 +16,12 @@ from torch import Tensor
 
 from isentrope.kernels import moments
 from isentrope.kernels.dispatch import backend_for
-from isentrope.kernels.moments import Moments, Temperature, finish, shift
+from isentrope.kernels.moments import Moments, finish, shift
 from isentrope.scores.token_scores import (
     TokenScores,
+    TokenScoresFunction,
     as_token_scores,
     check_token_inputs,
-    differentiable_once,
-    marked_outputs,
-    savable_ids,
-    scores_dtype,
     scores_of,
     temperature_of_rows,
     wants_entropy_gradient,
@@ -125,13 +123,13 @@ def sharded_token_scores(
         InputError: Shapes, types or numbers that do not fit.
     """
     _check_shard(logits_shard, token_ids, start, temperature)
-    results = _ShardedTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
+    results = TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
         logits_shard,
         token_ids,
-        start,
         temperature_of_rows(temperature, token_ids),
-        group,
         wants_entropy_gradient(entropy_gradient),
+        start,
+        partial(_merged_over, group),
     )
     return scores_of(results, token_ids, temperature)
 
@@ -157,48 +155,3 @@ def _merged_over(group: Group | None, part: Moments) -> Moments:
     # Held by no rank: masked where it lies, or outside every slice.
     chosen = torch.where(holders > 0, chosen, -torch.inf)
     return Moments(maximum, total, total_shifted, square, square_shifted, chosen, *merged_squares)
-
-
-class _ShardedTokenScoresFunction(torch.autograd.Function):
-    @staticmethod
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def forward(
-        ctx: Any,
-        logits_shard: Tensor,
-        token_ids: Tensor,
-        start: int,
-        temperature: Temperature,
-        group: Group | None,
-        entropy_gradient: bool,
-    ) -> tuple[Tensor, ...]:
-        token_ids = savable_ids(token_ids)
-        backend = backend_for(logits_shard)
-        part = backend.row_moments(logits_shard, token_ids, temperature, start, squared=entropy_gradient)
-        rows = finish(_merged_over(group, part))
-        scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits_shard.dtype))
-        ctx.save_for_backward(
-            logits_shard, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None
-        )
-        ctx.start, ctx.temperature, ctx.backend = start, temperature, backend
-        return marked_outputs(ctx, scores, entropy_gradient)
-
-    @staticmethod
-    @differentiable_once
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def backward(
-        ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
-    ) -> tuple[Tensor | None, ...]:
-        logits_shard, token_ids, log_normalizer, entropies = ctx.saved_tensors
-        if logprob_gradient is None and entropy_gradient is None:
-            return (None,) * 6
-        gradient = ctx.backend.logit_gradient(
-            logits_shard,
-            token_ids,
-            log_normalizer,
-            ctx.temperature,
-            logprob_gradient,
-            entropy_gradient,
-            entropies,
-            ctx.start,
-        )
-        return gradient, None, None, None, None, None

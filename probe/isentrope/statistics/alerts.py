@@ -36,22 +36,10 @@ SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
 
 TOP_K = "generate of transformers has top_k=50 unless it is given top_k=0."
-"""`generate`'s default top_k."""
 
 SELF_CHECK = "self_check"
-"""The kind that is logged, too."""
 
 _LEVELS = {1: AlertLevel.WATCH, 2: AlertLevel.ACT}
-"""By the urgency of a course."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """What a step shows of one kind of alert."""
-
-    level: AlertLevel
-    message: str
-    evidence: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -60,9 +48,8 @@ class _Raised:
 
     is_raised: bool = False
     clear: int = 0
-    """Steps in a row without the condition."""
 
-    def raises(self, finding: _Finding | None) -> bool:
+    def raises(self, finding: Alert | None) -> bool:
         self.clear = self.clear + 1 if finding is None else 0
         if self.clear >= REARM:
             self.is_raised = False
@@ -87,11 +74,9 @@ class AlertWatch:
     course: Course = field(default_factory=Course)
     """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent, and at each further halving."""
     _version: int = 0
-    """Version of the control of the last step."""
     _signal: metrics.EarlyLevel = field(default_factory=lambda: metrics.EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
     _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
-    """Parts of the unit prediction of the last steps."""
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     _checks: deque[float] = field(default_factory=_window)
     _signals: deque[float] = field(default_factory=_window)
@@ -99,7 +84,6 @@ class AlertWatch:
     _held: dict[str, int] = field(default_factory=dict)
     """Steps in a row that a condition has held, by its kind."""
     _raised: dict[str, _Raised] = field(default_factory=dict)
-    """By kind."""
 
     def step(
         self,
@@ -115,27 +99,18 @@ class AlertWatch:
         self._parts.append(change_parts(finite))
         if what_if is not None and what_if.tokens:
             self._what_if.append(what_if)
-        found: dict[str, _Finding | None] = {
-            **{
-                kind: self._lasting(kind, finding)
-                for kind, finding in (
-                    (SELF_CHECK, self._self_check(finite, labels.get(LIKELY_CAUSE, ""))),
-                    ("prediction", self._prediction(finite.get(metrics.ENTROPY_PREDICTION_R2))),
-                    ("dead_knob", _dead_knob(labels.get("control/dead"))),
-                    ("zero_advantage", self._zero_advantage(finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION))),
-                )
-            },
-            "not_finite": _not_finite(finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)),
+        found = {
+            SELF_CHECK: self._self_check(finite, labels.get(LIKELY_CAUSE, "")),
+            "prediction": self._prediction(finite.get(metrics.ENTROPY_PREDICTION_R2)),
+            "dead_knob": _dead_knob(labels.get("control/dead")),
+            "zero_advantage": self._zero_advantage(finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)),
         }
-        raised = [
-            (kind, finding)
-            for kind, finding in found.items()
-            if self._raised.setdefault(kind, _Raised()).raises(finding)
-        ]
+        lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
+        counts = finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)
         alerts = [
-            Alert(kind=kind, level=finding.level, message=finding.message, evidence=finding.evidence)
-            for kind, finding in raised
-            if finding is not None
+            alert
+            for kind, alert in {**lasting, "not_finite": _not_finite(*counts)}.items()
+            if self._raised.setdefault(kind, _Raised()).raises(alert) and alert is not None
         ]
         return (*self._about_the_course(step, finite, control_version), *alerts)
 
@@ -202,17 +177,14 @@ class AlertWatch:
             evidence |= {"forecast": middle, "forecast_low": low, "forecast_high": high}
         return message, evidence
 
-    def _lasting(self, kind: str, finding: _Finding | None) -> _Finding | None:
+    def _lasting(self, kind: str, finding: Alert | None) -> Alert | None:
         """The finding, once its condition has held for PERSISTENCE steps in a row."""
         self._held[kind] = 0 if finding is None else self._held.get(kind, 0) + 1
         return finding if self._held[kind] >= PERSISTENCE else None
 
-    def _self_check(self, scalars: Mapping[str, float], cause: str) -> _Finding | None:
-        """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
-
-        Args:
-            cause: why it may not be, in words; empty where nothing suggests one.
-        """
+    def _self_check(self, scalars: Mapping[str, float], cause: str) -> Alert | None:
+        """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on. `cause`: why it may
+        not be."""
         z = scalars.get(metrics.SCORE_SELF_CHECK_Z)
         if z is None:
             return None
@@ -230,9 +202,9 @@ class AlertWatch:
             "drawn from the distribution that is scored. "
             + (f"Likely {cause}" if cause else f"Compare temperature, mask and top-k or top-p of the sampler: {TOP_K}")
         )
-        return _Finding(AlertLevel.ACT, message, {"standard_errors": in_errors, "mean_z": mean})
+        return _alert(SELF_CHECK, AlertLevel.ACT, message, standard_errors=in_errors, mean_z=mean)
 
-    def _prediction(self, r2: float | None) -> _Finding | None:
+    def _prediction(self, r2: float | None) -> Alert | None:
         if r2 is None:
             return None
         if r2 > 0:
@@ -244,9 +216,9 @@ class AlertWatch:
             f"The calibrated prediction was of use for {self._trusted} steps and is now worse than the past's mean "
             f"change: R² {r2:.2f}."
         )
-        return _Finding(AlertLevel.WATCH, message, {"r2": r2, "trusted_steps": float(self._trusted)})
+        return _alert("prediction", AlertLevel.WATCH, message, r2=r2, trusted_steps=float(self._trusted))
 
-    def _zero_advantage(self, zero_share: float | None) -> _Finding | None:
+    def _zero_advantage(self, zero_share: float | None) -> Alert | None:
         if zero_share is None:
             return None
         self._signal.add(1 - zero_share)
@@ -259,7 +231,7 @@ class AlertWatch:
             f"Only {now:.0%} of the groups have an advantage that is not 0, in the first steps it was {early:.0%}: "
             "most rollouts teach nothing."
         )
-        return _Finding(AlertLevel.WATCH, message, {"share": now, "early_share": early})
+        return _alert("zero_advantage", AlertLevel.WATCH, message, share=now, early_share=early)
 
 
 def _cause(changes: Mapping[str, float], direction: int) -> AlertCause | None:
@@ -268,11 +240,15 @@ def _cause(changes: Mapping[str, float], direction: int) -> AlertCause | None:
     return AlertCause(quadrant=cause.quadrant, mechanism=cause.mechanism, changes=changes, message=cause.message)
 
 
-def _dead_knob(reasons: str | None) -> _Finding | None:
-    return _Finding(AlertLevel.WATCH, reasons) if reasons else None
+def _alert(kind: str, level: AlertLevel, message: str, **evidence: float) -> Alert:
+    return Alert(kind=kind, level=level, message=message, evidence=evidence)
 
 
-def _not_finite(not_finite: float, measured: float) -> _Finding | None:
+def _dead_knob(reasons: str | None) -> Alert | None:
+    return _alert("dead_knob", AlertLevel.WATCH, reasons) if reasons else None
+
+
+def _not_finite(not_finite: float, measured: float) -> Alert | None:
     if not not_finite:
         return None
     message = (
@@ -280,4 +256,4 @@ def _not_finite(not_finite: float, measured: float) -> _Finding | None:
         "advantage, score or ratio. No number here counts them; the loss may still contain them."
     )
     # One NaN in a loss is in the weights from then on: there is nothing to wait for.
-    return _Finding(AlertLevel.ACT, message, {"not_finite": not_finite, "tokens": not_finite + measured})
+    return _alert("not_finite", AlertLevel.ACT, message, not_finite=not_finite, tokens=not_finite + measured)

@@ -49,13 +49,11 @@ COVERAGE_HALF_LIFE = 96.0
 """The same in the coverage, a share of rare events that needs many of them to mean anything."""
 
 FEWEST = 5
-"""Residuals before the first interval."""
 
 RATE = 0.1
 """Step of ln q. Seventy steps at twice the right width bring it back; one miss widens the interval by 9 %."""
 
 _NORMAL_QUANTILE = 1.6448536269514722
-"""Normal quantile at (1 + LEVEL) / 2."""
 
 
 @dataclass(slots=True)
@@ -84,12 +82,8 @@ class PredictionInterval:
         return self._inside / self._judged if self._judged else None
 
     def learn(self, residual: float, largest: float = math.inf) -> None:
-        """Add a step's observed minus predicted change; a residual that is not finite is ignored.
-
-        Args:
-            residual: In the unit of the interval.
-            largest: A residual beyond it is a miss like any other, but widens the interval as one of this size.
-        """
+        """Add a step's observed minus predicted change; one that is not finite is ignored, one beyond `largest` is a
+        miss like any other, but widens the interval as one of this size."""
         if not math.isfinite(residual):
             return
         half_width = self.half_width()
@@ -236,16 +230,10 @@ class Calibration:
         coupled: float | None = None,
         is_part: bool = False,
     ) -> CalibratedPrediction:
-        """Predict this step from the past, then learn from its observed change if there is one.
-
-        Args:
-            unit_prediction: -mean(keep r A S_c) of the step.
-            observed_change: Mean change of H over the update in nats, None when it was not measured.
-            momentum: Of the optimiser.
-            size: a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change.
-            clip_factor: What clipping multiplied the step's gradient by.
-            coupled: The coupled prediction in nats; the gain is fitted all the same, for what-if.
-            is_part: Whether that is of a part of the weights, so that a factor is fitted to it; else it is taken as it is.
+        """Predict this step from the past, then learn from its observed change, the mean change of H in nats, if it was
+        measured. `size` is a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change;
+        `clip_factor` is what clipping multiplied the gradient by. The coupled prediction, in nats, is taken as it is,
+        or times a fitted factor where it `is_part` of the weights alone; the gain is fitted all the same, for what-if.
         """
         if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)

@@ -280,4 +280,3 @@ CONTRIBUTIONS = Sum(
     read=_read,
     merge=Contributions.merge,
 )
-"""Top contributions, merged over ranks."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 OWN_WEIGHT = 0.4
 """Weight of the newest gradient in the average over the steps' own tokens."""
 _PIECE = 1 << 22
-"""Numbers that are multiplied in float64 at a time."""
 
 
 class EntropyGradient:
@@ -42,11 +41,8 @@ class EntropyGradient:
     """
 
     def __init__(self, coupling: str, every: int = 1) -> None:
-        """
-        Args:
-            coupling: whose weights h is of, "last_block" or "model".
-            every: steps from one gradient to the next.
-        """
+        """`coupling` says whose weights h is of, "last_block" or "model"; `every`, how many steps lie between two
+        gradients."""
         self._coupling, self._every = coupling, every
         self._steps = 0
         self._blocks: tuple[nn.Module, nn.Module] | None = None
@@ -106,15 +102,9 @@ class EntropyGradient:
             torch.set_grad_enabled(enabled)
 
     def learn(self, entropy: Tensor | None, weight: float) -> None:
-        """Take the gradient of a mean entropy, and start the next step's product.
-
-        Args:
-            entropy: of what was scored inside `recorded`; None: nothing was.
-            weight: of this gradient in the average.
-
-        Raises:
-            ConfigurationError: it carries no gradient, or the model has no last block.
-        """
+        """Take the gradient of a mean entropy that was scored inside `recorded` (None: nothing was), with its weight in
+        the average, and start the next step's product. ConfigurationError: it carries none, or the model has no last
+        block."""
         if self._called is not None:
             self._blocks, self._called = self._called.blocks(), None
             self._weights = _among(self._weights, self._blocks[1])
@@ -315,15 +305,10 @@ class UnseenTokens:
 
     def __init__(self) -> None:
         self._before: list[tuple[Tensor, Tensor]] = []
-        """Token ids and entropies."""
 
     def change(self, scored: Sequence[TokenScores]) -> Tensor | None:
-        """Sum of the changes of H since the step before, in nats, and number of tokens, [2] float64 on the device. Scores of
-        other tokens than before give none yet.
-
-        Args:
-            scored: under the weights as they are now, without padding.
-        """
+        """Sum of the changes of H since the step before, in nats, and number of tokens, [2] float64 on the device, from
+        scores without padding under the weights as they are. Scores of other tokens than before give none yet."""
         now = [(one.token_ids, one.entropies.detach().double()) for one in scored if one.token_ids is not None]
         changes = [
             torch.where((ids == ids_before).all(), after - before, torch.nan).flatten()

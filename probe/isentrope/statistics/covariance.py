@@ -46,7 +46,6 @@ ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {metrics.COVARI
 """Covariance of A and log p over tokens; its means are the centre that the next step's covariances are counted about."""
 
 ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_SCORE: value.value})
-"""Covariance of A and r S_c, r the ratio to the old policy."""
 
 ADVANTAGE_DISCRIMINATOR = covariance(
     "A",
@@ -74,12 +73,8 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
 
 
 def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...]:
-    """Means of the largest c_t, by COVARIANCE_TOP; empty without tokens.
-
-    Args:
-        sums: Those of `covariance_bins` of all ranks, added up.
-        covariance: Of A and log p over the same tokens.
-    """
+    """Means of the largest c_t, by COVARIANCE_TOP, from the `covariance_bins` of all ranks, added up, and the
+    covariance of A and log p over the same tokens; empty without tokens."""
     counts, logprobs, advantages, products = (sums[row * _BINS : (row + 1) * _BINS] for row in range(_SUMS))
     mean_advantage, mean_logprob = covariance.mean_left, covariance.mean_right
     bins = sorted(
@@ -123,7 +118,6 @@ COVARIANCE_BINS = Sum[Sequence[float]](
         zip(metrics.COVARIANCE_TOP, means_from_bins(sums, step[ADVANTAGE_LOGPROB]), strict=False)
     ),
 )
-"""Covariance bins of all tokens by c_t."""
 
 
 MOST_GROUPS = 256
@@ -145,7 +139,6 @@ class Group(NamedTuple):
     product: float
     """Mean product of log-prob and advantage."""
     positive: float
-    """Sequences with A > 0."""
     negative: float
 
     @property
@@ -258,10 +251,8 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
 
 
 def _by_group(sequences: Float64[Tensor, "fields sequences"], most: int) -> Float64[Tensor, " numbers"]:
-    """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids.
-
-    All shapes are known beforehand, the number of groups is not: it stays on the device.
-    """
+    """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids. The shapes are known
+    beforehand; the number of groups stays on the device."""
     # A sequence that does not count comes last, whatever its group, and adds nothing.
     sequences = torch.where(sequences[1] > 0, sequences, torch.inf)
     sequences = sequences.index_select(1, sequences[0].argsort(stable=True))

@@ -57,14 +57,8 @@ class Histogram:
 def bin_counts(
     values: Float64[Tensor, "rows tokens"], included: Float64[Tensor, " tokens"], symmetric: Iterable[bool]
 ) -> Float64[Tensor, "rows numbers"]:
-    """Exponent and counts of the included values of several histograms, without waiting for the device.
-
-    Args:
-        values: One row per histogram, 0 where not included.
-
-    Returns:
-        One row of 1 + BINS numbers per histogram.
-    """
+    """Exponent and counts of the included values of several histograms, one row each, without waiting for the device.
+    Values are 0 where not included."""
     largest = torch.linalg.vector_norm(values, torch.inf, dim=1)
     exponents = largest.clamp(min=2.0**SMALLEST_EXPONENT, max=2.0**LARGEST_EXPONENT).log2().ceil()
     bins_from_zero, bins_below = _ranges(tuple(symmetric), values.device)

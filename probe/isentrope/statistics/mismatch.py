@@ -32,7 +32,6 @@ LARGEST_LOG_RATIO = 20.0
 """Larger |d| are taken as this: their square would overflow."""
 
 REMEMBERED = 64
-"""Steps whose tokens are recognised again."""
 
 TRUNCATED = 0.003
 """Mean of -d from which on a vocabulary may be truncated, nats."""

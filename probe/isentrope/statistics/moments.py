@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -84,11 +84,8 @@ class Covariance:
 def device_moments(
     values: Float64[Tensor, "*shape"], valid: Bool[Tensor, "*shape"]
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""], Float64[Tensor, ""]]:
-    """Count, mean and sum of squared deviations of the valid values; zeros where there are none.
-
-    Args:
-        values: Any shape; anything, NaN included, where `valid` is False.
-    """
+    """Count, mean and sum of squared deviations of the valid values; zeros where there are none. The others may be
+    anything, NaN included."""
     count = valid.sum(dtype=torch.float64)
     mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
     return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
@@ -138,7 +135,6 @@ class ThresholdStatistics:
     """
 
     count: Float64[Tensor, ...]
-    """Number of valid tokens."""
     discriminator_mean: Float64[Tensor, ...]
     """mean_B(S*) in nats."""
     discriminator_std: Float64[Tensor, ...]
@@ -148,11 +144,8 @@ class ThresholdStatistics:
 
     @classmethod
     def of_sums(cls, parts: Float64[Tensor, "parts 6"]) -> ThresholdStatistics:
-        """Merge the sums of micro-batches or ranks. The same parts in the same order give the same bits everywhere.
-
-        Args:
-            parts: One row of THRESHOLD_SUMS numbers per part.
-        """
+        """Merge the sums of micro-batches or ranks, one row each. The same parts in the same order give the same bits
+        everywhere."""
         # [parts, score]: of S* and of S_c.
         counts, means, squares = parts.reshape(-1, 2, 3).unbind(dim=-1)
         if len(parts) == 1:
@@ -166,7 +159,7 @@ class ThresholdStatistics:
 
     def to_plain(self) -> list[float | str]:
         """As a checkpoint takes it, in the order of the fields. Waits for the device."""
-        return list(map(number, torch.stack([getattr(self, field.name).double() for field in fields(self)]).tolist()))
+        return list(map(number, torch.stack([one.double() for one in self._tensors()]).tolist()))
 
     @classmethod
     def of_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
@@ -175,39 +168,28 @@ class ThresholdStatistics:
 
     def to(self, like: Tensor) -> ThresholdStatistics:
         """The same on the device of a tensor, in its type."""
-        return ThresholdStatistics(*(getattr(self, field.name).to(like) for field in fields(self)))
+        return ThresholdStatistics(*(one.to(like) for one in self._tensors()))
 
     @classmethod
     def by_token(cls, parts: Sequence[ThresholdStatistics], sizes: Sequence[int]) -> ThresholdStatistics:
         """One number for each token, from the statistics of micro-batches of these sizes."""
-        pairs = list(zip(parts, sizes, strict=True))
-        return cls(
-            *(torch.cat([getattr(part, field.name).expand(size) for part, size in pairs]) for field in fields(cls))
-        )
+        columns = zip(*(part._tensors() for part in parts), strict=True)
+        return cls(*(torch.cat([one.expand(size) for one, size in zip(c, sizes, strict=True)]) for c in columns))
 
     def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
         """`self`, or `earlier` if `self` counts no token. Decided on the device."""
         if earlier is None:
             return self
-        counted = self.count > 0
-        return ThresholdStatistics(
-            *(
-                torch.where(counted, getattr(self, field.name), getattr(earlier, field.name).to(counted.device))
-                for field in fields(self)
-            )
-        )
+        counted, pairs = self.count > 0, zip(self._tensors(), earlier._tensors(), strict=True)
+        return ThresholdStatistics(*(torch.where(counted, now, before.to(counted.device)) for now, before in pairs))
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.count, self.discriminator_mean, self.discriminator_std, self.vocab_centered_std
 
 
 def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> Float64[Tensor, " 6"]:
-    """The sums of micro-batches taken together.
-
-    Args:
-        scores: One per micro-batch, at least one.
-        masks: True where the token counts; of the scores' shapes. Tokens whose scores are not finite do not count.
-
-    Returns:
-        THRESHOLD_SUMS numbers, on the device.
-    """
+    """THRESHOLD_SUMS numbers of micro-batches taken together, on the device. The masks say which tokens count; those
+    whose scores are not finite do not."""
     discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
     centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
     valid = flat(masks) & finite(discriminator + centred)

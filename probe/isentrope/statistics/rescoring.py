@@ -49,12 +49,8 @@ class Rescoring:
     def __init__(
         self, coupling: EntropyGradient | None, guard: Guard, stopwatch: Stopwatch, warn: Callable[[str, str], None]
     ) -> None:
-        """
-        Args:
-            coupling: takes the entropy's gradient; None: the prediction is the theory's.
-            stopwatch: measures the probe's own time, which a forward pass of the model is not.
-            warn: logs a message once, by what it is about.
-        """
+        """`coupling` takes the entropy's gradient, None: there is no coupled prediction; `stopwatch` has the probe's
+        own time, which a forward pass of the model is not; `warn` logs a message once, by what it is about."""
         self._coupling, self._guard, self._stopwatch, self._warn = coupling, guard, stopwatch, warn
         self._unseen = UnseenTokens()
         self.seconds = 0.0
@@ -142,19 +138,9 @@ def entropies_after_update(
     batches: Sequence[TokenBatch],
     recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Tensor]:
-    """Entropies of the step's tokens under the updated policy.
-
-    Args:
-        rescore: scores the same tokens again. None: each batch has its own, or is not measured.
-        recorded: makes the context of `rescore`, or of the first batch's own.
-
-    Returns:
-        One tensor per batch, of its tokens' shape, in nats; NaN where a batch was not scored again. Without batches, what was
-        scored.
-
-    Raises:
-        InputError: `rescore` returned something else, or the scores from before the update.
-    """
+    """Entropies of the step's tokens under the updated policy, in nats, by batch; NaN where one was not scored again.
+    Without batches, what was scored. `recorded` makes the context of `rescore`, or of the first batch's own.
+    InputError: `rescore` returned something else, or the scores from before the update."""
     # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
     rescored: Any = []
     with observing():

@@ -70,11 +70,8 @@ def reward_parts(batches: Sequence[TokenBatch]) -> tuple[str, ...]:
 
 
 def prompt_ends(ids: Int[Tensor, "batch tokens"]) -> Int32[Tensor, "batch numbers"]:
-    """How many tokens each prompt has, and its last PROMPT_TOKENS ids counted from 1; 0 before a shorter one.
-
-    Args:
-        ids: Negative on padding, wherever that is.
-    """
+    """How many tokens each prompt has, and its last PROMPT_TOKENS ids counted from 1; 0 before a shorter one. Ids are
+    negative on padding, wherever that is."""
     known = ids >= 0
     padding_first = known.int().argsort(dim=1, stable=True)
     ends = (ids + 1).masked_fill(~known, 0).gather(1, padding_first)[:, -PROMPT_TOKENS:]

@@ -52,7 +52,6 @@ VOCAB_CENTERED = moments(
         metrics.SCORE_VOCAB_CENTERED_STD: value.standard_deviation,
     },
 )
-"""Moments of S_c."""
 
 RATIOS = moments(
     lambda tokens: tokens.moments("r"), lambda value, step: {metrics.RATIO_MEAN: value.mean} if value.count else {}
@@ -74,7 +73,6 @@ OBSERVED_CHANGE = moments(
 
 
 UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {metrics.ENTROPY_UNSEEN_CHANGE: mean})
-"""Mean change of H over the update, on tokens that it was not fitted to."""
 
 
 class Coupled(NamedTuple):
@@ -96,7 +94,6 @@ COUPLED_PREDICTION = totals(
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
 )
-"""Tokens for which the loop passed the entropy of the old policy."""
 
 NOT_FINITE = count(
     lambda tokens: tokens.not_finite, lambda value, step: {metrics.TOKEN_NOT_FINITE: float(value)} if value else {}
@@ -105,7 +102,6 @@ NOT_FINITE = count(
 
 LARGEST_ENTROPY = largest(lambda tokens: tokens["H"].max())
 LARGEST_EXPECTED_SCORE = largest(lambda tokens: (tokens["S*"] - tokens["S_c"]).max())
-"""Maximum over tokens of E[S], which is never negative."""
 
 PUSHED = count(
     lambda tokens: (tokens["g"] != 0).sum(dtype=torch.float64),
@@ -175,7 +171,6 @@ class SignSums:
     clipped_negative: int
     clipped: int
     selected: int
-    """Tokens the intervention selected."""
     kept: int
     """Selected tokens whose gradient took part all the same: weighted, or kept by a cap or a draw."""
     decreasing: int
@@ -278,7 +273,6 @@ TOKEN_HISTOGRAMS = Sum[tuple[Histogram, ...]](
     read=_read_histograms,
     merge=lambda left, right: tuple(map(Histogram.merge, left, right)),
 )
-"""One for each of HISTOGRAMS, in their order."""
 
 STEP_SUMS = (
     ENTROPIES,
@@ -311,11 +305,7 @@ def unit_prediction(step: StepSums) -> float | None:
 
 
 def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, float]:
-    """Every metric measured on the step's tokens.
-
-    Args:
-        intervening: Whether a control was active. Without one nothing is reported of an intervention.
-    """
+    """Every metric measured on the step's tokens; of an intervention nothing where no control was active."""
     if not step.tokens:
         return {metrics.TOKEN_COUNT: 0.0, metrics.TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
     found = {metrics.TOKEN_COUNT: float(step.tokens)} | step.metrics()

@@ -56,10 +56,7 @@ class StepSums:
     """The values of the sums of one step, over whichever ranks took part."""
 
     def __init__(self, values: Mapping[Sum[Any], Any], ranks: int = 1) -> None:
-        """
-        Args:
-            ranks: whose gradients the update averaged, those without tokens included.
-        """
+        """`ranks`: whose gradients the update averaged, those without tokens included."""
         self._values, self._ranks = values, ranks
 
     def __getitem__(self, one: Sum[T_co]) -> T_co:
@@ -120,12 +117,7 @@ class Layout:
         """From this column on the vectors of ranks may be added up."""
 
     def pack(self, header: RankHeader, tokens: StepTokens | None, device: torch.device | None) -> Tensor:
-        """A rank's vector, float64, on the device.
-
-        Args:
-            tokens: What is measured; None on a rank without tokens.
-            device: Where the vector is to be made.
-        """
+        """A rank's vector, float64, on the device; without tokens all sums are 0."""
         # Filled on the device; copying Python numbers there would wait for it.
         device = torch.device("cpu") if device is None else device
         step, *others = header
@@ -142,13 +134,8 @@ class Layout:
         return vector
 
     def read(self, rows: Mapping[int, Sequence[float]], added: Sequence[float], ranks: int = 1) -> StepSums:
-        """The sums of a step.
-
-        Args:
-            rows: The vector of each rank that gated something, at least one, up to `additive_from`.
-            added: The rest of all ranks' vectors, added up.
-            ranks: How many ranks took part in the update.
-        """
+        """The sums of a step: from the vector of each rank that gated something up to `additive_from`, the rest of all
+        vectors added up, and how many ranks took part in the update."""
 
         def value(one: Sum[T_co]) -> T_co:
             place = self.place[one]

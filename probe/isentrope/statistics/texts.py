@@ -43,10 +43,7 @@ class TokenTexts:
     """Text of token ids; None without a tokenizer, or where it fails."""
 
     def __init__(self, tokenizer: Tokenizer | Decode | None) -> None:
-        """
-        Args:
-            tokenizer: Or its function of ids -> text. None: no texts.
-        """
+        """Of a tokenizer, or its function of ids -> text. None: no texts."""
         # A tokenizer of transformers is callable, too, but encodes.
         decode = getattr(tokenizer, "decode", tokenizer)
         if decode is not None and not callable(decode):
@@ -98,10 +95,6 @@ class TokenTexts:
         return texts
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        """
-        Raises:
-            TypeError: The tokenizer gave something else.
-        """
         assert self._read is not None
         text = self._read(token_ids)
         if not isinstance(text, str):

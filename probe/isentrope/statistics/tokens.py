@@ -115,7 +115,6 @@ class TokenLedger:
 
     batches: list[TokenBatch] = field(default_factory=list)
     tokens: int = 0
-    """Number of tokens of the open step, including padding and dropped tokens."""
     _warned: bool = False
 
     @property
@@ -232,12 +231,10 @@ class StepTokens:
         else:
             self._row["r S_c"], self._rows["r S_c"] = self._row["S_c"], self["S_c"]
         self.basis = LOSS_GRADIENT if any(batch.gradient for batch in batches) else ADVANTAGES
-        """What g is read from."""
         self._fill_strengths()
         sums = values.sum(1)
         self._totals = sums.unbind()
         self.count = self.total("valid")
-        """Number of valid tokens."""
         self.not_finite = mask.sum() - self.count
         """How many tokens the mask names that are not valid."""
         means = sums / self.count.clamp(min=1)
@@ -256,19 +253,13 @@ class StepTokens:
             strengths.zero_()
             if gradient is not None:
                 strengths.sub_(gradient)
-        if self.inverse_squared_temperatures is not None:
-            strengths.mul_(self.inverse_squared_temperatures)
+        self._over_squared_temperatures(strengths)
         torch.mul(strengths, self["S_c"], out=self.effects)
 
     def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """log p minus the log-probs passed under this name, 0 where a token does not count, and 1 where it does, else 0.
-
-        Args:
-            name: "sampler", "old", "reference", or "ratio": the old policy, or the sampler where no old one was passed.
-
-        Returns:
-            Two float64 [tokens]; None where a call passed none.
-        """
+        """log p minus the log-probs passed as "sampler", "old" or "reference" ("ratio": the old, or the sampler where
+        no old one was passed), 0 where a token does not count, and 1 where it does, else 0; float64 [tokens]. None
+        where a call passed none."""
         if name == "ratio":
             named = {"old" if "old" in batch.differences else "sampler" for batch in self.batches}
             if len(named) == 1:
@@ -345,17 +336,15 @@ class StepTokens:
         squares = self._joined([batch.scores.squared_scores for batch in self.batches])
         if gradient is None or squares is None:
             return None
-        effects = torch.where(self.valid, gradient * squares, 0.0)
-        scale = self.inverse_squared_temperatures
-        return effects if scale is None else effects.mul_(scale)
+        return self._over_squared_temperatures(torch.where(self.valid, gradient * squares, 0.0))
 
     @cached_property
     def kl_effects(self) -> Float64[Tensor, " tokens"] | None:
         """g_KL S_c / T^2: what the KL term takes, before an intervention; None where the loop did not give it apart."""
         gradient = self.finite_gradient("kl_penalty")
-        if gradient is None:
-            return None
-        effects = gradient.neg_().mul_(self["S_c"])
+        return None if gradient is None else self._over_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
+
+    def _over_squared_temperatures(self, effects: Tensor) -> Tensor:
         scale = self.inverse_squared_temperatures
         return effects if scale is None else effects.mul_(scale)
 
@@ -374,9 +363,7 @@ class StepTokens:
             if behind is None:
                 effects = torch.where(self.kept, effects * self.factors, 0.0)
             else:
-                effects = behind.neg_().mul_(self["S_c"])
-                if self.inverse_squared_temperatures is not None:
-                    effects.mul_(self.inverse_squared_temperatures)
+                effects = self._over_squared_temperatures(behind.neg_().mul_(self["S_c"]))
         return effects if self.bonus_effects is None else effects + self.bonus_effects
 
     def __contains__(self, name: str) -> bool:

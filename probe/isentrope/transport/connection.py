@@ -21,14 +21,8 @@ from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 
 def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.Channel:
-    """Open a channel to a server's ingest. Nothing is sent yet.
-
-    Args:
-        target: host:port, with `https://` in front where the server has TLS.
-
-    Raises:
-        ConfigurationError: a certificate file can't be read.
-    """
+    """Open a channel to a server's ingest, host:port with `https://` in front where it has TLS; nothing is sent yet.
+    ConfigurationError: a certificate file can't be read."""
     address = environment.host_and_port(target)
     # A proxy could not reach this machine's own addresses.
     given = [*options, ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(address) else 1)]
@@ -82,13 +76,8 @@ class TelemetryConnection:
     """A channel and the calls on it. `with` closes it, and ends the Watch."""
 
     def __init__(self, target: str, token: str | None, run: RunStarted) -> None:
-        """
-        Args:
-            token: of the server, with scope ingest; None: none is sent.
-
-        Raises:
-            ServerRefuses: the token can't even be sent, or a certificate file can't be read.
-        """
+        """The token has the scope ingest; None: none is sent. ServerRefuses: it can't even be sent, or a certificate
+        file can't be read."""
         self._run = run
         try:
             bearer = bearer_of(token)
@@ -111,16 +100,9 @@ class TelemetryConnection:
         self._channel.close()
 
     def hello(self) -> tuple[int, ControlSnapshot | None]:
-        """Send Hello.
-
-        Returns:
-            The number of the last record the server has, and the requested control. It expires by this machine's clock,
-            early by the time that the call took, never late.
-
-        Raises:
-            ServerAway: it does not answer.
-            ServerRefuses: it refuses the run or the token.
-        """
+        """Send Hello: the number of the last record the server has, and the requested control, which expires by this
+        machine's clock, early by the time that the call took, never late. ServerAway: no answer; ServerRefuses: it
+        refuses the run or the token."""
         asked_at = time.time()
         request = pb.HelloRequest(run=to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
         try:
@@ -133,18 +115,8 @@ class TelemetryConnection:
         return reply.acked_through, replace(received_control(reply.control), expires_at=expires_at)
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
-        """Deliver records.
-
-        Args:
-            records: in order, without a gap.
-
-        Returns:
-            The number of the last record the server has stored, and the records it could not use.
-
-        Raises:
-            ServerAway: it does not answer, or not in time.
-            ServerRefuses: it refuses the token.
-        """
+        """Deliver records, in order and without a gap: the number of the last record the server has stored, and those
+        it could not use. ServerAway: no answer in time; ServerRefuses: it refuses the token."""
         request = pb.PushRequest(
             run_id=self._run.run_id,
             incarnation=self._run.incarnation,
@@ -163,11 +135,7 @@ class TelemetryConnection:
         threading.Thread(target=self._watch, name="isentrope-watch", daemon=True).start()
 
     def check_watch(self) -> None:
-        """Check that the Watch is alive.
-
-        Raises:
-            ServerAway: the Watch ended, or has been silent for too long.
-        """
+        """ServerAway where the Watch ended, or has been silent for too long."""
         if self._watch_failure is not None:
             raise ServerAway(self._watch_failure)
         silent_seconds = time.monotonic() - self._received_at

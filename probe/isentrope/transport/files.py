@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
+from typing import TypeVar
+
+from isentrope_wire.numbers import document_of, read
+
+_T = TypeVar("_T")
 
 
 class ProcessLock:
@@ -20,11 +26,8 @@ class ProcessLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock without waiting; False where another process holds it.
-
-        Raises:
-            OSError: the file can't be opened, or its file system has no locks.
-        """
+        """Take the lock without waiting; False where another process holds it. OSError: the file can't be opened, or
+        its file system has no locks."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,11 +48,8 @@ class ProcessLock:
 
 
 def is_held_by_another_process(path: Path) -> bool:
-    """Whether another process holds the lock on `path`; False where there is no such file.
-
-    Raises:
-        OSError: as `ProcessLock.acquire`.
-    """
+    """Whether another process holds the lock on `path`; False where there is no such file. OSError: as
+    `ProcessLock.acquire`."""
     try:
         # Without O_CREAT: the folder may be about to be removed.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -65,18 +65,9 @@ def is_held_by_another_process(path: Path) -> bool:
 
 
 def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode: int = 0o600) -> None:
-    """Replace `path` by `content`.
-
-    Only one writer at a time per path.
-
-    Args:
-        lasting: flush the content to the disk first. Otherwise the file may be torn after a power cut, and its reader
-            must withstand that.
-        mode: who may read it, less what the umask forbids. Default: its owner alone.
-
-    Raises:
-        OSError: the folder is gone, read-only or full.
-    """
+    """Replace `path`, of which there is one writer at a time. Unless `lasting`, which flushes the content to the disk
+    first, the file may be torn after a power cut, and its reader must withstand that. `mode`, less the umask, says who
+    may read it. OSError: the folder is gone, read-only or full."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
@@ -89,3 +80,16 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode:
     except OSError:
         draft.unlink(missing_ok=True)
         raise
+
+
+def write_document(path: Path, value: object, *, lasting: bool = False) -> None:
+    """`write_atomically` of a dataclass as JSON."""
+    write_atomically(path, json.dumps(document_of(value)).encode(), lasting=lasting)
+
+
+def read_document(kind: type[_T], path: Path) -> _T | None:
+    """The dataclass in a file; None where there is none that can be read."""
+    try:
+        return read(kind, json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return None

@@ -79,11 +79,8 @@ def list_segments(folder: Path) -> list[Path]:
 
 
 def keep_sent(segment: Path, seconds: float) -> None:
-    """Move an acknowledged segment to the sent ones, and delete those of them that are too many or too old.
-
-    Raises:
-        OSError: it can't be moved.
-    """
+    """Move an acknowledged segment to the sent ones (OSError: it can't be), and delete those that are too many or too
+    old."""
     sent = segment.parent / SENT
     sent.mkdir(mode=0o700, exist_ok=True)
     # The time counts from the acknowledgement.
@@ -93,11 +90,8 @@ def keep_sent(segment: Path, seconds: float) -> None:
 
 
 def drop_sent(sent: Path, seconds: float, most_bytes: int) -> int:
-    """Delete sent segments that were acknowledged longer ago, and the oldest beyond a size or beyond what is free on the disk.
-
-    Returns:
-        How many were deleted.
-    """
+    """Delete sent segments that were acknowledged longer ago, and the oldest beyond a size or what is free on the disk;
+    how many."""
     disk = os.statvfs(sent)
     room, dropped = min(most_bytes, disk.f_bavail * disk.f_frsize), 0
     for segment in reversed(list_segments(sent)):
@@ -111,11 +105,7 @@ def drop_sent(sent: Path, seconds: float, most_bytes: int) -> int:
 
 
 def encode_frame(seq: int, payload: bytes) -> bytes:
-    """The bytes of one frame.
-
-    Raises:
-        ValueError: the payload is longer than MAX_PAYLOAD_BYTES.
-    """
+    """The bytes of one frame; ValueError: the payload is longer than MAX_PAYLOAD_BYTES."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"A record holds at most {MAX_PAYLOAD_BYTES} bytes, got {len(payload)}: report fewer values.")
     return _FRAME.pack(FRAME_MARK, len(payload), _checksum(len(payload), seq, payload), seq) + payload
@@ -125,11 +115,7 @@ class SegmentWriter:
     """Appends frames to one new segment. Written unbuffered: a killed process loses nothing it had appended."""
 
     def __init__(self, folder: Path, first_seq: int) -> None:
-        """
-        Raises:
-            FileExistsError: another process writes this spool.
-            OSError: the folder is gone, read-only or full.
-        """
+        """FileExistsError: another process writes this spool. OSError: the folder is gone, read-only or full."""
         self.path = folder / segment_name(first_seq)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o600)
@@ -149,19 +135,13 @@ class SegmentWriter:
         return self.size_bytes > HEADER_BYTES
 
     def append(self, frames: Iterable[bytes]) -> None:
-        """Write frames, all of them or none.
-
-        Raises:
-            OSError: the disk is full or gone; the segment ends at the last frame written before, or is torn there.
-        """
+        """Write frames, all of them or none. OSError: the disk is full or gone; the segment then ends at the last frame
+        before, or is torn there."""
         self._append(b"".join(frames))
 
     def sync(self) -> None:
-        """Wait until what was appended survives a power cut.
-
-        Raises:
-            OSError: it may not, also when a later call succeeds: the system drops what it could not write.
-        """
+        """Wait until what was appended survives a power cut. OSError: it may not, also when a later call succeeds: the
+        system drops what it could not write."""
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -191,14 +171,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_segment(path: Path, offset: int = 0) -> SegmentContent:
-    """Read the good frames of a segment.
-
-    Args:
-        offset: 0, or the `end_offset` of a frame read before.
-
-    Raises:
-        OSError: the file is gone or can't be read; never because of its content.
-    """
+    """Read the good frames of a segment from an `offset` on: 0, or the `end_offset` of a frame read before. OSError:
+    the file is gone or can't be read; never because of its content."""
     with path.open("rb") as file:
         file.seek(offset)
         data = file.read()

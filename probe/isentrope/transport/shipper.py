@@ -14,7 +14,7 @@ import logging.handlers
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from pathlib import Path
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
-from isentrope.transport.files import ProcessLock, is_held_by_another_process
+from isentrope.transport.files import ProcessLock, is_held_by_another_process, write_document
 from isentrope.transport.spool_folder import (
     ControlFile,
     ShipperState,
@@ -36,7 +36,7 @@ from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import printable
-from isentrope_wire.reports import ControlSnapshot, Record
+from isentrope_wire.reports import ControlSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,6 @@ class ShipperSettings:
     waits_when_refused: bool = True
     """Whether to wait after a refusal: beside a training run it may be corrected, in a `sync` it will not."""
     keep_seconds: float = 0.0
-    """How long what is delivered is kept, in case the server is restored from a backup."""
     torn_end_is_lost: bool = True
     """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy of a spool whose training
     process runs on another machine it is not."""
@@ -90,14 +89,8 @@ class Shipper:
         target: str | None = None,
         find_token: Callable[[], str | None] = environment.token,
     ) -> None:
-        """
-        Args:
-            target: host:port instead of the one the spool names.
-            find_token: called before each attempt, so that a corrected token takes effect.
-
-        Raises:
-            SpoolError: `folder` is no spool folder.
-        """
+        """`find_token` is called before each attempt, so that a corrected token takes effect. SpoolError: `folder` is
+        no spool folder."""
         self._folder = folder
         self._settings = settings
         self._find_token = find_token
@@ -119,11 +112,7 @@ class Shipper:
 
     def run(self) -> ShipperStatus:
         """Deliver until the training process is gone and everything is acknowledged, or the drain limit is over.
-
-        Raises:
-            OSError: the spool folder vanished.
-            ServerRefuses: only where the settings say not to wait.
-        """
+        OSError: the folder vanished; ServerRefuses: only where the settings say not to wait."""
         self._set_status(ShipperState.STARTING)
         while not self._gave_up():
             try:
@@ -151,12 +140,8 @@ class Shipper:
         return self._status
 
     def _deliver_over_one_connection(self) -> None:
-        """Return when there is nothing left to deliver and nothing more will come.
-
-        Raises:
-            ServerAway: try again from Hello.
-            ServerRefuses: likewise.
-        """
+        """Return when there is nothing left to deliver and nothing more will come; ServerAway, ServerRefuses: try again
+        from Hello."""
         with TelemetryConnection(self._target, self._find_token(), self._run) as connection:
             acked_through = self._say_hello(connection)
             self._reached = True
@@ -188,7 +173,10 @@ class Shipper:
         try:
             acked_through, quarantined = connection.push(batch)
         except TooSlow:
-            self._send_less(batch)
+            if len(batch) > 1:
+                self._batch_bytes = max(sum(len(record.payload) for record in batch) // 2, 1)
+                # A smaller batch is another attempt, with its own time.
+                self._last_success_at = time.monotonic()
             raise
         for item in quarantined:
             logger.error("The server could not use record %d (%s): %s", item.seq, item.code, printable(item.message))
@@ -205,12 +193,6 @@ class Shipper:
     @property
     def _ends_are_final(self) -> bool:
         return self._settings.torn_end_is_lost or self._folder.read_end() is not None
-
-    def _send_less(self, batch: Sequence[Record]) -> None:
-        if len(batch) > 1:
-            self._batch_bytes = max(sum(len(record.payload) for record in batch) // 2, 1)
-            # A smaller batch is another attempt, with its own time.
-            self._last_success_at = time.monotonic()
 
     def _acknowledge(self, acked_through: int) -> None:
         self._reader.acknowledge(acked_through)
@@ -278,7 +260,7 @@ class Shipper:
             lost_by_the_server=self._reader.lost_by_the_server,
         )
         try:
-            self._status.write(self._folder.status)
+            write_document(self._folder.status, self._status)
         except OSError as failure:
             # On a full disk delivering continues: it frees space.
             logger.warning("The status file can't be written: %s.", failure)
@@ -291,18 +273,9 @@ def ship(
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
 ) -> ShipperStatus | None:
-    """Deliver a folder. A delivered folder is removed, or kept in its home's `delivered` for a while.
-
-    Args:
-        target: host:port instead of the one the spool names.
-
-    Returns:
-        The last status; None where another shipper delivers the folder, or did until now.
-
-    Raises:
-        SpoolError: `folder` is no spool folder.
-        ServerRefuses: only where the settings say not to wait.
-    """
+    """Deliver a folder to `target`, else to the server it names; delivered, it is removed, or kept in its home's
+    `delivered` for a while. The last status; None where another shipper delivers it, or did until now. SpoolError: it
+    is no spool folder; ServerRefuses: only where the settings say not to wait."""
     shipper = Shipper(folder, settings, target=target, find_token=find_token)
     lock = ProcessLock(folder.shipper_lock)
     if not lock.acquire():
@@ -320,11 +293,7 @@ def ship(
 
 
 def main() -> int:
-    """Parse the command line and deliver.
-
-    Returns:
-        The exit status, one of the EXIT constants.
-    """
+    """Parse the command line and deliver; the exit status, one of the EXIT constants."""
     parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
     arguments = parser.parse_args()

@@ -14,9 +14,17 @@ import time
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from isentrope.transport.files import ProcessLock, is_held_by_another_process
+from isentrope.transport.files import ProcessLock, is_held_by_another_process, write_document
 from isentrope.transport.spool_disk import SpoolLimits
-from isentrope.transport.spool_folder import ControlFile, ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
+from isentrope.transport.spool_folder import (
+    ControlFile,
+    ShipperState,
+    ShipperStatus,
+    SpoolEnd,
+    SpoolError,
+    SpoolFolder,
+    records_are,
+)
 from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolWriter
 from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
 from isentrope_wire import environment
@@ -52,10 +60,7 @@ class ShipperSupervisor:
     """Keeps one shipper process running on a spool folder. Used by the writer thread alone."""
 
     def __init__(self, folder: SpoolFolder, *, home: Path) -> None:
-        """
-        Args:
-            home: where the shipper looks for the owner's token.
-        """
+        """`home` is where the shipper looks for the owner's token."""
         self._folder = folder
         self._environment = dict(os.environ) | {
             "ISENTROPE_HOME": str(home.absolute()),
@@ -69,14 +74,8 @@ class ShipperSupervisor:
         self._not_before = 0.0
 
     def keep_running(self, *, last: bool = False) -> None:
-        """Start the shipper if none runs and the pause after its last end is over.
-
-        Args:
-            last: this process ends: start one at once, for what is left to deliver.
-
-        Raises:
-            OSError: the process can't be started.
-        """
+        """Start the shipper if none runs and the pause after its last end is over; where this process ends, at once.
+        OSError: it can't be started."""
         now = time.monotonic()
         if self._process is not None:
             status = self._process.poll()
@@ -140,14 +139,8 @@ class SpoolTransport:
         supervisor: ShipperSupervisor | None,
         limits: SpoolLimits | None = None,
     ) -> None:
-        """
-        Args:
-            run: the first record.
-            supervisor: keeps a shipper running; None: spool only, for `isentrope sync` to deliver later.
-
-        Raises:
-            SpoolError: the folder's file system knows no locks.
-        """
+        """`run` is the first record; `supervisor` keeps a shipper running, None: `isentrope sync` delivers later.
+        SpoolError: the folder's file system knows no locks."""
         limits = limits or SpoolLimits()
         self.folder = folder
         self._supervisor = supervisor
@@ -182,7 +175,12 @@ class SpoolTransport:
                 "Point ISENTROPE_HOME at a folder on a local disk."
             ) from error
         if supervisor is not None:
-            self._start_shipper(supervisor)
+            # On the caller's thread: if this one forked a worker while another thread starts a process, the worker would
+            # inherit the pipe that reports a failed start, and the starting thread would wait for the worker's end.
+            try:
+                supervisor.keep_running()
+            except OSError as error:
+                logger.warning("The shipper can't be started (%s); reports stay on disk until it can.", error)
         self._thread = threading.Thread(target=self._work, name="isentrope-spool", daemon=True)
         self._thread.start()
         # Started now: a process that is ending starts no more threads. On its own: the disk may be what hangs.
@@ -243,7 +241,9 @@ class SpoolTransport:
         if time.monotonic() < SpoolTransport._last_wait_ends + SHARED_WAIT_SECONDS:
             wait_until = min(wait_until, SpoolTransport._last_wait_ends)
         # A run of a few seconds may end before its shipper knows whether the server takes anything.
-        while self.folder.exists and _is_starting(status) and time.monotonic() < wait_until:
+        while self.folder.exists and time.monotonic() < wait_until:
+            if status is not None and status.state is not ShipperState.STARTING:
+                break
             SpoolTransport._last_wait_ends = wait_until
             time.sleep(ROUND_SECONDS)
             status = ShipperStatus.read(self.folder.status)
@@ -251,27 +251,13 @@ class SpoolTransport:
             return
         undelivered = self._writer.spooled_through - status.acked_through
         if undelivered > 0:
-            one = undelivered == 1
             logger.warning(
-                "%s not delivered yet to %s (%s); %s in %s. The side process goes on trying for a while; `isentrope sync %s` uploads "
-                "%s later.",
-                "1 record is" if one else f"{undelivered} records are",
+                "%s not delivered yet to %s (%s), kept in %s. The side process goes on trying for a while; `isentrope sync %s` uploads later.",
+                records_are(undelivered),
                 self._grpc_target,
                 status.in_words,
-                "it stays" if one else "they stay",
                 self.folder.path,
                 shlex.quote(str(self.folder.path)),
-                "it" if one else "them",
-            )
-
-    def _start_shipper(self, supervisor: ShipperSupervisor) -> None:
-        # On the caller's thread: if this one forked a worker while another thread starts a process, the worker would
-        # inherit the pipe that reports a failed start, and the starting thread would wait for the worker's end.
-        try:
-            supervisor.keep_running()
-        except OSError as error:
-            logger.warning(
-                "The shipper can't be started (%s); reports stay on disk until a later attempt succeeds.", error
             )
 
     def _work(self) -> None:
@@ -359,7 +345,8 @@ class SpoolTransport:
             with self._end_lock:
                 self._end_written = True
                 is_whole = self._writer.spooled_through == self._writer.numbered_through
-                self.folder.write_end(SpoolEnd(self._writer.numbered_through) if is_whole else self._end_of_accepted())
+                end = SpoolEnd(self._writer.numbered_through) if is_whole else self._end_of_accepted()
+                write_document(self.folder.end, end, lasting=True)
         except OSError as error:
             logger.warning("The end of the spool %s may not survive a power cut: %s.", self.folder.path, error)
         # From here on the shipper knows that nothing more will come.
@@ -376,16 +363,12 @@ class SpoolTransport:
         with self._end_lock, contextlib.suppress(OSError):
             if not self._end_written:
                 # What was written survives the end of the process, if not a power cut at the same moment.
-                self.folder.write_end(end, lasting=False)
+                write_document(self.folder.end, end)
 
     def _end_of_accepted(self) -> SpoolEnd:
         last = self._queue.newest_ready
         last_payload = b"" if last is None else encode_payload(last())
         return SpoolEnd(FIRST_SEQ + self._queue.accepted + self._queue.refused, OUT_OF_TIME, last_payload)
-
-
-def _is_starting(status: ShipperStatus | None) -> bool:
-    return status is None or status.state is ShipperState.STARTING
 
 
 Mode = Literal["online", "offline", "disabled"]

@@ -68,17 +68,12 @@ class SpoolDisk:
         self._reserve = folder / RESERVE_NAME
         self._next_reserve_at = 0.0
         self.used_share = 0.0
-        """Share of the spool's limit that was used when the newest segment began."""
         self.has_reserve = False
         self.restore_reserve()
 
     def append(self, frames: Sequence[NumberedFrame]) -> None:
-        """Write frames, all of them or none.
-
-        Raises:
-            OSError: the disk refuses; `is_full`: for lack of room. The frames that `take_doubtful` then gives have to be
-                written before these.
-        """
+        """Write frames, all of them or none. OSError: the disk refuses, `is_full`: for lack of room; those that
+        `take_doubtful` then gives have to be written before these."""
         segment = self._segment or self._open_segment(frames[0].first_seq)
         try:
             segment.append(frame.content for frame in frames)
@@ -101,19 +96,14 @@ class SpoolDisk:
         return self.take_doubtful()
 
     def take_doubtful(self) -> list[NumberedFrame]:
-        """Hand back frames that have to be written once more, before any other: they may be on disk, or not.
-
-        A reader may have seen them, so they stay as they are and lose no part.
-        """
+        """Hand back frames that may be on disk or not, to be written before any other. A reader may have seen them, so
+        they stay as they are and lose no part."""
         doubtful, self._doubtful = self._doubtful, []
         return [replace(frame, report=None, is_lightened=False) for frame in doubtful]
 
     def close(self) -> None:
-        """Sync and close the segment, and remove the reserve.
-
-        Raises:
-            OSError: what was written last may not survive a power cut.
-        """
+        """Sync and close the segment, and remove the reserve. OSError: what was written last may not survive a power
+        cut."""
         if self._segment is not None:
             try:
                 self._segment.sync()

@@ -23,7 +23,6 @@ removes one that keeps nothing. Damaged segments stay.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -35,12 +34,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from isentrope.transport.files import is_held_by_another_process, write_atomically
+from isentrope.transport.files import is_held_by_another_process, read_document, write_atomically
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SENT, list_segments, read_segment, sync_folder
 from isentrope_wire import environment
 from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
 from isentrope_wire.errors import CodecError, ConfigurationError, IsentropeError
-from isentrope_wire.numbers import document_of, read
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
 logger = logging.getLogger(__name__)
@@ -61,7 +59,6 @@ _RUN_FILE = "run.payload"
 SPOOLS, DELIVERED = "spool", "delivered"
 """Folders of a home: of spools to deliver, and of delivered ones that are kept."""
 DELIVERED_BYTES = 1024 * 1024 * 1024
-"""The most that the delivered spools of a home hold together."""
 _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -84,12 +81,8 @@ class SpoolFolder:
 
     @classmethod
     def create(cls, home: Path, run: RunStarted, grpc_target: str) -> SpoolFolder:
-        """Make the folder of a new attempt.
-
-        Raises:
-            SpoolError: the home can't be written to, or this attempt has a spool already.
-            ConfigurationError: the run's description is larger than a record may be.
-        """
+        """Make the folder of a new attempt. SpoolError: the home can't be written to, or this attempt has a spool
+        already. ConfigurationError: the run's description is larger than a record may be."""
         payload = encode_payload(run)
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ConfigurationError(
@@ -119,13 +112,8 @@ class SpoolFolder:
         return folder
 
     def run(self) -> RunStarted:
-        """The run and rank that report through this folder.
-
-        Read from the first record where it is there and fits the folder's name, for it has a checksum.
-
-        Raises:
-            SpoolError: this is no spool folder, or its description is damaged.
-        """
+        """The run and rank that report through this folder: of the first record where it is there and fits the folder's
+        name, for it has a checksum. SpoolError: this is no spool folder, or its description is damaged."""
         first_record = self._first_record()
         if first_record is not None and self.path.parts[-3:] == _folder_names(first_record):
             return first_record
@@ -149,31 +137,17 @@ class SpoolFolder:
         return message if isinstance(message, RunStarted) else None
 
     def grpc_target(self) -> str:
-        """host:port the reports were meant for; of the default one, what is meant by default now.
-
-        Raises:
-            SpoolError: this is no spool folder.
-        """
+        """host:port the reports were meant for; of the default one, what is meant by default now. SpoolError: this is
+        no spool folder."""
         try:
             target = (self.path / "target").read_text(encoding="utf-8").strip()
         except OSError as error:
             raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
         return environment.grpc_target() if target == environment.DEFAULT_GRPC else target
 
-    def write_end(self, end: SpoolEnd, *, lasting: bool = True) -> None:
-        """Write the file `end`: nothing comes after this record.
-
-        Raises:
-            OSError: the folder is gone, read-only or full.
-        """
-        write_atomically(self.end, json.dumps(document_of(end)).encode(), lasting=lasting)
-
     def read_end(self) -> SpoolEnd | None:
         """How the spool ended; None: the training process did not close it, or not all of it survived."""
-        try:
-            return read(SpoolEnd, json.loads(self.end.read_bytes()))
-        except (OSError, ValueError):
-            return None
+        return read_document(SpoolEnd, self.end)
 
     @property
     def exists(self) -> bool:
@@ -261,6 +235,11 @@ def folder_name(identifier: str) -> str:
     return _NOT_IN_A_FOLDER_NAME.sub("_", identifier).lstrip(".") or "_"
 
 
+def records_are(records: int) -> str:
+    """`1 record is`, `2 records are`."""
+    return f"{records} record is" if records == 1 else f"{records} records are"
+
+
 class ShipperState(StrEnum):
     """What the shipper is doing."""
 
@@ -294,21 +273,10 @@ class ShipperStatus:
         """The state and its error in one line."""
         return f"{self.state}: {' '.join(self.error.split()).rstrip('.')}"
 
-    def write(self, path: Path) -> None:
-        """Replace the file.
-
-        Raises:
-            OSError: the spool folder is gone, read-only or full.
-        """
-        write_atomically(path, json.dumps(document_of(self)).encode())
-
     @classmethod
     def read(cls, path: Path) -> ShipperStatus | None:
         """The newest status; None when there is none that can be read."""
-        try:
-            return read(cls, json.loads(path.read_bytes()))
-        except (OSError, ValueError):
-            return None
+        return read_document(cls, path)
 
 
 _CHECKSUM = struct.Struct("<I")
@@ -326,35 +294,24 @@ class ControlFile:
         self._fingerprint: tuple[int, int, int] | None = None
 
     def write(self, snapshot: ControlSnapshot) -> None:
-        """Replace the file's content.
-
-        Raises:
-            OSError: the spool folder is gone, read-only or full.
-        """
+        """Replace the file's content; OSError: the spool folder is gone, read-only or full."""
         content = encode_control(snapshot)
         write_atomically(self._path, _CHECKSUM.pack(zlib.crc32(content)) + content)
 
     def read(self) -> ControlSnapshot | None:
         """The newest snapshot, None before there is one. Costs one `stat` when the file has not changed."""
-        self._read()
-        return self._newest
-
-    def _read(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # no file yet, or it was removed
             status = self._path.stat()
             fingerprint = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if fingerprint == self._fingerprint:
-                return
-            content = self._path.read_bytes()
-        except OSError:
-            # No file yet, or it was removed: nothing new was requested.
-            return
-        # Remembered before the content is decoded, so that bad content is decoded, and logged, once.
-        self._fingerprint = fingerprint
-        try:
-            self._newest = _decoded_control(content)
-        except CodecError as error:
-            logger.warning("%s is ignored, the active control stays: %s", self._path, error)
+            if fingerprint != self._fingerprint:
+                content = self._path.read_bytes()
+                # Remembered before the content is decoded, so that bad content is decoded, and logged, once.
+                self._fingerprint = fingerprint
+                try:
+                    self._newest = _decoded_control(content)
+                except CodecError as error:
+                    logger.warning("%s is ignored, the active control stays: %s", self._path, error)
+        return self._newest
 
 
 def _decoded_control(content: bytes) -> ControlSnapshot:

@@ -35,7 +35,6 @@ LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no 
 
 
 READ_ATTEMPTS = 3
-"""One failed read may be a cable; after three the file is lost."""
 READ_PAUSE_SECONDS = 0.1
 _LOST_ON_DISK = frozenset({errno.EIO, errno.EISDIR, errno.EBADMSG, errno.EUCLEAN})
 
@@ -47,14 +46,12 @@ class SpoolReader:
     """
 
     def __init__(self, folder: Path, acked_through: int = 0, *, keep_seconds: float = 0.0) -> None:
-        """
-        Args:
-            acked_through: the last record that the server had acknowledged to an earlier reader of this folder.
-            keep_seconds: how long acknowledged segments are kept.
-        """
+        """`acked_through` is what the server had acknowledged to an earlier reader; `keep_seconds`, how long
+        acknowledged segments are kept."""
         self._keep_seconds = keep_seconds
         self._folder = folder
-        self._acked_through = acked_through
+        self.acked_through = acked_through
+        """Every record up to this one is stored by the server."""
         self._server_lost_through = 0
         self.lost_by_the_server = 0
         """Records that the server had acknowledged and did not have when it was asked again."""
@@ -64,24 +61,19 @@ class SpoolReader:
         self._damaged_segments: set[Path] = set()
         self._waiting: deque[Record] = deque()
 
-    @property
-    def acked_through(self) -> int:
-        """Every record up to this one is stored by the server."""
-        return self._acked_through
-
     def resume_after(self, acked_through: int) -> None:
         """Start again after the last record that the server has."""
-        if acked_through < self._acked_through:
+        if acked_through < self.acked_through:
             logger.error(
                 "The server has records up to %d, but had acknowledged %d: it lost data. What is still in the spool is sent "
                 "again; the rest will be shown as a gap.",
                 acked_through,
-                self._acked_through,
+                self.acked_through,
             )
-            self.lost_by_the_server += self._acked_through - acked_through
+            self.lost_by_the_server += self.acked_through - acked_through
             self._take_back_sent(acked_through)
-            self._server_lost_through = max(self._server_lost_through, self._acked_through)
-        self._acked_through = acked_through
+            self._server_lost_through = max(self._server_lost_through, self.acked_through)
+        self.acked_through = acked_through
         self._next_seq = acked_through + 1
         self._waiting.clear()
         self._segment, self._offset = None, 0
@@ -95,11 +87,8 @@ class SpoolReader:
                 os.replace(segment, self._folder / segment.name)
 
     def next_batch(self, max_records: int, max_bytes: int) -> list[Record]:
-        """The next records to send; empty when nothing new has been written. At least one, of any size.
-
-        Raises:
-            OSError: a segment can't be read.
-        """
+        """The next records to send, at least one, of any size; empty when nothing new has been written. OSError: a
+        segment can't be read."""
         batch: list[Record] = []
         size_bytes = 0
         while len(batch) < max_records:
@@ -114,28 +103,30 @@ class SpoolReader:
 
     def missing_at_the_end(self, end: SpoolEnd | None) -> list[Record]:
         """What the spool's end lacks: at most one gap, and the last record. Only when the writer is gone and all else is sent."""
-        segments = list_segments(self._folder)
-        content = self._content_of(segments[-1]) if segments else None
-        is_unreadable = bool(segments) and content is None
-        if content is not None and content.tail_bytes:
-            self._damaged_segments.add(segments[-1])
+        newest, content = self._newest()
+        if newest is not None and content is not None and content.tail_bytes:
+            self._damaged_segments.add(newest)
         if end is not None:
+            is_unreadable = newest is not None and content is None
             return self._missing_until(end, DAMAGED if is_unreadable else end.reason or NEVER_WRITTEN)
-        if is_unreadable:
-            # How many records it held is not known; it was made for the one in its name.
-            return self._missing_before(first_seq_of(segments[-1]) + 1, DAMAGED)
-        if content is None or not content.tail_bytes:
+        if newest is None:
             return []
+        if content is None:
+            # How many records it held is not known; it was made for the one in its name.
+            return self._missing_before(first_seq_of(newest) + 1, DAMAGED)
         # What is torn is one record: those behind it were never written.
-        last_whole = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1
-        return self._missing_before(last_whole + 2, TORN)
+        last_whole = content.frames[-1].seq if content.frames else first_seq_of(newest) - 1
+        return self._missing_before(last_whole + 2, TORN) if content.tail_bytes else []
 
     @property
     def ends_torn(self) -> bool:
         """Whether the newest segment ends in a part of a record, or can't be read."""
+        newest, content = self._newest()
+        return newest is not None and (content is None or content.tail_bytes > 0)
+
+    def _newest(self) -> tuple[Path | None, SegmentContent | None]:
         segments = list_segments(self._folder)
-        content = self._content_of(segments[-1]) if segments else None
-        return bool(segments) and (content is None or content.tail_bytes > 0)
+        return (segments[-1], self._content_of(segments[-1])) if segments else (None, None)
 
     def _missing_until(self, end: SpoolEnd, reason: str) -> list[Record]:
         if not end.last_payload or self._next_seq > end.last_seq:
@@ -150,14 +141,14 @@ class SpoolReader:
 
         It may be more than was sent since `resume_after`: a batch whose answer did not come in time can arrive later.
         """
-        self._acked_through = max(acked_through, self._acked_through)
-        self._next_seq = max(self._next_seq, self._acked_through + 1)
-        while self._waiting and self._waiting[0].seq <= self._acked_through:
+        self.acked_through = max(acked_through, self.acked_through)
+        self._next_seq = max(self._next_seq, self.acked_through + 1)
+        while self._waiting and self._waiting[0].seq <= self.acked_through:
             self._waiting.popleft()
         segments = list_segments(self._folder)
         # The last segment is still being written: only a newer one, or the writer's end, closes it.
         for segment, newer in itertools.pairwise(segments):
-            if first_seq_of(newer) - 1 <= self._acked_through:
+            if first_seq_of(newer) - 1 <= self.acked_through:
                 self._discard(segment)
                 if segment == self._segment:
                     # The newer one came into being since this one was read to its end.
@@ -225,11 +216,8 @@ class SpoolReader:
             self._take(frame)
 
     def _content_of(self, segment: Path, offset: int = 0) -> SegmentContent | None:
-        """Read a segment; None: the disk can't read it. It is kept aside, and its records will be a gap.
-
-        Raises:
-            OSError: the file is gone, or can't be read now for a reason that is not its own.
-        """
+        """Read a segment. None: the disk can't; it is kept aside, and its records will be a gap. OSError: it is gone,
+        or can't be read now for a reason that is not its own."""
         known = segment in self._damaged_segments
         for attempt in range(1 if known else READ_ATTEMPTS):
             if attempt:

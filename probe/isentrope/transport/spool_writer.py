@@ -36,11 +36,8 @@ class MessageQueue:
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
-        """
-        Args:
-            max_bytes: how much may wait, estimated: a message is not built before it is taken, so each counts as
-                much as the largest one seen so far (`largest_bytes`).
-        """
+        """How much may wait is estimated: a message is not built before it is taken, so each counts as much as the
+        largest one seen so far."""
         # Each message with the number of refusals before it. So every refusal has its place, without a mark in the queue
         # that both threads would change.
         self._entries: deque[tuple[int, MakeMessage]] = deque()
@@ -148,7 +145,8 @@ class SpoolWriter:
         self._disk = SpoolDisk(folder, limits)
         self._disk_is_full = False
         self._alerted = False
-        self._numbered_through = FIRST_SEQ - 1
+        self.numbered_through = FIRST_SEQ - 1
+        """The highest number given to a record or covered by a gap, on disk or not."""
         self._group: list[NumberedFrame] = []
         self._disk_error: str | None = None
         self._failures_logged = False
@@ -157,13 +155,7 @@ class SpoolWriter:
         self.lost = 0
         """Messages that were accepted and lost."""
         self.left_out = 0
-        """Reports that were written without some of their parts."""
         self._add_record(encode_payload(run))
-
-    @property
-    def numbered_through(self) -> int:
-        """The highest number given to a record or covered by a gap, on disk or not."""
-        return self._numbered_through
 
     @property
     def idle(self) -> bool:
@@ -175,14 +167,8 @@ class SpoolWriter:
         return self._disk_is_full or self._disk.used_share >= LIGHT_FROM_SHARE
 
     def write_queued(self, out_of_time: Callable[[], bool] = lambda: False) -> bool:
-        """Write one group.
-
-        Args:
-            out_of_time: called before each message is built; once it is True, what is built is written.
-
-        Returns:
-            False where the disk refuses; the group is kept for the next call.
-        """
+        """Write one group; False where the disk refuses, and it is kept for the next call. Once `out_of_time`, asked
+        before each message is built, is True, what is built is written."""
         if self._disk_is_full and self._disk.restore_reserve():
             self._disk_is_full = False
         if not self._group:
@@ -194,11 +180,8 @@ class SpoolWriter:
         self._take_back(self._disk.sync())
 
     def close(self) -> None:
-        """Write a gap for what was not written in time, and end the spool.
-
-        Raises:
-            OSError: the end of the spool may not survive a power cut.
-        """
+        """Write a gap for what was not written in time, and end the spool. OSError: its end may not survive a power
+        cut."""
         if self._group:
             # One more attempt: a gap in the place of records that may be on disk already would contradict them.
             self._write_group()
@@ -235,12 +218,12 @@ class SpoolWriter:
             self._add_record(payload, report, is_lightened=light is not message)
 
     def _add_record(self, payload: bytes, report: StepReport | None = None, *, is_lightened: bool = False) -> None:
-        self._numbered_through += 1
-        self._group.append(_frame_of(self._numbered_through, payload, report, is_lightened=is_lightened))
+        self.numbered_through += 1
+        self._group.append(_frame_of(self.numbered_through, payload, report, is_lightened=is_lightened))
 
     def _add_gap(self, count: int, reason: str) -> None:
-        first, last = self._numbered_through + 1, self._numbered_through + count
-        self._numbered_through = last
+        first, last = self.numbered_through + 1, self.numbered_through + count
+        self.numbered_through = last
         payload = encode_payload(Gap(first_seq=first, last_seq=last, reason=reason))
         self._group.append(
             NumberedFrame(first_seq=first, last_seq=last, content=encode_frame(last, payload), is_gap=True)
@@ -316,7 +299,7 @@ class SpoolWriter:
 
     def _give_up_the_rest(self) -> None:
         """Replace all that is not written by one gap. One attempt is made at the last message, mostly the run's finish."""
-        missing = self._numbered_through - self.spooled_through
+        missing = self.numbered_through - self.spooled_through
         self.lost += sum(not frame.is_gap for frame in self._group)
         last: MakeMessage | Refused | None = None
         while entries := self._queue.take(GROUP_RECORDS):
@@ -324,7 +307,7 @@ class SpoolWriter:
             self.lost += sum(not isinstance(entry, Refused) for entry in entries)
             last = entries[-1]
         has_last = last is not None and not isinstance(last, Refused)
-        self._numbered_through = self.spooled_through
+        self.numbered_through = self.spooled_through
         self._group = []
         if missing > has_last:
             reason = OUT_OF_TIME if self._disk_error is None else f"{OUT_OF_TIME}: {self._disk_error}"

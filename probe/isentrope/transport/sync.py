@@ -11,7 +11,7 @@ from enum import StrEnum
 from isentrope.transport.files import ProcessLock, is_held_by_another_process
 from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
-from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder, records_are
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.reports import RunStarted
@@ -49,18 +49,9 @@ class SyncResult:
 def sync_spools(
     folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> Iterator[SyncResult]:
-    """Deliver spools one after another. A server that is away is not waited for again: its spools share one detail.
-
-    A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
-
-    Args:
-        target: host:port instead of the one each spool names.
-        give_up_after_seconds: how long to try without any success.
-        final: the training processes have ended: a record that is torn at the end is a gap.
-
-    Yields:
-        One result a spool.
-    """
+    """Deliver spools one after another, to `target` or the server each names; a result for each. A server that is away
+    so long is not waited for again: its spools share one detail. One that is refused, or can't be read, stays. `final`:
+    the training processes have ended, and a record that is torn at the end is a gap."""
     away: dict[str, str] = {}
     for folder in folders:
         try:
@@ -81,14 +72,9 @@ def sync_spools(
 def refill_server(
     kept: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
 ) -> Iterator[SyncResult]:
-    """Send delivered spools again as far as their servers lost them, as one does that was restored from a backup.
-
-    Args:
-        kept: the delivered spools that are kept. One that can't be asked about, or is refused, was delivered once.
-
-    Yields:
-        One result for each spool of which something was lost.
-    """
+    """Send delivered spools that are kept again as far as their servers lost them, as one does that was restored from a
+    backup; a result for each of which something was lost. One that can't be asked about, or is refused, was delivered
+    once."""
     away: set[str] = set()
     for folder in kept:
         with contextlib.suppress(OSError):
@@ -99,7 +85,9 @@ def refill_server(
                 away.add(server)
             elif status.lost_by_the_server:
                 if status.state is ShipperState.DRAINED:
-                    sentence = f"{in_words(status.lost_by_the_server)} lost by the server; what was kept is sent again"
+                    sentence = (
+                        f"{records_are(status.lost_by_the_server)} lost by the server; what was kept is sent again"
+                    )
                     yield _result(folder, SyncOutcome.DELIVERED, sentence, run)
                 else:
                     yield _result(folder, SyncOutcome.LEFT, status.error, run)
@@ -132,50 +120,33 @@ def _settings(give_up_after_seconds: float, *, final: bool = False) -> ShipperSe
 def sync_spool(
     folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> SyncResult:
-    """Deliver one spool, as `sync_spools` does. Safe to repeat: the server takes each record once.
-
-    Raises:
-        SpoolError: `folder` is no spool folder.
-        ServerRefuses: the spool stays.
-        OSError: the folder can't be read.
-    """
+    """Deliver one spool, as `sync_spools` does; safe to repeat: the server takes each record once. SpoolError: it is no
+    spool folder; ServerRefuses: it stays; OSError: it can't be read."""
     run = folder.run()
-    outcome, detail, away = _sync(folder, target, give_up_after_seconds, final)
-    return _result(folder, outcome, detail, run, server_away=away)
-
-
-def _sync(
-    folder: SpoolFolder, target: str | None, give_up_after_seconds: float, final: bool
-) -> tuple[SyncOutcome, str, bool]:
-    """The outcome, its detail, and whether the server was away."""
+    outcome, away = SyncOutcome.LEFT, False
     if list_segments(folder.path) and is_held_by_another_process(folder.trainer_lock):
         status = ShipperStatus.read(folder.status)
         is_stuck = status is not None and status.state in (ShipperState.RETRYING, ShipperState.HOLDING)
         delivers = f"can't deliver now ({status.in_words})" if status is not None and is_stuck else "delivers by itself"
-        return SyncOutcome.BUSY, f"its training process is alive and {delivers}", False
-    if not list_segments(folder.path):
+        outcome, detail = SyncOutcome.BUSY, f"its training process is alive and {delivers}"
+    elif not list_segments(folder.path):
         _remove_if_delivered(folder)
-        return SyncOutcome.NOTHING, "was left to deliver", False
-    if not _is_free(folder, give_up_after_seconds):
+        outcome, detail = SyncOutcome.NOTHING, "was left to deliver"
+    elif not _is_free(folder, give_up_after_seconds):
         status = ShipperStatus.read(folder.status)
         error = "it has stored nothing yet" if status is None or not status.error else status.error
-        return SyncOutcome.LEFT, f"another process still tries to deliver it ({error.rstrip('.')})", False
-    if not folder.exists:
-        return SyncOutcome.DELIVERED, "all its records are stored, by its side process", False
-    status = ship(folder, _settings(give_up_after_seconds, final=final), target=target)
-    if status is None:
-        return SyncOutcome.BUSY, "another shipper delivers it now", False
-    if status.state is ShipperState.DRAINED:
-        return SyncOutcome.DELIVERED, f"{in_words(status.acked_through)} stored", False
-    server = target or folder.grpc_target()
-    if not status.reached:
-        return SyncOutcome.LEFT, f"{server} does not answer: {status.error}", True
-    return SyncOutcome.LEFT, f"{server} stored it up to record {status.acked_through}, then {status.error}", False
-
-
-def in_words(records: int) -> str:
-    """`1 record is`, `2 records are`."""
-    return f"{records} record is" if records == 1 else f"{records} records are"
+        detail = f"another process still tries to deliver it ({error.rstrip('.')})"
+    elif not folder.exists:
+        outcome, detail = SyncOutcome.DELIVERED, "all its records are stored, by its side process"
+    elif (status := ship(folder, _settings(give_up_after_seconds, final=final), target=target)) is None:
+        outcome, detail = SyncOutcome.BUSY, "another shipper delivers it now"
+    elif status.state is ShipperState.DRAINED:
+        outcome, detail = SyncOutcome.DELIVERED, f"{records_are(status.acked_through)} stored"
+    elif status.reached:
+        detail = f"{target or folder.grpc_target()} stored it up to record {status.acked_through}, then {status.error}"
+    else:
+        away, detail = True, f"{target or folder.grpc_target()} does not answer: {status.error}"
+    return _result(folder, outcome, detail, run, server_away=away)
 
 
 def _remove_if_delivered(folder: SpoolFolder) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.dispatch import Backend
-from isentrope.kernels.moments import Moments, RowScores, finish
+from isentrope.kernels.moments import Moments, RowScores, Upstream, finish
 from tests.probe.scores.reference64 import scores64
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "squared_scores")
@@ -91,10 +91,9 @@ def gradient_by(
     backend: Backend, case: Case, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None
 ) -> Tensor:
     rows = scored(backend, case)
-    return backend.logit_gradient(
-        case.logits, case.token_ids, rows.log_normalizer, case.temperature, logprob_gradient, entropy_gradient,
-        None if entropy_gradient is None else rows.entropies,
-    )  # fmt: skip
+    entropies = None if entropy_gradient is None else rows.entropies
+    upstream = Upstream(case.token_ids, rows.log_normalizer, entropies, logprob_gradient, entropy_gradient)
+    return backend.logit_gradient(case.logits, upstream, case.temperature)
 
 
 def normal_logits(vocabulary: int, rows: int, spread: float, seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels import cpp_backend
-from isentrope.kernels.moments import finish
+from isentrope.kernels.moments import Upstream, finish
 from tests.probe.kernels import numerics
 
 
@@ -36,7 +36,8 @@ def test_scores_are_equal_for_any_threads() -> None:
     results = []
     for count in (1, 2, 5):
         torch.set_num_threads(count)
-        gradient = cpp_backend.logit_gradient(logits, token_ids, log_normalizer, 1.0, torch.ones(12), None, None)
+        upstream = Upstream(token_ids, log_normalizer, None, torch.ones(12), None)
+        gradient = cpp_backend.logit_gradient(logits, upstream, 1.0)
         results.append((moments_of(logits), gradient))
     for moments, gradient in results[1:]:
         assert torch.equal(moments, results[0][0])
@@ -93,7 +94,7 @@ def test_upstream_gradients_may_have_any_type() -> None:
     rows = finish(cpp_backend.row_moments(logits, token_ids, 1.0))
     upstream = torch.arange(12.0).reshape(3, 4)
     gradients = [
-        cpp_backend.logit_gradient(logits, token_ids, rows.log_normalizer, 1.0, g, g, rows.entropies)
+        cpp_backend.logit_gradient(logits, Upstream(token_ids, rows.log_normalizer, rows.entropies, g, g), 1.0)
         for g in (upstream, upstream.T.contiguous().T, upstream.reshape(-1).half(), upstream.clone().requires_grad_())
     ]
     assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isentrope.kernels import cpp_backend, reference, triton_backend
 from isentrope.kernels.dispatch import Backend
-from isentrope.kernels.moments import finish, merge
+from isentrope.kernels.moments import Upstream, finish, merge
 from tests.probe.kernels import numerics
 from tests.probe.kernels.numerics import Case
 from tests.probe.scores.reference64 import scores64
@@ -184,15 +184,8 @@ def test_gradient_can_be_sliced(candidate: Candidate) -> None:
     gradients = upstream(case, "log-prob and entropy")
     whole, rows, middle = numerics.exact_gradient(case, *gradients), numerics.scored(candidate.backend, case), 41
     for first, last in ((0, middle), (middle, candidate.shared)):
-        part = candidate.backend.logit_gradient(
-            case.logits[:, first:last],
-            case.token_ids,
-            rows.log_normalizer,
-            0.8,
-            *gradients,
-            rows.entropies,
-            start=first,
-        )
+        arriving = Upstream(case.token_ids, rows.log_normalizer, rows.entropies, *gradients)
+        part = candidate.backend.logit_gradient(case.logits[:, first:last], arriving, 0.8, start=first)
         torch.testing.assert_close(part.double(), whole[:, first:last], rtol=0, atol=candidate.tolerance)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isentrope.kernels import triton_backend
 from isentrope.kernels.dispatch import backend_for
-from isentrope.kernels.moments import finish, merge
+from isentrope.kernels.moments import Upstream, finish, merge
 from isentrope.scores import token_scores
 from tests.probe.kernels import numerics
 from tests.probe.kernels.numerics import Case
@@ -117,9 +117,8 @@ def test_rows_beyond_32_bits_work() -> None:
     exact = scores64(last, torch.tensor(77))
     assert scores.entropies[0].item() == pytest.approx(math.log(vocabulary), abs=TOLERANCE)
     assert scores.entropies[-1].item() == pytest.approx(exact["entropies"].item(), abs=TOLERANCE)
-    gradient = triton_backend.logit_gradient(
-        logits, token_ids, scores.log_normalizer, 1.0, torch.ones(rows, device="cuda"), None, None
-    )
+    upstream = Upstream(token_ids, scores.log_normalizer, None, torch.ones(rows, device="cuda"), None)
+    gradient = triton_backend.logit_gradient(logits, upstream, 1.0)
     assert gradient[-1, 77].item() == pytest.approx(1 - exact["logprobs"].exp().item(), rel=2**-7)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from isentrope.transport.files import write_document
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES
 from isentrope.transport.spool import REPEAT_SECONDS, SpoolTransport, open_transport
 from isentrope.transport.spool_disk import SpoolLimits
@@ -207,7 +208,7 @@ transport.close()
     (line,) = result.stderr.splitlines()
     reason = "holding: UNAUTH" if token else "retrying: UNAVAIL"
     assert line.startswith(f"3 records are not delivered yet to {server.target} ({reason}")
-    assert f"they stay in {folder.path}." in line
+    assert f"kept in {folder.path}." in line
     assert f"`isentrope sync {folder.path}`" in line
 
 
@@ -296,6 +297,6 @@ def test_a_spool_that_was_removed_is_one_warning_and_what_follows_is_counted(
 def test_records_wait_for_their_acknowledgement_from_when_they_were_written(transport: SpoolTransport) -> None:
     assert transport.put(lambda: StepReport(step=0, recorded_at=1.0))
     wait_until(lambda: transport.statistics().lag_seconds > 0.7)
-    ShipperStatus(acked_through=2).write(transport.folder.status)
+    write_document(transport.folder.status, ShipperStatus(acked_through=2))
     wait_until(lambda: transport.statistics().acknowledged == 2)
     assert transport.statistics().lag_seconds == 0.0

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from isentrope.transport.connection import ServerRefuses
+from isentrope.transport.files import write_document
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolFolder, find_spool_folders
 from isentrope.transport.spool_reader import DAMAGED
@@ -58,7 +59,9 @@ def test_a_sync_leaves_a_spool_alone_whose_process_gets_nothing_stored(
     folder: SpoolFolder, server: FakeTelemetry
 ) -> None:
     with process(HOLD_THE_LOCK, folder.shipper_lock, 60.0) as shipper:
-        ShipperStatus(state=ShipperState.HOLDING, error="The token is wrong.", pid=shipper.pid).write(folder.status)
+        write_document(
+            folder.status, ShipperStatus(state=ShipperState.HOLDING, error="The token is wrong.", pid=shipper.pid)
+        )
         result = sync_spool(folder, target=None, give_up_after_seconds=0.3)
         assert (result.outcome, "another process" in result.detail) == (SyncOutcome.LEFT, True)
         assert "The token is wrong" in result.detail
@@ -122,7 +125,7 @@ def test_a_segment_the_disk_does_not_give_back_arrives_as_a_gap(folder: SpoolFol
     (segment,) = list_segments(folder.path)
     unreadable = segment.with_name(f"{5:020d}.seg")
     unreadable.mkdir()
-    folder.write_end(SpoolEnd(9))
+    write_document(folder.end, SpoolEnd(9))
     result = sync_spool(folder, target=None, give_up_after_seconds=5.0)
     assert result.outcome is SyncOutcome.DELIVERED
     assert [type(payload) for payload in server.payloads[1:-1]] == [StepReport] * 3
