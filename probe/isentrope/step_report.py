@@ -38,6 +38,8 @@ from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 GIB = 2.0**30
+INFLUENCE_TOLERANCE = 0.1
+"""Of `entropy/influence_check`, beyond which no influence is reported."""
 UTILISATION_SECONDS = 2.0
 """Between two questions to the driver, which takes milliseconds for one."""
 _STATM = Path("/proc/self/statm")
@@ -268,7 +270,9 @@ class ReportBuilder:
                 report,
                 what_if=sums[WHAT_IF].scaled(sums.scale),
                 tokens=with_texts(found.tokens, sums.scale, self._texts),
-                rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts),
+                rollouts=rollouts_of(
+                    found.rows, sums.scale, self._texts, closed.reward_parts, _influence_scale(sums, measured, closed)
+                ),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
             basis = sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
@@ -300,6 +304,10 @@ class ReportBuilder:
             scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
             scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
             scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
+        influence = sums[of_step.INFLUENCE]
+        if influence.ranks:
+            total = _clip_factor(closed) * sums.change(influence.total)
+            scalars[metrics.ENTROPY_INFLUENCE_CHECK] = total / (influence.expected / influence.ranks or math.nan)
         unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
@@ -311,7 +319,7 @@ class ReportBuilder:
                     ),
                     closed.momentum or Momentum(),
                     rate * sums[of_step.ENTROPIES].mean,
-                    1.0 if closed.clip_factor is None else float(closed.clip_factor),
+                    _clip_factor(closed),
                     coupled=None if coupled is None else coupled.change,
                     is_part=closed.coupling == "last_block",
                 )
@@ -344,6 +352,16 @@ class ReportBuilder:
         if not self._warned:
             self._warned = True
             logger.warning(message, detail)
+
+
+def _clip_factor(closed: ClosedStep) -> float:
+    return 1.0 if closed.clip_factor is None else float(closed.clip_factor)
+
+
+def _influence_scale(sums: StepSums, measured: Mapping[str, float], closed: ClosedStep) -> float | None:
+    """Factor that makes a token's influence on its rank its part of the step; None: not measured, or not to be trusted."""
+    error = abs(measured.get(metrics.ENTROPY_INFLUENCE_CHECK, math.nan) - 1)
+    return _clip_factor(closed) * sums.change(1.0) if error <= INFLUENCE_TOLERANCE else None
 
 
 def _health(together: GlobalStep) -> dict[str, float]:

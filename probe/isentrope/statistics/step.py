@@ -93,6 +93,26 @@ COUPLED_PREDICTION = totals(
 )
 """Mean over the ranks; None where no rank has it."""
 
+
+class InfluenceSums(NamedTuple):
+    """Of a step with slopes, in nats, before gradients are averaged over ranks (`StepSums.scale`)."""
+
+    total: float
+    """Sum of the tokens' influences behind the intervention."""
+    expected: float
+    """Sum over the ranks of -<P h, G>."""
+    ranks: float
+
+
+def _influence_sums(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
+    found = tokens.influences("gated" if tokens.factors is None else "logprobs")
+    if found is None or tokens.slopes is None:
+        return tokens.none, tokens.none, tokens.none
+    return found.sum(), tokens.slopes.expected, tokens.one
+
+
+INFLUENCE = totals(InfluenceSums, 3, _influence_sums)
+
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
 )
@@ -289,6 +309,7 @@ STEP_SUMS = (
     OBSERVED_CHANGE,
     UNSEEN_CHANGE,
     COUPLED_PREDICTION,
+    INFLUENCE,
     NOT_FINITE,
     LARGEST_ENTROPY,
     LARGEST_EXPECTED_SCORE,
