@@ -56,7 +56,6 @@ class ProbeConfig:
     """What a coupled prediction is made by, see `isentrope.statistics.coupling`. None: there is none."""
     coupling_every: int = 1
     influence_every: int = 0
-    """0: no token's influence is measured, see `isentrope.statistics.influence`."""
     texts: bool = True
     """Whether texts of tokens, prompts and answers may be reported."""
     trackers: tuple[Tracker, ...] = ()
@@ -90,10 +89,8 @@ class ProbeConfig:
         if self.coupling_every < 1:
             raise ConfigurationError(f"coupling_every must be at least 1, got {self.coupling_every}.")
         if self.influence_every < 0 or (self.influence_every and self.coupling != "model"):
-            raise ConfigurationError(
-                f'influence_every must be 0, or the steps between two with coupling="model"; got {self.influence_every} with '
-                f"coupling={self.coupling!r}."
-            )
+            got = f"got {self.influence_every} with coupling={self.coupling!r}"
+            raise ConfigurationError(f'influence_every must be 0, or a number of steps with coupling="model"; {got}.')
         if self.planned_steps is not None and self.planned_steps < 1:
             raise ConfigurationError(f"planned_steps must be at least 1, got {self.planned_steps}.")
 

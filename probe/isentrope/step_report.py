@@ -266,13 +266,13 @@ class ReportBuilder:
         labels = {**report.labels, **_sources(sums)}
         if sums.tokens and sums.basis is not None:
             found = sums[CONTRIBUTIONS]
+            adds_up = abs(measured.get(metrics.ENTROPY_INFLUENCE_CHECK, math.nan) - 1) <= INFLUENCE_TOLERANCE
+            influence = _clip_factor(closed) * sums.change(1.0) if adds_up else None
             report = replace(
                 report,
                 what_if=sums[WHAT_IF].scaled(sums.scale),
                 tokens=with_texts(found.tokens, sums.scale, self._texts),
-                rollouts=rollouts_of(
-                    found.rows, sums.scale, self._texts, closed.reward_parts, _influence_scale(sums, measured, closed)
-                ),
+                rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts, influence),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
             basis = sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
@@ -304,10 +304,8 @@ class ReportBuilder:
             scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
             scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
             scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
-        influence = sums[of_step.INFLUENCE]
-        if influence.ranks:
-            total = _clip_factor(closed) * sums.change(influence.total)
-            scalars[metrics.ENTROPY_INFLUENCE_CHECK] = total / (influence.expected / influence.ranks or math.nan)
+        if metrics.ENTROPY_INFLUENCE_CHECK in scalars:
+            scalars[metrics.ENTROPY_INFLUENCE_CHECK] *= _clip_factor(closed)
         unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
@@ -356,12 +354,6 @@ class ReportBuilder:
 
 def _clip_factor(closed: ClosedStep) -> float:
     return 1.0 if closed.clip_factor is None else float(closed.clip_factor)
-
-
-def _influence_scale(sums: StepSums, measured: Mapping[str, float], closed: ClosedStep) -> float | None:
-    """Factor that makes a token's influence on its rank its part of the step; None: not measured, or not to be trusted."""
-    error = abs(measured.get(metrics.ENTROPY_INFLUENCE_CHECK, math.nan) - 1)
-    return _clip_factor(closed) * sums.change(1.0) if error <= INFLUENCE_TOLERANCE else None
 
 
 def _health(together: GlobalStep) -> dict[str, float]:

@@ -59,12 +59,12 @@ class Row(NamedTuple):
     """Its token with the largest |g S_c|."""
     sample: Sample
     effects: Sequence[float]
-    """g S_c of WINDOW tokens; likewise the next four. What lies beyond the row's end does not count."""
+    """g S_c of WINDOW tokens; likewise the next four, influences (0: not measured) last. What lies beyond the row's end does not
+    count."""
     codes: Sequence[float]
     logprobs: Sequence[float]
     vocab_centered_scores: Sequence[float]
     influences: Sequence[float]
-    """Nats on this rank; zeros where they were not measured."""
 
 
 class Contributions(NamedTuple):

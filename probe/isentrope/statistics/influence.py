@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from isentrope.scores.layouts import laid_out
 from isentrope.scores.token_scores import TokenScores
 from isentrope.statistics.coupling import EntropyGradient, is_sharded
 from isentrope.statistics.tokens import TokenBatch
@@ -27,12 +28,11 @@ SHIFT = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 
 class Slopes(NamedTuple):
-    """Derivatives along v, of a rank's tokens in the order of its `gate` calls; float64, on the device."""
+    """Derivatives along v of a rank's tokens, one tensor a `gate` call, and -<v, G>; float64, on the device."""
 
     logprobs: Sequence[Tensor]
     entropies: Sequence[Tensor]
     expected: Tensor
-    """-<v, G>, a scalar."""
 
 
 class TokenInfluence:
@@ -45,42 +45,43 @@ class TokenInfluence:
         self._coupling, self._every = coupling, every
         self._steps = 0
 
-    def slopes(
-        self, batches: Sequence[TokenBatch], score: Callable[[], Sequence[TokenScores | None]] | None
-    ) -> Slopes | None:
-        """Of the step whose update was just made; None where it is not due, or there is no h yet.
+    def is_due(self) -> bool:
+        """Whether this step has influences; asked once a step."""
+        self._steps += 1
+        return bool(self._every) and self._steps % self._every == 0 and any(self._coupling.parts())
 
-        Args:
-            score: scores the tokens of all batches under the weights as they are then. None: nothing does.
+    def slopes(self, batches: Sequence[TokenBatch], score: Callable[[], Sequence[TokenScores | None]] | None) -> Slopes:
+        """Of the step whose update was just made; `score` scores the tokens of all batches again.
 
         Raises:
             ConfigurationError: there is no influence to be had.
         """
-        self._steps += 1
         parts = [*self._coupling.parts()]
-        if self._steps % self._every or not parts:
-            return None
         _check([weight for _, _, weight, _ in parts])
         if score is None:
             raise ConfigurationError("it needs a rescore of all tokens.")
         along = torch.zeros((), dtype=torch.float64, device=parts[0][3].device)
         expected = along.clone()
         for optimizer, group, weight, h in parts:
-            update = _update_of(optimizer, group, weight, weight.data)
-            if update is not None and weight.grad is not None:
-                v = update.scale * h
+            if weight.grad is not None:
+                v = _update_of(optimizer, group, weight, weight.data)[0] * h
                 along += (v * h).sum(dtype=torch.float64).to(along.device)
                 expected -= (v * weight.grad).sum(dtype=torch.float64).to(along.device)
         eps = min(SHIFT[weight.dtype] for _, _, weight, _ in parts) / along
         kept = [weight.data.clone() for _, _, weight, _ in parts]
 
-        def scored(distance: Tensor) -> list[tuple[Tensor, Tensor]]:
+        def scored(distance: Tensor) -> list[list[Tensor]]:
             for (optimizer, group, weight, h), after in zip(parts, kept, strict=True):
-                update = _update_of(optimizer, group, weight, after)
-                if update is not None:
+                if weight.grad is not None:
+                    scale, before = _update_of(optimizer, group, weight, after)
                     # By `data`: graphs that the loop keeps do not count this as a change.
-                    weight.data.copy_(update.before + distance.to(h.device) * update.scale * h)
-            return [_numbers(*pair) for pair in zip(score(), batches, strict=bool(batches))]
+                    weight.data.copy_(before + distance.to(h.device) * scale * h)
+            found = zip(score(), batches, strict=bool(batches))
+            return [
+                [laid_out(batch.packing, numbers).double() for numbers in (one.logprobs, one.entropies)]
+                for one, batch in found
+                if one is not None
+            ]
 
         def put_back() -> None:
             for (_, _, weight, _), after in zip(parts, kept, strict=True):
@@ -98,51 +99,37 @@ class TokenInfluence:
         return Slopes(logprobs, entropies, expected)
 
 
-def _numbers(scores: TokenScores | None, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    assert scores is not None
-    found = scores.logprobs.double(), scores.entropies.double()
-    return found if batch.packing is None else (batch.packing.rows(found[0]), batch.packing.rows(found[1]))
-
-
 def _check(weights: Sequence[Tensor]) -> None:
-    if any(map(is_sharded, weights)):
-        raise ConfigurationError("it needs whole weights on every rank; these are sharded.")
-    if any(weight.dtype not in SHIFT for weight in weights):
-        raise ConfigurationError(
-            f"it needs weights in float32 or float64, got {weights[0].dtype}: rounding hides a slope."
-        )
-    if all(weight.grad is None for weight in weights):
-        raise ConfigurationError(
-            "the gradients were cleared before probe.step, without which the sum can't be checked."
-        )
+    reasons = {
+        "it needs whole weights on every rank, these are sharded.": map(is_sharded, weights),
+        "it needs weights in float32 or float64.": (weight.dtype not in SHIFT for weight in weights),
+        "the gradients were cleared before probe.step.": [all(weight.grad is None for weight in weights)],
+    }
+    for reason, applies in reasons.items():
+        if any(applies):
+            raise ConfigurationError(reason)
 
 
-class _Update(NamedTuple):
-    scale: Tensor | float
-    """P of these weights: theta moves by -P G."""
-    before: Tensor
-    """The weights before the update."""
-
-
-def _update_of(optimizer: Any, group: Mapping[str, Any], weight: Tensor, after: Tensor) -> _Update | None:
-    """Of the update just made, from what the optimiser keeps; None: it did not move these weights.
+def _update_of(
+    optimizer: Any, group: Mapping[str, Any], weight: Tensor, after: Tensor
+) -> tuple[Tensor | float, Tensor]:
+    """P of these weights and what they were before the update just made, from what the optimiser keeps.
 
     Raises:
         ConfigurationError: its rule is not known.
     """
-    if weight.grad is None:
-        return None
     state, rate = optimizer.state.get(weight, {}), group["lr"]
     if isinstance(optimizer, torch.optim.Adam) and not (group["amsgrad"] or group["maximize"]):
         (first, second), updates = group["betas"], state["step"].double()
         spread = (state["exp_avg_sq"] / (1 - second**updates)).sqrt() + group["eps"]
         of_mean = rate / (1 - first**updates) / spread
         decay = 1 - rate * group["weight_decay"] if group.get("decoupled_weight_decay") else 1.0
-        return _Update(of_mean * (1 - first), (after + of_mean * state["exp_avg"]) / decay)
+        return of_mean * (1 - first), (after + of_mean * state["exp_avg"]) / decay
     if isinstance(optimizer, torch.optim.SGD) and not (group["nesterov"] or group["maximize"]):
         if (buffer := state.get("momentum_buffer")) is not None:
-            return _Update(rate * (1 - group["dampening"]), after + rate * buffer)
-        return _Update(rate, (after + rate * weight.grad) / (1 - rate * group["weight_decay"]))
+            return rate * (1 - group["dampening"]), after + rate * buffer
+        assert weight.grad is not None
+        return rate, (after + rate * weight.grad) / (1 - rate * group["weight_decay"])
     raise ConfigurationError(
         f"it needs torch's Adam, AdamW or SGD, without amsgrad, maximize and Nesterov's step; got {type(optimizer).__name__}."
     )

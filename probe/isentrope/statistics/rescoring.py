@@ -64,9 +64,7 @@ class Rescoring:
             warn: logs a message once, by what it is about.
         """
         self._coupling, self._guard, self._stopwatch, self._warn = coupling, guard, stopwatch, warn
-        self._influence = (
-            TokenInfluence(coupling, influence_every) if coupling is not None and influence_every else None
-        )
+        self._influence = None if coupling is None else TokenInfluence(coupling, influence_every)
         self._unseen = UnseenTokens()
         self.seconds = 0.0
         """That scoring again took, until someone sets it back."""
@@ -89,7 +87,7 @@ class Rescoring:
 
     def _slopes(self, rescore: Rescore | None, batches: Sequence[TokenBatch]) -> Slopes | None:
         """Before another gradient is learnt: those of the prediction of this step."""
-        if self._influence is None or self._coupling is None:
+        if self._influence is None or self._coupling is None or not self._influence.is_due():
             return None
         has_all = rescore is not None or all(batch.rescore is not None for batch in batches)
         with self._scoring_again("measuring the influence of each token"):
@@ -167,8 +165,7 @@ def entropies_after_update(
     batches: Sequence[TokenBatch],
     recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Tensor]:
-    """Entropies of the step's tokens under the updated policy: one tensor per batch, of its tokens' shape, in nats; NaN where a
-    batch was not scored again. Without batches, what was scored. Arguments and errors are those of `scored_again`."""
+    """What `scored_again` gives as entropies, one tensor per batch of its tokens' shape, in nats; NaN where one was not scored."""
     parts = scored_again(rescore, batches, recorded)
     if not batches:
         return [part.entropies for part in parts if part is not None]
@@ -180,7 +177,8 @@ def scored_again(
     batches: Sequence[TokenBatch],
     recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Sequence[TokenScores | None]:
-    """Scores of the step's tokens under the weights as they are, as the loop has them, one per batch.
+    """Scores of the step's tokens under the weights as they are, as the loop has them, one per batch. Without batches, what was
+    scored.
 
     Args:
         rescore: scores the same tokens again. None: each batch has its own, or is not measured.

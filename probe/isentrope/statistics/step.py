@@ -94,24 +94,20 @@ COUPLED_PREDICTION = totals(
 """Mean over the ranks; None where no rank has it."""
 
 
-class InfluenceSums(NamedTuple):
-    """Of a step with slopes, in nats, before gradients are averaged over ranks (`StepSums.scale`)."""
-
-    total: float
-    """Sum of the tokens' influences behind the intervention."""
-    expected: float
-    """Sum over the ranks of -<P h, G>."""
-    ranks: float
-
-
-def _influence_sums(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
+def _influences(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
     found = tokens.influences("gated" if tokens.factors is None else "logprobs")
     if found is None or tokens.slopes is None:
         return tokens.none, tokens.none, tokens.none
     return found.sum(), tokens.slopes.expected, tokens.one
 
 
-INFLUENCE = totals(InfluenceSums, 3, _influence_sums)
+INFLUENCES = totals(
+    lambda *sums: sums,
+    3,
+    _influences,
+    lambda sums, step: {metrics.ENTROPY_INFLUENCE_CHECK: step.change(sums[0]) * sums[2] / sums[1]} if sums[1] else {},
+)
+"""Sum of the tokens' influences behind the intervention; sum over the ranks of -<P h, G>; and their number."""
 
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
@@ -309,7 +305,7 @@ STEP_SUMS = (
     OBSERVED_CHANGE,
     UNSEEN_CHANGE,
     COUPLED_PREDICTION,
-    INFLUENCE,
+    INFLUENCES,
     NOT_FINITE,
     LARGEST_ENTROPY,
     LARGEST_EXPECTED_SCORE,

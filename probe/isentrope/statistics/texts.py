@@ -124,10 +124,10 @@ def rollouts_of(
     scale: float,
     texts: TokenTexts,
     reward_parts: Sequence[str] = (),
-    influence_scale: float | None = None,
+    influence: float | None = None,
 ) -> tuple[Rollout, ...]:
-    """The rows in running text; without those whose texts are not known. None: without influences."""
-    found = (_rollout(row, scale, texts, reward_parts, influence_scale) for row in rows if texts.known)
+    """The rows in running text; without those whose texts are not known. `influence` scales the influences; None: without."""
+    found = (_rollout(row, scale, texts, reward_parts, influence) for row in rows if texts.known)
     return tuple(rollout for rollout in found if rollout is not None)
 
 
@@ -143,7 +143,7 @@ def _prompt(row: Row, texts: TokenTexts) -> str | None:
 
 
 def _rollout(
-    row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[str], influence_scale: float | None
+    row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[str], influence: float | None
 ) -> Rollout | None:
     ids, kept = zip(*map(id_and_kept, row.codes), strict=True)
     counted = [place for place, state in enumerate(kept) if state is not None]
@@ -183,7 +183,7 @@ def _rollout(
         logprobs=shown(row.logprobs),
         vocab_centered_scores=shown(row.vocab_centered_scores),
         contributions=shown(row.effects, -scale),
-        influences=() if influence_scale is None else shown(row.influences, influence_scale),
+        influences=() if influence is None else shown(row.influences, influence),
         kept=kept[begin:end],
         prompt=_prompt(row, texts),
         rewards={

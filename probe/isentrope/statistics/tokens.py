@@ -364,11 +364,8 @@ class StepTokens:
         return effects if scale is None else effects.mul_(scale)
 
     def influences(self, name: str) -> Float64[Tensor, " tokens"] | None:
-        """g_t <grad log p_t, P h>, and what an entropy bonus adds, in nats on this rank; None: not measured.
-
-        Args:
-            name: "gated" or "logprobs": with the gradient before the intervention, or with the one behind it.
-        """
+        """g_t <grad log p_t, P h>, and what an entropy bonus adds, in nats on this rank; None: not measured. With g as it is
+        before an intervention ("gated"), or behind it ("logprobs")."""
         if self.slopes is None or (gradient := self.finite_gradient(name)) is None:
             return None
         found = -gradient * flat(self.slopes.logprobs)
