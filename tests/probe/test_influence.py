@@ -19,6 +19,7 @@ from tests.probe.tiny_loop import CLIP, reports
 
 ADAMW = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
 SGD = partial(torch.optim.SGD, lr=0.1)
+BONUS = 0.2
 
 
 class Loop:
@@ -35,15 +36,16 @@ class Loop:
         self.update(self.score)
 
     def score(self) -> isentrope.TokenScores:
-        return self.probe.score(self.model(self.ids), self.targets)
+        return self.probe.score(self.model(self.ids), self.targets, entropy_gradient=True)
 
     def update(self, rescore: Any, aside: float = 0.0, after: Callable[[], object] = lambda: None) -> Tensor:
         """What the log-probs receive as g. `aside` weighs a loss that passes by the gate; `after` follows the optimiser."""
-        logprobs = self.probe.gate(self.score(), self.advantages)
+        scores = self.score()
+        logprobs = self.probe.gate(scores, self.advantages)
         logprobs.retain_grad()
         self.optimizer.zero_grad()
         other = self.model(self.ids).square().mean()
-        (aside * other - (self.advantages[:, None] * logprobs).mean()).backward()
+        (aside * other - (self.advantages[:, None] * logprobs + BONUS * scores.entropies).mean()).backward()
         self.optimizer.step()
         after()
         self.probe.step((self.probe.last_step or 0) + 1, self.optimizer, rescore)
@@ -61,9 +63,9 @@ def test_influences_are_those_of_autograd(optimizer_of: Any, control: Any) -> No
     loop = Loop(optimizer_of, control)
     logs = loop.model(loop.ids).log_softmax(-1)
     chosen = logs.gather(-1, loop.targets[..., None]).flatten()
+    entropies = -(logs.exp() * logs).sum(-1).flatten()
     h, *of_tokens = (
-        torch.autograd.grad(one, loop.weights, retain_graph=True)
-        for one in (-(logs.exp() * logs).sum(-1).mean(), *chosen)
+        torch.autograd.grad(one, loop.weights, retain_graph=True) for one in (entropies.mean(), *chosen, *entropies)
     )
     g = loop.update(loop.score)
 
@@ -76,11 +78,12 @@ def test_influences_are_those_of_autograd(optimizer_of: Any, control: Any) -> No
 
     v = [*map(preconditioned, loop.weights, h)]
     slopes = torch.stack([sum((a * b).sum() for a, b in zip(one, v, strict=True)) for one in of_tokens])
+    of_logprobs, of_entropies = slopes.view(2, 4, 5)
     report = loop.report()
     assert report.scalars["entropy/influence_check"] == pytest.approx(1, rel=1e-5)
     assert len(report.rollouts) == 4
     for one in report.rollouts:
-        expected = (g * slopes.view(4, 5))[one.sequence].tolist()
+        expected = (g * of_logprobs + BONUS / 20 * of_entropies)[one.sequence].tolist()
         assert one.influences == pytest.approx(expected, rel=1e-5, abs=1e-7)
     assert (False in report.rollouts[0].kept) == (control is not None)
 

@@ -23,8 +23,9 @@ from isentrope.statistics.coupling import EntropyGradient, is_sharded
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.errors import ConfigurationError
 
-SHIFT = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Nats by which H moves, by the weights' type: far above the round-off of a log-prob, small enough to be a slope."""
+SHIFT = 1e-3
+"""Nats by which H moves: far above the round-off of log-probs in float32, in which models in float64 compute a part, too; small
+enough to be a slope."""
 
 
 class Slopes(NamedTuple):
@@ -67,7 +68,7 @@ class TokenInfluence:
                 v = _update_of(optimizer, group, weight, weight.data)[0] * h
                 along += (v * h).sum(dtype=torch.float64).to(along.device)
                 expected -= (v * weight.grad).sum(dtype=torch.float64).to(along.device)
-        eps = min(SHIFT[weight.dtype] for _, _, weight, _ in parts) / along
+        eps = SHIFT / along
         kept = [weight.data.clone() for _, _, weight, _ in parts]
 
         def scored(distance: Tensor) -> list[list[Tensor]]:
@@ -78,7 +79,7 @@ class TokenInfluence:
                     weight.data.copy_(before + distance.to(h.device) * scale * h)
             found = zip(score(), batches, strict=bool(batches))
             return [
-                [laid_out(batch.packing, numbers).double() for numbers in (one.logprobs, one.entropies)]
+                [laid_out(batch.packing, values).double() for values in (one.logprobs, one.entropies)]
                 for one, batch in found
                 if one is not None
             ]
@@ -102,7 +103,7 @@ class TokenInfluence:
 def _check(weights: Sequence[Tensor]) -> None:
     reasons = {
         "it needs whole weights on every rank, these are sharded.": map(is_sharded, weights),
-        "it needs weights in float32 or float64.": (weight.dtype not in SHIFT for weight in weights),
+        "it needs weights in float32 or float64.": (torch.finfo(one.dtype).bits < 32 for one in weights),
         "the gradients were cleared before probe.step.": [all(weight.grad is None for weight in weights)],
     }
     for reason, applies in reasons.items():
