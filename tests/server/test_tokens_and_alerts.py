@@ -90,7 +90,12 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(rank: Rank, client: Cl
 
 
 def test_rollouts_come_back_as_they_were_sent(rank: Rank, client: Client) -> None:
-    asked = {"prompt": HOSTILE, "rewards": {"format": math.inf, "right": 0.5}, "answer": "42"}
+    asked = {
+        "prompt": HOSTILE,
+        "rewards": {"format": math.inf, "right": 0.5},
+        "answer": "42",
+        "influences": (-0.5, None, 0.5),
+    }
     send(rank, 1, rollouts=(rollout(**asked), rollout(sequence=None, reward=1.0)), what_if=sums(-3.0, 1.0))
     send(rank, 2)
     found = client.ask(calls.rollouts(rank.run_id))

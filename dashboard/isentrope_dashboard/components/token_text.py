@@ -312,10 +312,9 @@ def legend(mu: float, by: str) -> list[Any]:
     }
     return [
         html.Span(["by influence"] if by == "influences" else ["by g ", *symbol("S", "c")], className="dim"),
-        html.Span(className="rule"),
-        text("pulls entropy down", "dim"),
+        text("entropy down", "dim"),
         html.Span(className="token-scale", **{"aria-hidden": "true"}),
-        text("raises it", "dim"),
+        text("up", "dim"),
         html.Span(className="rule"),
         html.Span("token", className="token clipped"),
         text("clipped", "dim"),
