@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,8 +37,8 @@ class Loop:
     def score(self) -> isentrope.TokenScores:
         return self.probe.score(self.model(self.ids), self.targets, entropy_gradient=True)
 
-    def update(self, rescore: Any, aside: float = 0.0, after: Callable[[], object] = lambda: None) -> Tensor:
-        """What the log-probs receive as g. `aside` weighs a loss that passes by the gate; `after` follows the optimiser."""
+    def update(self, rescore: Any, aside: float = 0.0, after: Any = lambda: None) -> Tensor:
+        """g of the log-probs. `aside` weighs a loss that passes by the gate; `after` follows the optimiser."""
         scores = self.score()
         logprobs = self.probe.gate(scores, self.advantages)
         logprobs.retain_grad()

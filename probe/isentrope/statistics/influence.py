@@ -24,8 +24,7 @@ from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.errors import ConfigurationError
 
 SHIFT = 1e-3
-"""Nats by which H moves: far above the round-off of log-probs in float32, in which models in float64 compute a part, too; small
-enough to be a slope."""
+"""Nats by which H moves: far above round-off in float32, which models in float64 have inside, too; small enough for a slope."""
 
 
 class Slopes(NamedTuple):
