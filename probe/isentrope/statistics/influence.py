@@ -124,7 +124,8 @@ def _update_of(
         spread = (state["exp_avg_sq"] / (1 - second**updates)).sqrt() + group["eps"]
         of_mean = rate / (1 - first**updates) / spread
         decay = 1 - rate * group["weight_decay"] if group.get("decoupled_weight_decay") else 1.0
-        return of_mean * (1 - first), (after + of_mean * state["exp_avg"]) / decay
+        # Weights that no token of the step has, such as other embeddings: 1 / eps would be the step that is taken along them.
+        return of_mean * (1 - first) * (weight.grad != 0), (after + of_mean * state["exp_avg"]) / decay
     if isinstance(optimizer, torch.optim.SGD) and not (group["nesterov"] or group["maximize"]):
         if (buffer := state.get("momentum_buffer")) is not None:
             return rate * (1 - group["dampening"]), after + rate * buffer
