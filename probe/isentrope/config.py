@@ -55,6 +55,7 @@ class ProbeConfig:
     coupling: Coupling | None = None
     """What a coupled prediction is made by, see `isentrope.statistics.coupling`. None: there is none."""
     coupling_every: int = 1
+    influence_every: int = 0
     texts: bool = True
     """Whether texts of tokens, prompts and answers may be reported."""
     trackers: tuple[Tracker, ...] = ()
@@ -87,6 +88,9 @@ class ProbeConfig:
         for name in ("coupling_every", "planned_steps"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {number}.")
+        if self.influence_every < 0 or (self.influence_every and self.coupling != "model"):
+            got = f"got {self.influence_every} with coupling={self.coupling!r}"
+            raise ConfigurationError(f'influence_every must be 0, or a number of steps with coupling="model"; {got}.')
 
     @classmethod
     def from_environment(

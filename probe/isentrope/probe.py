@@ -89,6 +89,7 @@ class Probe:
         threshold_source: ThresholdSource = "auto",
         coupling: Coupling | None = None,
         coupling_every: int = 1,
+        influence_every: int = 0,
         tags: Sequence[str] = (),
         group: ProcessGroup | None = None,
         counts: bool = True,
@@ -110,6 +111,8 @@ class Probe:
                 in `step`: by the weights of the model's last block ("last_block"), or by all ("model"). Default:
                 `ISENTROPE_COUPLING`, or none: from the theory of free logits.
             coupling_every: steps from one such gradient to the next: one more backward pass over what is scored.
+            influence_every: steps from one measurement of each token's influence on the entropy to the next, with
+                `coupling="model"` and a `rescore` of all tokens: two more calls of it. 0: never.
             tags: words to find the run by; at most 50 of 100 characters.
             group: the ranks that gate tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
@@ -143,6 +146,7 @@ class Probe:
                 threshold_source=threshold_source,
                 coupling=coupling,
                 coupling_every=coupling_every,
+                influence_every=influence_every,
                 rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),
                 trackers=trackers,
             )
@@ -177,7 +181,9 @@ class Probe:
         self._basis = SelectionBasis(self.config.threshold_source)
         self._ranks = RankExchange(ranks or Ranks(), self._basis)
         entropy_gradient = None if about.coupling is None else EntropyGradient(about.coupling, about.coupling_every)
-        self._rescoring = Rescoring(entropy_gradient, self._guard, self._stopwatch, self._warn_once)
+        self._rescoring = Rescoring(
+            entropy_gradient, self._guard, self._stopwatch, self._warn_once, about.influence_every
+        )
         self._logged: dict[str, float | Tensor] = {}
         self._known_names: set[str] = set()
         self._process = os.getpid()
@@ -723,6 +729,7 @@ class Probe:
             loss_scale=loss_scale,
             unseen=after.unseen,
             coupled=after.coupled,
+            slopes=after.slopes,
         )
         self._basis.step_closed(self._hold.control, batches, alone=self._ranks.alone)
         return source, sums

@@ -38,6 +38,8 @@ from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 GIB = 2.0**30
+INFLUENCE_TOLERANCE = 0.1
+"""Of `entropy/influence_check`, beyond which no influence is reported."""
 UTILISATION_SECONDS = 2.0
 """Between two questions to the driver, which takes milliseconds for one."""
 _STATM = Path("/proc/self/statm")
@@ -255,11 +257,13 @@ class ReportBuilder:
         labels = {**report.labels, **_sources(sums)}
         if sums.tokens and sums.basis is not None:
             found = sums[CONTRIBUTIONS]
+            adds_up = abs(measured.get(metrics.ENTROPY_INFLUENCE_CHECK, math.nan) - 1) <= INFLUENCE_TOLERANCE
+            influence = _clip_factor(closed) * sums.change(1.0) if adds_up else None
             report = replace(
                 report,
                 what_if=sums[WHAT_IF].scaled(sums.scale),
                 tokens=with_texts(found.tokens, sums.scale, self._texts),
-                rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts),
+                rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts, influence),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
             basis = sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
@@ -291,6 +295,8 @@ class ReportBuilder:
             scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
             scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
             scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
+        if metrics.ENTROPY_INFLUENCE_CHECK in scalars:
+            scalars[metrics.ENTROPY_INFLUENCE_CHECK] *= _clip_factor(closed)
         unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
@@ -302,7 +308,7 @@ class ReportBuilder:
                     ),
                     closed.momentum or Momentum(),
                     rate * sums[of_step.ENTROPIES].mean,
-                    1.0 if closed.clip_factor is None else float(closed.clip_factor),
+                    _clip_factor(closed),
                     coupled=None if coupled is None else coupled.change,
                     is_part=closed.coupling == "last_block",
                 )
@@ -335,6 +341,10 @@ class ReportBuilder:
         if not self._warned:
             self._warned = True
             logger.warning(message, detail)
+
+
+def _clip_factor(closed: ClosedStep) -> float:
+    return 1.0 if closed.clip_factor is None else float(closed.clip_factor)
 
 
 def _health(together: GlobalStep) -> dict[str, float]:

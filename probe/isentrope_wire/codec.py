@@ -357,6 +357,11 @@ _travels(
     logprobs=_rounded("logprobs"),
     vocab_centered_scores=_rounded("vocab_centered_scores"),
     contributions=_rounded("contributions"),
+    influences=_Field(
+        "influences",
+        lambda numbers: _rounded_to_pb(numbers) if numbers else None,
+        lambda rollout: _rounded_from_pb(rollout.influences, rollout.states) if rollout.HasField("influences") else (),
+    ),
     kept=_Field("states", lambda kept: [*map(_STATES.index, kept)], _kept_from_pb),
 )
 _travels(

@@ -161,6 +161,11 @@ ENTROPY_PREDICTED_BY_MOMENTUM = metric(
 ENTROPY_PREDICTED_BY_WEIGHT_DECAY = metric(
     "entropy/predicted_by_weight_decay", PER_STEP, "the same, by decoupled weight decay"
 )
+ENTROPY_INFLUENCE_CHECK = metric(
+    "entropy/influence_check",
+    "",
+    "sum of the tokens' influences over what the optimiser's gradient gives, 1 where they agree; beyond 0.9 to 1.1 they are not shown",
+)
 ENTROPY_INTERVAL_COVERAGE = metric(
     "entropy/interval_coverage", "", "share of steps whose observed change lay inside the interval"
 )

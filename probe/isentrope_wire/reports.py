@@ -23,7 +23,7 @@ from isentrope_wire.metrics import (
 from isentrope_wire.numbers import Answer, Number
 from isentrope_wire.what_if import WhatIfSums
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 _SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
 """Scalars that a printed report shows; the rest are counted."""
@@ -166,6 +166,9 @@ class Rollout(Answer):
     """Parts of the reward, by name."""
     answer: str | None = None
     """What the loop expects, its first 48 bytes; None: not known."""
+    influences: tuple[Number | None, ...] = ()
+    """What the token's part of the update does to the mean entropy, in nats; of a clipped token, what it would have done.
+    Empty: not measured in this step."""
 
 
 class AlertLevel(StrEnum):

@@ -23,17 +23,18 @@ from isentrope_trainer.tasks.base import Task, make_task
 from isentrope_trainer.training_state import Ranks, TrainingState
 
 CONFIG = TrainingConfig(unseen=0, coupling=None)
-CANDIDATES: dict[str, tuple[dict[str, Any], int]] = {
-    "not coupled": ({}, 1),
-    "unseen tokens, a sixteenth": ({"unseen": 16}, 1),
-    "these, coupled by the model": ({"unseen": 16, "coupling": "model"}, 1),
-    "these, every second step": ({"unseen": 16, "coupling": "model"}, 2),
-    "these, every fifth step": ({"unseen": 16, "coupling": "model"}, 5),
-    "these, coupled by the last block": ({"unseen": 16, "coupling": "last_block"}, 1),
-    "a quarter, coupled by the model": ({"unseen": 4, "coupling": "model"}, 1),
-    "the step's own tokens, by the model": ({"coupling": "model"}, 1),
-    "the step's own tokens, every fifth step": ({"coupling": "model"}, 5),
-    "the step's own tokens, by the last block": ({"coupling": "last_block"}, 1),
+CANDIDATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "not coupled": ({}, {}),
+    "unseen tokens, a sixteenth": ({"unseen": 16}, {}),
+    "these, coupled by the model": ({"unseen": 16, "coupling": "model"}, {}),
+    "these, every second step": ({"unseen": 16, "coupling": "model"}, {"coupling_every": 2}),
+    "these, every fifth step": ({"unseen": 16, "coupling": "model"}, {"coupling_every": 5}),
+    "these, influences at every step": ({"unseen": 16, "coupling": "model"}, {"influence_every": 1}),
+    "these, coupled by the last block": ({"unseen": 16, "coupling": "last_block"}, {}),
+    "a quarter, coupled by the model": ({"unseen": 4, "coupling": "model"}, {}),
+    "the step's own tokens, by the model": ({"coupling": "model"}, {}),
+    "the step's own tokens, every fifth step": ({"coupling": "model"}, {"coupling_every": 5}),
+    "the step's own tokens, by the last block": ({"coupling": "last_block"}, {}),
 }
 
 
@@ -48,7 +49,7 @@ class Candidate:
     panel: Panel
 
     @classmethod
-    def of(cls, changes: dict[str, Any], every: int) -> Candidate:
+    def of(cls, changes: dict[str, Any], settings: dict[str, Any]) -> Candidate:
         config = replace(CONFIG, **changes)
         task = make_task(config.seed, config.task)
         policy = warm_started_policy(task, PolicyConfig(), WARM_STARTS[config.task.name])
@@ -56,8 +57,8 @@ class Candidate:
         probe = isentrope.Probe(
             threshold_source="micro_batch",
             coupling=config.coupling,
-            coupling_every=every,
             transport=InMemoryTransport(),
+            **settings,
         )
         return cls(config, task, TrainingState(policy, config, Ranks()), probe, Panel())
 

@@ -14,7 +14,9 @@ from playwright.sync_api import expect
 from isentrope.client import calls
 from isentrope_dashboard.components.token_text import (
     Filter,
+    coloured_by,
     in_order,
+    legend,
     probability,
     pull_of,
     readable,
@@ -86,6 +88,17 @@ def test_a_token_has_its_numbers() -> None:
         "“␣wait”\tclipped", "Share of the pull\t−25.0\N{NO-BREAK SPACE}%", "Probability p\t0.500", "Score S_c\t+2.0 σ",
         "Advantage A\t−1.25", "Position\trow 7, token 21",
     ]  # fmt: skip
+
+
+def test_influences_colour_where_every_step_shown_has_them() -> None:
+    measured = replace(WAIT, influences=(0.0, 1e-4, None, -4e-4, 0.0))
+    assert [one["className"] for one in shown(measured)] == ["token up clipped", "token down"]
+    (so,) = shown(measured, sign="down")
+    assert so["children"] == "so"
+    assert "Influence\t−0.0004" in so["data-facts"]
+    assert "Influence" not in shown(measured, WAIT)[0]["data-facts"]
+    assert "by influence" in words(legend(1.0, coloured_by([measured])))
+    assert "by influence" not in words(legend(1.0, coloured_by([measured, WAIT])))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -82,8 +83,11 @@ def train(
     return model, reports(transport), seen
 
 
-@pytest.mark.parametrize("settings", [{}, {"with_unseen": True}, {"coupling_every": 3}], ids=str)
-@pytest.mark.parametrize("coupling", ["model", "last_block"])
+SETTINGS: list[dict[str, Any]] = [{}, {"with_unseen": True}, {"coupling_every": 3}]
+RUNS = [*product(["model", "last_block"], SETTINGS), ("model", {"influence_every": 3})]
+
+
+@pytest.mark.parametrize(("coupling", "settings"), RUNS, ids=str)
 def test_a_run_with_coupling_is_the_run_without(coupling: str, settings: dict[str, Any]) -> None:
     plain, _, plain_gradients = train()
     random = torch.get_rng_state()
@@ -92,6 +96,8 @@ def test_a_run_with_coupling_is_the_run_without(coupling: str, settings: dict[st
     assert all(map(torch.equal, plain.parameters(), coupled.parameters()))
     assert all(map(torch.equal, plain_gradients, gradients))
     assert {one.labels["entropy/prediction_basis"] for one in found[2:]} == {"entropy_gradient"}
+    checked = [one.step for one in found if "entropy/influence_check" in one.scalars]
+    assert checked == ([2, 5] if "influence_every" in settings else [])
 
 
 def muon(weights: list[Tensor], lr: float) -> list[torch.optim.Optimizer]:

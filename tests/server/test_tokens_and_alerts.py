@@ -63,6 +63,7 @@ def rollout(**known: Any) -> Rollout:
         "vocab_centered_scores": (0.25, None, -0.125),
         "contributions": (-0.5, None, 0.25),
         "kept": (False, None, True),
+        "influences": (-0.5, None, 0.5),
     }
     return Rollout(**(fields | known))
 
@@ -98,7 +99,7 @@ def test_rollouts_come_back_as_they_were_sent(rank: Rank, client: Client) -> Non
     first, second = found.items
     assert asdict(first) == {
         "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
-        "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"),
+        "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"), "influences": (-0.5, None, 0.5),
         "logprobs": (-2.0, None, pytest.approx(-1.0, rel=1e-3)),
         "vocab_centered_scores": (0.25, None, pytest.approx(-0.125, rel=1e-3)),
         "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True), **asked,

@@ -153,6 +153,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         logprobs=column(),
         vocab_centered_scores=column(),
         contributions=column(),
+        influences=column() if draw(st.booleans()) else (),
         kept=tuple(kept),
     )
 
@@ -160,15 +161,16 @@ def rollouts(draw: st.DrawFn) -> Rollout:
 @given(rollouts())
 def test_a_rollouts_numbers_are_rounded_to_a_small_part_of_the_largest(rollout: Rollout) -> None:
     (found,) = codec.decode_rollouts(codec.encode_rollouts([rollout]))
-    for name in ("logprobs", "vocab_centered_scores", "contributions"):
+    columns = ("logprobs", "vocab_centered_scores", "contributions", "influences")
+    for name in columns:
         sent, received = getattr(rollout, name), getattr(found, name)
         largest = max((abs(number) for number in sent if number is not None), default=0.0)
         tiny = 1e-37  # a float32 of the wire rounds what is smaller
         expected = [n if n is None else pytest.approx(n, abs=largest / 8191 + tiny) for n in sent]
         assert list(received) == expected
-    same = replace(rollout, logprobs=(), vocab_centered_scores=(), contributions=())
     if not math.isnan(rollout.advantage):
-        assert replace(found, logprobs=(), vocab_centered_scores=(), contributions=()) == same
+        without: dict[str, Any] = dict.fromkeys(columns, ())
+        assert replace(found, **without) == replace(rollout, **without)
     again = codec.encode_rollouts([found])
     assert codec.encode_rollouts(codec.decode_rollouts(again)) == again
 
@@ -197,7 +199,7 @@ def test_a_number_of_a_rollout_that_is_not_finite_is_0() -> None:
 def test_another_protocol_has_another_number() -> None:
     """Both sides compare numbers: under one number, messages must mean the same."""
     digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).hexdigest()[:16]
-    assert (PROTOCOL_VERSION, digest) == (3, "1a3846b30832d7a4"), "telemetry.proto changed: raise PROTOCOL_VERSION"
+    assert (PROTOCOL_VERSION, digest) == (4, "96473b0be9c59851"), "telemetry.proto changed: raise PROTOCOL_VERSION"
 
 
 def test_wire_imports_neither_torch_nor_grpc() -> None:

@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import native, table, text
+from isentrope_dashboard.components.basics import native, symbol, table, text
 from isentrope_dashboard.formatting import MISSING, change, count, number, percent
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Rollouts, TopTokens
@@ -128,19 +128,25 @@ def in_order(items: Sequence[Rollout], order: str) -> list[Rollout]:
     return [*ordered, *(item for item in items if item not in known)]
 
 
+def coloured_by(items: Sequence[Rollout]) -> Literal["influences", "contributions"]:
+    """What says how a token moves the entropy: its influence where the steps have it, else g S_c."""
+    return "influences" if items and all(item.influences for item in items) else "contributions"
+
+
 def rollout_rows(answer: Rollouts, wanted: Filter, order: str = "", *scale: Rollouts) -> list[Component]:
     """The rollouts that have a token which passes the filter, or whose texts have the words that are looked for. Colours are
-    shares of the largest contribution here and in `scale`.
+    shares of the largest effect here and in `scale`.
     """
     every = [item for one in (answer, *scale) for item in one.items]
-    sizes = [abs(value) for item in every for value in item.contributions if value is not None]
+    by = coloured_by(every)
+    sizes = [abs(value) for item in every for value in getattr(item, by) if value is not None]
     largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
     rows: list[Component] = []
     for item in in_order(answer.items, order):
-        words, found = _running_text(item, answer, wanted, largest, has_focus=not rows)
+        words, found = _running_text(item, answer, wanted, by, largest, has_focus=not rows)
         whole = "\n".join([item.prompt or "", "".join(item.texts), item.answer or ""])
         if not found and wanted.text and wanted.text.casefold() in whole.casefold():
-            words, found = _running_text(item, answer, replace(wanted, text=""), largest, has_focus=not rows)
+            words, found = _running_text(item, answer, replace(wanted, text=""), by, largest, has_focus=not rows)
         if found:
             asked = [] if item.prompt is None else [_prompt(item.prompt, answer)]
             expected = html.Div([text("expected ", "dim"), readable(item.answer or "")], className="rollout-answer")
@@ -197,27 +203,28 @@ def _about(item: Rollout) -> html.Div:
 
 
 def _running_text(
-    item: Rollout, answer: Rollouts, wanted: Filter, largest: float, *, has_focus: bool
+    item: Rollout, answer: Rollouts, wanted: Filter, by: str, largest: float, *, has_focus: bool
 ) -> tuple[list[Any], int]:
     """The text with its tokens, and how many of them pass the filter. The first one can be reached by the Tab key."""
     pieces: list[Any] = ["… "] if item.cut_before else []
     pull, found = pull_of(answer.lowering, answer.raising), 0
     for index, words in enumerate(item.texts):
         contribution, kept = item.contributions[index], item.kept[index]
+        effect = getattr(item, by)[index]
         logprob, score = item.logprobs[index], item.vocab_centered_scores[index]
-        look = _look(contribution or 0, kept, score, answer.score_std, wanted.mu)
+        look = _look(effect or 0, kept, score, answer.score_std, wanted.mu)
         is_outlined = look.endswith(("clipped", "over-mu"))
-        shown = contribution is not None and (is_outlined or abs(contribution) >= LEAST_SHOWN * largest > 0)
+        shown = effect is not None and (is_outlined or abs(effect) >= LEAST_SHOWN * largest > 0)
         if (
             not shown
             or contribution is None
-            or not wanted.passes(words, contribution, float(kept is not False), item.advantage)
+            or not wanted.passes(words, effect, float(kept is not False), item.advantage)
         ):
             _add_text(pieces, readable(words))
             continue
         own = words.lstrip(" ")
         _add_text(pieces, " " * (len(words) - len(own)))
-        strength = abs(contribution) / largest if largest else 0.0
+        strength = abs(effect) / largest if largest else 0.0
         share = (
             ("Share of the pull", share_words(contribution / pull)) if pull else ("Contribution", change(contribution))
         )
@@ -226,6 +233,7 @@ def _running_text(
                 f"“{visible(words)}”",
                 "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept",
             ),
+            *([("Influence", change(effect))] if by == "influences" else []),
             share,
             ("Probability p", MISSING if logprob is None else probability(logprob)),
             ("Score S_c", MISSING if score is None else _sigmas(score, answer.score_std)),
@@ -294,8 +302,8 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     return table(heads, rows, "token-table num")
 
 
-def legend(mu: float) -> list[Any]:
-    """What the looks of a token mean, and the µ that some of them are about."""
+def legend(mu: float, by: str) -> list[Any]:
+    """What the looks of a token mean (of colours: `coloured_by`), and the µ that some of them are about."""
     says = {
         "aria-label": "µ of Clip_V",
         "title": "A threshold of Clip_V, on both sides",
@@ -303,9 +311,10 @@ def legend(mu: float) -> list[Any]:
         "data-value": mu,
     }
     return [
-        text("pulls entropy down", "dim"),
+        html.Span(["by influence"] if by == "influences" else ["by g ", *symbol("S", "c")], className="dim"),
+        text("entropy down", "dim"),
         html.Span(className="token-scale", **{"aria-hidden": "true"}),
-        text("raises it", "dim"),
+        text("up", "dim"),
         html.Span(className="rule"),
         html.Span("token", className="token clipped"),
         text("clipped", "dim"),

@@ -29,6 +29,7 @@ from isentrope_dashboard.components.basics import (
 from isentrope_dashboard.components.token_text import (
     ORDERS,
     Filter,
+    coloured_by,
     legend,
     rollout_rows,
     side_by_side,
@@ -66,10 +67,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     report = await report_of(client, run_id, step)
     order = view.query.get("by", "")
     how_many: Any
+    by = coloured_by(rollouts.items)
     if beside is None:
         context, how_many = _context(rollouts, top, chosen, order)
     else:
         other = await client.ask(calls.rollouts(run_id, step=beside))
+        by = coloured_by([*rollouts.items, *other.items])
         rows = side_by_side(rollouts, other, chosen, order) or [
             _sentence("These steps have no rollouts of one prompt.")
         ]
@@ -83,7 +86,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         "token-pull": quadrant_bars(report, NO_STEP if run.step is None else NOTHING_MEASURED),
         "recurring": recurring_rows(recurring, chosen),
         "recurring-steps": _steps_words(recurring),
-        "token-legend": legend(chosen.mu),
+        "token-legend": legend(chosen.mu, by),
     }
 
 

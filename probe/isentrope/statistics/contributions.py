@@ -40,7 +40,7 @@ not count. Id, sequence and position are -1 where not known."""
 _OF_A_ROW = ("sum of |g S_c|", "reward", "first", "left")
 """Infinite: the reward is not known. `first` is the position at which the window begins; from there on, `left` tokens are left."""
 
-_OF_A_WINDOW = _FIELDS[:4]
+_OF_A_WINDOW = (*_FIELDS[:4], "influence")
 
 
 class Row(NamedTuple):
@@ -59,10 +59,12 @@ class Row(NamedTuple):
     """Its token with the largest |g S_c|."""
     sample: Sample
     effects: Sequence[float]
-    """g S_c of WINDOW tokens; likewise the next three. What lies beyond the row's end does not count."""
+    """g S_c of WINDOW tokens; likewise the next four, influences (0: not measured) last. What lies beyond the row's end does not
+    count."""
     codes: Sequence[float]
     logprobs: Sequence[float]
     vocab_centered_scores: Sequence[float]
+    influences: Sequence[float]
 
 
 class Contributions(NamedTuple):
@@ -136,7 +138,9 @@ def _gathered(tokens: StepTokens, chosen: Int[Tensor, " chosen"]) -> dict[str, T
         code = found["valid"] - 4
     if tokens.factors is not None:
         code.add_(~tokens.kept.index_select(0, chosen), alpha=2)
-    return found | {"code": code}
+    influences = tokens.influences("gated")
+    influence = zeros(len(chosen), code.device) if influences is None else influences.index_select(0, chosen)
+    return found | {"code": code, "influence": influence}
 
 
 @cache

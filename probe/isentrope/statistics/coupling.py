@@ -141,7 +141,7 @@ class EntropyGradient:
             for weight in self._weights:
                 weight.grad = None
             # The leaves that FSDP computes with are not the shards that the optimiser has.
-            entropy.backward(inputs=None if any(map(_is_sharded, self._weights)) else self._weights)
+            entropy.backward(inputs=None if any(map(is_sharded, self._weights)) else self._weights)
             return [None if w.grad is None else _local(w.grad).detach().clone() for w in self._weights]
         finally:
             for weight, gradient in zip(self._weights, kept, strict=True):
@@ -161,19 +161,23 @@ class EntropyGradient:
                     total += _shards(weight) * torch.dot(left.double(), right.double()).to(total.device)
         return total
 
-    def _without_gradient(self) -> Tensor:
-        """What momentum, and what decoupled weight decay, would do to H in an update whose gradient is 0: [2] float64, nats; this
-        rank's share as in `_along`, NaN where the optimiser's momentum is not known."""
+    def parts(self) -> Iterator[tuple[Any, Mapping[str, Any], Tensor, Tensor]]:
+        """The optimiser of each weight, its group of settings, the weight and h of it; nothing before there is a gradient."""
         groups = {
             id(weight): (one, group)
             for one in self._optimizers
             for group in one.param_groups
             for weight in group["params"]
         }
+        for weight, gradient in zip(self._weights if self._gradient else (), self._gradient, strict=True):
+            yield *groups[id(weight)], weight, gradient
+
+    def _without_gradient(self) -> Tensor:
+        """What momentum, and what decoupled weight decay, would do to H in an update whose gradient is 0: [2] float64, nats; this
+        rank's share as in `_along`, NaN where the optimiser's momentum is not known."""
         total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
-            for weight, gradient in zip(self._weights, self._gradient, strict=True):
-                optimizer, group = groups[id(weight)]
+            for optimizer, group, weight, gradient in self.parts():
                 momentum = _momentum(optimizer, group, optimizer.state.get(weight, {}))
                 if momentum is None:
                     return total.fill_(torch.nan)
@@ -263,7 +267,7 @@ def _among(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
     """Those of a block."""
     own = {id(weight) for weight in block.parameters()}
     found = [weight for weight in weights if id(weight) in own]
-    if not found or any(map(_is_sharded, found)):
+    if not found or any(map(is_sharded, found)):
         raise ConfigurationError(
             f'coupling="last_block" needs whole, trained weights in the last {type(block).__name__}; found '
             f'{"shards" if found else "none"}. Use coupling="model".'
@@ -271,19 +275,19 @@ def _among(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
     return found
 
 
-def _is_sharded(weight: Tensor) -> bool:
+def is_sharded(weight: Tensor) -> bool:
     return hasattr(weight, "to_local")
 
 
 def _local(values: Any) -> Tensor:
     """This rank's part of a sharded tensor, or all of another."""
-    found: Tensor = values.to_local() if _is_sharded(values) else values
+    found: Tensor = values.to_local() if is_sharded(values) else values
     return found
 
 
 def _shards(weight: Any) -> int:
     """In how many parts it lies on the ranks; replicas do not count."""
-    if not _is_sharded(weight):
+    if not is_sharded(weight):
         return 1
     mesh, placements = weight.device_mesh, weight.placements
     return math.prod(mesh.size(dim) for dim, placement in enumerate(placements) if placement.is_shard())

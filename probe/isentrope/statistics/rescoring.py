@@ -19,6 +19,7 @@ from torch import Tensor
 from isentrope.guard import Guard, Stopwatch
 from isentrope.scores import TokenScores
 from isentrope.statistics.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
+from isentrope.statistics.influence import Slopes, TokenInfluence
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.errors import ConfigurationError, InputError
 
@@ -41,17 +42,25 @@ class AfterUpdate(NamedTuple):
     """See `UnseenTokens.change`."""
     coupled: Tensor | None
     """See `EntropyGradient.change`."""
+    slopes: Slopes | None
+    """For the influence of each token."""
 
 
 class Rescoring:
     """Scores again after each update; belongs to the training thread."""
 
     def __init__(
-        self, coupling: EntropyGradient | None, guard: Guard, stopwatch: Stopwatch, warn: Callable[[str, str], None]
+        self,
+        coupling: EntropyGradient | None,
+        guard: Guard,
+        stopwatch: Stopwatch,
+        warn: Callable[[str, str], None],
+        influence_every: int = 0,
     ) -> None:
         """`coupling` takes the entropy's gradient, None: there is no coupled prediction; `stopwatch` has the probe's
         own time, which a forward pass of the model is not; `warn` logs a message once, by what it is about."""
         self._coupling, self._guard, self._stopwatch, self._warn = coupling, guard, stopwatch, warn
+        self._influence = None if coupling is None else TokenInfluence(coupling, influence_every)
         self._unseen = UnseenTokens()
         self.seconds = 0.0
         """That scoring again took, until someone sets it back."""
@@ -66,10 +75,24 @@ class Rescoring:
         """Score again what there is to score, as `Probe.step` was given it."""
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
+        slopes = self._slopes(rescore, batches)
         after = self._own_tokens(rescore, batches, takes_gradient=unseen is None) if has_rescore else None
         change = None if unseen is None else self._unseen_change(unseen)
         self._coupled(lambda coupling: coupling.look_ahead())
-        return AfterUpdate(after, change, coupled)
+        return AfterUpdate(after, change, coupled, slopes)
+
+    def _slopes(self, rescore: Rescore | None, batches: Sequence[TokenBatch]) -> Slopes | None:
+        """Before another gradient is learnt: those of the prediction of this step."""
+        if self._influence is None or self._coupling is None or not self._influence.is_due():
+            return None
+        has_all = rescore is not None or all(batch.rescore is not None for batch in batches)
+        with self._scoring_again("measuring the influence of each token"):
+            try:
+                return self._influence.slopes(batches, (lambda: scored_again(rescore, batches)) if has_all else None)
+            except (ConfigurationError, RuntimeError) as error:
+                self._influence = None
+                self._warn("influence", f"The influence of each token is not measured: {error}")
+        return None
 
     def _own_tokens(
         self, rescore: Rescore | None, batches: Sequence[TokenBatch], *, takes_gradient: bool
@@ -138,9 +161,22 @@ def entropies_after_update(
     batches: Sequence[TokenBatch],
     recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Tensor]:
-    """Entropies of the step's tokens under the updated policy, in nats, by batch; NaN where one was not scored again.
-    Without batches, what was scored. `recorded` makes the context of `rescore`, or of the first batch's own.
-    InputError: `rescore` returned something else, or the scores from before the update."""
+    """What `scored_again` gives as entropies, in nats, of the batches' tokens; NaN where one was not scored again. Without
+    batches, what was scored."""
+    parts = scored_again(rescore, batches, recorded)
+    if not batches:
+        return [part.entropies for part in parts if part is not None]
+    return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
+
+
+def scored_again(
+    rescore: Rescore | None,
+    batches: Sequence[TokenBatch],
+    recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Sequence[TokenScores | None]:
+    """Scores of the step's tokens under the weights as they are, by batch; without batches, what was scored. `recorded` makes
+    the context of `rescore`, or of the first batch's own. InputError: `rescore` returned something else, or the scores from
+    before the update."""
     # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
     rescored: Any = []
     with observing():
@@ -153,7 +189,7 @@ def entropies_after_update(
                 rescored.append(batch.rescore and batch.rescore())
     parts = [rescored] if isinstance(rescored, TokenScores) else rescored
     if not batches:
-        return [part.entropies for part in parts or ()]
+        return parts or ()
     if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores | None) for part in parts):
         raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
     expected = [list(batch.mask.shape) if batch.packing is None else [batch.packing.count] for batch in batches]
@@ -167,7 +203,7 @@ def entropies_after_update(
             "rescore returned the scores that were gated, from before the update: every change would be 0. Let it score "
             "again; gradients are off during the call."
         )
-    return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
+    return parts
 
 
 def _are_gated(scores: TokenScores, batch: TokenBatch) -> bool:

@@ -91,6 +91,22 @@ COUPLED_PREDICTION = totals(
 )
 """Mean over the ranks; None where no rank has it."""
 
+
+def _influences(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
+    found = tokens.influences("gated" if tokens.factors is None else "logprobs")
+    if found is None or tokens.slopes is None:
+        return tokens.none, tokens.none, tokens.none
+    return found.sum(), tokens.slopes.expected, tokens.one
+
+
+INFLUENCES = totals(
+    lambda *sums: sums,
+    3,
+    _influences,
+    lambda sums, step: {metrics.ENTROPY_INFLUENCE_CHECK: step.change(sums[0]) * sums[2] / sums[1]} if sums[1] else {},
+)
+"""Sum of the tokens' influences behind the intervention; sum over the ranks of -<P h, G>; and their number."""
+
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
 )
@@ -283,6 +299,7 @@ STEP_SUMS = (
     OBSERVED_CHANGE,
     UNSEEN_CHANGE,
     COUPLED_PREDICTION,
+    INFLUENCES,
     NOT_FINITE,
     LARGEST_ENTROPY,
     LARGEST_EXPECTED_SCORE,

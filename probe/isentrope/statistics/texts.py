@@ -113,10 +113,14 @@ def with_texts(tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts) 
 
 
 def rollouts_of(
-    rows: Sequence[Row], scale: float, texts: TokenTexts, reward_parts: Sequence[str] = ()
+    rows: Sequence[Row],
+    scale: float,
+    texts: TokenTexts,
+    reward_parts: Sequence[str] = (),
+    influence: float | None = None,
 ) -> tuple[Rollout, ...]:
-    """The rows in running text; without those whose texts are not known."""
-    found = (_rollout(row, scale, texts, reward_parts) for row in rows if texts.known)
+    """The rows in running text; without those whose texts are not known. `influence` scales the influences; None: without."""
+    found = (_rollout(row, scale, texts, reward_parts, influence) for row in rows if texts.known)
     return tuple(rollout for rollout in found if rollout is not None)
 
 
@@ -131,7 +135,9 @@ def _prompt(row: Row, texts: TokenTexts) -> str | None:
     return f"… {text}" if row.sample.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES else text
 
 
-def _rollout(row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[str]) -> Rollout | None:
+def _rollout(
+    row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[str], influence: float | None
+) -> Rollout | None:
     ids, kept = zip(*map(id_and_kept, row.codes), strict=True)
     counted = [place for place, state in enumerate(kept) if state is not None]
     begin, end = counted[0], counted[-1] + 1
@@ -170,6 +176,7 @@ def _rollout(row: Row, scale: float, texts: TokenTexts, reward_parts: Sequence[s
         logprobs=shown(row.logprobs),
         vocab_centered_scores=shown(row.vocab_centered_scores),
         contributions=shown(row.effects, -scale),
+        influences=() if influence is None else shown(row.influences, influence),
         kept=kept[begin:end],
         prompt=_prompt(row, texts),
         rewards={

@@ -25,6 +25,8 @@ from isentrope_wire.control import Scope
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float64, Int, Shaped
 
+    from isentrope.statistics.influence import Slopes
+
 logger = logging.getLogger(__name__)
 
 THRESHOLD_SOURCES = ("first_pass", "previous_step", "micro_batch")
@@ -184,6 +186,7 @@ class StepTokens:
         loss_scale: float | Tensor = 1.0,
         unseen: Tensor | None = None,
         coupled: Tensor | None = None,
+        slopes: Slopes | None = None,
     ) -> None:
         """
         Args:
@@ -195,10 +198,11 @@ class StepTokens:
             loss_scale: What the gradients that were read are to be divided by.
             unseen: Sum of the changes of H of tokens that the step was not fitted to, in nats, and their number.
             coupled: The coupled prediction, in nats, and what it counts as beside that of other ranks.
+            slopes: For the influence of each token.
         """
         self._loss_scale = loss_scale
         self._differences: dict[str, tuple[Tensor, Tensor]] = {}
-        self.unseen, self.coupled = unseen, coupled
+        self.unseen, self.coupled, self.slopes = unseen, coupled, slopes
         self.batches, self.entropies_after = batches, entropies_after
         self.thresholds, self.centre = thresholds, centre
         mask = flat([batch.mask for batch in batches])
@@ -347,6 +351,16 @@ class StepTokens:
     def _over_squared_temperatures(self, effects: Tensor) -> Tensor:
         scale = self.inverse_squared_temperatures
         return effects if scale is None else effects.mul_(scale)
+
+    def influences(self, name: str) -> Float64[Tensor, " tokens"] | None:
+        """g_t <grad log p_t, P h>, and what an entropy bonus adds, in nats on this rank; None: not measured. With g as it is
+        before an intervention ("gated"), or behind it ("logprobs")."""
+        if self.slopes is None or (gradient := self.finite_gradient(name)) is None:
+            return None
+        found = -gradient * flat(self.slopes.logprobs)
+        bonus = self.finite_gradient("entropies")
+        found = found if bonus is None else found - bonus * flat(self.slopes.entropies)
+        return torch.where(self.valid, found, 0.0)
 
     @property
     def parts(self) -> tuple[bool, bool]:

@@ -650,6 +650,7 @@ class Rollout(google.protobuf.message.Message):
     PROMPT_FIELD_NUMBER: builtins.int
     REWARDS_FIELD_NUMBER: builtins.int
     ANSWER_FIELD_NUMBER: builtins.int
+    INFLUENCES_FIELD_NUMBER: builtins.int
     rank: builtins.int
     sequence: builtins.int
     first_position: builtins.int
@@ -683,6 +684,10 @@ class Rollout(google.protobuf.message.Message):
     def rewards(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """parts of the reward"""
 
+    @property
+    def influences(self) -> Global___RoundedNumbers:
+        """nats; absent: not measured"""
+
     def __init__(
         self,
         *,
@@ -702,9 +707,10 @@ class Rollout(google.protobuf.message.Message):
         prompt: builtins.str | None = ...,
         rewards: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         answer: builtins.str | None = ...,
+        influences: Global___RoundedNumbers | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "answer", b"answer", "contributions", b"contributions", "logprobs", b"logprobs", "prompt", b"prompt", "reward", b"reward", "sequence", b"sequence", "vocab_centered_scores", b"vocab_centered_scores"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "absolute_contribution", b"absolute_contribution", "advantage", b"advantage", "answer", b"answer", "contributions", b"contributions", "cut_after", b"cut_after", "cut_before", b"cut_before", "first_position", b"first_position", "logprobs", b"logprobs", "prompt", b"prompt", "rank", b"rank", "reward", b"reward", "rewards", b"rewards", "sequence", b"sequence", "states", b"states", "texts", b"texts", "vocab_centered_scores", b"vocab_centered_scores"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "answer", b"answer", "contributions", b"contributions", "influences", b"influences", "logprobs", b"logprobs", "prompt", b"prompt", "reward", b"reward", "sequence", b"sequence", "vocab_centered_scores", b"vocab_centered_scores"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "absolute_contribution", b"absolute_contribution", "advantage", b"advantage", "answer", b"answer", "contributions", b"contributions", "cut_after", b"cut_after", "cut_before", b"cut_before", "first_position", b"first_position", "influences", b"influences", "logprobs", b"logprobs", "prompt", b"prompt", "rank", b"rank", "reward", b"reward", "rewards", b"rewards", "sequence", b"sequence", "states", b"states", "texts", b"texts", "vocab_centered_scores", b"vocab_centered_scores"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_answer", b"_answer"]) -> typing.Literal["answer"] | None: ...
     @typing.overload

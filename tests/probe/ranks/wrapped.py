@@ -32,14 +32,14 @@ def train(rank: int, wrapper: str, attached: str, control: isentrope.Control | N
     Args:
         wrapper: ddp, fsdp or accelerate.
         attached: no; observe: the loop keeps its own log-probs; gate: it takes the probe's; coupled: as observe, and the probe
-            takes the entropy's gradient.
+            takes the entropy's gradient and moves whole weights along it.
     """
     size = len(ROWS)
     torch.manual_seed(0)
     policy = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, VOCABULARY))
     model, optimizer, backward = wrapped(policy, wrapper)
-    coupling = "model" if attached == "coupled" else None
-    probe, transport = probe_of(rank, control=control, coupling=coupling) if attached != "no" else (None, None)
+    settings = {"coupling": "model", "influence_every": 1} if attached == "coupled" else {}
+    probe, transport = probe_of(rank, control=control, **settings) if attached != "no" else (None, None)
     for step in range(4):
         states, token_ids, advantages, mask = batch_of(rank, step)
         # Whatever the rank holds counts against the tokens of all ranks.
