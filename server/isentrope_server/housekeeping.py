@@ -163,14 +163,8 @@ def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> 
     # Read again: the run may have resumed, or was deleted meanwhile.
     for run in removal.overdue_runs(transaction.connection, kept, now=now, run_key=run_key):
         removal.hide_run(transaction.connection, run.key, run.id, by="server", now=now)
-        access.record_audit(
-            transaction.connection,
-            at=now,
-            by="server",
-            action="run.deleted",
-            subject=f"runs/{run.id}",
-            change={"old": {"name": run.name, "project": run.project}, "retention": run.rule},
-        )
+        change = {"old": {"name": run.name, "project": run.project}, "retention": run.rule}
+        access.record_audit(transaction.connection, "server", "run.deleted", f"runs/{run.id}", change, now)
         transaction.announce(RunChanged(run_id=run.id))
 
 

@@ -152,15 +152,10 @@ def _record_initial_control(
         began_at=started.started_at,
     )
     controls.add(transaction.connection, item)
-    access.record_audit(
-        transaction.connection,
-        at=now,
-        by=by,
-        action="control.initial",
-        subject=f"runs/{started.run_id}/control/{item.version}",
-        # Author and time are the run's claim, not a proof.
-        change={"new": item.document, "claimed_author": claimed, "claimed_at": started.started_at},
-    )
+    # Author and time are the run's claim, not a proof.
+    change = {"new": item.document, "claimed_author": claimed, "claimed_at": started.started_at}
+    subject = f"runs/{started.run_id}/control/{item.version}"
+    access.record_audit(transaction.connection, by, "control.initial", subject, change, now)
 
 
 def _author(claimed: str) -> str:
