@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.backend import Backend, RetryPauses, attempt
 from isentrope_server.control.outcomes import expire_overdue
 from isentrope_server.store import access, controls, database, removal
-from isentrope_server.store.removal import Retention
 from isentrope_server.store.reports import packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
 from isentrope_server.store.rows import ROW_SIZES, RowSizes
@@ -32,7 +31,6 @@ _log = logging.getLogger(__name__)
 _REST_WHILE_OTHERS_WAIT = 4.0
 """Pause divided by work while other work is queued: at most a fifth of one processor."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
-_DAY_SECONDS = 86_400.0
 _MOST_DRIFT_SECONDS = 60.0
 """Between the machine's clock and its monotonic one, over an interval between retentions."""
 
@@ -112,16 +110,14 @@ async def give_space_back(backend: Backend) -> None:
 
 async def delete_overdue(backend: Backend) -> None:
     """Delete runs by the retention settings."""
-    settings = backend.settings
-    days = settings.retention_days
-    kept = Retention(seconds=None if days is None else days * _DAY_SECONDS, runs=settings.retention_runs)
-    if kept.keeps_all:
+    days, newest = backend.settings.retention_days, backend.settings.retention_runs
+    if days is None and newest is None:
         return
-    for run in await backend.read(lambda connection: removal.overdue_runs(connection, kept, now=time.time())):
+    overdue = partial(removal.overdue_runs, days=days, newest=newest)
+    for run in await backend.read(lambda connection: overdue(connection, now=time.time())):
         # A connected shipper counts, not the clock.
-        if backend.hub.is_watched(run.id):
-            continue
-        await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
+        if not backend.hub.is_watched(run.id):
+            await backend.write(partial(_delete_overdue, overdue, run.key), run_id=run.id)
 
 
 async def _pack_stream(backend: Backend, stream: FullStream, sizes: RowSizes, pauses: RetryPauses) -> int:
@@ -158,10 +154,10 @@ def _remove_some(run_key: int, transaction: Transaction) -> bool:
     return removal.remove_some(transaction.connection, run_key)
 
 
-def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> None:
+def _delete_overdue(overdue: Callable[..., Sequence[Any]], run_key: int, transaction: Transaction) -> None:
     now = time.time()
     # Read again: the run may have resumed, or was deleted meanwhile.
-    for run in removal.overdue_runs(transaction.connection, kept, now=now, run_key=run_key):
+    for run in overdue(transaction.connection, now=now, run_key=run_key):
         removal.hide_run(transaction.connection, run.key, run.id, by="server", now=now)
         change = {"old": {"name": run.name, "project": run.project}, "retention": run.rule}
         access.record_audit(transaction.connection, "server", "run.deleted", f"runs/{run.id}", change, now)
@@ -233,7 +229,7 @@ async def end_expired_controls(backend: Backend) -> None:
 async def _sweep(backend: Backend) -> None:
     settings = backend.settings
     # Reading needs no writer, and most of the time no version is open.
-    if backend.on_duty and await backend.read(controls.count_open) > 0:
+    if backend.on_duty and len(await backend.read(controls.all_open)) > 0:
         await backend.write(
             partial(
                 expire_overdue,

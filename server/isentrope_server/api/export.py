@@ -14,7 +14,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
-from sqlalchemy import Connection
 from starlette.types import Message, Send
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
@@ -32,7 +30,7 @@ from isentrope_server.backend import Backend
 from isentrope_server.errors import DeletedRun
 from isentrope_server.store import runs, streams
 from isentrope_server.store.reports import series, steps
-from isentrope_server.store.reports.steps import Metric, Piece
+from isentrope_server.store.reports.steps import Piece
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import Incarnation
 from isentrope_wire.numbers import number
@@ -66,13 +64,18 @@ def write(
     pieces: Iterable[Piece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
 ) -> Iterator[bytes]:
     """Write a file with these metrics, in pieces of bytes."""
+    columns = column_names(names, labelled=labelled)
+    of_labels = (pa.int64(), pa.string()) if labelled else ()
+    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
+    schema = pa.schema(list(zip(columns, kinds, strict=True)))
+    batches = (_batch(one, names, schema, labelled) for one in pieces)
     match export_format:
         case ExportFormat.PARQUET:
-            return _parquet(pieces, names, labelled)
+            return _parquet(batches, schema)
         case ExportFormat.CSV:
-            return _csv(pieces, names, labelled)
+            return _csv(batches, columns, len(names))
         case ExportFormat.JSONL:
-            return _json_lines(pieces, names, labelled)
+            return _json_lines(batches, columns, len(names), labelled)
 
 
 def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
@@ -93,51 +96,6 @@ def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
     return columns
 
 
-def _parquet(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
-    of_labels = (pa.int64(), pa.string()) if labelled else ()
-    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
-    schema = pa.schema(list(zip(column_names(names, labelled=labelled), kinds, strict=True)))
-    rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
-    sink = io.BytesIO()
-    with pq.ParquetWriter(_Appending(sink), schema) as writer:
-        waiting: list[pa.RecordBatch] = []
-        for one in pieces:
-            waiting.append(_batch(one, names, schema, labelled))
-            if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
-                writer.write_table(pa.Table.from_batches(waiting))
-                waiting = []
-                yield _taken(sink)
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting))
-    yield _taken(sink)
-
-
-class _Appending(io.RawIOBase):
-    """A file for Parquet's writer, which only appends and calls `tell`; written bytes are taken away in between."""
-
-    def __init__(self, sink: io.BytesIO) -> None:
-        self._sink = sink
-        self._written = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        count = self._sink.write(data)  # type: ignore[arg-type]  # any buffer
-        self._written += count
-        return count
-
-    def tell(self) -> int:
-        return self._written
-
-
-def _taken(sink: io.BytesIO) -> bytes:
-    data = sink.getvalue()
-    sink.seek(0)
-    sink.truncate()
-    return data
-
-
 def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
     rows = len(one.steps)
     columns = [
@@ -147,7 +105,8 @@ def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) 
         pa.array(one.recorded_at),
     ]
     if labelled:
-        columns += [pa.array(one.control_versions), pa.array(_as_text(one), pa.string())]
+        labels = [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
+        columns += [pa.array(one.control_versions), pa.array(labels, pa.string())]
     for name in names:
         metric = one.metrics.get(name)
         columns.append(
@@ -156,17 +115,51 @@ def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) 
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:
+    rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
+    sink = _Appending()
+    with pq.ParquetWriter(sink, schema) as writer:
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+                yield sink.take()
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+    yield sink.take()
+
+
+class _Appending(io.BytesIO):
+    """A file for Parquet's writer, which only appends and calls `tell`; written bytes are taken away in between."""
+
+    _taken = 0
+
+    def tell(self) -> int:
+        return self._taken + super().tell()
+
+    def take(self) -> bytes:
+        data = self.getvalue()
+        self._taken += len(data)
+        self.seek(0)
+        self.truncate(0)
+        return data
+
+    def close(self) -> None:
+        """Parquet's writer closes it before the last bytes are taken."""
+
+
+def _csv(batches: Iterable[pa.RecordBatch], columns: Sequence[str], metrics: int) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
+    writer.writerow(map(_no_formula, columns))
     yield text.getvalue().encode()
-    for one in pieces:
-        for rows in _few_rows(one, names, _as_text(one) if labelled else None, missing=""):
-            text.seek(0)
-            text.truncate()
-            writer.writerows(rows)
-            yield text.getvalue().encode()
+    for rows in _few_rows(batches, metrics):
+        text.seek(0)
+        text.truncate()
+        writer.writerows(rows)
+        yield text.getvalue().encode()
 
 
 def _no_formula(text: str) -> str:
@@ -174,47 +167,24 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
-    columns = column_names(names, labelled=labelled)
-    for one in pieces:
-        for rows in _few_rows(one, names, one.labels if labelled else None, missing=None):
-            yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
+def _json_lines(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[str], metrics: int, labelled: bool
+) -> Iterator[bytes]:
+    for rows in _few_rows(batches, metrics):
+        named = (dict(zip(columns, row, strict=True)) for row in rows)
+        objects = ({**row, "labels": json.loads(row["labels"])} for row in named) if labelled else named
+        yield "".join(f"{json.dumps(row)}\n" for row in objects).encode()
 
 
-def _as_text(one: Piece) -> list[str]:
-    return [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
-
-
-def _few_rows(
-    one: Piece, names: Sequence[str], labels: Sequence[object] | None, *, missing: str | None
-) -> Iterator[Iterator[tuple[object, ...]]]:
-    """The rows of a piece as the API spells numbers, so many at once that they take little memory."""
-    count = len(one.steps)
-    at_once = max(1, _CELLS_SPELLED_AT_ONCE // (len(names) + len(_LABELLED)))
-    for start in range(0, count, at_once):
-        few = slice(start, min(start + at_once, count))
-        size = few.stop - few.start
-        columns: list[list[object]] = [
-            one.steps[few].tolist(),
-            [one.incarnation] * size,
-            [one.rank] * size,
-            one.recorded_at[few].tolist(),
-        ]
-        if labels is not None:
-            columns += [one.control_versions[few].tolist(), list(labels[few])]
-        for name in names:
-            metric = one.metrics.get(name)
-            columns.append([missing] * size if metric is None else _spelled(metric, few, missing))
-        yield zip(*columns, strict=True)
-
-
-def _spelled(metric: Metric, few: slice, missing: str | None) -> list[object]:
-    numbers = metric.values[few]
-    is_finite = bool(np.isfinite(numbers).all())
-    values: list[object] = numbers.tolist() if is_finite else [number(one) for one in numbers.tolist()]
-    for index in np.flatnonzero(~metric.measured[few]).tolist():
-        values[index] = missing
-    return values
+def _few_rows(batches: Iterable[pa.RecordBatch], metrics: int) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """Rows as the API spells the numbers of the metrics, which come last; so many at once that they take little memory."""
+    for batch in batches:
+        at_once = max(1, _CELLS_SPELLED_AT_ONCE // batch.num_columns)
+        for start in range(0, batch.num_rows, at_once):
+            columns = [column.to_pylist() for column in batch.slice(start, at_once).columns]
+            fixed = len(columns) - metrics
+            columns[fixed:] = ([one if one is None else number(one) for one in values] for values in columns[fixed:])
+            yield zip(*columns, strict=True)
 
 
 class _Export(StreamingResponse):
@@ -256,13 +226,17 @@ async def export_run(
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
     """
-    known, contents = await read_of(backend, run, lambda connection: _contents(connection, run))
+    known, through, found = await read_of(
+        backend,
+        run,
+        lambda c: (series.names(c, run.key), runs.last_position(c, run.key), streams.incarnations(c, run.key)),
+    )
     if name is not None:
         check_known(run, name, known)
     names = sorted(known) if name is None else list(dict.fromkeys(name))
     return _Export(
         backend.exporting,
-        write(_pieces(backend, run, names, contents), names, format, labelled=labels),
+        write(_pieces(backend, run, names, found, through), names, format, labelled=labels),
         media_type=format.media_type,
         headers={
             "Content-Disposition": f'attachment; filename="{run.id}.{format}"',
@@ -271,31 +245,18 @@ async def export_run(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """The reports to export: of these incarnations up to a position."""
-
-    through: int
-    incarnations: Sequence[Incarnation]
-
-
-def _contents(connection: Connection, run: Run) -> tuple[frozenset[str], _Contents]:
-    """Read the names of the run's metrics and the reports to export, in one transaction."""
-    contents = _Contents(runs.last_position(connection, run.key), streams.incarnations(connection, run.key))
-    return series.names(connection, run.key), contents
-
-
-def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Contents) -> Iterator[Piece]:
+def _pieces(
+    backend: Backend, run: Run, names: Sequence[str], found: Sequence[Incarnation], through: int
+) -> Iterator[Piece]:
     """Read pieces, each on its own connection: a slow client must not keep a transaction open."""
-    for incarnation in contents.incarnations:
-        for stream in incarnation.streams:
-            position = 0
-            while True:
-                with backend.database.reading() as connection:
-                    piece = steps.piece_after(connection, stream, names, after=position, through=contents.through)
-                    if runs.key_of(connection, run.id) != run.key:
-                        raise DeletedRun(f"Run {run.id} was deleted while it was exported.")
-                if piece is None:
-                    break
-                position = int(piece.positions[-1])
-                yield piece
+    for stream in (stream for incarnation in found for stream in incarnation.streams):
+        position = 0
+        while True:
+            with backend.database.reading() as connection:
+                piece = steps.piece_after(connection, stream, names, after=position, through=through)
+                if runs.key_of(connection, run.id) != run.key:
+                    raise DeletedRun(f"Run {run.id} was deleted while it was exported.")
+            if piece is None:
+                break
+            position = int(piece.positions[-1])
+            yield piece

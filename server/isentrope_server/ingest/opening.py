@@ -39,16 +39,12 @@ def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float,
         # All ranks have one place.
         return replace(started, started_at=max(started.started_at, itself.started_at))
     newest = known[-1]
-    if started.started_at < newest.started_at and _began_after(newest.opened_at, started, sent_at=sent_at, now=now):
+    since_start = sent_at - started.started_at
+    # Below 0 the sender's clock was set back since the start and proves nothing; neither does NaN.
+    began_after = since_start >= 0 and now - since_start > newest.opened_at
+    if started.started_at < newest.started_at and began_after:
         return replace(started, started_at=math.nextafter(newest.started_at, math.inf))
     return started
-
-
-def _began_after(time: float, started: RunStarted, *, sent_at: float, now: float) -> bool:
-    """Whether it started after this time of the server's clock, judged by the sender's clock."""
-    since_start = sent_at - started.started_at
-    # Below 0 the clock was set back since the start and proves nothing; neither does NaN.
-    return since_start >= 0 and now - since_start > time
 
 
 _PROBE = "trainer"

@@ -124,16 +124,16 @@ class Gate:
             return _unauthenticated(headers, SESSION_ENDED if self._sessions.has_cookie(headers) else "")
         needed = required_scope(method, path)
         if not principal.may(needed):
-            return _forbidden(principal, needed)
+            message = f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}."
+            return _refusal(403, "forbidden", message, scope=str(principal.scope), needed=str(needed))
         if principal.run_id is not None and not shows_run(path, principal.run_id):
-            return _refusal(
-                403, "forbidden", f"You came by a link to the run {principal.run_id}, which shows no other."
-            )
+            message = f"You came by a link to the run {principal.run_id}, which shows no other."
+            return _refusal(403, "forbidden", message)
         scope.setdefault("state", {}).update(principal=principal, is_session=is_session)
         return None
 
     def _signed_in(self, scope: Scope, headers: Headers) -> Principal | None:
-        return self._limited(self._sessions.signed_in(headers, secure=_is_secure(scope)))
+        return self._limited(self._sessions.signed_in(headers, secure=scope["scheme"] == "https"))
 
     def _by_secret(self, secret: str) -> Principal | None:
         """The active token, or that of a link to a run."""
@@ -182,7 +182,7 @@ class Gate:
             address += f"?{rest}"
         answer = RedirectResponse(address, status_code=303)
         if is_new:
-            answer.headers.append("set-cookie", self._sessions.begin(principal, secure=_is_secure(scope)))
+            answer.headers.append("set-cookie", self._sessions.begin(principal, secure=scope["scheme"] == "https"))
         answer.headers["cache-control"] = "no-store"
         return answer
 
@@ -227,10 +227,6 @@ def _has_token(scope: Scope) -> bool:
     return "authorization" in Headers(scope=scope) or "token" in dict(_query(scope))
 
 
-def _is_secure(scope: Scope) -> bool:
-    return bool(scope["scheme"] == "https")
-
-
 def _unknown_host() -> Response:
     return _refusal(
         400, "unknown_host", "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS."
@@ -250,16 +246,6 @@ def _unauthenticated(headers: Headers, note: str) -> Response:
     )
     answer.headers["www-authenticate"] = "Bearer"
     return answer
-
-
-def _forbidden(principal: Principal, needed: TokenScope) -> Response:
-    return _refusal(
-        403,
-        "forbidden",
-        f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}.",
-        scope=str(principal.scope),
-        needed=str(needed),
-    )
 
 
 def _refusal_of(headers: Headers, status: int, code: str, message: str, page: str) -> Response:
@@ -377,14 +363,9 @@ class GrpcGate(grpc.aio.ServerInterceptor):
 
 
 def _refusing(
-    method: str,
-    status: grpc.StatusCode,
-    message: str,
-    *,
-    guessed: Callable[[str], Awaitable[None]] | None = None,
+    method: str, status: grpc.StatusCode, message: str, guessed: Callable[[str], Awaitable[None]] | None = None
 ) -> _Handler:
-    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the
-    same."""
+    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the same."""
 
     async def refuse(_messages: object, context: _Context) -> NoReturn:
         _log.info("%r from %s is refused: %s", method[:200], context.peer(), status.name)

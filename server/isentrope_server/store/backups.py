@@ -87,7 +87,7 @@ def _note_restore(part: Path, backup: Path) -> float | None:
     database = Database(URL.create("sqlite", database=str(part)))
     try:
         with database.writing_engine.begin() as connection:
-            has, wants = version_of(connection), newest_version(connection)
+            has, wants = version_of(connection), newest_version()
             if has != wants:
                 raise UnusableBackup(
                     f"{backup} is a database of another version of Isentrope, or of none ({has}, this one has {wants}). "
