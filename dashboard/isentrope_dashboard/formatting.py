@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, version_before
 from isentrope_wire.methods import METHODS, Method
-from isentrope_wire.metrics import Metric, Show
 
 MISSING = "–"
 MINUS = "−"
@@ -58,11 +57,6 @@ def percent(value: float | None, digits: int = 1) -> str:
     if value is None or not math.isfinite(value):
         return number(value)
     return f"{number(100 * value, digits)}\N{NO-BREAK SPACE}%"
-
-
-def shown(metric: Metric, value: float | None) -> str:
-    """A value of a metric, written as its row says."""
-    return {Show.NUMBER: number, Show.CHANGE: change, Show.PERCENT: percent}[metric.show](value)
 
 
 def count(value: int | None) -> str:

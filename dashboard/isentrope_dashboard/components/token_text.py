@@ -71,11 +71,9 @@ class Filter:
             and not (self.sign == "up" and contribution <= 0)
             and not (self.kept == "kept" and kept_share == 0)
             and not (self.kept == "clipped" and kept_share == 1)
-            and (advantage is None or self._wants_advantage(advantage))
+            and (advantage is None or not (self.advantage == "positive" and advantage <= 0))
+            and (advantage is None or not (self.advantage == "negative" and advantage >= 0))
         )
-
-    def _wants_advantage(self, advantage: float) -> bool:
-        return self.advantage == "any" or (advantage > 0 if self.advantage == "positive" else advantage < 0)
 
 
 def visible(words: str | None) -> str:
@@ -202,6 +200,7 @@ def _running_text(
     """The text with its tokens, and how many of them pass the filter. The first one can be reached by the Tab key."""
     pieces: list[Any] = ["… "] if item.cut_before else []
     pull, found = pull_of(answer.lowering, answer.raising), 0
+    row = "" if item.sequence is None else f"row {item.sequence}, "
     for index, words in enumerate(item.texts):
         contribution, kept = item.contributions[index], item.kept[index]
         logprob, score = item.logprobs[index], item.vocab_centered_scores[index]
@@ -230,7 +229,7 @@ def _running_text(
             ("Probability p", MISSING if logprob is None else probability(logprob)),
             ("Score S_c", MISSING if score is None else _sigmas(score, answer.score_std)),
             ("Advantage A", number(item.advantage, 2, signed=True)),
-            ("Position", _position(item, index)),
+            ("Position", f"{row}token {item.first_position + index}"),
         ]
         pieces.append(
             html.Span(
@@ -263,11 +262,6 @@ def _add_text(pieces: list[Any], words: str) -> None:
         pieces[-1] += words
     elif words:
         pieces.append(words)
-
-
-def _position(item: Rollout, index: int) -> str:
-    row = "" if item.sequence is None else f"row {item.sequence}, "
-    return f"{row}token {item.first_position + index}"
 
 
 def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:

@@ -303,7 +303,8 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     ]
     series = [positive(columns) if panel.log else columns for _, columns in found]
     written = percent if panel.share else panel.written
-    ahead = [(line, value) for line in shown.forecasts if (value := _ahead(panel, line)) is not None]
+    forecasts = shown.forecasts if panel.forecast else ()
+    ahead = [(line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None]
     seen, whole = [shown.seen(columns) for columns in series], shown.zoom is None
     of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.lines[-1].metric)]
     if panel.log:
@@ -342,10 +343,6 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
 def end_label(label: str, value: str) -> str:
     """A name and a value, one above the other."""
     return f"<b>{html.escape(label)}</b><br>{value}"
-
-
-def _ahead(panel: Panel, forecast: Forecast) -> float | None:
-    return getattr(forecast, panel.forecast) if panel.forecast else None
 
 
 def metric_panel(name: str, height: int, *, log: bool = False) -> Panel:
@@ -388,7 +385,8 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
         chart.scale = run.scale
         _add_not_finite(chart, panel, run, 10**low if log else low, 10**high if log else high)
     for trace in chart.data:
-        trace["y"] = _rounded(trace["y"])
+        # Six digits: more than a chart of 200 pixels can show, in half of the bytes.
+        trace["y"] = [None if value is None else float(f"{value:.6g}") for value in trace["y"]]
     chart.scale = shown.scale
     return chart.figure()
 
@@ -432,11 +430,6 @@ def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share
     low, high = value_range([*every, *extremes], from_zero=is_share)
     chart.y_axis(low, high, most=5, written=percent_texts if is_share else tick_texts)
     return low, high
-
-
-def _rounded(values: Sequence[float | None]) -> list[float | None]:
-    """Six digits: more than a chart of 200 pixels can show, in half of the bytes."""
-    return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
 def _see_through(color: str) -> str:

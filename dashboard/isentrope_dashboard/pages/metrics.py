@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import icon, place_id, row, search, text
+from isentrope_dashboard.components.basics import icon, nothing, place_id, row, search, text
 from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.live import Part, Values
@@ -131,10 +131,10 @@ async def read(client: AsyncClient, view: View) -> Values:
 def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View, *, is_over: bool) -> list[Component]:
     if not latest:
         if is_over:
-            return [_note("No metric was reported", "This run ended before its first step.")]
-        return [_note("No metric was reported so far", "Charts appear here with the first step.")]
+            return [nothing("No metric was reported", "This run ended before its first step.")]
+        return [nothing("No metric was reported so far", "Charts appear here with the first step.")]
     if not arranged.groups:
-        return [_note("No metric has this in its name", "Clear the search to see all.")]
+        return [nothing("No metric has this in its name", "Clear the search to see all.")]
     pinned = listed_in(view, "pin")
 
     def charts(place: str, names: Mapping[str, str]) -> html.Div:
@@ -207,10 +207,6 @@ def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequ
     note = text(f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small")
     items = [html.Div([html.Span(name, className="mono"), _newest(latest[name]), _pin(name, pinned)]) for name in names]
     return html.Div([note, html.Div(items, className="metric-list")])
-
-
-def _note(title: str, says: str) -> html.Div:
-    return html.Div([html.P(title, className="strong"), html.P(says, className="dim")], className="card empty")
 
 
 def tools(view: View, history: Sequence[ControlVersion], seeds: int) -> Component:

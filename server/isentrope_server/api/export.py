@@ -30,7 +30,7 @@ from isentrope_server.backend import Backend
 from isentrope_server.errors import DeletedRun
 from isentrope_server.store import runs, streams
 from isentrope_server.store.reports import series, steps
-from isentrope_server.store.reports.steps import Piece
+from isentrope_server.store.reports.steps import Metric, Piece
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import Incarnation
 from isentrope_wire.numbers import number
@@ -64,18 +64,8 @@ def write(
     pieces: Iterable[Piece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
 ) -> Iterator[bytes]:
     """Write a file with these metrics, in pieces of bytes."""
-    columns = column_names(names, labelled=labelled)
-    of_labels = (pa.int64(), pa.string()) if labelled else ()
-    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
-    schema = pa.schema(list(zip(columns, kinds, strict=True)))
-    batches = (_batch(one, names, schema, labelled) for one in pieces)
-    match export_format:
-        case ExportFormat.PARQUET:
-            return _parquet(batches, schema)
-        case ExportFormat.CSV:
-            return _csv(batches, columns, len(names))
-        case ExportFormat.JSONL:
-            return _json_lines(batches, columns, len(names), labelled)
+    how = {ExportFormat.PARQUET: _parquet, ExportFormat.CSV: _csv, ExportFormat.JSONL: _json_lines}
+    return how[export_format](pieces, names, labelled)
 
 
 def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
@@ -96,32 +86,16 @@ def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
     return columns
 
 
-def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
-    rows = len(one.steps)
-    columns = [
-        pa.array(one.steps),
-        pa.array([one.incarnation] * rows, pa.string()),
-        pa.array(np.full(rows, one.rank, dtype=np.int32)),
-        pa.array(one.recorded_at),
-    ]
-    if labelled:
-        labels = [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
-        columns += [pa.array(one.control_versions), pa.array(labels, pa.string())]
-    for name in names:
-        metric = one.metrics.get(name)
-        columns.append(
-            pa.nulls(rows, pa.float64()) if metric is None else pa.array(metric.values, mask=~metric.measured)
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:
+def _parquet(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+    of_labels = (pa.int64(), pa.string()) if labelled else ()
+    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
+    schema = pa.schema(list(zip(column_names(names, labelled=labelled), kinds, strict=True)))
     rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
     sink = _Appending()
     with pq.ParquetWriter(sink, schema) as writer:
         waiting: list[pa.RecordBatch] = []
-        for batch in batches:
-            waiting.append(batch)
+        for one in pieces:
+            waiting.append(_batch(one, names, schema, labelled))
             if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting = []
@@ -150,16 +124,35 @@ class _Appending(io.BytesIO):
         """Parquet's writer closes it before the last bytes are taken."""
 
 
-def _csv(batches: Iterable[pa.RecordBatch], columns: Sequence[str], metrics: int) -> Iterator[bytes]:
+def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
+    rows = len(one.steps)
+    columns = [
+        pa.array(one.steps),
+        pa.array([one.incarnation] * rows, pa.string()),
+        pa.array(np.full(rows, one.rank, dtype=np.int32)),
+        pa.array(one.recorded_at),
+    ]
+    if labelled:
+        columns += [pa.array(one.control_versions), pa.array(_as_text(one), pa.string())]
+    for name in names:
+        metric = one.metrics.get(name)
+        columns.append(
+            pa.nulls(rows, pa.float64()) if metric is None else pa.array(metric.values, mask=~metric.measured)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_no_formula, columns))
+    writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
     yield text.getvalue().encode()
-    for rows in _few_rows(batches, metrics):
-        text.seek(0)
-        text.truncate()
-        writer.writerows(rows)
-        yield text.getvalue().encode()
+    for one in pieces:
+        for rows in _few_rows(one, names, _as_text(one) if labelled else None):
+            text.seek(0)
+            text.truncate()
+            writer.writerows(rows)
+            yield text.getvalue().encode()
 
 
 def _no_formula(text: str) -> str:
@@ -167,24 +160,43 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _json_lines(
-    batches: Iterable[pa.RecordBatch], columns: Sequence[str], metrics: int, labelled: bool
-) -> Iterator[bytes]:
-    for rows in _few_rows(batches, metrics):
-        named = (dict(zip(columns, row, strict=True)) for row in rows)
-        objects = ({**row, "labels": json.loads(row["labels"])} for row in named) if labelled else named
-        yield "".join(f"{json.dumps(row)}\n" for row in objects).encode()
+def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+    columns = column_names(names, labelled=labelled)
+    for one in pieces:
+        for rows in _few_rows(one, names, one.labels if labelled else None):
+            yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
 
 
-def _few_rows(batches: Iterable[pa.RecordBatch], metrics: int) -> Iterator[Iterator[tuple[Any, ...]]]:
-    """Rows as the API spells the numbers of the metrics, which come last; so many at once that they take little memory."""
-    for batch in batches:
-        at_once = max(1, _CELLS_SPELLED_AT_ONCE // batch.num_columns)
-        for start in range(0, batch.num_rows, at_once):
-            columns = [column.to_pylist() for column in batch.slice(start, at_once).columns]
-            fixed = len(columns) - metrics
-            columns[fixed:] = ([one if one is None else number(one) for one in values] for values in columns[fixed:])
-            yield zip(*columns, strict=True)
+def _as_text(one: Piece) -> list[str]:
+    return [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
+
+
+def _few_rows(
+    one: Piece, names: Sequence[str], labels: Sequence[object] | None
+) -> Iterator[Iterator[tuple[object, ...]]]:
+    """The rows of a piece as the API spells numbers, so many at once that they take little memory."""
+    at_once = max(1, _CELLS_SPELLED_AT_ONCE // (len(names) + len(_LABELLED)))
+    for start in range(0, len(one.steps), at_once):
+        few = slice(start, start + at_once)
+        steps = one.steps[few].tolist()
+        columns: list[Iterable[object]] = [
+            steps,
+            [one.incarnation] * len(steps),
+            [one.rank] * len(steps),
+            one.recorded_at[few].tolist(),
+        ]
+        if labels is not None:
+            columns += [one.control_versions[few].tolist(), labels[few]]
+        for name in names:
+            metric = one.metrics.get(name)
+            columns.append([None] * len(steps) if metric is None else _spelled(metric, few))
+        yield zip(*columns, strict=True)
+
+
+def _spelled(metric: Metric, few: slice) -> list[object]:
+    """Numbers, those that are not finite as text, None where nothing was measured; csv leaves such a field empty."""
+    pairs = zip(metric.values[few].tolist(), metric.measured[few].tolist(), strict=True)
+    return [number(value) if measured else None for value, measured in pairs]
 
 
 class _Export(StreamingResponse):
