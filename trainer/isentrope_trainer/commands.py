@@ -233,11 +233,7 @@ def _show_address(server: ServerProcess, headless: bool) -> None:
 
 
 def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> None:
-    """Import what trains while the kernel of the scores is compiled.
-
-    Args:
-        shown: the server's address. Where it can't be had, the rest needs no import.
-    """
+    """Import what trains while the kernel of the scores is compiled; no more where the server's address can't be had."""
     from isentrope.kernels import load_cpp
 
     compiled = beside.submit(load_cpp)
@@ -305,11 +301,7 @@ def _train(
     announce: Callable[[str], None],
     event: Callable[..., None] | None = None,
 ) -> int:
-    """Train, and return the exit status.
-
-    Args:
-        event: called with the name and the fields of each event where `--json` is given, instead of `announce`.
-    """
+    """Train, and return the exit status; `event` is called with name and fields of each one where `--json` is given."""
     _let_threads_sleep()
     from isentrope_trainer.reference_run import Course, train_reference_policy
     from isentrope_trainer.training_state import Checkpoints
@@ -379,8 +371,7 @@ def _train_language_model(
     from isentrope_trainer.reference_run import Course
 
     named = click.get_current_context().get_parameter_source("name") != _BY_DEFAULT
-    course, status = Course(), 0
-    seconds: dict[str, float] = {}
+    course, status, seconds = Course(), 0, dict[str, float]()
     try:
         train_language_model(
             folder,
@@ -459,9 +450,8 @@ def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     context, allowed = click.get_current_context(), {"resume", "steps", "as_json", "host", "http_port", "grpc_port"}
     given = [name for name in options if context.get_parameter_source(name) != _BY_DEFAULT and name not in allowed]
     if given:
-        raise click.UsageError(
-            f"--resume continues a run with its own settings: leave out --{given[0].replace('_', '-')}."
-        )
+        superfluous = given[0].replace("_", "-")
+        raise click.UsageError(f"--resume continues a run with its own settings: leave out --{superfluous}.")
     try:
         run = Checkpoints(Path(options["resume"])).run()
         config = training_config(run["config"])

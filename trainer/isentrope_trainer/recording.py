@@ -96,13 +96,15 @@ def replay(recording: Recording, *, steps_per_second: float, announce: Callable[
     Raises:
         ControlNotDelivered: the server didn't take a recorded control.
     """
-    run = _as_new_run(recording.run)
-    transport = open_transport(
-        run,
-        mode="online",
-        home=environment.home(),
-        grpc_target=environment.grpc_target(),
+    now, initial = time.time(), recording.run.initial_control
+    run = replace(
+        recording.run,
+        run_id=f"recording-{uuid.uuid4().hex[:6]}",
+        incarnation=uuid.uuid4().hex,
+        started_at=now,
+        initial_control=None if initial is None else replace(initial, requested_at=now),
     )
+    transport = open_transport(run, mode="online", home=environment.home(), grpc_target=environment.grpc_target())
     announce(run.run_id)
     finish = partial(RunFinished, status="failed", error="The replay was interrupted.")
     try:
@@ -111,17 +113,6 @@ def replay(recording: Recording, *, steps_per_second: float, announce: Callable[
     finally:
         transport.put(ReadyMessage(finish(finished_at=time.time())))
         transport.close()
-
-
-def _as_new_run(recorded: RunStarted) -> RunStarted:
-    now, initial = time.time(), recorded.initial_control
-    return replace(
-        recorded,
-        run_id=f"recording-{uuid.uuid4().hex[:6]}",
-        incarnation=uuid.uuid4().hex,
-        started_at=now,
-        initial_control=None if initial is None else replace(initial, requested_at=now),
-    )
 
 
 class _Replay:
@@ -141,22 +132,21 @@ class _Replay:
         began = time.monotonic()
         for count, report in enumerate(self._reports):
             time.sleep(max(began + count / steps_per_second - time.monotonic(), 0.0))
-            outcomes = tuple(map(self._pushed_again, report.outcomes)) + self._rejections()
+            outcomes: list[ControlOutcome] = []
+            for recorded in report.outcomes:
+                version = self._versions[recorded.version] = self._push(self._recorded_controls[recorded.version])
+                outcomes.append(replace(recorded, version=version, at=time.time()))
+            outcomes += self._rejections()
             self._transport.put(
                 partial(
                     replace,
                     report,
                     recorded_at=time.time(),
                     control_version=self._versions[report.control_version],
-                    outcomes=outcomes,
+                    outcomes=tuple(outcomes),
                     scalars={**report.scalars, **self._transport.statistics().scalars()},
                 )
             )
-
-    def _pushed_again(self, outcome: ControlOutcome) -> ControlOutcome:
-        version = self._push(self._recorded_controls[outcome.version])
-        self._versions[outcome.version] = version
-        return replace(outcome, version=version, at=time.time())
 
     def _push(self, recorded: ControlSnapshot) -> int:
         """Ask for a control as a person does, and wait until it has come down. Returns the server's number of it."""

@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Literal
@@ -140,6 +140,11 @@ class Task(ABC):
 
     def _problem(self, entry: Mapping[str, Any]) -> Problem:
         return Problem(self.in_words(entry) if self._config.wording == "words" else entry["question"].strip(), entry)
+
+
+def numbers_to_target(numbers: Sequence[int], target: int) -> str:
+    """A problem of some numbers and a target in words: `3 5 7 -> 26 :`."""
+    return f"{' '.join(map(str, numbers))} -> {target} :"
 
 
 def is_held_out(key: str) -> bool:
