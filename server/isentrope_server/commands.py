@@ -199,14 +199,9 @@ def _sqlite_file(settings: Settings) -> Path:
 def _ask(
     method: str, path: str, body: Mapping[str, object] | None = None, *, makes_database: bool = False
 ) -> tuple[Any, str]:
-    """Send a request to the API of this home as its owner.
+    """Send a request to the API of this home as its owner; return the answer's JSON, and which server or database answered.
 
-    Args:
-        path: below `/api/v1/`.
-        makes_database: whether to make a database in a new home.
-
-    Returns:
-        The answer's JSON, and which server or database answered.
+    `path` is below `/api/v1/`; `makes_database`: whether to make a database in a new home.
     """
     from isentrope_server.home import running_server_url
 

@@ -14,15 +14,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from isentrope_server.backend import Backend, RetryPauses, attempt
 from isentrope_server.control.outcomes import expire_overdue
 from isentrope_server.store import access, controls, database, removal
 from isentrope_server.store.reports import packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
 from isentrope_server.store.rows import ROW_SIZES, RowSizes
-from isentrope_server.store.writer import RunChanged, Transaction, WriterStopped
+from isentrope_server.store.writer import RunChanged, Transaction
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -197,12 +195,8 @@ NOTE_USES_SECONDS = 5.0
 async def note_uses(backend: Backend) -> None:
     """Store when tokens were used since the last call."""
     uses = backend.tokens.take_uses()
-    if not uses:
-        return
-    try:
+    if uses:
         await backend.write(lambda transaction: access.note_token_use(transaction.connection, uses))
-    except (SQLAlchemyError, WriterStopped) as error:
-        _log.warning("The last uses of tokens could not be stored: %s", error)
 
 
 async def keep_tokens_current(backend: Backend) -> None:
@@ -216,7 +210,7 @@ async def keep_tokens_current(backend: Backend) -> None:
                 noted_at = time.monotonic()
                 await attempt(note_uses(backend), what="Storing last uses of tokens")
     finally:
-        await note_uses(backend)
+        await attempt(note_uses(backend), what="Storing last uses of tokens")
 
 
 async def end_expired_controls(backend: Backend) -> None:

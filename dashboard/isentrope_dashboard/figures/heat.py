@@ -162,7 +162,7 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     for symbol, limits in thresholds(quantity, shown).items():
         columns = _columns(list(limits), [value for _, value in limits.values()])
         chart.line(columns, name=f"threshold {symbol}", color=chart.ink["upper"], width=1.5)
-    chart.mark(shown.chosen or 0, chart.ink["text"], dash="solid")
+    chart.mark(shown.chosen or 0, chart.ink["text"])
     _add_bars(chart, quantity, shown, (low, high))
     for value, words, color in levels(quantity, shown):
         if low <= value <= high:

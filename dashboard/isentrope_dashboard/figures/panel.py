@@ -265,7 +265,7 @@ def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
     if shown.is_live:
         end = shown.last + NEXT_STEPS * 2 if shown.zoom is None else shown.scale.step_at(shown.zoom[1])
         chart.zone(shown.last, end, chart.ink["future"])
-        chart.mark(shown.last, chart.ink["zero"], dash="solid")
+        chart.mark(shown.last, chart.ink["zero"])
     add_controls(chart, shown)
     return chart
 
@@ -274,7 +274,7 @@ def add_controls(chart: Chart, shown: Shown) -> None:
     """Each applied control as a line, with its version on the axis."""
     for mark in shown.controls:
         color = chart.ink["hold" if mark.is_active else "faint"]
-        chart.mark(mark.step, color, dash="solid")
+        chart.mark(mark.step, color)
         chart.pill(mark.step, mark.label.split(" ")[0], color, says=html.escape(mark.label))
 
 
@@ -323,7 +323,7 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         least, most = panel.band
         chart.band(shown.columns(least), shown.columns(most), chart.ink["iris_soft"])
     if shown.chosen is not None:
-        chart.mark(shown.chosen, chart.ink["zero"], dash="solid")
+        chart.mark(shown.chosen, chart.ink["zero"])
     for (line, _), columns, last in zip(found, series, seen, strict=True):
         color = theme.LINES[shown.scheme][int(line.color)] if line.color.isdecimal() else chart.ink[line.color]
         chart.line(columns, name=line.label, color=color, width=line.width, dash=line.dash,

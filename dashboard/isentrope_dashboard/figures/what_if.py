@@ -68,7 +68,7 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
             "zeroline": name == "yaxis2", "tickfont": {"size": 10, "color": ink["muted"]},
         }  # fmt: skip
     chart.level(now, ink["act"], dash="4px,3px", yref="y2")
-    chart.mark(0, ink["zero"], dash="solid")
+    chart.mark(0, ink["zero"])
     outwards = ticks(0, width, 4)
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
     figure = chart.figure()

@@ -228,12 +228,21 @@ def _register_judge(app: Dash, api: Api) -> None:
         nothing = dict.fromkeys(_JUDGED, no_update)
         if not asked:  # the form was mounted a moment ago, and the browser will ask
             return nothing
-        view, base, wanted = View.of(kept["view"]), kept["base"], _wanted(kept["form"])
+        view, base = View.of(kept["view"]), kept["base"]
+        wanted: Control | ConfigurationError
+        try:
+            wanted = card.control_of(Fields(**kept["form"]))
+        except ConfigurationError as error:
+            wanted = error
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
                 is_older = base is not None and _may_push(base) and base["version"] < run.control.version
-                if base is None or (is_older and _is_untouched(wanted, base)):
+                if base is None or (
+                    is_older
+                    and isinstance(wanted, Control)
+                    and not changes(wanted, Control.from_document(base["document"]))
+                ):
                     set_props(card.FILL, {"data": _as_it_is(run)})
                     return nothing
                 return nothing | await _judged(client, view, run, wanted, base)
@@ -241,21 +250,9 @@ def _register_judge(app: Dash, api: Api) -> None:
             return nothing | {"note": str(error)}
 
 
-def _wanted(form: Mapping[str, Any]) -> Control | ConfigurationError:
-    """The control that the form means, or why it means none."""
-    try:
-        return card.control_of(Fields(**form))
-    except ConfigurationError as error:
-        return error
-
-
 def _may_push(base: Mapping[str, Any]) -> bool:
     """Whether the form is there to push, and not only to see what thresholds would do."""
     return bool(base.get("may_push", True))
-
-
-def _is_untouched(wanted: Control | ConfigurationError, base: Mapping[str, Any]) -> bool:
-    return isinstance(wanted, Control) and not changes(wanted, Control.from_document(base["document"]))
 
 
 async def _judged(

@@ -108,7 +108,7 @@ StepRangeDep = Annotated[StepRange, Depends(_step_range)]
 RunDep = Annotated[Run, Depends(_run)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReportCursor:
     """How far a client has read a run's reports. Series and the live stream share it."""
 
@@ -118,11 +118,6 @@ class ReportCursor:
 
     def __str__(self) -> str:
         return encode(self.position, self.timeline)
-
-
-def report_cursor(text: str) -> ReportCursor:
-    position, timeline = decode(text, 2)
-    return ReportCursor(position=position, timeline=timeline)
 
 
 def encode(*places: int) -> str:

@@ -13,7 +13,8 @@ from pydantic import AfterValidator
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
-from isentrope_server.errors import NotFound, WhatIfMissing
+from isentrope_server.api.tokens import check_reported
+from isentrope_server.errors import WhatIfMissing
 from isentrope_server.store.reports import attachments, steps
 from isentrope_server.store.runs import Run
 from isentrope_wire.answers import StepReport
@@ -137,8 +138,7 @@ def _read(
         newest = steps.find(connection, run.key, found[-1][0])
         assert newest is not None, "sums are stored with their report"
         return found, newest
-    if step is not None and steps.find(connection, run.key, step) is None:
-        raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
+    check_reported(connection, run, step)
     which = f"Run {run.id} has no step" if step is None else f"Step {step} of run {run.id} was reported"
     raise WhatIfMissing(
         f"{which} {'with' if step is None else 'without'} what-if sums: no token of it counted, or its probe does "

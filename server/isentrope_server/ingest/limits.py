@@ -164,7 +164,13 @@ class SeriesLimit:
                 is_reported = attachments.was_reported(
                     connection, stream.run_key, stream.key, _ALERT_KIND, evidence=_EVIDENCE
                 )
-            message = self._without(arrival.message, dropped)
+            report = arrival.message
+            message = replace(
+                report,
+                scalars={name: value for name, value in report.scalars.items() if name not in dropped},
+                histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
+                labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"},
+            )
             kept.append(replace(arrival, message=message if is_reported else self._with_alert(message, dropped)))
             is_reported = True
         return kept
@@ -194,14 +200,6 @@ class SeriesLimit:
         room = max(0, self._limit - (len(known) - len(known & _PROMISED)))
         known.update(others[:room])
         return set(others[room:])
-
-    def _without(self, report: StepReport, dropped: Collection[str]) -> StepReport:
-        return replace(
-            report,
-            scalars={name: value for name, value in report.scalars.items() if name not in dropped},
-            histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
-            labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"},
-        )
 
     def _with_alert(self, report: StepReport, dropped: Collection[str]) -> StepReport:
         alert = Alert(

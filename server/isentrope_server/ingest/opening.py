@@ -108,8 +108,8 @@ def _check(started: RunStarted) -> None:
         raise Unprocessable(f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}.")
     if (started.planned_steps or 0) > LARGEST_INTEGER:
         raise Unprocessable("planned_steps must be less than 2^63.")
-    version = started.initial_control.version if started.initial_control else 0
-    if version > FIRST_VERSION.most:
+    if started.initial_control and started.initial_control.version > FIRST_VERSION.most:
+        version = started.initial_control.version
         raise Unprocessable(f"The control a run starts with has a version less than 2^31, got {version}.")
 
 
@@ -155,10 +155,7 @@ def _record_initial_control(
 
 
 def _author(claimed: str) -> str:
-    """The author shown for the version a run started with; no token may have such a name.
-
-    A run that resumes from a checkpoint brings the author that its control had in another run or at another server.
-    """
+    """The author shown for the version a run started with, in a form that no token's name has."""
     if claimed in ("", _PROBE):
         return "run"
     return claimed if _AUTHOR_OF_A_RUN.fullmatch(claimed) else f"run ({claimed})"

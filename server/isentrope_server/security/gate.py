@@ -36,7 +36,6 @@ from isentrope_server.security.sessions import (
     WRONG_TOKEN,
     BrowserSessions,
     comes_from_own_page,
-    is_asked_for_by_another_site,
     is_own_host,
     security_headers,
     sign_in_page,
@@ -149,7 +148,8 @@ class Gate:
         secret = dict(_query(scope)).get("token")
         if secret is None:
             return None
-        if is_asked_for_by_another_site(headers):
+        # From a terminal or the address bar it is `none`; clients other than browsers don't send it.
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
         principal = self._by_secret(secret)
         # Who is signed in stays so.
