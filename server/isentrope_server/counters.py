@@ -175,7 +175,6 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
 
 
 def _template(scope: Scope) -> str:
-    """The route's template; `page` for addresses of pages."""
     template = str(getattr(scope.get("route"), "path", "page"))
     # A router's routes don't include the prefix.
     below_prefix = scope["path"].startswith(_API_PREFIX) and not template.startswith("/api")

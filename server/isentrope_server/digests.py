@@ -147,7 +147,6 @@ def _basis(connection: Connection, run: Run, found: Mapping[str, Series]) -> Bas
 
 
 def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
-    """The first and the last step of all series; an empty range where none has a value."""
     ends = [(int(one.steps[0]), int(one.steps[-1])) for one in found.values() if len(one.steps)]
     return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else (0, -1)
 

@@ -182,7 +182,6 @@ class Effort:
 
 
 async def _rest(backend: Backend, effort: Effort) -> None:
-    """Pause after a piece of work."""
     await asyncio.sleep(effort.seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting > 0 else 1.0))
 
 

@@ -225,7 +225,6 @@ def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> No
 
 
 def _show_address(server: ServerProcess, headless: bool) -> None:
-    """Print the pages' address as soon as they answer."""
     login_url = server.wait_until_ready()
     click.echo(login_url)
     if not headless:
@@ -366,7 +365,6 @@ def _language_model(config: TrainingConfig) -> Path:
 def _train_language_model(
     folder: Path, config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]
 ) -> int:
-    """Train under TRL, and return the exit status."""
     from isentrope_trainer.language_model_run import train_language_model
     from isentrope_trainer.reference_run import Course
 

@@ -138,7 +138,6 @@ def run_state(run: RunSummary) -> list[Component]:
 
 
 def _pace_words(run: RunSummary) -> str:
-    """Seconds a step and the time that is left, where they are known."""
     pace = run.digest.seconds_per_step if run.digest else None
     if pace is None:
         return ""

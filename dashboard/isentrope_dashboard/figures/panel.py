@@ -406,7 +406,6 @@ def _add_line(chart: Chart, panel: Panel, run: Shown, *, log: bool) -> None:
 
 
 def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: float) -> None:
-    """Marks at the lower edge, and of +∞ at the upper one."""
     columns = run.columns(panel.name)
     places = [
         (step, value) for step, value in zip(columns.step, columns.value, strict=True) if not math.isfinite(value)

@@ -330,7 +330,6 @@ def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Co
 
 
 def _joined(configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The parameters of several configurations, each with all of its values."""
     values: dict[str, dict[str, None]] = {}
     for config in configs:
         for name, value in flat(config).items():
@@ -397,7 +396,6 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
 
 
 async def _offered_runs(client: AsyncClient, chosen: Sequence[str], wanted: str) -> list[dict[str, str]]:
-    """The chosen runs, and those that the server finds."""
 
     async def named(run_id: str) -> RunSummary | str:
         try:

@@ -85,7 +85,6 @@ def first_control(run: RunDetail, *, may_push: bool) -> Control:
 
 
 def _as_it_is(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
-    """What fills the form with the run's control."""
     document = first_control(run, may_push=may_push).to_document()
     return {"document": document, "base": {**known(run.control), "document": document, "may_push": may_push}}
 
@@ -373,7 +372,6 @@ def _register_push(app: Dash, api: Api) -> None:
 
 
 async def _earlier(client: AsyncClient, run_id: str, version: int) -> Control:
-    """The control of an earlier version, with this as its reason."""
     history = await client.newest(calls.control_history(run_id), HISTORY)
     old = next((item for item in history if item.version == version), None)
     if old is None:
@@ -403,7 +401,6 @@ def conflict_words(theirs: ControlVersion, mine: Control, base: Control) -> str:
 
 
 def _say(words: str, look: str, *, conflict: str = "") -> None:
-    """What became of a push, and both documents of a conflict."""
     set_props(card.OUTCOME, {"children": words, "className": look})
     set_props(card.CONFLICT_WORDS, {"children": conflict})
     set_props(card.CONFLICT, {"className": "conflict" if conflict else "conflict gone"})

@@ -48,7 +48,6 @@ async def read(client: AsyncClient, view: View) -> Values:
 
 
 def _not_shown(absent: Mapping[str, str]) -> list[Any]:
-    """One line for every reason."""
     titles: dict[str, list[str]] = {}
     for title, why in absent.items():
         titles.setdefault(why, []).append(title)

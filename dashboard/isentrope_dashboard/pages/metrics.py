@@ -201,7 +201,6 @@ def _pin(name: str, pinned: Sequence[str]) -> html.Button:
 
 
 def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequence[str]) -> html.Div | None:
-    """Metrics that are not drawn: name and newest value."""
     if not names:
         return None
     note = text(f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small")

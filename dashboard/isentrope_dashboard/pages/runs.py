@@ -163,7 +163,6 @@ async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
 
 
 def _columns_menu(view: View, offered: Sequence[dict[str, Any]]) -> dmc.Popover:
-    """A button whose form chooses the columns; each is a line of the address."""
     which = dmc.MultiSelect(
         id={"param": "column"}, data=list(offered), value=list(view.columns) or [column["field"] for column in COLUMNS],
         size="xs", w=420, maxDropdownHeight=280, searchable=True, hidePickedOptions=True, placeholder="Add a column",
@@ -466,7 +465,6 @@ _ERROR_CLASS = re.compile(r"^[\w.]+: ")
 
 
 def _status(run: RunSummary) -> tuple[Component, str]:
-    """The word, and below it what explains it."""
     word, tone, _ = STATUS[run.status]
     digest = run.digest
     reason = ""
@@ -500,7 +498,6 @@ def _share_lost(share: float | None, tone: str) -> Any:
 
 
 def _tags(run: RunSummary) -> Any:
-    """Tags, and below them what people noted."""
     if not run.notes:
         return [chip(tag) for tag in run.tags] or MISSING
     return _two_lines(html.Span([chip(tag) for tag in run.tags]), run.notes) if run.tags else text(run.notes, "dim")
@@ -520,7 +517,6 @@ def _steps_left(run: RunSummary) -> str:
 
 
 def _line(values: Sequence[float | None], newest: float | None, tone: str) -> Any:
-    """A line beside its newest value; MISSING where nothing was measured."""
     if newest is None:
         return MISSING
     return html.Span([html.I(className=f"spark {tone}", style={"--drawing": sparkline(values)}), number(newest)])

@@ -100,7 +100,6 @@ class _LiveStream:
                     yield current
 
     async def _missed(self) -> AsyncIterator[_Event]:
-        """Reports committed after the last one sent, up to now."""
         found_all = False
         while not found_all:
             found = await read_of(

@@ -144,7 +144,6 @@ def _counted(outcomes: Sequence[StoredOutcome]) -> list[StoredOutcome]:
 
 
 def _joint_state(states: Sequence[OutcomeState]) -> State:
-    """APPLIED where all ranks applied, PARTIAL where some did, else the most severe state."""
     reported = set(states)
     if len(reported) > 1 and OutcomeState.APPLIED in reported:
         return State.PARTIAL

@@ -135,11 +135,9 @@ class Gate:
         return self._limited(self._sessions.signed_in(headers, secure=scope["scheme"] == "https"))
 
     def _by_secret(self, secret: str) -> Principal | None:
-        """The active token, or that of a link to a run."""
         return self._tokens.of_secret(secret) or self._limited(self._sessions.of_link(secret))
 
     def _limited(self, known: tuple[str, str | None] | None) -> Principal | None:
-        """The active token with an id, limited to a run."""
         principal = None if known is None else self._tokens.of_id(known[0])
         return None if principal is None or known is None else replace(principal, run_id=known[1])
 

@@ -270,9 +270,6 @@ _MOUNTS = Path("/proc/mounts")
 class NetworkFileSystem(IsentropeError, OSError):
     """SQLite's locks and shared memory don't work on a network file system."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
     """Check that SQLite can work where the database is.

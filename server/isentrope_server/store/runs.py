@@ -214,7 +214,6 @@ def _described_by(started: RunStarted, now: float) -> dict[str, object]:
 
 
 def _described() -> Select[*tuple[Any, ...]]:
-    """Every column that `_run_of` needs, of all runs that are not deleted."""
     incarnations = (
         select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
     )
@@ -233,7 +232,6 @@ def _silent_before(silent_after_seconds: float) -> float:
 
 
 def _status_at(silent_before: float) -> ColumnElement[str]:
-    """A run's status, in SQL."""
     is_silent = and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at < silent_before)
     return case((is_silent, literal(str(Status.SILENT))), else_=runs.c.state)
 

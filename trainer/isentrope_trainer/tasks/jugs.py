@@ -93,7 +93,6 @@ def _walk(capacities: list[int], target: int, generator: random.Random) -> list[
 
 
 def _after(move: str, state: _State, capacities: list[int]) -> _State:
-    """What the jugs hold after a move."""
     holds = list(state)
     if "->" in move:
         source, goal = (JUGS.index(jug) for jug in move.split("->"))

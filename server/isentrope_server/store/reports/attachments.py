@@ -270,15 +270,11 @@ def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int
         position: decode_what_if(content).pulls
         for position, content in _packed(connection, what_if_sums, run_key, shown).items()
     }
-    unknown = (None, None)
-    return {
-        position: {
-            "score_std": of_step.get(at),
-            "lowering": pulls.get(position, unknown)[0],
-            "raising": pulls.get(position, unknown)[1],
-        }
-        for at, position in shown
-    }
+    found = {}
+    for at, position in shown:
+        lowering, raising = pulls.get(position, (None, None))
+        found[position] = {"score_std": of_step.get(at), "lowering": lowering, "raising": raising}
+    return found
 
 
 def read_what_if(

@@ -109,7 +109,6 @@ def _in_rows(stream_key: int, placed: Sequence[tuple[int, Arrival]], now: float)
 
 
 def _alike(stream_key: int, layout: Layout, placed: Sequence[tuple[int, Arrival]], now: float) -> Reports:
-    """Reports of one layout, as one row holds them."""
     packed = [arrival.packed for _, arrival in placed if arrival.packed is not None]
     messages = [arrival.message for _, arrival in placed if isinstance(arrival.message, StepReport)]
     labels = tuple(dict.fromkeys(report.labels for report in packed))

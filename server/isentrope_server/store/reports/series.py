@@ -199,7 +199,6 @@ def latest(connection: Connection, run_key: int) -> list[LatestMetric]:
 
 
 def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
-    """Add the newest values of metrics that have none yet."""
     for name, column in zip(reports.layout.names, reports.scalars, strict=True):
         if name not in values:
             row = int(np.flatnonzero(column != MISSING)[-1])

@@ -218,7 +218,6 @@ class AlgorithmsShareACurve(Figure):
 
 
 def _points(runs: Sequence[Run]) -> tuple[Series, Series]:
-    """Entropies and held-out rewards of all runs."""
     entropies, rewards = (np.concatenate(column) for column in zip(*map(measured, runs), strict=True))
     return entropies, rewards
 
