@@ -267,7 +267,7 @@ def _settings(**given: object) -> Settings:
     from isentrope_server.settings import Settings
 
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         problem = error.errors()[0]
         what = problem["msg"].removeprefix("Value error, ")

@@ -145,7 +145,7 @@ async def _pack_row(backend: Backend, stream: FullStream, sizes: RowSizes, effor
     except RowsOvertaken as overtaken:
         _log.info("%s", overtaken)
         return 0
-    return row.reports
+    return int(row.columns["reports"])
 
 
 def _remove_some(run_key: int, transaction: Transaction) -> bool:

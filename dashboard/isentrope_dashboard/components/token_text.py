@@ -220,11 +220,9 @@ def _running_text(
         share = (
             ("Share of the pull", share_words(contribution / pull)) if pull else ("Contribution", change(contribution))
         )
+        gradient = "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept"
         facts = [
-            (
-                f"“{visible(words)}”",
-                "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept",
-            ),
+            (f"“{visible(words)}”", gradient),
             share,
             ("Probability p", MISSING if logprob is None else probability(logprob)),
             ("Score S_c", MISSING if score is None else _sigmas(score, answer.score_std)),
@@ -271,11 +269,8 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     for token in answer.items:
         if not wanted.passes(token.text, token.contribution, float(token.kept), token.advantage):
             continue
-        name = (
-            visible(token.text)
-            if token.text is not None
-            else f"id {MISSING if token.token_id is None else token.token_id}"
-        )
+        token_id = MISSING if token.token_id is None else token.token_id
+        name = f"id {token_id}" if token.text is None else visible(token.text)
         row = MISSING if token.sequence is None else count(token.sequence)
         share = share_words(token.contribution / pull) if pull else change(token.contribution)
         cells = [

@@ -168,11 +168,12 @@ async def refuse_unknown_parameters(request: Request) -> None:
     """
     route = request.scope["route"]
     known = set(_parameters(route.dependant)) if isinstance(route, APIRoute) else set()
-    problems = [
-        {"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": _what_is_wrong(name, known)}
-        for name in request.query_params
-        if name not in known
-    ]
+    problems = []
+    for name in (name for name in request.query_params if name not in known):
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {nearest[0]}" if nearest else f"there are {', '.join(sorted(known))}"
+        message = f"there is no such parameter; {hint}" if known else "this address takes no parameters"
+        problems.append({"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": message})
     if problems:
         raise RequestValidationError(problems)
 
@@ -181,17 +182,6 @@ def _parameters(dependant: Dependant) -> Iterator[str]:
     yield from (parameter.alias for parameter in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _parameters(inner)
-
-
-def _what_is_wrong(name: str, known: set[str]) -> str:
-    if not known:
-        return "this address takes no parameters"
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return (
-        f"there is no such parameter; did you mean {nearest[0]}"
-        if nearest
-        else (f"there is no such parameter; there are {', '.join(sorted(known))}")
-    )
 
 
 class Body(BaseModel):

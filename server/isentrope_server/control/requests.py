@@ -71,7 +71,14 @@ def request_control(
         Conflict: the run has ended.
         Unprocessable: the idempotency key was used for another document.
     """
-    repeated = _repeated(transaction, run, request)
+    key = request.idempotency_key
+    repeated = None if key is None else controls.by_idempotency_key(transaction.connection, run.key, key)
+    if repeated is not None and repeated.document != request.control.to_document():
+        raise Unprocessable(
+            f"This Idempotency-Key was used for version {repeated.version} with another document. "
+            "Use a new key for a new request.",
+            version=repeated.version,
+        )
     if repeated is not None:
         return repeated, False
     _check(transaction, run, request)
@@ -111,19 +118,6 @@ def request_control(
                 message=message,
             )
     return item, True
-
-
-def _repeated(transaction: Transaction, run: Run, request: ControlRequest) -> ControlItem | None:
-    if request.idempotency_key is None:
-        return None
-    earlier = controls.by_idempotency_key(transaction.connection, run.key, request.idempotency_key)
-    if earlier is not None and earlier.document != request.control.to_document():
-        raise Unprocessable(
-            f"This Idempotency-Key was used for version {earlier.version} with another document. "
-            "Use a new key for a new request.",
-            version=earlier.version,
-        )
-    return earlier
 
 
 def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from isentrope_server.control.requests import snapshot_to_send
 from isentrope_server.errors import DeletedRun, Unprocessable
@@ -53,18 +53,11 @@ _AUTHOR_OF_A_RUN = re.compile(r"run( \(.*\))?", re.DOTALL)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """The answer to a Hello."""
-
-    acked_through: int
-    control: ControlSnapshot | None
-
-
 def open_stream(
     transaction: Transaction, started: RunStarted, now: float, *, by: Principal, sent_at: float = 0.0
-) -> Welcome:
-    """Create the run and the stream, or find them; safe to repeat.
+) -> tuple[int, ControlSnapshot | None]:
+    """Create the run and the stream, or find them; safe to repeat. Returns through which seq records are acknowledged, and
+    the control to apply.
 
     Raises:
         Unprocessable: an id that can't be part of an address, or a number out of range.
@@ -79,10 +72,7 @@ def open_stream(
     stream = streams.find(connection, started.run_id, started.incarnation, started.rank)
     if stream is not None:
         runs.heard(connection, stream.run_key, now)
-        return Welcome(
-            acked_through=stream.acked_through,
-            control=snapshot_to_send(transaction, started.run_id, stream.run_key, now),
-        )
+        return stream.acked_through, snapshot_to_send(transaction, started.run_id, stream.run_key, now)
     run_key = runs.key_of(connection, started.run_id)
     known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
     started = placed(known, started, sent_at=sent_at, now=now)
@@ -91,7 +81,7 @@ def open_stream(
         raise Unprocessable(f"Run {started.run_id} has {STREAMS.most} {STREAMS.unit}, the most allowed.")
     streams.create(connection, run_key, started, now)
     transaction.announce(RunChanged(run_id=started.run_id))
-    return Welcome(acked_through=0, control=snapshot_to_send(transaction, started.run_id, run_key, now))
+    return 0, snapshot_to_send(transaction, started.run_id, run_key, now)
 
 
 def _check(started: RunStarted) -> None:

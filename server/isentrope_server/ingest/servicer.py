@@ -25,7 +25,7 @@ from isentrope_server.ingest.intake import (
     unstorable,
 )
 from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
-from isentrope_server.ingest.opening import Welcome, open_stream
+from isentrope_server.ingest.opening import open_stream
 from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6
 from isentrope_server.security.gate import abort, principal_of_call
 from isentrope_server.store import runs, streams
@@ -76,17 +76,16 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         principal = principal_of_call()
         try:
-            welcome: Welcome = await self._write(
+            acked_through, control = await self._write(
                 context,
                 lambda t: open_stream(t, started, time.time(), by=principal, sent_at=request.sent_at),
                 started.run_id,
             )
         except DataError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}")
-        control = welcome.control
         expires_at = None if control is None else control.expires_at
         return pb.HelloReply(
-            acked_through=welcome.acked_through,
+            acked_through=acked_through,
             control=None if control is None else to_pb(control),
             expires_in=None if expires_at is None else expires_at - time.time(),
         )
