@@ -242,7 +242,6 @@ class News:
             return json.dumps(known), _digest(repr((replace(run, digest=None), level)))
 
     async def _answer(self, question: Question, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
-        """Digest and JSON of every value."""
         now = time.monotonic()
         self._answers = {known: (at, task) for known, (at, task) in self._answers.items() if now - at < ANSWERED_FOR}
         if question not in self._answers:

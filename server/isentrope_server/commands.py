@@ -199,10 +199,7 @@ def _sqlite_file(settings: Settings) -> Path:
 def _ask(
     method: str, path: str, body: Mapping[str, object] | None = None, *, makes_database: bool = False
 ) -> tuple[Any, str]:
-    """Send a request to the API of this home as its owner; return the answer's JSON, and which server or database answered.
-
-    `path` is below `/api/v1/`; `makes_database`: whether to make a database in a new home.
-    """
+    """Ask the API of this home, below `/api/v1/`, as its owner; return the JSON, and which server or database answered."""
     from isentrope_server.home import running_server_url
 
     settings = _settings()

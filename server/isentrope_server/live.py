@@ -187,7 +187,7 @@ _LONGEST_SILENCE = "20s"
 class Notifications:
     """Sends in the writer's transactions; receives on its own thread and connection."""
 
-    def __init__(self, database: Database, hub: Hub, reload_tokens: Callable[[], None]) -> None:
+    def __init__(self, database: Database, hub: Hub, reload_tokens: Callable[[Connection], None]) -> None:
         """`reload_tokens` is called on the receiving thread when tokens may have changed."""
         self._database = database
         self._hub = hub
@@ -244,7 +244,7 @@ class Notifications:
         connection.execute(text(f"SET idle_session_timeout = '{_LONGEST_SILENCE}'"))
         connection.execute(text(f"LISTEN {_CHANNEL}"))
         # Events committed before are in the store; no notification of them will arrive.
-        self._reload_tokens()
+        self._reload_tokens(connection)
         self._hub.lost_touch()
         driver: Any = connection.connection.driver_connection
         next_heartbeat = 0.0
@@ -268,7 +268,8 @@ class Notifications:
             _log.warning("Another program uses the database's channel %r, too.", _CHANNEL)
             return
         if not news.run_id:
-            self._reload_tokens()
+            with self._database.reading() as connection:
+                self._reload_tokens(connection)
         elif self._hub.is_listened_to(news.run_id):
             self._hub.publish(self._read(news))
 

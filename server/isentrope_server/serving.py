@@ -150,7 +150,6 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
 
 
 def _raise_open_files() -> None:
-    """Let this process open as many files as the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -135,7 +135,7 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
     if host or http_port or grpc_port:
         _point_at_server(host or "127.0.0.1", http_port or 7070, grpc_port or 7071)
     with _sigterm_as_interrupt():
-        sys.exit(_train(config, control, options, announce=_announce_run, event=_print_event))
+        sys.exit(_train(config, control, options, announce=_announce_run))
 
 
 @click.command()
@@ -293,14 +293,7 @@ def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
     return 0
 
 
-def _train(
-    config: TrainingConfig,
-    control: Control,
-    options: dict[str, Any],
-    announce: Callable[[str], None],
-    event: Callable[..., None] | None = None,
-) -> int:
-    """Train, and return the exit status; `event` is called with name and fields of each one where `--json` is given."""
+def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
     _let_threads_sleep()
     from isentrope_trainer.reference_run import Course, train_reference_policy
     from isentrope_trainer.training_state import Checkpoints
@@ -309,7 +302,7 @@ def _train(
     resumed_shape = options.get("policy")
     policy_config = PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", "1.1M")]
     course, status = Course(), 0
-    event = event if options.get("as_json") and event is not None else None
+    event = _print_event if options.get("as_json") else None
     folder = options.get("resume") or options.get("checkpoint")
 
     def follow(probe: Probe, result: StepResult) -> None:

@@ -89,11 +89,8 @@ def _notify(found: Sequence[Destination]) -> Component:
 
 def tested(found: Sequence[Destination]) -> Component:
     """What became of a test, by destination."""
-    words = (
-        f"{one.service}: {'delivered' if one.delivered else 'not taken, the log of the server says more'}"
-        for one in found
-    )
-    return html.Ul([html.Li(one) for one in words])
+    not_taken = "not taken, the log of the server says more"
+    return html.Ul([html.Li(f"{one.service}: {'delivered' if one.delivered else not_taken}") for one in found])
 
 
 def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:

@@ -234,7 +234,6 @@ def chosen_metrics(view: View) -> list[str]:
 
 
 async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view: View) -> Compared | None:
-    """One run; None of one that does not exist any more."""
     try:
         run, history, latest = await asyncio.gather(
             client.ask(calls.run(run_id)), client.every(calls.control_history(run_id)), client.ask(calls.latest(run_id))

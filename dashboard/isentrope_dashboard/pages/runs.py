@@ -486,7 +486,6 @@ def _status(run: RunSummary) -> tuple[Component, str]:
 
 
 def _share_lost(share: float | None, tone: str) -> Any:
-    """A bar and the share; what was gained has a plus and another colour."""
     if share is None or not math.isfinite(share):
         return MISSING
     words, width = percent(abs(share), 0), f"{100 * min(1.0, abs(share)):.0f}%"

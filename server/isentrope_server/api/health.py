@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -34,13 +34,7 @@ _REMEMBERED_SECONDS = 0.5
 """A result is reused for this long: the route needs no token, and many requests must cost little."""
 
 
-class _Finding(NamedTuple):
-    code: str = ""
-    """Empty: ready."""
-    reason: str = ""
-
-
-_DISK_FULL = _Finding("disk_full", "The disk of the database is full: reports wait with their trainers.")
+_DISK_FULL = ("disk_full", "The disk of the database is full: reports wait with their trainers.")
 
 
 class Readiness:
@@ -48,14 +42,13 @@ class Readiness:
 
     def __init__(self) -> None:
         self._looking = asyncio.Lock()
-        self._found: _Finding | None = None
-        self._found_at = 0.0
+        self._found, self._found_at = ("", ""), -math.inf
 
-    async def look(self, backend: Backend) -> _Finding:
+    async def look(self, backend: Backend) -> tuple[str, str]:
+        """What is in the way and why, both empty where nothing is."""
         async with self._looking:
-            if self._found is None or time.monotonic() - self._found_at > _REMEMBERED_SECONDS:
-                self._found = await _examine(backend)
-                self._found_at = time.monotonic()
+            if time.monotonic() - self._found_at > _REMEMBERED_SECONDS:
+                self._found, self._found_at = await _examine(backend), time.monotonic()
             return self._found
 
 
@@ -73,15 +66,15 @@ async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
     replaced or damaged), `schema_differs`, `writer_stopped` or `writer_stuck`.
     """
     readiness: Readiness = request.app.state.readiness
-    finding = await readiness.look(backend)
-    if finding.code:
-        return JSONResponse(error_body("not_ready", finding.reason, {"cause": finding.code}), 503)
+    cause, reason = await readiness.look(backend)
+    if cause:
+        return JSONResponse(error_body("not_ready", reason, {"cause": cause}), 503)
     return JSONResponse({"status": "ready"})
 
 
-async def _examine(backend: Backend) -> _Finding:
+async def _examine(backend: Backend) -> tuple[str, str]:
     if not backend.writer.alive:
-        return _Finding("writer_stopped", "The writer has stopped: reports can't be stored.")
+        return "writer_stopped", "The writer has stopped: reports can't be stored."
     try:
         if backend.database.opened_file is not None:
             backend.database.opened_file.check()
@@ -93,26 +86,26 @@ async def _examine(backend: Backend) -> _Finding:
             # Nothing, which costs no fsync but waits in the writer's queue; of no run, so that no other server is waited for.
             await backend.write(lambda _: None, run_id="")
     except WriterStopped as error:
-        return _Finding("writer_stopped", str(error))
+        return "writer_stopped", str(error)
     except DatabaseFileLost as error:
-        return _Finding("database_file", str(error))
+        return "database_file", str(error)
     except SQLAlchemyError as error:
         if is_disk_full(backend.database, error):
             return _DISK_FULL
         # The reason is in the log only: the route needs no token.
-        return _Finding("database_unreachable", "The database doesn't answer.")
+        return "database_unreachable", "The database doesn't answer."
     except TimeoutError:
-        return _Finding("writer_stuck", "The database doesn't take reports in time.")
+        return "writer_stuck", "The database doesn't take reports in time."
     return found
 
 
-def _look_at(connection: Connection) -> _Finding:
+def _look_at(connection: Connection) -> tuple[str, str]:
     """Whether the database takes writes, in tables of this server's version."""
     if is_standby(connection):
-        return _Finding("writer_stopped", "The database is a standby: reports can't be stored.")
+        return "writer_stopped", "The database is a standby: reports can't be stored."
     has, wants = version_of(connection), newest_version()
     differs = f"The database's schema is version {has}, this server's {wants}."
-    return _Finding() if has == wants else _Finding("schema_differs", differs)
+    return ("", "") if has == wants else ("schema_differs", differs)
 
 
 _GAUGES = {

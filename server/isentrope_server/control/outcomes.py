@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from isentrope_server.control.requests import move_to
 from isentrope_server.store import controls, streams
-from isentrope_server.store.controls import ControlItem, StoredOutcome
+from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import Transaction
@@ -79,7 +79,10 @@ def _record_named(transaction: Transaction, run_id: str, stream: Stream, report:
 
 def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float) -> None:
     """End a version with the state that the answering ranks reported."""
-    outcomes = _counted(controls.outcomes(transaction.connection, item.run_key, item.version))
+    found = controls.outcomes(transaction.connection, item.run_key, item.version)
+    # Those of the incarnation that answered first; reports made under the version count after real outcomes.
+    first = next((outcome for outcome in found if outcome.code != controls.NAMED_BY_REPORT), found[0])
+    outcomes = [outcome for outcome in found if outcome.incarnation == first.incarnation]
     state = _joint_state([outcome.state for outcome in outcomes])
     applied = [outcome for outcome in outcomes if outcome.state is OutcomeState.APPLIED]
     shown = next((outcome for outcome in outcomes if outcome.state is not OutcomeState.APPLIED), outcomes[0])
@@ -104,7 +107,11 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
         applied_step=min((outcome.step for outcome in applied if outcome.step is not None), default=None),
         applied_at=min((outcome.at for outcome in applied), default=None),
     )
-    _supersede_passed_over(transaction, run_id, item, now)
+    # The probe has moved past the older versions without an outcome.
+    for older in controls.open_before(transaction.connection, item.run_key, item.version):
+        if not controls.outcomes(transaction.connection, older.run_key, older.version):
+            message = f"The probe applied version {item.version} and not this one."
+            move_to(transaction, run_id, older, State.SUPERSEDED, now, code="newer_reached_probe", message=message)
 
 
 def close_open_controls(transaction: Transaction, run_id: str, run_key: int, now: float) -> None:
@@ -137,26 +144,12 @@ def _is_guessed(item: ControlItem) -> bool:
     )
 
 
-def _counted(outcomes: Sequence[StoredOutcome]) -> list[StoredOutcome]:
-    """The outcomes of the incarnation that answered first; reports made under the version count after real outcomes."""
-    real = [outcome for outcome in outcomes if outcome.code != controls.NAMED_BY_REPORT] or outcomes
-    return [outcome for outcome in outcomes if outcome.incarnation == real[0].incarnation]
-
-
 def _joint_state(states: Sequence[OutcomeState]) -> State:
     reported = set(states)
     if len(reported) > 1 and OutcomeState.APPLIED in reported:
         return State.PARTIAL
     by_severity = (OutcomeState.REJECTED, OutcomeState.EXPIRED, OutcomeState.SUPERSEDED, OutcomeState.APPLIED)
     return State(next(state for state in by_severity if state in reported))
-
-
-def _supersede_passed_over(transaction: Transaction, run_id: str, newer: ControlItem, now: float) -> None:
-    """End the older versions without an outcome: the probe has moved past them."""
-    for older in controls.open_before(transaction.connection, newer.run_key, newer.version):
-        if not controls.outcomes(transaction.connection, older.run_key, older.version):
-            message = f"The probe applied version {newer.version} and not this one."
-            move_to(transaction, run_id, older, State.SUPERSEDED, now, code="newer_reached_probe", message=message)
 
 
 def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float) -> None:

@@ -93,7 +93,9 @@ class Gate:
         # Without the query, which may hold a token.
         if answer.status_code >= 400:
             client = (scope.get("client") or ["?"])[0]
-            if answer.status_code == 401 and (_is_sign_in(scope) or _has_token(scope)):
+            if answer.status_code == 401 and (
+                _is_sign_in(scope) or "authorization" in Headers(scope=scope) or "token" in dict(_query(scope))
+            ):
                 await self._tokens.guessed(client)
             _log.info("%s %r from %s is refused: %d", scope["method"], scope["path"][:200], client, answer.status_code)
         await answer(scope, receive, send)
@@ -158,7 +160,6 @@ class Gate:
         return None if known is not None else _unauthenticated(headers, WRONG_TOKEN)
 
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
-        """The form of the page without a session."""
         headers = Headers(scope=scope)
         if not is_own_host(headers.get("host", ""), self._allowed_hosts):
             return _unknown_host()
@@ -218,11 +219,6 @@ def principal_of(scope: Scope) -> Principal:
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-
-
-def _has_token(scope: Scope) -> bool:
-    """Whether a request brings a token, not only a session."""
-    return "authorization" in Headers(scope=scope) or "token" in dict(_query(scope))
 
 
 def _unknown_host() -> Response:

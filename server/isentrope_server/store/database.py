@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
@@ -119,11 +118,9 @@ class Database:
             for engine in (self.writing_engine, self.reading_engine):
                 _watch(engine, self.opened_file, each_transaction=engine is self.writing_engine)
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Open a connection that reads one consistent state and can't write."""
-        with self.reading_engine.connect() as connection:
-            yield connection
+    def reading(self) -> Connection:
+        """Open a connection that reads one consistent state and can't write; it is closed by `with`."""
+        return self.reading_engine.connect()
 
     def close(self) -> None:
         self.reading_engine.dispose()

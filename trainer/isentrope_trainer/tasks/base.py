@@ -76,7 +76,8 @@ class Task(ABC):
             ConfigurationError: the task holds out no problems, or has no more of them.
         """
         if split == "train":
-            return self._problem(self._training_entry(index))
+            entries = (self._entry(self._first + index + again * _FIRST_REPLACEMENT) for again in itertools.count())
+            return self._problem(next(one for one in entries if not (self._hold_out and is_held_out(self.key(one)))))
         if not self._hold_out:
             raise ConfigurationError("This task holds out no problems: make it with hold_out=True.")
         while len(self._held_out) <= index:
@@ -118,13 +119,6 @@ class Task(ABC):
 
     def _entry(self, number: int) -> Mapping[str, Any]:
         entry: Mapping[str, Any] = self._datasets[number % len(self._datasets)][number]
-        return entry
-
-    def _training_entry(self, index: int) -> Mapping[str, Any]:
-        for replacement in itertools.count():
-            entry = self._entry(self._first + index + replacement * _FIRST_REPLACEMENT)
-            if not (self._hold_out and is_held_out(self.key(entry))):
-                break
         return entry
 
     def _find_held_out(self) -> None:
