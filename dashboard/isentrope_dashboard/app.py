@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
+from dash import ALL, Dash, Input, Output, State, dcc, html, set_props
 from dash.backends._fastapi import reset_current_request, set_current_request
 from dash.development.base_component import Component
 from dash.exceptions import CallbackException, DependencyException, PreventUpdate
@@ -30,7 +30,7 @@ from isentrope_dashboard import live, theme
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import skeleton
-from isentrope_dashboard.live import Api, CredentialsMiddleware, News, Part, refusal
+from isentrope_dashboard.live import Api, CredentialsMiddleware, News, Part, in_browser, refusal
 from isentrope_dashboard.pages import access, compare, run, runs, start
 from isentrope_dashboard.view import View
 
@@ -81,48 +81,31 @@ def shell() -> dmc.MantineProvider:
 
 def register(app: Dash, api: Api) -> None:
     """Show the page of an address, and write choices into the address."""
-    browser = "isentrope"
-    app.clientside_callback(ClientsideFunction(browser, "view"), Output(views.STORE, "data"), Input(PAGE, "id"))
-    app.clientside_callback(
-        ClientsideFunction(browser, "choose"),
-        Output(views.STORE, "data", allow_duplicate=True),
-        Input({"param": ALL}, "value"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction(browser, "path"), Output(PATH, "data"), Input(views.STORE, "data"), State(PATH, "data")
-    )
-    app.clientside_callback(
-        ClientsideFunction(browser, "title"), Output(header.TITLE, "id"), Input(header.TITLE, "data")
-    )
+    in_browser(app, "isentrope.view", Output(views.STORE, "data"), Input(PAGE, "id"), first=True)
+    chosen = Output(views.STORE, "data", allow_duplicate=True)
+    in_browser(app, "isentrope.choose", chosen, Input({"param": ALL}, "value"))
+    path = (Output(PATH, "data"), Input(views.STORE, "data"), State(PATH, "data"))
+    in_browser(app, "isentrope.path", *path, first=True)
+    in_browser(app, "isentrope.title", Output(header.TITLE, "id"), Input(header.TITLE, "data"), first=True)
 
-    @app.callback(
-        Output(PAGE, "children"),
-        Output(header.TITLE, "data"),
-        Input(PATH, "data"),
-        State(views.STORE, "data"),
-        prevent_initial_call=True,
-    )
-    async def show_page(_path: str, stored: dict[str, Any]) -> tuple[Component, str]:
-        view = View.of(stored)
+    @api.callback(app, Output(PAGE, "children"), Output(header.TITLE, "data"), Input(PATH, "data"))
+    async def show_page(client: AsyncClient, view: View, _path: str) -> tuple[Component, str]:
+        page = page_at(view)
+        if page is None:
+            error = ApiError(f"There is no page {view.path}. The list of runs is at /.", status=404)
+            return header.page("No such page", refusal(error)), "No such page · Isentrope"
         try:
-            async with api.open() as client:
-                page = page_at(view)
-                if page is None:
-                    error = ApiError(f"There is no page {view.path}. The list of runs is at /.", status=404)
-                    return header.page("No such page", refusal(error)), "No such page · Isentrope"
-                return await page(client, view)
+            return await page(client, view)
         except ApiError as error:
             return header.page("This page can't be shown", refusal(error)), "Isentrope"
 
-    @app.callback(Output("who", "children"), Input("who", "id"), State(views.STORE, "data"))
-    async def show_who(_id: str, stored: dict[str, Any]) -> Any:
+    @api.callback(app, Output("who", "children"), Input("who", "id"), first=True)
+    async def show_who(client: AsyncClient, view: View, _id: str) -> Any:
         try:
-            async with api.open() as client:
-                me = await client.ask(calls.me())
+            me = await client.ask(calls.me())
         except ApiError:
             return []
-        return header.who_am_i(me.name, me.scope, shares=View.of(stored).run_id is not None)
+        return header.who_am_i(me.name, me.scope, shares=view.run_id is not None)
 
     for page in (run, runs, start, access, compare):
         page.register(app, api)

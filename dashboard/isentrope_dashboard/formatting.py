@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, version_before
 from isentrope_wire.methods import METHODS, Method
-from isentrope_wire.metrics import Metric, Show
 
 MISSING = "–"
 MINUS = "−"
@@ -60,11 +59,6 @@ def percent(value: float | None, digits: int = 1) -> str:
     return f"{number(100 * value, digits)}\N{NO-BREAK SPACE}%"
 
 
-def shown(metric: Metric, value: float | None) -> str:
-    """A value of a metric, written as its row says."""
-    return {Show.NUMBER: number, Show.CHANGE: change, Show.PERCENT: percent}[metric.show](value)
-
-
 def count(value: int | None) -> str:
     """A step or a count with thousands separated."""
     return MISSING if value is None else f"{value:,}"
@@ -98,8 +92,6 @@ def method(name: str) -> str:
     return METHODS[name].label.removesuffix(" (observe only)") if name in METHODS else name
 
 
-ARROW = "→"
-UNCHANGED = "no change"
 DEFAULT = "default"
 OFF = "off"
 
@@ -109,7 +101,7 @@ def describe(new: Control, old: Control | None) -> str:
     if old is None:
         parts = {name: words for name, words in _parts(new).items() if (name, words) != ("hold", OFF)}
         return ", ".join([parts.pop("method"), *(f"{name} {words}" for name, words in parts.items())])
-    return ", ".join(f"{name} {before} {ARROW} {after}" for name, before, after in changes(new, old)) or UNCHANGED
+    return ", ".join(f"{name} {before} → {after}" for name, before, after in changes(new, old)) or "no change"
 
 
 def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -> dict[str, str]:
@@ -127,12 +119,8 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
         given = {name: value for name, value in control.parameters.items() if value != known[name].default}
         parts |= {name: parameter(value) or OFF for name, value in given.items()}
     if bounds and held is not None:
-        for label, bound in (
-            ("largest change", held.max_change_per_step),
-            ("µ min", held.mu_min),
-            ("µ max", held.mu_max),
-        ):
-            parts[label] = DEFAULT if bound is None else f"{bound:.4g}"
+        limits = {"largest change": held.max_change_per_step, "µ min": held.mu_min, "µ max": held.mu_max}
+        parts |= {label: DEFAULT if bound is None else f"{bound:.4g}" for label, bound in limits.items()}
         parts |= {"side": str(held.side), "reward guard": "on" if held.reward_guard else OFF}
     return parts
 

@@ -21,10 +21,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import httpx
-from dash import html
+from dash import ClientsideFunction, Dash, State, html
 from dash._utils import to_json
 from dash.development.base_component import Component
 from fastapi import FastAPI, Request, Response
@@ -33,8 +33,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.view import View
+from isentrope_dashboard.view import STORE, View
 from isentrope_wire.answers import Status
+
+_Answer = TypeVar("_Answer", bound=Callable[..., Awaitable[Any]])
 
 _SESSION_COOKIE = re.compile(r"(?:__Host-)?isentrope_session_\w+", re.ASCII)
 _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
@@ -65,6 +67,26 @@ class Api:
             transport=self._transport, base_url="http://localhost/api/v1/", headers=headers, trust_env=False
         ) as http:
             yield AsyncClient(http)
+
+    def callback(self, app: Dash, *places: Any, first: bool = False, **more: Any) -> Callable[[_Answer], _Answer]:
+        """A callback of Dash: its function is given a client for the user who asks, the view, and the values of the
+        `places`. With `first` it is called when these are mounted, too.
+        """
+
+        def declare(answer: _Answer) -> _Answer:
+            @app.callback(*places, State(STORE, "data"), prevent_initial_call=not first, **more)
+            async def called(*values: Any) -> Any:
+                async with self.open() as client:
+                    return await answer(client, View.of(values[-1]), *values[:-1])
+
+            return answer
+
+        return declare
+
+
+def in_browser(app: Dash, function: str, *places: Any, first: bool = False) -> None:
+    """A callback that the browser answers, with `NAMESPACE.NAME` of its scripts; `first` as in `Api.callback`."""
+    app.clientside_callback(ClientsideFunction(*function.split(".")), *places, prevent_initial_call=not first)
 
 
 class CredentialsMiddleware:
@@ -220,7 +242,6 @@ class News:
             return json.dumps(known), _digest(repr((replace(run, digest=None), level)))
 
     async def _answer(self, question: Question, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
-        """Digest and JSON of every value."""
         now = time.monotonic()
         self._answers = {known: (at, task) for known, (at, task) in self._answers.items() if now - at < ANSWERED_FOR}
         if question not in self._answers:

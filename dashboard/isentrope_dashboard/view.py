@@ -82,13 +82,8 @@ class View:
 
     @property
     def axis(self) -> Axis:
-        match self.query.get("x"):
-            case "time":
-                return "time"
-            case "tokens":
-                return "tokens"
-            case _:
-                return "step"
+        chosen = self.query.get("x")
+        return "time" if chosen == "time" else "tokens" if chosen == "tokens" else "step"
 
     @property
     def smooth(self) -> int:
@@ -114,9 +109,8 @@ class View:
         return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
-def address_of(run_id: str, **query: str) -> str:
-    behind = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-    return RUN_PREFIX + quote(run_id, safe="") + (f"?{behind}" if behind else "")
+def address_of(run_id: str) -> str:
+    return RUN_PREFIX + quote(run_id, safe="")
 
 
 def listed_in(view: View, param: str) -> list[str]:

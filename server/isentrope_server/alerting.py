@@ -56,7 +56,6 @@ async def send_due(backend: Backend, url: str) -> None:
 
 
 async def _send(backend: Backend, url: str, notice: DueNotice, destination: str) -> None:
-    """Send a notice, unless another server does."""
     if not await backend.write(
         lambda t: attachments.claim_notice(t.connection, notice, destination, now=time.time()), run_id=notice.run_id
     ):
@@ -84,7 +83,6 @@ def _service(url: str) -> str:
 
 
 async def _sent(url: str, title: str, body: str, kind: str, *, seconds: float = _SEND_SECONDS) -> bool:
-    """Whether the destination took it."""
     from apprise import Apprise, NotifyType  # noqa: PLC0415  (an extra; the settings check that it is installed)
 
     sender = Apprise()

@@ -31,7 +31,7 @@ from isentrope_server.api import (
 )
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
-from isentrope_server.backend import Backend, in_background, open_backend
+from isentrope_server.backend import in_background, open_backend
 from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFigures
 from isentrope_server.digests import keep_digests_current
 from isentrope_server.housekeeping import end_expired_controls, keep_house, keep_tokens_current
@@ -150,14 +150,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         ):
             try:
                 if settings.dashboard:
-                    await _warm_up(app, backend)
+                    # Dash builds its routes on the first request, which must not be a deep link.
+                    transport = httpx.ASGITransport(app)
+                    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                        await client.get("/", headers={"Authorization": f"Bearer {backend.owner_token}"})
                 yield
             finally:
                 backend.hub.close()
                 await grpc_server.stop(_GRPC_GRACE_SECONDS)
-
-
-async def _warm_up(app: FastAPI, backend: Backend) -> None:
-    """Request a page: Dash builds its routes on the first request, which must not be a deep link."""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        await client.get("/", headers={"Authorization": f"Bearer {backend.owner_token}"})

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -95,7 +94,7 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
         hub = Hub(asyncio.get_running_loop())
         tokens = TokenBook()
         database = Database(settings.resolved_database_url)
-        notifications = Notifications(database, hub, partial(_reload, database, tokens)) if database.is_shared else None
+        notifications = Notifications(database, hub, tokens.reload) if database.is_shared else None
         writer = (
             Writer(database.writing_engine, hub.publish)
             if notifications is None
@@ -172,11 +171,6 @@ def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings
             "ISENTROPE_TOKEN is ignored: it is only used at a home's first start, and this home has another token."
         )
     return owner_token
-
-
-def _reload(database: Database, tokens: TokenBook) -> None:
-    with database.reading() as connection:
-        tokens.reload(connection)
 
 
 @asynccontextmanager

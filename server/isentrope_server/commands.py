@@ -199,15 +199,7 @@ def _sqlite_file(settings: Settings) -> Path:
 def _ask(
     method: str, path: str, body: Mapping[str, object] | None = None, *, makes_database: bool = False
 ) -> tuple[Any, str]:
-    """Send a request to the API of this home as its owner.
-
-    Args:
-        path: below `/api/v1/`.
-        makes_database: whether to make a database in a new home.
-
-    Returns:
-        The answer's JSON, and which server or database answered.
-    """
+    """Ask the API of this home, below `/api/v1/`, as its owner; return the JSON, and which server or database answered."""
     from isentrope_server.home import running_server_url
 
     settings = _settings()
@@ -272,7 +264,7 @@ def _settings(**given: object) -> Settings:
     from isentrope_server.settings import Settings
 
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         problem = error.errors()[0]
         what = problem["msg"].removeprefix("Value error, ")

@@ -38,38 +38,36 @@ class ServerFigures:
     """One server's counters, from the start of its process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        own = self.registry = CollectorRegistry()
         self.records = Counter(
             "isentrope_records_received",
             "Records received from shippers and answered; repeats count each time.",
-            registry=self.registry,
+            registry=own,
         )
         self.quarantined = Counter(
-            "isentrope_records_refused", "Records quarantined because they can't be used.", registry=self.registry
+            "isentrope_records_refused", "Records quarantined because they can't be used.", registry=own
         )
         self.acknowledgement_seconds = Histogram(
             "isentrope_push_seconds",
             "From a Push's arrival to its acknowledgement, which follows COMMIT.",
             buckets=_ACK_BUCKETS,
-            registry=self.registry,
+            registry=own,
         )
-        self.calls = Counter(
-            "isentrope_grpc_calls", "gRPC calls that ended.", ["method", "code"], registry=self.registry
-        )
+        self.calls = Counter("isentrope_grpc_calls", "gRPC calls that ended.", ["method", "code"], registry=own)
         self.not_let_in = Counter(
             "isentrope_requests_refused",
             "HTTP requests and gRPC calls without an active token, or with one that lacks the scope.",
             ["door", "reason"],
-            registry=self.registry,
+            registry=own,
         )
         self.request_seconds = Histogram(
             "isentrope_http_request_seconds",
             "From a request's arrival to the end of its answer; live streams are not among them.",
             ["method", "route", "status"],
             buckets=_REQUEST_BUCKETS,
-            registry=self.registry,
+            registry=own,
         )
-        ProcessCollector(registry=self.registry)
+        ProcessCollector(registry=own)
 
 
 class MeasuredRequests:
@@ -175,7 +173,6 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
 
 
 def _template(scope: Scope) -> str:
-    """The route's template; `page` for addresses of pages."""
     template = str(getattr(scope.get("route"), "path", "page"))
     # A router's routes don't include the prefix.
     below_prefix = scope["path"].startswith(_API_PREFIX) and not template.startswith("/api")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from isentrope_server.control.versions import active_control, finite
 from isentrope_server.store import runs
 from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange
-from isentrope_server.store.runs import Run, StoredDigest
+from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import DigestControl, RunDigest, Status
 from isentrope_wire.control import Control, Hold
@@ -73,31 +73,23 @@ async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, 
     for start in range(0, len(due), _RUNS_AT_ONCE):
         started = time.monotonic()
         found = [
-            await pauses.attempt(run.key, backend.read(partial(_read, run)), what=f"A digest of {run.id}")
+            (
+                run,
+                await pauses.attempt(run.key, backend.read(partial(digest_of, run=run)), what=f"A digest of {run.id}"),
+            )
             for run in due[start : start + _RUNS_AT_ONCE]
         ]
-        digests = [digest for digest in found if digest is not None]
+        digests = [(run, *computed) for run, computed in found if computed is not None]
         await backend.write(partial(_store, digests), rows=len(digests), run_id=runs.DIGESTS)
         renewed += len(digests)
         await asyncio.sleep(rest * (time.monotonic() - started))
     return renewed
 
 
-def _store(digests: list[StoredDigest], transaction: Transaction) -> None:
-    runs.store_digests(transaction.connection, digests, time.time())
-
-
-def _read(run: Run, connection: Connection) -> StoredDigest:
-    digest, basis = digest_of(connection, run)
-    return StoredDigest(
-        run_key=run.key,
-        status=run.status,
-        # As it was when the run was found: what came since is looked at in the next round.
-        position=run.last_position,
-        level=digest.level,
-        digest=asdict(digest),
-        basis=None if basis is None else asdict(basis),
-    )
+def _store(digests: Sequence[tuple[Run, RunDigest, Basis | None]], transaction: Transaction) -> None:
+    for run, digest, basis in digests:
+        kept = None if basis is None else asdict(basis)
+        runs.store_digest(transaction.connection, run, digest, kept, time.time())
 
 
 def _serves(basis: Basis, run: Run) -> bool:
@@ -129,8 +121,8 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
         level=diagnosis.level,
         share_lost=diagnosis.share_lost,
         steps_to_three_quarters_lost=diagnosis.steps_to_three_quarters_lost,
-        entropy=_newest(entropies, None if old is None else old.entropy),
-        reward=_newest(rewards, None if old is None else old.reward),
+        entropy=float(entropies.values[-1]) if len(entropies.values) else None if old is None else old.entropy,
+        reward=float(rewards.values[-1]) if len(rewards.values) else None if old is None else old.reward,
         entropy_line=lines[0],
         reward_line=lines[1],
         control=old.control if old is not None and is_same_control else _control(connection, run),
@@ -155,7 +147,6 @@ def _basis(connection: Connection, run: Run, found: Mapping[str, Series]) -> Bas
 
 
 def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
-    """The first and the last step of all series; an empty range where none has a value."""
     ends = [(int(one.steps[0]), int(one.steps[-1])) for one in found.values() if len(one.steps)]
     return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else (0, -1)
 
@@ -177,10 +168,6 @@ def line(one: Series, first: int, last: int) -> list[float | None]:
         float(f"{total / count:.{_DIGITS}g}") if count else None
         for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
     ]
-
-
-def _newest(one: Series, earlier: float | None) -> float | None:
-    return float(one.values[-1]) if len(one.values) else earlier
 
 
 def _control(connection: Connection, run: Run) -> DigestControl | None:

@@ -11,9 +11,6 @@ from isentrope_wire.errors import IsentropeError
 class StartupError(IsentropeError, OSError):
     """The server can't start; the command line shows the message. Exit status 2."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class RequestError(IsentropeError, ValueError):
     """A request can't be answered; becomes the error body."""

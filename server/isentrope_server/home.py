@@ -21,7 +21,15 @@ def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
     Raises:
         StartupError: the home can't be made or written to, or belongs to a running server.
     """
-    with _open_lock(home) as lock:
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StartupError(
+            f"The home {home} must be a folder this user can write to: {error.strerror}. "
+            "Change its permissions, or set ISENTROPE_HOME to another folder."
+        ) from error
+    with os.fdopen(descriptor, "r+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -61,18 +69,6 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     temporary.replace(path)
-
-
-def _open_lock(home: Path) -> IO[str]:
-    try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StartupError(
-            f"The home {home} must be a folder this user can write to: {error.strerror}. "
-            "Change its permissions, or set ISENTROPE_HOME to another folder."
-        ) from error
-    return os.fdopen(descriptor, "r+", encoding="utf-8")
 
 
 def _write_lock(lock: IO[str], held: dict[str, object] | None) -> None:

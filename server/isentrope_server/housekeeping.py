@@ -10,20 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
-
-from sqlalchemy.exc import SQLAlchemyError
+from typing import Any, TypeVar
 
 from isentrope_server.backend import Backend, RetryPauses, attempt
 from isentrope_server.control.outcomes import expire_overdue
 from isentrope_server.store import access, controls, database, removal
-from isentrope_server.store.removal import Retention
 from isentrope_server.store.reports import packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
 from isentrope_server.store.rows import ROW_SIZES, RowSizes
-from isentrope_server.store.writer import RunChanged, Transaction, WriterStopped
+from isentrope_server.store.writer import RunChanged, Transaction
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -32,7 +29,6 @@ _log = logging.getLogger(__name__)
 _REST_WHILE_OTHERS_WAIT = 4.0
 """Pause divided by work while other work is queued: at most a fifth of one processor."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
-_DAY_SECONDS = 86_400.0
 _MOST_DRIFT_SECONDS = 60.0
 """Between the machine's clock and its monotonic one, over an interval between retentions."""
 
@@ -112,16 +108,14 @@ async def give_space_back(backend: Backend) -> None:
 
 async def delete_overdue(backend: Backend) -> None:
     """Delete runs by the retention settings."""
-    settings = backend.settings
-    days = settings.retention_days
-    kept = Retention(seconds=None if days is None else days * _DAY_SECONDS, runs=settings.retention_runs)
-    if kept.keeps_all:
+    days, newest = backend.settings.retention_days, backend.settings.retention_runs
+    if days is None and newest is None:
         return
-    for run in await backend.read(lambda connection: removal.overdue_runs(connection, kept, now=time.time())):
+    overdue = partial(removal.overdue_runs, days=days, newest=newest)
+    for run in await backend.read(lambda connection: overdue(connection, now=time.time())):
         # A connected shipper counts, not the clock.
-        if backend.hub.is_watched(run.id):
-            continue
-        await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
+        if not backend.hub.is_watched(run.id):
+            await backend.write(partial(_delete_overdue, overdue, run.key), run_id=run.id)
 
 
 async def _pack_stream(backend: Backend, stream: FullStream, sizes: RowSizes, pauses: RetryPauses) -> int:
@@ -151,26 +145,20 @@ async def _pack_row(backend: Backend, stream: FullStream, sizes: RowSizes, effor
     except RowsOvertaken as overtaken:
         _log.info("%s", overtaken)
         return 0
-    return row.reports
+    return int(row.columns["reports"])
 
 
 def _remove_some(run_key: int, transaction: Transaction) -> bool:
     return removal.remove_some(transaction.connection, run_key)
 
 
-def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> None:
+def _delete_overdue(overdue: Callable[..., Sequence[Any]], run_key: int, transaction: Transaction) -> None:
     now = time.time()
     # Read again: the run may have resumed, or was deleted meanwhile.
-    for run in removal.overdue_runs(transaction.connection, kept, now=now, run_key=run_key):
+    for run in overdue(transaction.connection, now=now, run_key=run_key):
         removal.hide_run(transaction.connection, run.key, run.id, by="server", now=now)
-        access.record_audit(
-            transaction.connection,
-            at=now,
-            by="server",
-            action="run.deleted",
-            subject=f"runs/{run.id}",
-            change={"old": {"name": run.name, "project": run.project}, "retention": run.rule},
-        )
+        change = {"old": {"name": run.name, "project": run.project}, "retention": run.rule}
+        access.record_audit(transaction.connection, "server", "run.deleted", f"runs/{run.id}", change, now)
         transaction.announce(RunChanged(run_id=run.id))
 
 
@@ -194,7 +182,6 @@ class Effort:
 
 
 async def _rest(backend: Backend, effort: Effort) -> None:
-    """Pause after a piece of work."""
     await asyncio.sleep(effort.seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting > 0 else 1.0))
 
 
@@ -207,12 +194,8 @@ NOTE_USES_SECONDS = 5.0
 async def note_uses(backend: Backend) -> None:
     """Store when tokens were used since the last call."""
     uses = backend.tokens.take_uses()
-    if not uses:
-        return
-    try:
+    if uses:
         await backend.write(lambda transaction: access.note_token_use(transaction.connection, uses))
-    except (SQLAlchemyError, WriterStopped) as error:
-        _log.warning("The last uses of tokens could not be stored: %s", error)
 
 
 async def keep_tokens_current(backend: Backend) -> None:
@@ -226,7 +209,7 @@ async def keep_tokens_current(backend: Backend) -> None:
                 noted_at = time.monotonic()
                 await attempt(note_uses(backend), what="Storing last uses of tokens")
     finally:
-        await note_uses(backend)
+        await attempt(note_uses(backend), what="Storing last uses of tokens")
 
 
 async def end_expired_controls(backend: Backend) -> None:
@@ -239,7 +222,7 @@ async def end_expired_controls(backend: Backend) -> None:
 async def _sweep(backend: Backend) -> None:
     settings = backend.settings
     # Reading needs no writer, and most of the time no version is open.
-    if backend.on_duty and await backend.read(controls.count_open) > 0:
+    if backend.on_duty and len(await backend.read(controls.all_open)) > 0:
         await backend.write(
             partial(
                 expire_overdue,

@@ -50,22 +50,13 @@ class Listener:
 
     def __init__(self, kinds: tuple[type[RunEvent], ...] = ()) -> None:
         """Receives events of these kinds; of all where none is given."""
-        self._kinds = kinds
+        self.kinds = kinds
         self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
         """Events this listener lost because its queue was full; the store still has them."""
 
-    def follows(self, kind: type[RunEvent]) -> bool:
-        """Whether it receives events of this kind and no other."""
-        return self._kinds == (kind,)
-
     def receives(self, kind: type[RunEvent]) -> bool:
-        return not self._kinds or kind in self._kinds
-
-    def put(self, event: RunEvent) -> None:
-        """Queue an event of the kinds this listener receives."""
-        if self.receives(type(event)):
-            self.wake(event)
+        return not self.kinds or kind in self.kinds
 
     def wake(self, event: RunEvent | None) -> None:
         """Queue an event of any kind; None only wakes the listener."""
@@ -106,7 +97,7 @@ class Hub:
 
     def is_watched(self, run_id: str) -> bool:
         """Whether a shipper of the run has a Watch stream open here."""
-        return any(listener.follows(ControlChanged) for listener in self._listeners.get(run_id, ()))
+        return any(listener.kinds == (ControlChanged,) for listener in self._listeners.get(run_id, ()))
 
     def publish(self, events: Sequence[Event]) -> None:
         """Send committed events to the listeners of their runs."""
@@ -142,7 +133,8 @@ class Hub:
             if isinstance(event, TokensChanged):
                 continue  # Tokens belong to no run; `TokenBook` reads them itself.
             for listener in self._listeners.get(event.run_id, ()):
-                listener.put(event)
+                if listener.receives(type(event)):
+                    listener.wake(event)
 
     def _deliver_loss(self) -> None:
         for run_id, listeners in self._listeners.items():
@@ -166,33 +158,25 @@ class News:
     """Control versions that were requested or changed their state."""
     run_changed: bool = False
 
-    @property
-    def of_tokens(self) -> bool:
-        return self.run_id == ""
 
-    def payload(self) -> str:
-        """The notification's text; `numbers.read_exactly` parses it."""
-        return json.dumps(document_of(self))
-
-
-def by_run(events: Sequence[Event]) -> dict[str, list[Event]]:
-    """Group events by run, in their order; those of tokens under an empty id."""
-    found: dict[str, list[Event]] = defaultdict(list)
+def news_of(events: Sequence[Event]) -> list[News]:
+    """Summarise the events of one transaction by run."""
+    by_run: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        found["" if isinstance(event, TokensChanged) else event.run_id].append(event)
-    return dict(found)
-
-
-def news_of(run_id: str, events: Sequence[Event]) -> News:
-    """Summarise one run's events of one transaction."""
-    positions = [event.position for event in events if isinstance(event, StepStored)]
-    versions = sorted({event.version for event in events if isinstance(event, ControlChanged)})
-    return News(
-        run_id=run_id,
-        positions=(min(positions), max(positions)) if positions else None,
-        versions=tuple(versions[-MOST_VERSIONS:]),
-        run_changed=any(isinstance(event, RunChanged) for event in events),
-    )
+        by_run["" if isinstance(event, TokensChanged) else event.run_id].append(event)
+    found = []
+    for run_id, of_run in by_run.items():
+        positions = [event.position for event in of_run if isinstance(event, StepStored)]
+        versions = sorted({event.version for event in of_run if isinstance(event, ControlChanged)})
+        found.append(
+            News(
+                run_id=run_id,
+                positions=(min(positions), max(positions)) if positions else None,
+                versions=tuple(versions[-MOST_VERSIONS:]),
+                run_changed=any(isinstance(event, RunChanged) for event in of_run),
+            )
+        )
+    return found
 
 
 _CHANNEL = "isentrope"
@@ -203,7 +187,7 @@ _LONGEST_SILENCE = "20s"
 class Notifications:
     """Sends in the writer's transactions; receives on its own thread and connection."""
 
-    def __init__(self, database: Database, hub: Hub, reload_tokens: Callable[[], None]) -> None:
+    def __init__(self, database: Database, hub: Hub, reload_tokens: Callable[[Connection], None]) -> None:
         """`reload_tokens` is called on the receiving thread when tokens may have changed."""
         self._database = database
         self._hub = hub
@@ -228,7 +212,7 @@ class Notifications:
 
     def announce(self, connection: Connection, events: Sequence[Event]) -> None:
         """Notify every server of these events when the writer's transaction commits."""
-        payloads = [news_of(run_id, of_run).payload() for run_id, of_run in by_run(events).items()]
+        payloads = [json.dumps(document_of(news)) for news in news_of(events)]
         connection.execute(
             text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"),
             {"channel": _CHANNEL, "payloads": payloads},
@@ -260,7 +244,7 @@ class Notifications:
         connection.execute(text(f"SET idle_session_timeout = '{_LONGEST_SILENCE}'"))
         connection.execute(text(f"LISTEN {_CHANNEL}"))
         # Events committed before are in the store; no notification of them will arrive.
-        self._reload_tokens()
+        self._reload_tokens(connection)
         self._hub.lost_touch()
         driver: Any = connection.connection.driver_connection
         next_heartbeat = 0.0
@@ -283,10 +267,10 @@ class Notifications:
         except ValueError:
             _log.warning("Another program uses the database's channel %r, too.", _CHANNEL)
             return
-        if news.of_tokens:
-            self._reload_tokens()
-            return
-        if self._hub.is_listened_to(news.run_id):
+        if not news.run_id:
+            with self._database.reading() as connection:
+                self._reload_tokens(connection)
+        elif self._hub.is_listened_to(news.run_id):
             self._hub.publish(self._read(news))
 
     def _read(self, news: News) -> list[Event]:

@@ -120,7 +120,14 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     """
     check_transport_security(settings)
     check_unlocked(settings.home)
-    _check_ports(settings)
+    # Ports first: a server that can't start leaves no database and no token behind.
+    if settings.http_port == settings.grpc_port != 0:
+        raise StartupError(
+            f"The HTTP and the gRPC port are both {settings.http_port}; they must differ. "
+            "Choose another with --http-port or --grpc-port."
+        )
+    # gRPC opens its port later and would write several lines to stderr on a failure.
+    listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()
     _raise_open_files()
     with contextlib.ExitStack() as sockets:
         http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))
@@ -143,7 +150,6 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
 
 
 def _raise_open_files() -> None:
-    """Let this process open as many files as the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -202,18 +208,3 @@ def _stop_on_signals(servers: Sequence[uvicorn.Server], close: Callable[[], None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-
-
-def _check_ports(settings: Settings) -> None:
-    """Check ports first: a server that can't start leaves no database and no token behind.
-
-    Raises:
-        StartupError: both ports are the same one, or the gRPC port can't be opened.
-    """
-    if settings.http_port == settings.grpc_port != 0:
-        raise StartupError(
-            f"The HTTP and the gRPC port are both {settings.http_port}; they must differ. "
-            "Choose another with --http-port or --grpc-port."
-        )
-    # gRPC opens its port later and would write several lines to stderr on a failure.
-    listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()

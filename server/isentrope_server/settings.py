@@ -5,24 +5,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SecretsSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from isentrope_server.store.database import SQLITE, with_driver
 from isentrope_wire import environment
 from isentrope_wire.errors import install_command
-
-_SECRETS_FOLDER = "ISENTROPE_SECRETS_DIR"
 
 
 class Settings(BaseSettings):
@@ -86,18 +78,8 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = Field(default=5.0, gt=0)
     """Time without a message on a Watch stream after which a heartbeat is sent."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        folder = os.environ.get(_SECRETS_FOLDER)
-        files = (SecretsSettingsSource(settings_cls, secrets_dir=folder),) if folder else ()
-        return (init_settings, env_settings, *files)
+    def __init__(self, **values: Any) -> None:
+        super().__init__(_secrets_dir=os.environ.get("ISENTROPE_SECRETS_DIR") or None, **values)
 
     @field_validator("home")
     @classmethod

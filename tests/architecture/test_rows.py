@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope_dashboard.formatting import shown
+from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_wire.methods import Method, method
 from isentrope_wire.metrics import HISTOGRAMS, METRICS, Show, metric, promised_metrics, reported_names, unit_of
 from tests.architecture.test_house import ROOT, SOURCES, relative, tree
@@ -179,7 +179,7 @@ def test_toy_metric_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None
     assert toy in promised_metrics()
     assert reported_names(["train/toys"])[toy] == "train/toys"
     assert unit_of("toy/share") == "of toys"
-    assert shown(toy, 0.25) == "25.0\N{NO-BREAK SPACE}%"
+    assert metric_panel(toy, 176).share
 
 
 def test_own_metric_has_no_unit() -> None:

@@ -111,7 +111,7 @@ class ServerInThread:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         with listening_socket("127.0.0.1", 0, Port.HTTP) as bound:
             port = bound.getsockname()[1]
-            app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
+            app = create_app(Settings(home=self.home, http_port=port, **self._chosen))
             self._server = http_server(app, None)
             self._server.config.timeout_graceful_shutdown = 1
             async with app.router.lifespan_context(app):

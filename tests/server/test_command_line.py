@@ -194,14 +194,7 @@ def hostile(server: ServerInThread, environment: dict[str, str | None]) -> Rank:
 def _as_an_older_server_stored(transaction: Transaction) -> None:
     """It took any name for a token, and any author's for the trail."""
     access.add_token(transaction.connection, HOSTILE, TokenScope.READ)
-    access.record_audit(
-        transaction.connection,
-        at=1.0,
-        by=HOSTILE,
-        action="token.created",
-        subject="tokens/1",
-        change={"name": HOSTILE},
-    )
+    access.record_audit(transaction.connection, HOSTILE, "token.created", "tokens/1", {"name": HOSTILE}, 1.0)
 
 
 @pytest.mark.parametrize("words", ["runs", "metrics hostile", "control hostile", "token list", "audit"])

@@ -15,7 +15,6 @@ from isentrope_server.housekeeping import SteadyClock, delete_overdue
 from isentrope_server.ingest import servicer
 from isentrope_server.store import removal
 from isentrope_server.store import runs as runs_store
-from isentrope_server.store.removal import OverdueRun
 from isentrope_server.store.runs import Run
 from isentrope_server.store.tables import metadata
 from isentrope_wire.reports import RunFinished
@@ -242,7 +241,7 @@ def test_a_run_that_begins_again_while_retention_looks_is_kept(
     finished_run(server, 3)
     overdue = removal.overdue_runs
 
-    def begin_again_after_the_look(*arguments: Any, **named: Any) -> list[OverdueRun]:
+    def begin_again_after_the_look(*arguments: Any, **named: Any) -> Any:
         found = overdue(*arguments, **named)
         if "run_key" not in named:
             Rank(server, run_id=old.run_id, incarnation="resumed")

@@ -17,7 +17,7 @@ from isentrope_server import live
 from isentrope_server.store.tables import records, runs
 from isentrope_server.store.writer import ControlChanged, Event, RunChanged, TokensChanged
 from isentrope_wire.backoff import Backoff
-from isentrope_wire.numbers import read_exactly
+from isentrope_wire.numbers import document_of, read_exactly
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 from tests.server.rank import Rank, stored_step
@@ -197,10 +197,10 @@ def test_a_notification_is_small_whatever_was_written() -> None:
         RunChanged(run_id=run_id),
         TokensChanged(),
     ]
-    of_run = live.by_run(events)
-    assert list(of_run) == [run_id, ""]
-    received = live.news_of(run_id, of_run[run_id])
-    assert len(received.payload()) < 2_000
-    assert read_exactly(live.News, json.loads(received.payload())) == received
+    received, of_tokens = live.news_of(events)
+    assert (received.run_id, of_tokens.run_id) == (run_id, "")
+    payload = json.dumps(document_of(received))
+    assert len(payload) < 2_000
+    assert read_exactly(live.News, json.loads(payload)) == received
     assert received.positions == (2**62, 2**62 + 999)
     assert received.versions[-1] == 2**62 + 499

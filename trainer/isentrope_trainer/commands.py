@@ -135,7 +135,7 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
     if host or http_port or grpc_port:
         _point_at_server(host or "127.0.0.1", http_port or 7070, grpc_port or 7071)
     with _sigterm_as_interrupt():
-        sys.exit(_train(config, control, options, announce=_announce_run, event=_print_event))
+        sys.exit(_train(config, control, options, announce=_announce_run))
 
 
 @click.command()
@@ -225,7 +225,6 @@ def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> No
 
 
 def _show_address(server: ServerProcess, headless: bool) -> None:
-    """Print the pages' address as soon as they answer."""
     login_url = server.wait_until_ready()
     click.echo(login_url)
     if not headless:
@@ -233,11 +232,7 @@ def _show_address(server: ServerProcess, headless: bool) -> None:
 
 
 def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> None:
-    """Import what trains while the kernel of the scores is compiled.
-
-    Args:
-        shown: the server's address. Where it can't be had, the rest needs no import.
-    """
+    """Import what trains while the kernel of the scores is compiled; no more where the server's address can't be had."""
     from isentrope.kernels import load_cpp
 
     compiled = beside.submit(load_cpp)
@@ -298,18 +293,7 @@ def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
     return 0
 
 
-def _train(
-    config: TrainingConfig,
-    control: Control,
-    options: dict[str, Any],
-    announce: Callable[[str], None],
-    event: Callable[..., None] | None = None,
-) -> int:
-    """Train, and return the exit status.
-
-    Args:
-        event: called with the name and the fields of each event where `--json` is given, instead of `announce`.
-    """
+def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
     _let_threads_sleep()
     from isentrope_trainer.reference_run import Course, train_reference_policy
     from isentrope_trainer.training_state import Checkpoints
@@ -318,7 +302,7 @@ def _train(
     resumed_shape = options.get("policy")
     policy_config = PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", "1.1M")]
     course, status = Course(), 0
-    event = event if options.get("as_json") and event is not None else None
+    event = _print_event if options.get("as_json") else None
     folder = options.get("resume") or options.get("checkpoint")
 
     def follow(probe: Probe, result: StepResult) -> None:
@@ -374,13 +358,11 @@ def _language_model(config: TrainingConfig) -> Path:
 def _train_language_model(
     folder: Path, config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]
 ) -> int:
-    """Train under TRL, and return the exit status."""
     from isentrope_trainer.language_model_run import train_language_model
     from isentrope_trainer.reference_run import Course
 
     named = click.get_current_context().get_parameter_source("name") != _BY_DEFAULT
-    course, status = Course(), 0
-    seconds: dict[str, float] = {}
+    course, status, seconds = Course(), 0, dict[str, float]()
     try:
         train_language_model(
             folder,
@@ -459,9 +441,8 @@ def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     context, allowed = click.get_current_context(), {"resume", "steps", "as_json", "host", "http_port", "grpc_port"}
     given = [name for name in options if context.get_parameter_source(name) != _BY_DEFAULT and name not in allowed]
     if given:
-        raise click.UsageError(
-            f"--resume continues a run with its own settings: leave out --{given[0].replace('_', '-')}."
-        )
+        superfluous = given[0].replace("_", "-")
+        raise click.UsageError(f"--resume continues a run with its own settings: leave out --{superfluous}.")
     try:
         run = Checkpoints(Path(options["resume"])).run()
         config = training_config(run["config"])

@@ -142,12 +142,12 @@ class Panel:
         self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig
     ) -> list[isentrope.TokenScores]:
         """As `unseen` of `Probe.step` takes them."""
-        parts = [part for part in (self.replaced, self.newest) if part is not None]
         return [
             probe.score(
                 state.policy.read(part).logits[part.mask], part.completions[part.mask], temperature=config.temperature
             )
-            for part in parts
+            for part in (self.replaced, self.newest)
+            if part is not None
         ]
 
 

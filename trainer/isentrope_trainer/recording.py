@@ -15,7 +15,7 @@ import io
 import tarfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -96,100 +96,76 @@ def replay(recording: Recording, *, steps_per_second: float, announce: Callable[
     Raises:
         ControlNotDelivered: the server didn't take a recorded control.
     """
-    run = _as_new_run(recording.run)
-    transport = open_transport(
-        run,
-        mode="online",
-        home=environment.home(),
-        grpc_target=environment.grpc_target(),
+    now, initial = time.time(), recording.run.initial_control
+    run = replace(
+        recording.run,
+        run_id=f"recording-{uuid.uuid4().hex[:6]}",
+        incarnation=uuid.uuid4().hex,
+        started_at=now,
+        initial_control=None if initial is None else replace(initial, requested_at=now),
     )
+    transport = open_transport(run, mode="online", home=environment.home(), grpc_target=environment.grpc_target())
     announce(run.run_id)
     finish = partial(RunFinished, status="failed", error="The replay was interrupted.")
     try:
-        _Replay(recording, run.run_id, transport).show(steps_per_second)
+        _send(recording, run.run_id, transport, steps_per_second)
         finish = partial(RunFinished, status="finished", step=recording.reports[-1].step)
     finally:
         transport.put(ReadyMessage(finish(finished_at=time.time())))
         transport.close()
 
 
-def _as_new_run(recorded: RunStarted) -> RunStarted:
-    now, initial = time.time(), recorded.initial_control
-    return replace(
-        recorded,
-        run_id=f"recording-{uuid.uuid4().hex[:6]}",
-        incarnation=uuid.uuid4().hex,
-        started_at=now,
-        initial_control=None if initial is None else replace(initial, requested_at=now),
-    )
-
-
-class _Replay:
-    """The reports of one recording on their way, and what becomes of the controls."""
-
-    def __init__(self, recording: Recording, run_id: str, transport: Transport) -> None:
-        self._reports = recording.reports
-        self._recorded_controls = {snapshot.version: snapshot for snapshot in recording.pushed}
-        self._run_id = run_id
-        self._transport = transport
-        self._versions = {0: 0}
-        """The server's number of each recorded control: people may have pushed others in between."""
-        self._rejected: set[int] = set()
-
-    def show(self, steps_per_second: float) -> None:
-        """Send all reports, each when it is due."""
-        began = time.monotonic()
-        for count, report in enumerate(self._reports):
-            time.sleep(max(began + count / steps_per_second - time.monotonic(), 0.0))
-            outcomes = tuple(map(self._pushed_again, report.outcomes)) + self._rejections()
-            self._transport.put(
-                partial(
-                    replace,
-                    report,
-                    recorded_at=time.time(),
-                    control_version=self._versions[report.control_version],
-                    outcomes=outcomes,
-                    scalars={**report.scalars, **self._transport.statistics().scalars()},
+def _send(recording: Recording, run_id: str, transport: Transport, steps_per_second: float) -> None:
+    """Send all reports, each when it is due."""
+    controls = {snapshot.version: snapshot.control.to_document() for snapshot in recording.pushed}
+    # The server's number of each recorded control: people may have pushed others in between.
+    versions = {0: 0}
+    rejected: set[int] = set()
+    began = time.monotonic()
+    for count, report in enumerate(recording.reports):
+        time.sleep(max(began + count / steps_per_second - time.monotonic(), 0.0))
+        outcomes: list[ControlOutcome] = []
+        for recorded in report.outcomes:
+            version = versions[recorded.version] = _push(controls[recorded.version], run_id, transport)
+            outcomes.append(replace(recorded, version=version, at=time.time()))
+        requested = transport.requested_control()
+        if requested is not None and requested.version not in rejected | set(versions.values()):
+            rejected.add(requested.version)
+            message = "This run is a recording, which no control can change. `isentrope demo` trains one that obeys."
+            outcomes.append(
+                ControlOutcome(
+                    version=requested.version,
+                    state=OutcomeState.REJECTED,
+                    at=time.time(),
+                    code="recording",
+                    message=message,
                 )
             )
-
-    def _pushed_again(self, outcome: ControlOutcome) -> ControlOutcome:
-        version = self._push(self._recorded_controls[outcome.version])
-        self._versions[outcome.version] = version
-        return replace(outcome, version=version, at=time.time())
-
-    def _push(self, recorded: ControlSnapshot) -> int:
-        """Ask for a control as a person does, and wait until it has come down. Returns the server's number of it."""
-        version, deadline, reason = None, time.monotonic() + _PUSH_SECONDS, "the probe did not receive it"
-        document: dict[str, Any] = recorded.control.to_document()
-        with isentrope.Client() as client:
-            while time.monotonic() < deadline:
-                requested = self._transport.requested_control()
-                if version is not None and requested is not None and requested.version >= version:
-                    return version
-                if version is None:
-                    try:
-                        version = int(client.set_control(self._run_id, **document).version)
-                    except IsentropeError as error:
-                        # The server does not know the run yet, or the control changed meanwhile.
-                        reason = str(error)
-                time.sleep(_POLL_SECONDS)
-        raise ControlNotDelivered(
-            f"The recorded control could not be pushed again within {_PUSH_SECONDS:g} s: {reason}"
+        transport.put(
+            partial(
+                replace,
+                report,
+                recorded_at=time.time(),
+                control_version=versions[report.control_version],
+                outcomes=tuple(outcomes),
+                scalars={**report.scalars, **transport.statistics().scalars()},
+            )
         )
 
-    def _rejections(self) -> tuple[ControlOutcome, ...]:
-        """What a recording answers to people."""
-        requested = self._transport.requested_control()
-        if requested is None or requested.version in self._rejected | set(self._versions.values()):
-            return ()
-        self._rejected.add(requested.version)
-        return (
-            ControlOutcome(
-                version=requested.version,
-                state=OutcomeState.REJECTED,
-                at=time.time(),
-                code="recording",
-                message="This run is a recording, which no control can change. `isentrope demo` trains one that obeys.",
-            ),
-        )
+
+def _push(document: Mapping[str, Any], run_id: str, transport: Transport) -> int:
+    """Ask for a control as a person does, and wait until it has come down. Returns the server's number of it."""
+    version, deadline, reason = None, time.monotonic() + _PUSH_SECONDS, "the probe did not receive it"
+    with isentrope.Client() as client:
+        while time.monotonic() < deadline:
+            requested = transport.requested_control()
+            if version is not None and requested is not None and requested.version >= version:
+                return version
+            if version is None:
+                try:
+                    version = int(client.set_control(run_id, **document).version)
+                except IsentropeError as error:
+                    # The server does not know the run yet, or the control changed meanwhile.
+                    reason = str(error)
+            time.sleep(_POLL_SECONDS)
+    raise ControlNotDelivered(f"The recorded control could not be pushed again within {_PUSH_SECONDS:g} s: {reason}")

@@ -82,13 +82,14 @@ def train_reference_policy(
     warm_start = WARM_STARTS[config.task.name] if warm_start is None else warm_start
     if config.model is None:
         policy = warm_started_policy(task, policy_config, warm_start)
+        own_model = {"policy": asdict(policy_config), "warm_start": asdict(warm_start)}
     else:
-        policy = local_policy(config.model)
+        policy, own_model = local_policy(config.model), {}
     state = TrainingState(policy, config, ranks)
     probe = isentrope.Probe(
         name=name,
         project=project,
-        config=shown_settings(config, policy_config, warm_start),
+        config=asdict(config) | own_model,
         control=control,
         run_id=checkpoints.run()["run_id"] if resume and checkpoints is not None else None,
         planned_steps=config.steps,
@@ -169,16 +170,6 @@ def noted_interrupts() -> Iterator[threading.Event]:
         yield interrupted
     finally:
         restore()
-
-
-def shown_settings(
-    config: TrainingConfig, policy_config: PolicyConfig, warm_start: WarmStartConfig
-) -> dict[str, object]:
-    """What the page shows of how the run is trained."""
-    return {
-        **asdict(config),
-        **({} if config.model else {"policy": asdict(policy_config), "warm_start": asdict(warm_start)}),
-    }
 
 
 def progress_text(probe: isentrope.Probe, result: StepResult) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
@@ -41,10 +40,15 @@ class ServerProcess:
         )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    def __exit__(self, *_: object) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def wait_until_ready(self) -> str:
         """Wait until everything answers. Returns the address that logs a browser in.
@@ -79,13 +83,3 @@ class ServerProcess:
                     pass
                 time.sleep(_POLL_SECONDS)
         return False
-
-    def _stop(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()

@@ -7,7 +7,7 @@ Each class checks itself where it is built: a `ConfigurationError` names the fie
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -319,7 +319,7 @@ def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> Trainin
     document = asdict(config)
     if any(name.startswith("loss.") for name in changes):
         document["loss"] = asdict(config.effective_loss())
-    known = setting_names(TrainingConfig)
+    known = [name for name, _, _ in _fields(TrainingConfig)]
     for name, value in changes.items():
         if name not in known:
             raise ConfigurationError(f"There is no setting {name}; there are {', '.join(known)}.")
@@ -333,28 +333,19 @@ def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> Trainin
     return training_config(document)
 
 
-def setting_names(settings_class: Any) -> list[str]:
-    """Every field, such as `steps` and `loss.clip_high`."""
-    names = []
-    for name, declared in get_type_hints(settings_class).items():
-        inner = _settings_in(declared)
-        names += [name] if inner is None else [f"{name}.{field}" for field in setting_names(inner)]
-    return names
-
-
-def options_of(settings_class: Any, within: str = "") -> dict[str, tuple[Any, Mapping[str, Any]]]:
+def options_of(settings_class: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
     """Fields made by `option`, by their names as `with_settings` takes them: the declared type, and the metadata."""
-    found: dict[str, tuple[Any, Mapping[str, Any]]] = {}
+    return {name: (declared, metadata) for name, declared, metadata in _fields(settings_class) if metadata}
+
+
+def _fields(settings_class: Any, within: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Every field, such as `steps` and `loss.clip_high`, with its declared type and metadata."""
     hints = get_type_hints(settings_class)
     for one in fields(settings_class):
-        inner = _settings_in(hints[one.name])
-        if inner is not None:
-            found |= options_of(inner, f"{within}{one.name}.")
-        elif one.metadata:
-            found[within + one.name] = hints[one.name], one.metadata
-    return found
-
-
-def _settings_in(declared: Any) -> Any:
-    """`LossConfig | None`: the class, where there is a value; None for a field that is no group of settings."""
-    return next((part for part in (declared, *get_args(declared)) if is_dataclass(part)), None)
+        declared = hints[one.name]
+        # `LossConfig | None` is a group of settings, too.
+        group = next((part for part in (declared, *get_args(declared)) if is_dataclass(part)), None)
+        if group is not None:
+            yield from _fields(group, f"{within}{one.name}.")
+        else:
+            yield within + one.name, declared, one.metadata

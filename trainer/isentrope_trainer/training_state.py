@@ -230,9 +230,9 @@ class Checkpoints:
         folder = self.folder / f"step-{state.step:06}"
         folder.mkdir(parents=True, exist_ok=True)
         content = {"state": state.state_dict(), "probe": probe.state_dict()}
-        _write_whole(folder / _file_of(state), lambda path: torch.save(content, path))
+        _write_whole(folder / f"rank-{state.ranks.rank}.pt", lambda path: torch.save(content, path))
         if state.ranks.rank == 0:
-            for old in self._steps()[:-_KEPT]:
+            for old in sorted(self.folder.glob("step-*"))[:-_KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
         return folder
 
@@ -243,33 +243,20 @@ class Checkpoints:
         Raises:
             ConfigurationError: there is none, or it is one of other settings. The number of steps may be another.
         """
-        _check_same_settings(self.run()["config"], config)
-        complete = [
-            step
-            for step in self._steps()
-            if {path.name for path in step.glob("rank-*.pt")} == {f"rank-{rank}.pt" for rank in range(state.ranks.size)}
-        ]
+        saved, given = self.run()["config"], json.loads(json.dumps(dataclasses.asdict(config)))
+        for name in given.keys() - {"steps"}:
+            if saved.get(name) != given[name]:
+                raise ConfigurationError(
+                    f"{name} was {saved.get(name)!r} when the checkpoint was made, and must stay so; got {given[name]!r}."
+                )
+        names = {f"rank-{rank}.pt" for rank in range(state.ranks.size)}
+        steps = sorted(self.folder.glob("step-*"))
+        complete = [step for step in steps if {path.name for path in step.glob("rank-*.pt")} == names]
         if not complete:
             raise ConfigurationError(f"{self.folder} holds no complete checkpoint of {state.ranks.size} process(es).")
-        content = torch.load(complete[-1] / _file_of(state), map_location="cpu", weights_only=True)
+        content = torch.load(complete[-1] / f"rank-{state.ranks.rank}.pt", map_location="cpu", weights_only=True)
         state.load_state_dict(content["state"])
         probe.load_state_dict(content["probe"])
-
-    def _steps(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*"))
-
-
-def _file_of(state: TrainingState) -> str:
-    return f"rank-{state.ranks.rank}.pt"
-
-
-def _check_same_settings(saved: dict[str, Any], config: TrainingConfig) -> None:
-    given = json.loads(json.dumps(dataclasses.asdict(config)))
-    for name in given.keys() - {"steps"}:
-        if saved.get(name) != given[name]:
-            raise ConfigurationError(
-                f"{name} was {saved.get(name)!r} when the checkpoint was made, and must stay so; got {given[name]!r}."
-            )
 
 
 def _write_whole(path: Path, write: Any) -> None:

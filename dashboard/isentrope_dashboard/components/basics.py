@@ -166,6 +166,11 @@ def dialog(name: str, title: str, button: dmc.Button, *body: Component) -> dmc.M
     )  # fmt: skip
 
 
+def nothing(title: str, says: str) -> html.Div:
+    """A card in the place of what there is none of."""
+    return html.Div([html.P(title, className="strong"), html.P(says, className="dim")], className="card empty")
+
+
 def skeleton(height: int) -> dmc.Skeleton:
     """In the place of a card that is still being read."""
     return dmc.Skeleton(height=height, radius=8)

@@ -348,23 +348,21 @@ def _in_words(parameter: str) -> str:
 
 def parameter_fields(fields: Fields) -> list[Component]:
     """One field for each rare parameter of the method, in a fixed order."""
-    return [
-        _field(one, fields.parameters.get(name)) for name, one in parameters_of(method_named(fields.method)).items()
-    ]
-
-
-def _field(one: Parameter, value: object) -> Component:
-    label = _in_words(one.name.replace(_HOLD_PREFIX, "hold: "))
-    bounds = "" if one.choices else f" Takes {one.range_in_words}."
-    known: dict[str, Any] = {
-        "id": {"parameter": one.name},
-        "label": label,
-        "size": "xs",
-        "value": written(one.default) if value is None else str(value),
-    }
-    if one.choices:
-        entry = dmc.Select(**known, data=list(one.choices))
-    else:
-        # Not a NumberInput: it can't show 1e-4 as it was typed.
-        entry = dmc.TextInput(**known, placeholder="off" if one.default is None else written(one.default))
-    return html.Div(entry, title=f"{one.sense[:1].upper()}{one.sense[1:]}.{bounds}")
+    found = []
+    for name, one in parameters_of(method_named(fields.method)).items():
+        value, usual = fields.parameters.get(name), written(one.default)
+        label = _in_words(name.replace(_HOLD_PREFIX, "hold: "))
+        known = {
+            "id": {"parameter": name},
+            "label": label,
+            "size": "xs",
+            "value": usual if value is None else str(value),
+        }
+        if one.choices:
+            entry, bounds = dmc.Select(**known, data=list(one.choices)), ""
+        else:
+            # Not a NumberInput: it can't show 1e-4 as it was typed.
+            entry = dmc.TextInput(**known, placeholder="off" if one.default is None else usual)
+            bounds = f" Takes {one.range_in_words}."
+        found.append(html.Div(entry, title=f"{one.sense[:1].upper()}{one.sense[1:]}.{bounds}"))
+    return found

@@ -9,28 +9,22 @@ from dash import html
 from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import button, chip, icon, row, spacer, table, text
-from isentrope_dashboard.formatting import (
-    change,
-    count,
-    method,
-    percent,
-    seconds,
-    short_label,
-)
+from isentrope_dashboard.formatting import change, count, method, percent, seconds, short_label
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, Outcome, State, Verdict, version_before
 
 LATEST = "control-latest"
 OLDER_VERSIONS = 8
 _STATES = {
-    State.PENDING: ("Pending", "watch", "clock"),
-    State.DELIVERED: ("Delivered", "iris", "clock"),
-    State.APPLIED: ("Applied", "ok", "check"),
-    State.PARTIAL: ("Partly applied", "act", "alert"),
-    State.REJECTED: ("Rejected", "act", "alert"),
-    State.EXPIRED: ("Expired", "act", "alert"),
-    State.SUPERSEDED: ("Superseded", "", ""),
+    State.PENDING: ("Pending", "watch", "clock", "Waits for the trainer."),
+    State.DELIVERED: ("Delivered", "iris", "clock", "The trainer has it, and applies it at its next step."),
+    State.APPLIED: ("Applied", "ok", "check", ""),
+    State.PARTIAL: ("Partly applied", "act", "alert", "Some ranks applied it, some did not."),
+    State.REJECTED: ("Rejected", "act", "alert", "The trainer refused it."),
+    State.EXPIRED: ("Expired", "act", "alert", "No step took it in time."),
+    State.SUPERSEDED: ("Superseded", "", "", "A later version came first."),
 }
+"""Word, tone, symbol and sentence."""
 _OUTCOMES = {
     Outcome.STOPPED: ("Stopped", "ok", "check"),
     Outcome.SLOWED: ("Slowed", "watch", "alert"),
@@ -66,9 +60,10 @@ def latest_control(history: Sequence[ControlVersion], *, is_over: bool, may_push
 
 def _chip_of(item: ControlVersion) -> tuple[str, str, str]:
     """Word, tone and symbol: of the verdict where there is one, else of the state."""
+    word, tone, symbol, _ = _STATES[item.state]
     if item.verdict is None:
-        return _STATES[item.state]
-    word, tone, symbol = _OUTCOMES.get(item.verdict.outcome, _STATES[item.state])
+        return word, tone, symbol
+    word, tone, symbol = _OUTCOMES.get(item.verdict.outcome, (word, tone, symbol))
     if item.verdict.outcome == Outcome.SLOWED and item.verdict.left is not None:
         word = f"Slowed to {percent(item.verdict.left, 0)}"
     return word, tone, symbol
@@ -79,8 +74,11 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
     who = item.author or "unknown"
     reason = f" · “{item.reason}”" if item.reason else ""
     why = ": ".join(part for part in (item.code, item.message) if part)
-    revert = [] if revert_to is None else [_revert(revert_to)]
-    said = item.verdict.message if item.verdict is not None else _in_a_sentence(item)
+    revert = []
+    if revert_to is not None:
+        label = [icon("undo", 12), f"Revert to v{revert_to.version}"]
+        revert = [button(label, **{"data-revert": revert_to.version})]
+    said = item.verdict.message if item.verdict is not None else _STATES[item.state][3]
     return html.Div(
         [
             row(
@@ -113,16 +111,14 @@ def _compared(verdict: Verdict) -> Component:
     return table(heads, rows, "compared num")
 
 
-def _revert(item: ControlVersion) -> Component:
-    return button([icon("undo", 12), f"Revert to v{item.version}"], **{"data-revert": item.version})
-
-
 def _stages(item: ControlVersion) -> Component:
     pushed = "before step 1" if item.requested_step is None else f"step {count(item.requested_step)}"
     delivered = item.state != State.PENDING and item.state not in (State.EXPIRED, State.SUPERSEDED)
     reached = [True, delivered or item.was_applied, item.was_applied]
     took = "" if item.latency_seconds is None else seconds(item.latency_seconds)
-    applied: Any = f"step {count(item.applied_step)}" if item.was_applied else _waiting(item)
+    applied: Any = f"step {count(item.applied_step)}" if item.was_applied else ""
+    if not item.was_applied and not item.state.is_final and item.expires_at is not None:
+        applied = html.Span("waiting", **{"data-expires": item.expires_at})
     words = [("Pushed", pushed), ("Delivered", took), ("Applied", applied)]
     if item.verdict is not None and item.applied_step is not None:
         verdict = item.verdict
@@ -138,29 +134,6 @@ def _stages(item: ControlVersion) -> Component:
         ],
         className="stages num",
     )
-
-
-def _waiting(item: ControlVersion) -> Any:
-    if item.state.is_final or item.expires_at is None:
-        return ""
-    return html.Span("waiting", **{"data-expires": item.expires_at})
-
-
-def _in_a_sentence(item: ControlVersion) -> str:
-    match item.state:
-        case State.PENDING:
-            return "Waits for the trainer."
-        case State.DELIVERED:
-            return "The trainer has it, and applies it at its next step."
-        case State.APPLIED:
-            return ""
-        case State.PARTIAL:
-            return "Some ranks applied it, some did not."
-        case State.EXPIRED:
-            return "No step took it in time."
-        case State.SUPERSEDED:
-            return "A later version came first."
-    return "The trainer refused it."
 
 
 def _older(item: ControlVersion) -> Component:

@@ -138,22 +138,16 @@ def run_state(run: RunSummary) -> list[Component]:
 
 
 def _pace_words(run: RunSummary) -> str:
-    """Seconds a step and the time that is left, where they are known."""
     pace = run.digest.seconds_per_step if run.digest else None
     if pace is None:
         return ""
     words = f"{seconds(pace)} per step"
     if run.status == Status.RUNNING and run.planned_steps and run.step is not None:
         left = pace * max(0, run.planned_steps - run.step)
-        words += f" · {_duration(left)} left"
+        units = ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"))
+        size, name = next((unit for unit in units if left >= 2 * unit[0]), units[-1])
+        words += f" · {left / size:.0f} {name} left"
     return words
-
-
-def _duration(passed: float) -> str:
-    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if passed >= 2 * size:
-            return f"{passed / size:.0f} {name}"
-    return f"{passed:.0f} s"
 
 
 def who_am_i(name: str, scope: str, *, shares: bool) -> list[Component]:

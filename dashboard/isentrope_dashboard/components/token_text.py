@@ -71,11 +71,9 @@ class Filter:
             and not (self.sign == "up" and contribution <= 0)
             and not (self.kept == "kept" and kept_share == 0)
             and not (self.kept == "clipped" and kept_share == 1)
-            and (advantage is None or self._wants_advantage(advantage))
+            and (advantage is None or not (self.advantage == "positive" and advantage <= 0))
+            and (advantage is None or not (self.advantage == "negative" and advantage >= 0))
         )
-
-    def _wants_advantage(self, advantage: float) -> bool:
-        return self.advantage == "any" or (advantage > 0 if self.advantage == "positive" else advantage < 0)
 
 
 def visible(words: str | None) -> str:
@@ -208,6 +206,7 @@ def _running_text(
     """The text with its tokens, and how many of them pass the filter. The first one can be reached by the Tab key."""
     pieces: list[Any] = ["… "] if item.cut_before else []
     pull, found = pull_of(answer.lowering, answer.raising), 0
+    row = "" if item.sequence is None else f"row {item.sequence}, "
     for index, words in enumerate(item.texts):
         contribution, kept = item.contributions[index], item.kept[index]
         effect = getattr(item, by)[index]
@@ -228,17 +227,15 @@ def _running_text(
         share = (
             ("Share of the pull", share_words(contribution / pull)) if pull else ("Contribution", change(contribution))
         )
+        gradient = "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept"
         facts = [
-            (
-                f"“{visible(words)}”",
-                "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept",
-            ),
+            (f"“{visible(words)}”", gradient),
             *([("Influence", change(effect))] if by == "influences" else []),
             share,
             ("Probability p", MISSING if logprob is None else probability(logprob)),
             ("Score S_c", MISSING if score is None else _sigmas(score, answer.score_std)),
             ("Advantage A", number(item.advantage, 2, signed=True)),
-            ("Position", _position(item, index)),
+            ("Position", f"{row}token {item.first_position + index}"),
         ]
         pieces.append(
             html.Span(
@@ -273,11 +270,6 @@ def _add_text(pieces: list[Any], words: str) -> None:
         pieces.append(words)
 
 
-def _position(item: Rollout, index: int) -> str:
-    row = "" if item.sequence is None else f"row {item.sequence}, "
-    return f"{row}token {item.first_position + index}"
-
-
 def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     """The top contributing tokens by themselves, for a run that reports no running text."""
     pull = pull_of(answer.lowering, answer.raising)
@@ -285,11 +277,8 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     for token in answer.items:
         if not wanted.passes(token.text, token.contribution, float(token.kept), token.advantage):
             continue
-        name = (
-            visible(token.text)
-            if token.text is not None
-            else f"id {MISSING if token.token_id is None else token.token_id}"
-        )
+        token_id = MISSING if token.token_id is None else token.token_id
+        name = f"id {token_id}" if token.text is None else visible(token.text)
         row = MISSING if token.sequence is None else count(token.sequence)
         share = share_words(token.contribution / pull) if pull else change(token.contribution)
         cells = [

@@ -270,14 +270,9 @@ class Chart:
         self, steps: Sequence[float], values: Sequence[float], color: str, *, dash: str = DASH, **more: Any
     ) -> None:
         """A line of a few points, as of a forecast; without `hovertemplate` the mouse does not find it."""
-        places = [self.scale.at(step) for step in steps]
-        self.scatter(
-            places,
-            values,
-            line={"color": color, "width": 2, "dash": dash},
-            **({} if "hovertemplate" in more else SKIPPED),
-            **more,
-        )
+        line = {"color": color, "width": 2, "dash": dash}
+        hover = {} if "hovertemplate" in more else SKIPPED
+        self.scatter([self.scale.at(step) for step in steps], values, line=line, **hover, **more)
 
     def end(self, text: str, y: float, color: str, *, step: float | None = None, name: str = "") -> None:
         """A label in the gutter, at a value of the y axis; not where the chart is zoomed away from `step`. `text` must be our
@@ -302,24 +297,21 @@ class Chart:
         line = {"color": color, "width": width, "dash": dash}
         self._shape(x0=0, x1=1, xref=xref, y0=value, y1=value, line=line, **more)
 
-    def mark(self, step: float, color: str, *, dash: str = "dot", width: float = 1) -> None:
+    def mark(self, step: float, color: str) -> None:
         """A vertical line."""
         x = self.scale.at(step)
-        self._shape(x0=x, x1=x, yref="paper", y0=0, y1=1, line={"color": color, "width": width, "dash": dash})
+        self._shape(x0=x, x1=x, yref="paper", y0=0, y1=1, line={"color": color, "width": 1, "dash": "solid"})
 
     def zone(self, first: float, last: float, color: str) -> None:
         """A vertical stripe behind the lines."""
         place = {"x0": self.scale.at(first), "x1": self.scale.at(last), "yref": "paper", "y0": 0, "y1": 1}
         self._shape(type="rect", **place, fillcolor=color, line={"width": 0}, layer="below")
 
-    def label(
-        self, text: str, *, x: float | None = None, at: float | None = None, y: float, color: str = "", **place: Any
-    ) -> None:
-        """Words in the chart, at the step `x`, or at the share `at` of its width. `text` must be our own: it is markup."""
-        where = {"x": at, "xref": "paper"} if at is not None else {"x": self.scale.at(x or 0)}
-        where |= place
+    def label(self, text: str, *, at: float, y: float, color: str = "", **place: Any) -> None:
+        """Words in the chart, at a share of its width. `text` must be our own: it is markup."""
         font = {"font": {"size": 11, "color": color}} if color else {}
-        self.layout.setdefault("annotations", []).append({"text": text, "y": y, "showarrow": False, **font, **where})
+        where = {"x": at, "xref": "paper", "y": y, **place}
+        self.layout.setdefault("annotations", []).append({"text": text, "showarrow": False, **font, **where})
 
     def note(self, text: str) -> None:
         """One sentence in the middle of a chart that has nothing to show."""
@@ -333,12 +325,8 @@ class Chart:
         places = self.scale.ticks(first, last, most)
         texts = self.scale.texts(places)
         title = {"step": "step %{x}", "time": "%{x:,.0f} s of training", "tokens": "%{x:,.0f} tokens"}[self.scale.axis]
-        self.layout["xaxis"] = {
-            "range": [first, last],
-            "tickvals": places,
-            "ticktext": texts,
-            "unifiedhovertitle": {"text": title},
-        }
+        hover = {"unifiedhovertitle": {"text": title}}
+        self.layout["xaxis"] = {"range": [first, last], "tickvals": places, "ticktext": texts, **hover}
 
     def y_axis(
         self,
@@ -396,15 +384,15 @@ def value_range(
     return (least if from_zero and least == 0 else least - room), most + room
 
 
-def log_ticks(low: float, high: float, most: int = 5) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers between two powers of ten: powers themselves where several fit, else 1, 2, 5 times them."""
     powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
     if len(powers) >= 3:
-        return [10.0**power for power in powers][:: math.ceil(len(powers) / most)]
+        return [10.0**power for power in powers][:: math.ceil(len(powers) / 5)]
     around = range(math.floor(low), math.ceil(high) + 1)
     fine = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
     inside = [place for place in fine if low <= math.log10(place) <= high]
-    return inside if len(inside) >= 2 else [place for place in ticks(10**low, 10**high, most) if place > 0]
+    return inside if len(inside) >= 2 else [place for place in ticks(10**low, 10**high, 5) if place > 0]
 
 
 def positive(columns: SeriesColumns) -> SeriesColumns:

@@ -21,7 +21,6 @@ from isentrope_dashboard.figures.panel import Figure, Panel, Quantity, Shown, be
 from isentrope_dashboard.formatting import count, number, percent, threshold
 from isentrope_wire.answers import HistogramColumns, SeriesColumns
 from isentrope_wire.hold_decision import clipping_method
-from isentrope_wire.methods import Method
 from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW
 
 Floats = npt.NDArray[np.float64]
@@ -117,16 +116,11 @@ def thresholds(quantity: Quantity, shown: Shown) -> dict[str, dict[int, tuple[fl
             for step, mu in _by_step(shown.columns(name)).items()
             if step in std
             and (not quantity.mean or step in mean)
-            and _histogram_at(applied, step) == quantity.histogram
+            and next((m.histogram for first, _, m in reversed(applied) if first <= step), "") == quantity.histogram
         }
         if rows:
             found[symbol] = rows
     return found
-
-
-def _histogram_at(applied: Sequence[tuple[int, int, Method]], step: int) -> str:
-    """The one in which the thresholds lie that were active in a step."""
-    return next((method.histogram for first, _, method in reversed(applied) if first <= step), "")
 
 
 def _by_step(columns: SeriesColumns) -> dict[int, float]:
@@ -168,7 +162,7 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     for symbol, limits in thresholds(quantity, shown).items():
         columns = _columns(list(limits), [value for _, value in limits.values()])
         chart.line(columns, name=f"threshold {symbol}", color=chart.ink["upper"], width=1.5)
-    chart.mark(shown.chosen or 0, chart.ink["text"], dash="solid")
+    chart.mark(shown.chosen or 0, chart.ink["text"])
     _add_bars(chart, quantity, shown, (low, high))
     for value, words, color in levels(quantity, shown):
         if low <= value <= high:

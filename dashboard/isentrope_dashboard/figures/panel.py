@@ -265,7 +265,7 @@ def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
     if shown.is_live:
         end = shown.last + NEXT_STEPS * 2 if shown.zoom is None else shown.scale.step_at(shown.zoom[1])
         chart.zone(shown.last, end, chart.ink["future"])
-        chart.mark(shown.last, chart.ink["zero"], dash="solid")
+        chart.mark(shown.last, chart.ink["zero"])
     add_controls(chart, shown)
     return chart
 
@@ -274,7 +274,7 @@ def add_controls(chart: Chart, shown: Shown) -> None:
     """Each applied control as a line, with its version on the axis."""
     for mark in shown.controls:
         color = chart.ink["hold" if mark.is_active else "faint"]
-        chart.mark(mark.step, color, dash="solid")
+        chart.mark(mark.step, color)
         chart.pill(mark.step, mark.label.split(" ")[0], color, says=html.escape(mark.label))
 
 
@@ -303,7 +303,8 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     ]
     series = [positive(columns) if panel.log else columns for _, columns in found]
     written = percent if panel.share else panel.written
-    ahead = [(line, value) for line in shown.forecasts if (value := _ahead(panel, line)) is not None]
+    forecasts = shown.forecasts if panel.forecast else ()
+    ahead = [(line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None]
     seen, whole = [shown.seen(columns) for columns in series], shown.zoom is None
     of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.lines[-1].metric)]
     if panel.log:
@@ -322,7 +323,7 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         least, most = panel.band
         chart.band(shown.columns(least), shown.columns(most), chart.ink["iris_soft"])
     if shown.chosen is not None:
-        chart.mark(shown.chosen, chart.ink["zero"], dash="solid")
+        chart.mark(shown.chosen, chart.ink["zero"])
     for (line, _), columns, last in zip(found, series, seen, strict=True):
         color = theme.LINES[shown.scheme][int(line.color)] if line.color.isdecimal() else chart.ink[line.color]
         chart.line(columns, name=line.label, color=color, width=line.width, dash=line.dash,
@@ -342,10 +343,6 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
 def end_label(label: str, value: str) -> str:
     """A name and a value, one above the other."""
     return f"<b>{html.escape(label)}</b><br>{value}"
-
-
-def _ahead(panel: Panel, forecast: Forecast) -> float | None:
-    return getattr(forecast, panel.forecast) if panel.forecast else None
 
 
 def metric_panel(name: str, height: int, *, log: bool = False) -> Panel:
@@ -388,7 +385,8 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
         chart.scale = run.scale
         _add_not_finite(chart, panel, run, 10**low if log else low, 10**high if log else high)
     for trace in chart.data:
-        trace["y"] = _rounded(trace["y"])
+        # Six digits: more than a chart of 200 pixels can show, in half of the bytes.
+        trace["y"] = [None if value is None else float(f"{value:.6g}") for value in trace["y"]]
     chart.scale = shown.scale
     return chart.figure()
 
@@ -408,7 +406,6 @@ def _add_line(chart: Chart, panel: Panel, run: Shown, *, log: bool) -> None:
 
 
 def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: float) -> None:
-    """Marks at the lower edge, and of +∞ at the upper one."""
     columns = run.columns(panel.name)
     places = [
         (step, value) for step, value in zip(columns.step, columns.value, strict=True) if not math.isfinite(value)
@@ -432,11 +429,6 @@ def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share
     low, high = value_range([*every, *extremes], from_zero=is_share)
     chart.y_axis(low, high, most=5, written=percent_texts if is_share else tick_texts)
     return low, high
-
-
-def _rounded(values: Sequence[float | None]) -> list[float | None]:
-    """Six digits: more than a chart of 200 pixels can show, in half of the bytes."""
-    return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
 def _see_through(color: str) -> str:

@@ -7,7 +7,6 @@ and axes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from isentrope_dashboard.figures.chart import SKIPPED, Chart, percent_texts, three_ticks, tick_texts, ticks
@@ -48,7 +47,9 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
         side = "lower" if sign < 0 else "upper"
         shown = sum(mu <= width for mu in curve.mu) + 1  # one edge beyond the frame, so that the line leaves it
         places = [sign * mu for mu in curve.mu[:shown]]
-        _add_band(chart, places, curve.clip_fraction, curve.clip_fraction_std, soft, "y")
+        pairs = list(zip(curve.clip_fraction[: len(places)], curve.clip_fraction_std[: len(places)], strict=True))
+        band = [*(value + size for value, size in pairs), *(value - size for value, size in reversed(pairs))]
+        chart.area([*places, *reversed(places)], band, soft, yaxis="y")
         for axis, name, values, written in (
             ("y", "clipped", curve.clip_fraction, percent),
             ("y2", "pace", curve.pace or (), change),
@@ -67,7 +68,7 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
             "zeroline": name == "yaxis2", "tickfont": {"size": 10, "color": ink["muted"]},
         }  # fmt: skip
     chart.level(now, ink["act"], dash="4px,3px", yref="y2")
-    chart.mark(0, ink["zero"], dash="solid")
+    chart.mark(0, ink["zero"])
     outwards = ticks(0, width, 4)
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
     figure = chart.figure()
@@ -86,15 +87,6 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
         },
     }  # fmt: skip
     return figure
-
-
-def _add_band(
-    chart: Chart, x: Sequence[float], values: Sequence[float], spread: Sequence[float], color: str, axis: str
-) -> None:
-    pairs = list(zip(values[: len(x)], spread[: len(x)], strict=True))
-    low = [value - size for value, size in pairs]
-    high = [value + size for value, size in pairs]
-    chart.area([*x, *reversed(x)], [*high, *reversed(low)], color, yaxis=axis)
 
 
 def _top(curves: EffectCurves) -> float:

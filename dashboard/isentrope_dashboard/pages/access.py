@@ -12,7 +12,6 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import age, card, chip, dialog, row, text
 from isentrope_dashboard.formatting import MISSING
@@ -40,7 +39,13 @@ async def access_page(client: AsyncClient, _view: View) -> tuple[Component, str]
             _form(),
             html.Section(html.Div(token_table(tokens, me), id="tokens"), className="card token-list"),
             _notify((await client.ask(calls.destinations())).items),
-            _revoke(),
+            dialog(
+                "revoke",
+                "Revoke this token?",
+                dmc.Button("Revoke", id="revoke-confirmed", size="xs", color="red"),
+                dcc.Store(id="revoke-token"),
+                html.Div(id="revoke-words"),
+            ),
         ]
     return header.page("", *body, here="/access"), "Access · Isentrope"
 
@@ -77,27 +82,15 @@ def _notify(found: Sequence[Destination]) -> Component:
         "Alerts are not sent anywhere. Start the server with ", code("isentrope up --notify ADDRESS"), ", an address of Apprise.",
     ]  # fmt: skip
     if found:
-        words = ["Alerts are sent by ", *_listed(found), "."]
+        words = ["Alerts are sent by ", *[part for one in found for part in (", ", html.B(one.service))][1:], "."]
     button = dmc.Button("Send a test", id="notify-test", size="xs", variant="default", disabled=not found)
     return card(html.P(words), row(button), html.Div(id="notify-answer", role="status"), title="Alerts", name="guide")
 
 
-def _listed(found: Sequence[Destination]) -> list[Any]:
-    return [part for one in found for part in (", ", html.B(one.service))][1:]
-
-
 def tested(found: Sequence[Destination]) -> Component:
     """What became of a test, by destination."""
-    words = (
-        f"{one.service}: {'delivered' if one.delivered else 'not taken, the log of the server says more'}"
-        for one in found
-    )
-    return html.Ul([html.Li(one) for one in words])
-
-
-def _revoke() -> Component:
-    button = dmc.Button("Revoke", id="revoke-confirmed", size="xs", color="red")
-    return dialog("revoke", "Revoke this token?", button, dcc.Store(id="revoke-token"), html.Div(id="revoke-words"))
+    not_taken = "not taken, the log of the server says more"
+    return html.Ul([html.Li(f"{one.service}: {'delivered' if one.delivered else not_taken}") for one in found])
 
 
 def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:
@@ -139,69 +132,61 @@ def made_token(made: CreatedToken, origin: str) -> Component:
     return html.Div(parts, className="made")
 
 
-def no_name() -> Component:
-    return html.Div("Give it a name: the history names it as the author of changes.", className="refusal", role="alert")
-
-
 def register(app: Dash, api: Api) -> None:
-    @app.callback(Output("notify-answer", "children"), Input("notify-test", "n_clicks"), prevent_initial_call=True)
-    async def test(_clicks: int) -> Any:
+    @api.callback(app, Output("notify-answer", "children"), Input("notify-test", "n_clicks"))
+    async def test(client: AsyncClient, _view: View, _clicks: int) -> Any:
         try:
-            async with api.open() as client:
-                return tested((await client.ask(calls.test_destinations())).items)
+            return tested((await client.ask(calls.test_destinations())).items)
         except ApiError as error:
             return refusal(error)
 
-    @app.callback(
+    @api.callback(
+        app,
         Output("token-made", "children"),
         Output("tokens", "children"),
         Output("token-name", "value"),
         Input("token-make", "n_clicks"),
         State("token-name", "value"),
         State("token-scope", "value"),
-        State(views.STORE, "data"),
-        prevent_initial_call=True,
     )
-    async def make(_clicks: int, name: str | None, scope: str, stored: dict[str, Any]) -> Any:
+    async def make(client: AsyncClient, view: View, _clicks: int, name: str | None, scope: str) -> Any:
         if not (name or "").strip():
-            return no_name(), no_update, no_update
+            words = "Give it a name: the history names it as the author of changes."
+            return html.Div(words, className="refusal", role="alert"), no_update, no_update
         try:
-            async with api.open() as client:
-                made = await client.ask(calls.create_access_token(scope, name))
-                return made_token(made, View.of(stored).origin), await _table(client), ""
+            made = await client.ask(calls.create_access_token(scope, name))
+            return made_token(made, view.origin), await _table(client), ""
         except ApiError as error:
             return refusal(error), no_update, no_update
 
-    @app.callback(
+    @api.callback(
+        app,
         Output("revoke-form", "opened"),
         Output("revoke-words", "children"),
         Output("revoke-refused", "children"),
         Output("revoke-token", "data"),
         Input({"revoke": ALL}, "n_clicks"),
-        prevent_initial_call=True,
     )
-    async def ask(clicks: list[int | None]) -> Any:
+    async def ask(client: AsyncClient, _view: View, clicks: list[int | None]) -> Any:
         if not any(clicks):
             return [no_update] * 4
         token_id = ctx.triggered_id["revoke"]
-        async with api.open() as client:
-            token = next(each for each in (await client.ask(calls.access_tokens())).items if each.id == token_id)
+        token = next(each for each in (await client.ask(calls.access_tokens())).items if each.id == token_id)
         words = [html.B(token.name), f", scope {token.scope}, {token.id}. Whoever uses it is refused at once."]
         return True, words, None, token_id
 
-    @app.callback(
+    @api.callback(
+        app,
         Output("revoke-form", "opened", allow_duplicate=True),
         Output("revoke-refused", "children", allow_duplicate=True),
         Output("tokens", "children", allow_duplicate=True),
         Input("revoke-confirmed", "n_clicks"),
         State("revoke-token", "data"),
-        prevent_initial_call=True,
     )
-    async def revoke(_clicks: int, token_id: str) -> Any:
+    async def revoke(client: AsyncClient, _view: View, _clicks: int, token_id: str) -> Any:
         try:
-            async with api.open() as client:
-                await client.ask(calls.revoke_access_token(token_id))
-                return False, None, await _table(client)
+            await client.ask(calls.revoke_access_token(token_id))
+            return False, None, await _table(client)
         except ApiError as error:
             return True, refusal(error), no_update
 

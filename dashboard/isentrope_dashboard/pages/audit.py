@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard import view as views
 from isentrope_dashboard.components.basics import RIGHT, card, grid, icon, table, text, wide_table
 from isentrope_dashboard.formatting import MISSING, describe, previous_control
 from isentrope_dashboard.live import Api, Part, Values, refusal
@@ -113,10 +112,11 @@ PART = Part(
 def trail(entries: Sequence[AuditEntry]) -> list[Component]:
     rows = [
         [
-            *(text(cell, "nowrap") for cell in (moment(entry.at), entry.actor, entry.action, _subject(entry))),
+            *(text(cell, "nowrap") for cell in (moment(entry.at), entry.actor, entry.action, subject)),
             text(change_words(entry.change), "mono"),
         ]
         for entry in entries
+        for subject in ["/".join(entry.subject.split("/")[2:]) or "run"]
     ]
     listed = table(["Time", "Who", "Action", "Subject", "Change"], rows, "plain num", headed=False)
     shown = (
@@ -126,10 +126,6 @@ def trail(entries: Sequence[AuditEntry]) -> list[Component]:
     )
     cut = [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")] if len(entries) == MOST_ENTRIES else []
     return [*shown, *cut]
-
-
-def _subject(entry: AuditEntry) -> str:
-    return entry.subject.split("/", 2)[2] if entry.subject.count("/") > 1 else "run"
 
 
 def change_words(change: Mapping[str, Any]) -> str:
@@ -154,21 +150,17 @@ _EMPTY = ("", "null", "{}", "[]", None)
 def register(app: Dash, api: Api) -> None:
     """Read the trail when the tab is opened or somebody asks again, and save the history."""
 
-    @app.callback(Output(TRAIL, "children"), Input(AGAIN, "n_clicks"), State(views.STORE, "data"))
-    async def show_trail(_clicks: int | None, stored: dict[str, Any]) -> Any:
+    @api.callback(app, Output(TRAIL, "children"), Input(AGAIN, "n_clicks"), first=True)
+    async def show_trail(client: AsyncClient, view: View, _clicks: int | None) -> Any:
         try:
-            async with api.open() as client:
-                me = await client.ask(calls.me())
-                if me.scope is not TokenScope.ADMIN:
-                    return html.P("Only tokens of scope admin can read the audit trail.", className="dim")
-                return trail(await client.newest(calls.audit(View.of(stored).run_id or ""), MOST_ENTRIES))
+            if (await client.ask(calls.me())).scope is not TokenScope.ADMIN:
+                return html.P("Only tokens of scope admin can read the audit trail.", className="dim")
+            return trail(await client.newest(calls.audit(view.run_id or ""), MOST_ENTRIES))
         except ApiError as error:
             return refusal(error)
 
-    @app.callback(Output(FILE, "data"), Input(SAVE, "n_clicks"), State(views.STORE, "data"), prevent_initial_call=True)
-    async def save(_clicks: int, stored: dict[str, Any]) -> Any:
-        view = View.of(stored)
-        async with api.open() as client:
-            rows = (await read(client, view))[GRID]
+    @api.callback(app, Output(FILE, "data"), Input(SAVE, "n_clicks"))
+    async def save(client: AsyncClient, view: View, _clicks: int) -> Any:
+        rows = (await read(client, view))[GRID]
         name = f"{view.run_id}-controls-{time.strftime('%Y%m%d')}.csv"
         return {"content": as_csv(rows), "filename": name, "type": "text/csv"}

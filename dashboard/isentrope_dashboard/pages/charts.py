@@ -124,20 +124,15 @@ async def _read_range(
 ) -> tuple[Scale, int | None, int | None]:
     """The x axis, and the first and last step to read: of the zoom, or of the window; None: the run's own."""
     scale = await read_scale(client, run.id, view)
-    if view.zoom is None:
-        return scale, _first_step(run, view, history), None
-    first, last = (scale.step_at(place) for place in view.zoom)
-    return scale, max(0, int(first) - 1), int(last) + 1
-
-
-def _first_step(run: RunDetail, view: View, history: Sequence[ControlVersion]) -> int | None:
-    """Where the reader wants to begin; None: where the run does."""
+    if view.zoom is not None:
+        first, last = (scale.step_at(place) for place in view.zoom)
+        return scale, max(0, int(first) - 1), int(last) + 1
     if view.window.isdecimal():
-        return max(0, (run.step or 0) - int(view.window) + 1)
+        return scale, max(0, (run.step or 0) - int(view.window) + 1), None
     applied = _newest_applied(history)
     if view.window == "control" and applied is not None and applied.applied_step is not None:
-        return max(0, applied.applied_step - BEFORE_CONTROL)
-    return None
+        return scale, max(0, applied.applied_step - BEFORE_CONTROL), None
+    return scale, None, None
 
 
 def _newest_applied(history: Sequence[ControlVersion]) -> ControlVersion | None:

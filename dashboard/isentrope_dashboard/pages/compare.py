@@ -15,17 +15,17 @@ from urllib.parse import quote
 
 import dash_mantine_components as dmc
 import numpy as np
-from dash import Dash, Input, Output, State, html
+from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import (
     card,
     chip,
     choice,
+    nothing,
     place_id,
     row,
     spacer,
@@ -197,7 +197,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     missing = [run_id for run_id, one in zip(ids, found, strict=True) if one is None]
     groups = grouped(known, by)
     values: dict[str, Any] = {
-        "compare-legend": _legend(groups, missing, view) if ids else _how(),
+        "compare-legend": _legend(groups, missing, view)
+        if ids
+        else nothing(
+            f"Choose up to {MOST_RUNS} runs above, or {MOST_GROUPED} to group",
+            "The address keeps them: a link to it shows the same comparison.",
+        ),
         **dict.fromkeys(("compare-charts", "compare-parameters", "compare-controls")),
     }
     if not known:
@@ -208,10 +213,16 @@ async def read(client: AsyncClient, view: View) -> Values:
     if not runs:
         return values
     shown = Shown(scheme=view.scheme, scale=runs[0].scale, first=0, last=0, zoom=view.zoom, runs=runs)
+    what = f"{len(runs)} {'runs' if by == 'none' else 'groups'}"
     parameters, controls = _tables(groups, everything=view.query.get("all") == "on")
     return {
         **values,
-        "compare-charts": [_card(panel, "runs" if by == "none" else "groups", len(runs)) for panel in panels],
+        "compare-charts": [
+            charts.panel_card(
+                panel, chart=place_id("chart", panel.name), says=f"{panel.name} of {what} over steps", name="metric"
+            )
+            for panel in panels
+        ],
         **{place_id("chart", panel.name): charts.figure(panel, shown) for panel in panels},
         "compare-parameters": parameters,
         "compare-controls": controls,
@@ -223,7 +234,6 @@ def chosen_metrics(view: View) -> list[str]:
 
 
 async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view: View) -> Compared | None:
-    """One run; None of one that does not exist any more."""
     try:
         run, history, latest = await asyncio.gather(
             client.ask(calls.run(run_id)), client.every(calls.control_history(run_id)), client.ask(calls.latest(run_id))
@@ -240,11 +250,6 @@ async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view:
         raise
     series = {name: shown.columns(own) for name, own in names.items()}
     return Compared(run=run, history=history, shown=replace(shown, series=series))
-
-
-def _card(panel: Panel, what: str, number: int) -> Component:
-    says = f"{panel.name} of {number} {what} over steps"
-    return charts.panel_card(panel, chart=place_id("chart", panel.name), says=says, name="metric")
 
 
 def sample(look: int, view: View) -> html.Span:
@@ -300,14 +305,6 @@ def _about(group: Group) -> list[Component]:
     ]
 
 
-def _how() -> Component:
-    return html.Div(
-        [html.P(f"Choose up to {MOST_RUNS} runs above, or {MOST_GROUPED} to group", className="strong"),
-         html.P("The address keeps them: a link to it shows the same comparison.", className="dim")],
-        className="card empty",
-    )  # fmt: skip
-
-
 def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = False) -> dict[str, list[str | None]]:
     """The parameters that are not alike, each with its value in every configuration; None: not given."""
     known = [flat(config) for config in configs]
@@ -332,7 +329,6 @@ def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Co
 
 
 def _joined(configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The parameters of several configurations, each with all of its values."""
     values: dict[str, dict[str, None]] = {}
     for config in configs:
         for name, value in flat(config).items():
@@ -399,7 +395,6 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
 
 
 async def _offered_runs(client: AsyncClient, chosen: Sequence[str], wanted: str) -> list[dict[str, str]]:
-    """The chosen runs, and those that the server finds."""
 
     async def named(run_id: str) -> RunSummary | str:
         try:
@@ -431,16 +426,11 @@ def register(app: Dash, api: Api) -> None:
     """Search runs on the server, and offer the metrics of the chosen runs."""
     runs, metrics = {"param": "run"}, {"param": "metric"}
 
-    @app.callback(
-        Output(runs, "data"), Input(runs, "searchValue"), State(views.STORE, "data"), prevent_initial_call=True
-    )  # fmt: skip
-    async def search(wanted: str | None, stored: dict[str, Any]) -> Any:
+    @api.callback(app, Output(runs, "data"), Input(runs, "searchValue"))
+    async def search(client: AsyncClient, view: View, wanted: str | None) -> Any:
         # The picked run's own label is the search text for a moment.
-        async with api.open() as client:
-            return await _offered_runs(client, View.of(stored).runs, (wanted or "").split(" · ")[0])
+        return await _offered_runs(client, view.runs, (wanted or "").split(" · ")[0])
 
-    @app.callback(Output(metrics, "data"), Input(runs, "value"), State(views.STORE, "data"), prevent_initial_call=True)
-    async def offer(chosen: list[str], stored: dict[str, Any]) -> Any:
-        view = View.of(stored)
-        async with api.open() as client:
-            return await _offered_metrics(client, View(query=view.query, runs=tuple(chosen), metrics=view.metrics))
+    @api.callback(app, Output(metrics, "data"), Input(runs, "value"))
+    async def offer(client: AsyncClient, view: View, chosen: list[str]) -> Any:
+        return await _offered_metrics(client, View(query=view.query, runs=tuple(chosen), metrics=view.metrics))

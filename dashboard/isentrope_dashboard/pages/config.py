@@ -17,7 +17,6 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard import view as views
 from isentrope_dashboard.components.basics import Content, card, chip, row, search, spacer, table, text
 from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, significant
 from isentrope_dashboard.live import Api, Part, Values
@@ -269,26 +268,24 @@ def changes_of(known: Mapping[str, Any], entered: Mapping[str, Any]) -> dict[str
 
 
 def register(app: Dash, api: Api) -> None:
-    @app.callback(
+    @api.callback(
+        app,
         Output(SAVED, "children"),
         Output(KNOWN, "data"),
         Input(SAVE, "n_clicks"),
         *(State(f"config-{name}", "value") for name in FIELDS),
         State(KNOWN, "data"),
-        State(views.STORE, "data"),
-        prevent_initial_call=True,
         running=[(Output(SAVE, "loading"), True, False)],
     )
     async def save(
-        _clicks: int, name: str, tags: list[str], notes: str, known: dict[str, Any], stored: dict[str, Any]
+        client: AsyncClient, view: View, _clicks: int, name: str, tags: list[str], notes: str, known: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         edited = changes_of(known, {"name": name, "tags": tags or [], "notes": notes or ""})
         if not edited:
             return "Nothing was changed", known
         wanted = (edited.get(field) for field in FIELDS)
         try:
-            async with api.open() as client:
-                run = await client.ask(calls.edit_run(View.of(stored).run_id or "", *wanted))
+            run = await client.ask(calls.edit_run(view.run_id or "", *wanted))
         except ApiError as error:
             return f"Not saved: {error}", known
         return "Saved", {"name": run.name, "tags": run.tags, "notes": run.notes}

@@ -85,7 +85,6 @@ def first_control(run: RunDetail, *, may_push: bool) -> Control:
 
 
 def _as_it_is(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
-    """What fills the form with the run's control."""
     document = first_control(run, may_push=may_push).to_document()
     return {"document": document, "base": {**known(run.control), "document": document, "may_push": may_push}}
 
@@ -228,12 +227,21 @@ def _register_judge(app: Dash, api: Api) -> None:
         nothing = dict.fromkeys(_JUDGED, no_update)
         if not asked:  # the form was mounted a moment ago, and the browser will ask
             return nothing
-        view, base, wanted = View.of(kept["view"]), kept["base"], _wanted(kept["form"])
+        view, base = View.of(kept["view"]), kept["base"]
+        wanted: Control | ConfigurationError
+        try:
+            wanted = card.control_of(Fields(**kept["form"]))
+        except ConfigurationError as error:
+            wanted = error
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
                 is_older = base is not None and _may_push(base) and base["version"] < run.control.version
-                if base is None or (is_older and _is_untouched(wanted, base)):
+                if base is None or (
+                    is_older
+                    and isinstance(wanted, Control)
+                    and not changes(wanted, Control.from_document(base["document"]))
+                ):
                     set_props(card.FILL, {"data": _as_it_is(run)})
                     return nothing
                 return nothing | await _judged(client, view, run, wanted, base)
@@ -241,21 +249,9 @@ def _register_judge(app: Dash, api: Api) -> None:
             return nothing | {"note": str(error)}
 
 
-def _wanted(form: Mapping[str, Any]) -> Control | ConfigurationError:
-    """The control that the form means, or why it means none."""
-    try:
-        return card.control_of(Fields(**form))
-    except ConfigurationError as error:
-        return error
-
-
 def _may_push(base: Mapping[str, Any]) -> bool:
     """Whether the form is there to push, and not only to see what thresholds would do."""
     return bool(base.get("may_push", True))
-
-
-def _is_untouched(wanted: Control | ConfigurationError, base: Mapping[str, Any]) -> bool:
-    return isinstance(wanted, Control) and not changes(wanted, Control.from_document(base["document"]))
 
 
 async def _judged(
@@ -376,7 +372,6 @@ def _register_push(app: Dash, api: Api) -> None:
 
 
 async def _earlier(client: AsyncClient, run_id: str, version: int) -> Control:
-    """The control of an earlier version, with this as its reason."""
     history = await client.newest(calls.control_history(run_id), HISTORY)
     old = next((item for item in history if item.version == version), None)
     if old is None:
@@ -406,7 +401,6 @@ def conflict_words(theirs: ControlVersion, mine: Control, base: Control) -> str:
 
 
 def _say(words: str, look: str, *, conflict: str = "") -> None:
-    """What became of a push, and both documents of a conflict."""
     set_props(card.OUTCOME, {"children": words, "className": look})
     set_props(card.CONFLICT_WORDS, {"children": conflict})
     set_props(card.CONFLICT, {"className": "conflict" if conflict else "conflict gone"})

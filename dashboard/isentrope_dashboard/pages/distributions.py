@@ -18,7 +18,6 @@ from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.pages.steps import NO_STEP, chosen_step, report_of
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import StepReport
 from isentrope_wire.control_answers import EntropyPerformance, Estimate
 from isentrope_wire.reports import LIKELY_CAUSE
 
@@ -36,24 +35,19 @@ async def read(client: AsyncClient, view: View) -> Values:
     drawn = {panel.name: panel.figure(shown) for panel in DISTRIBUTIONS}
     absent = {panel.title: NO_STEP if run.step is None else why
               for panel in DISTRIBUTIONS if isinstance(why := drawn[panel.name], str)}  # fmt: skip
+    cause = "" if report is None else report.labels.get(LIKELY_CAUSE, "")
     return {
         **{f"chart-{name}": figure for name, figure in drawn.items() if not isinstance(figure, str)},
         **{f"place-{name}": isinstance(figure, str) for name, figure in drawn.items()},
         "law-words": law_words(law),
-        "likely-cause": _likely_cause(report),
+        "likely-cause": [html.B(f"Step {count(step)}, tokens and logits may not belong together. Likely {cause}")]
+        if cause
+        else [],
         "not-shown": _not_shown(absent),
     }
 
 
-def _likely_cause(report: StepReport | None) -> list[Any]:
-    cause = "" if report is None else report.labels.get(LIKELY_CAUSE, "")
-    if report is None or not cause:
-        return []
-    return [html.B(f"Step {count(report.step)}, tokens and logits may not belong together. Likely {cause}")]
-
-
 def _not_shown(absent: Mapping[str, str]) -> list[Any]:
-    """One line for every reason."""
     titles: dict[str, list[str]] = {}
     for title, why in absent.items():
         titles.setdefault(why, []).append(title)

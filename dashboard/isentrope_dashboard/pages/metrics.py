@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import icon, place_id, row, search, text
+from isentrope_dashboard.components.basics import icon, nothing, place_id, row, search, text
 from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.live import Part, Values
@@ -120,8 +120,8 @@ async def read(client: AsyncClient, view: View) -> Values:
     shown = await charts.read_shown(client, view, run, panels, points=CHART_POINTS, is_live=False)
     shown = await compare.with_seeds(client, view, run, shown, CHART_POINTS)
     figures = {panel.name: charts.figure(panel, shown) for panel in panels}
-    places = [*(("glance", name) for name in arranged.glance),
-              *((group.name, name) for group in arranged.groups if group.is_open for name in group.metrics[: group.charts])]  # fmt: skip
+    places = [("glance", name) for name in arranged.glance]
+    places += [(group.name, name) for group in arranged.groups for name in group.metrics[: group.charts]]
     return {
         "metrics": _body(arranged, latest, view, is_over=run.status.is_over),
         **{place_id("chart", place, name): figures[name] for place, name in places},
@@ -131,10 +131,10 @@ async def read(client: AsyncClient, view: View) -> Values:
 def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View, *, is_over: bool) -> list[Component]:
     if not latest:
         if is_over:
-            return [_note("No metric was reported", "This run ended before its first step.")]
-        return [_note("No metric was reported so far", "Charts appear here with the first step.")]
+            return [nothing("No metric was reported", "This run ended before its first step.")]
+        return [nothing("No metric was reported so far", "Charts appear here with the first step.")]
     if not arranged.groups:
-        return [_note("No metric has this in its name", "Clear the search to see all.")]
+        return [nothing("No metric has this in its name", "Clear the search to see all.")]
     pinned = listed_in(view, "pin")
 
     def charts(place: str, names: Mapping[str, str]) -> html.Div:
@@ -147,14 +147,12 @@ def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View,
     if arranged.glance:
         sections.append(html.Section([html.H2("At a glance", className="title"), charts("glance", arranged.glance)]))
     for group in arranged.groups:
-        drawn = group.metrics[: group.charts]
-        inside = []
-        if group.is_open:
-            inside = [charts(group.name, {name: name for name in drawn}) if drawn else None]
+        inside: list[Component] = [_heading(group, arranged.opened)]
+        if group.charts:
+            inside.append(charts(group.name, {name: name for name in group.metrics[: group.charts]}))
+        if group.is_open and group.charts < len(group.metrics):
             inside.append(_list(group.metrics[group.charts :], latest, pinned))
-        sections.append(
-            html.Section([_heading(group, arranged.opened), *(part for part in inside if part is not None)])
-        )
+        sections.append(html.Section(inside))
     return sections
 
 
@@ -200,17 +198,10 @@ def _pin(name: str, pinned: Sequence[str]) -> html.Button:
     )  # fmt: skip
 
 
-def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequence[str]) -> html.Div | None:
-    """Metrics that are not drawn: name and newest value."""
-    if not names:
-        return None
+def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequence[str]) -> html.Div:
     note = text(f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small")
     items = [html.Div([html.Span(name, className="mono"), _newest(latest[name]), _pin(name, pinned)]) for name in names]
     return html.Div([note, html.Div(items, className="metric-list")])
-
-
-def _note(title: str, says: str) -> html.Div:
-    return html.Div([html.P(title, className="strong"), html.P(says, className="dim")], className="card empty")
 
 
 def tools(view: View, history: Sequence[ControlVersion], seeds: int) -> Component:

@@ -60,12 +60,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {
         "health": health_line(diagnosis, run),
         "kpis": [
-            kpi_card(
-                kpi,
-                early.series.get(kpi.metric, EMPTY),
-                shown.columns(kpi.metric),
-                newest.series.get(kpi.metric, EMPTY),
-            )
+            kpi_card(kpi, *(series.get(kpi.metric, EMPTY) for series in (early.series, shown.series, newest.series)))
             for kpi in KPIS
         ],
         **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -16,7 +16,7 @@ from isentrope.client.connection import AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
-from isentrope_dashboard.live import Api, Part, Values
+from isentrope_dashboard.live import Api, Part, Values, in_browser
 from isentrope_dashboard.pages import (
     audit,
     charts,
@@ -129,33 +129,13 @@ def register(app: Dash, api: Api) -> None:
         if tab.register is not None:
             tab.register(app, api)
 
-    app.clientside_callback(
-        ClientsideFunction("isentrope", "tab"),
-        Output(TAB, "data"),
-        Input(views.STORE, "data"),
-        State(TAB, "data"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction("isentrope", "openTab"),
-        Output(TABS_BAR, "id"),
-        Input(TABS_BAR, "value"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction("isentrope", "openRun"), Output(header.RUN_SELECT, "id"), Input(header.RUN_SELECT, "value")
-    )
+    in_browser(app, "isentrope.tab", Output(TAB, "data"), Input(views.STORE, "data"), State(TAB, "data"))
+    in_browser(app, "isentrope.openTab", Output(TABS_BAR, "id"), Input(TABS_BAR, "value"))
+    chosen = (Output(header.RUN_SELECT, "id"), Input(header.RUN_SELECT, "value"))
+    in_browser(app, "isentrope.openRun", *chosen, first=True)
+    outputs = (Output(TAB_BODY, "children"), Output("tab-tools", "children"), Output(TABS_BAR, "value"))
 
-    @app.callback(
-        Output(TAB_BODY, "children"),
-        Output("tab-tools", "children"),
-        Output(TABS_BAR, "value"),
-        Input(TAB, "data"),
-        State(views.STORE, "data"),
-        prevent_initial_call=True,
-    )
-    async def open_tab(tab: str, stored: dict[str, Any]) -> tuple[Component, Any, str]:
-        view = View.of(stored)
-        async with api.open() as client:
-            body, tools = await asyncio.gather(tab_body(client, view), _tools(client, view))
+    @api.callback(app, *outputs, Input(TAB, "data"))
+    async def open_tab(client: AsyncClient, view: View, tab: str) -> tuple[Component, Any, str]:
+        body, tools = await asyncio.gather(tab_body(client, view), _tools(client, view))
         return body, tools, tab

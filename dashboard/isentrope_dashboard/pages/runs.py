@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -42,7 +42,7 @@ from isentrope_dashboard.components.basics import (
 )
 from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, significant, threshold
-from isentrope_dashboard.live import Api, refusal
+from isentrope_dashboard.live import Api, in_browser, refusal
 from isentrope_dashboard.pages import start
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.view import View, address_of, listed, listed_in
@@ -123,7 +123,12 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         dcc.Store(id="runs-cursors", data={}),
         dcc.Store(id="runs-chosen", data=[]),
         dcc.Store(id="runs-changed", data=0),
-        _delete_form(),
+        dialog(
+            "delete",
+            "Delete for good?",
+            dmc.Button("Delete", id="delete-confirmed", size="xs", color="red"),
+            html.Div(id="delete-words"),
+        ),
     ]  # fmt: skip
     return header.page("", *body, here="/"), "Runs · Isentrope"
 
@@ -158,7 +163,6 @@ async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
 
 
 def _columns_menu(view: View, offered: Sequence[dict[str, Any]]) -> dmc.Popover:
-    """A button whose form chooses the columns; each is a line of the address."""
     which = dmc.MultiSelect(
         id={"param": "column"}, data=list(offered), value=list(view.columns) or [column["field"] for column in COLUMNS],
         size="xs", w=420, maxDropdownHeight=280, searchable=True, hidePickedOptions=True, placeholder="Add a column",
@@ -219,11 +223,6 @@ def _grid(view: View) -> dag.AgGrid:
             "cellKeyDown": ["openRow(params)"],
         },
     )  # fmt: skip
-
-
-def _delete_form() -> dmc.Modal:
-    button = dmc.Button("Delete", id="delete-confirmed", size="xs", color="red")
-    return dialog("delete", "Delete for good?", button, html.Div(id="delete-words"))
 
 
 def _filter(view: View) -> dict[str, Any]:
@@ -315,39 +314,29 @@ async def read_rows(
 def register(app: Dash, api: Api) -> None:
     """Read blocks of rows, keep the counts up to date, delete chosen runs."""
 
-    @app.callback(
+    @api.callback(
+        app,
         Output(GRID, "getRowsResponse"),
         Output("runs-cursors", "data"),
         Input(GRID, "getRowsRequest"),
-        State(views.STORE, "data"),
         State("runs-cursors", "data"),
-        prevent_initial_call=True,
     )
-    async def rows(request: dict[str, Any], stored: dict[str, Any], cursors: dict[str, Any]) -> tuple[Any, Any]:
+    async def rows(client: AsyncClient, view: View, request: dict[str, Any], cursors: dict[str, Any]) -> Any:
         first, end = request["startRow"], request["endRow"]
         if first and cursors.get(str(first)) is None:
             return {"rowData": [], "rowCount": first}, no_update  # the list became shorter meanwhile
-        view = View.of(stored)
         sort = "".join(("-" if one["sort"] == "desc" else "") + one["colId"] for one in request["sortModel"])
         view = replace(view, query={**view.query, "sort": sort})  # the address follows
-        async with api.open() as client:
-            found, following = await read_rows(client, view, cursors.get(str(first)) if first else None)
+        found, following = await read_rows(client, view, cursors.get(str(first)) if first else None)
         answer = {"rowData": found, "rowCount": first + len(found) if following is None else None}
         return answer, {**cursors, str(end): following}
 
-    @app.callback(
-        Output("runs-summary", "children"),
-        Output({"param": "health"}, "data"),
-        Output({"param": "project"}, "data"),
-        Output({"param": "tag"}, "data"),
-        Input(live.NEWS, "data"),
-        Input(views.STORE, "data"),
-        prevent_initial_call=True,
-    )
-    async def show_counts(_news: int, stored: dict[str, Any]) -> Any:
-        view = View.of(stored)
-        async with api.open() as client:
-            return _options(await _counts(client, view), view)
+    offered = [Output({"param": name}, "data") for name in ("health", "project", "tag")]
+    changed = (Input(live.NEWS, "data"), Input(views.STORE, "data"))
+
+    @api.callback(app, Output("runs-summary", "children"), *offered, *changed)
+    async def show_counts(client: AsyncClient, view: View, *_changed: Any) -> Any:
+        return _options(await _counts(client, view), view)
 
     @app.callback(
         Output(GRID, "columnDefs"),
@@ -359,31 +348,13 @@ def register(app: Dash, api: Api) -> None:
         chosen = columns(View.of(stored))
         return chosen if [one["field"] for one in chosen] != [one["field"] for one in shown] else no_update
 
-    browser = "isentrope_runs"
-    app.clientside_callback(
-        ClientsideFunction(browser, "choose"),
-        Output("runs-chosen", "data"),
-        Output("compare-runs", "href"),
-        Output("compare-runs", "style"),
-        Output("compare-words", "children"),
-        Input(GRID, "selectedRows"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction(browser, "some"), Output("delete-runs", "style"), Input("runs-chosen", "data")
-    )
-    app.clientside_callback(
-        ClientsideFunction(browser, "refresh"),
-        Output("runs-changed", "id"),
-        Input("runs-changed", "data"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction(browser, "refilter"),
-        Output(GRID, "id"),
-        Input(views.STORE, "data"),
-        prevent_initial_call=True,
-    )
+    compare = (Output("compare-runs", "href"), Output("compare-runs", "style"), Output("compare-words", "children"))
+    choose = (Output("runs-chosen", "data"), *compare, Input(GRID, "selectedRows"))
+    in_browser(app, "isentrope_runs.choose", *choose)
+    some = (Output("delete-runs", "style"), Input("runs-chosen", "data"))
+    in_browser(app, "isentrope_runs.some", *some, first=True)
+    in_browser(app, "isentrope_runs.refresh", Output("runs-changed", "id"), Input("runs-changed", "data"))
+    in_browser(app, "isentrope_runs.refilter", Output(GRID, "id"), Input(views.STORE, "data"))
     _register_changes(app, api)
 
 
@@ -400,7 +371,8 @@ def _register_changes(app: Dash, api: Api) -> None:
         names = [html.Li([html.B(run["label"]), text(f" {run['id']}", "dim")]) for run in chosen]
         return True, ["All reports, controls and alerts of these runs are removed:", html.Ul(names)], None
 
-    @app.callback(
+    @api.callback(
+        app,
         Output("delete-form", "opened", allow_duplicate=True),
         Output("delete-refused", "children", allow_duplicate=True),
         Output("runs-changed", "data"),
@@ -408,17 +380,15 @@ def _register_changes(app: Dash, api: Api) -> None:
         Input("delete-confirmed", "n_clicks"),
         State("runs-chosen", "data"),
         State("runs-changed", "data"),
-        prevent_initial_call=True,
     )
-    async def delete(_clicks: int, chosen: list[dict[str, Any]], changed: int) -> Any:
+    async def delete(client: AsyncClient, _view: View, _clicks: int, chosen: list[dict[str, Any]], changed: int) -> Any:
         refused = []
-        async with api.open() as client:
-            for run in chosen:
-                try:
-                    await client.ask(calls.delete_run(run["id"]))
-                except ApiError as error:
-                    if error.status != 404:  # somebody else deleted it
-                        refused.append(refusal(error))
+        for run in chosen:
+            try:
+                await client.ask(calls.delete_run(run["id"]))
+            except ApiError as error:
+                if error.status != 404:  # somebody else deleted it
+                    refused.append(refusal(error))
         return bool(refused), refused, changed + 1, [] if not refused else no_update
 
 
@@ -495,7 +465,6 @@ _ERROR_CLASS = re.compile(r"^[\w.]+: ")
 
 
 def _status(run: RunSummary) -> tuple[Component, str]:
-    """The word, and below it what explains it."""
     word, tone, _ = STATUS[run.status]
     digest = run.digest
     reason = ""
@@ -517,7 +486,6 @@ def _status(run: RunSummary) -> tuple[Component, str]:
 
 
 def _share_lost(share: float | None, tone: str) -> Any:
-    """A bar and the share; what was gained has a plus and another colour."""
     if share is None or not math.isfinite(share):
         return MISSING
     words, width = percent(abs(share), 0), f"{100 * min(1.0, abs(share)):.0f}%"
@@ -529,7 +497,6 @@ def _share_lost(share: float | None, tone: str) -> Any:
 
 
 def _tags(run: RunSummary) -> Any:
-    """Tags, and below them what people noted."""
     if not run.notes:
         return [chip(tag) for tag in run.tags] or MISSING
     return _two_lines(html.Span([chip(tag) for tag in run.tags]), run.notes) if run.tags else text(run.notes, "dim")
@@ -549,7 +516,6 @@ def _steps_left(run: RunSummary) -> str:
 
 
 def _line(values: Sequence[float | None], newest: float | None, tone: str) -> Any:
-    """A line beside its newest value; MISSING where nothing was measured."""
     if newest is None:
         return MISSING
     return html.Span([html.I(className=f"spark {tone}", style={"--drawing": sparkline(values)}), number(newest)])

@@ -12,7 +12,6 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import card, icon, row, spacer, text
 from isentrope_dashboard.live import Api, refusal
@@ -81,13 +80,13 @@ async def start_page(client: AsyncClient, _view: View) -> tuple[Component, str]:
     return header.page("", heading, columns), "Start a run · Isentrope"
 
 
-def code(lines: str, *, shown: str | None = None) -> html.Div:
-    """Lines to copy; `shown` stands in their place."""
+def code(lines: str) -> html.Div:
+    """Lines to copy."""
     copy = dmc.CopyButton(
         "Copy", value=lines, copiedChildren="Copied", copiedColor="teal", size="compact-xs", variant="default",
         className="copy",
     )  # fmt: skip
-    return html.Div([html.Pre(shown or lines, tabIndex=0), copy], className="code")
+    return html.Div([html.Pre(lines, tabIndex=0), copy], className="code")
 
 
 def environment(origin: str, grpc_port: int, token: str | None) -> str:
@@ -105,35 +104,30 @@ def environment(origin: str, grpc_port: int, token: str | None) -> str:
 def register(app: Dash, api: Api) -> None:
     """Fill in the server's address, make a token, and show the first report of a new run."""
 
-    @app.callback(
+    @api.callback(
+        app,
         Output("start-environment", "children"),
         Output("start-token-words", "children"),
         Output("start-refused", "children"),
         Input("start-make-token", "n_clicks"),
         Input("start-environment", "id"),
-        State(views.STORE, "data"),
+        first=True,
     )
-    async def fill_in(clicks: int | None, _id: str, stored: dict[str, Any]) -> Any:
-        origin = View.of(stored).origin
+    async def fill_in(client: AsyncClient, view: View, clicks: int | None, _id: str) -> Any:
         if not clicks:
-            return code(environment(origin, api.grpc_port, None)), no_update, None
+            return code(environment(view.origin, api.grpc_port, None)), no_update, None
         try:
-            async with api.open() as client:
-                made = await client.ask(calls.create_access_token("ingest", "training"))
+            made = await client.ask(calls.create_access_token("ingest", "training"))
         except ApiError as error:
             return no_update, no_update, refusal(error)
         words = "Shown only now: copy it. It is listed under Access, where it can be revoked."
-        return code(environment(origin, api.grpc_port, made.token)), words, None
+        return code(environment(view.origin, api.grpc_port, made.token)), words, None
 
-    @app.callback(
-        Output("start-news", "children"),
-        Input("start-clock", "n_intervals"),
-        State("start-opened", "data"),
-        prevent_initial_call=True,
-    )
-    async def look(_ticks: int, opened: float) -> Any:
-        async with api.open() as client:
-            newest = await client.newest(calls.runs(), 1)
+    clock = (Input("start-clock", "n_intervals"), State("start-opened", "data"))
+
+    @api.callback(app, Output("start-news", "children"), *clock)
+    async def look(client: AsyncClient, _view: View, _ticks: int, opened: float) -> Any:
+        newest = await client.newest(calls.runs(), 1)
         if not newest or newest[0].created_at < opened:
             return no_update
         run = newest[0]

@@ -185,11 +185,6 @@ def _number(field: str, name: str, width: int, written: str, **more: Any) -> dic
     }  # fmt: skip
 
 
-def _minus(words: str) -> str:
-    return f"({words}).replace('-', '−')"
-
-
-_SIGNED = "(params.value > 0 ? '+' : '') + "
 COLUMNS: Sequence[dict[str, Any]] = (
     {
         "field": "token", "headerName": "Token", "flex": 1, "minWidth": 92, "tooltipField": "token",
@@ -199,7 +194,7 @@ COLUMNS: Sequence[dict[str, Any]] = (
     _number("share", "Share of pull", 104, "(params.value < 0 ? 'lowers ' : 'raises ') + d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * Math.abs(params.value)) + ' %'"),
     _number("times", "Times", 50, "params.value"),
     _number("p", "p", 64, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
-    _number("score", "Score", 62, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
+    _number("score", "Score", 62, "((params.value > 0 ? '+' : '') + d3.format('.1f')(params.value)).replace('-', '−') + ' σ'"),
     _number("kept", "Kept", 54, "d3.format('.0f')(100 * params.value) + ' %'"),
     _number("kept_if", "Kept if µ", 72, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
 )  # fmt: skip

@@ -41,7 +41,6 @@ router = APIRouter(tags=["control"])
 
 
 def _add_control_fields(schema: dict[str, Any]) -> None:
-    """Describe the fields of a control where its request is described."""
     known = TypeAdapter(ControlFields).json_schema()["properties"]
     describe_fields(ControlFields, known)
     schema["properties"] = {**known, **schema["properties"]}

@@ -108,7 +108,7 @@ StepRangeDep = Annotated[StepRange, Depends(_step_range)]
 RunDep = Annotated[Run, Depends(_run)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReportCursor:
     """How far a client has read a run's reports. Series and the live stream share it."""
 
@@ -118,11 +118,6 @@ class ReportCursor:
 
     def __str__(self) -> str:
         return encode(self.position, self.timeline)
-
-
-def report_cursor(text: str) -> ReportCursor:
-    position, timeline = decode(text, 2)
-    return ReportCursor(position=position, timeline=timeline)
 
 
 def encode(*places: int) -> str:
@@ -173,11 +168,12 @@ async def refuse_unknown_parameters(request: Request) -> None:
     """
     route = request.scope["route"]
     known = set(_parameters(route.dependant)) if isinstance(route, APIRoute) else set()
-    problems = [
-        {"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": _what_is_wrong(name, known)}
-        for name in request.query_params
-        if name not in known
-    ]
+    problems = []
+    for name in (name for name in request.query_params if name not in known):
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {nearest[0]}" if nearest else f"there are {', '.join(sorted(known))}"
+        message = f"there is no such parameter; {hint}" if known else "this address takes no parameters"
+        problems.append({"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": message})
     if problems:
         raise RequestValidationError(problems)
 
@@ -186,17 +182,6 @@ def _parameters(dependant: Dependant) -> Iterator[str]:
     yield from (parameter.alias for parameter in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _parameters(inner)
-
-
-def _what_is_wrong(name: str, known: set[str]) -> str:
-    if not known:
-        return "this address takes no parameters"
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return (
-        f"there is no such parameter; did you mean {nearest[0]}"
-        if nearest
-        else (f"there is no such parameter; there are {', '.join(sorted(known))}")
-    )
 
 
 class Body(BaseModel):

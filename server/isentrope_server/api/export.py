@@ -14,7 +14,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
-from sqlalchemy import Connection
 from starlette.types import Message, Send
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
@@ -66,13 +64,8 @@ def write(
     pieces: Iterable[Piece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
 ) -> Iterator[bytes]:
     """Write a file with these metrics, in pieces of bytes."""
-    match export_format:
-        case ExportFormat.PARQUET:
-            return _parquet(pieces, names, labelled)
-        case ExportFormat.CSV:
-            return _csv(pieces, names, labelled)
-        case ExportFormat.JSONL:
-            return _json_lines(pieces, names, labelled)
+    how = {ExportFormat.PARQUET: _parquet, ExportFormat.CSV: _csv, ExportFormat.JSONL: _json_lines}
+    return how[export_format](pieces, names, labelled)
 
 
 def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
@@ -98,44 +91,37 @@ def _parquet(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> I
     kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
     schema = pa.schema(list(zip(column_names(names, labelled=labelled), kinds, strict=True)))
     rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
-    sink = io.BytesIO()
-    with pq.ParquetWriter(_Appending(sink), schema) as writer:
+    sink = _Appending()
+    with pq.ParquetWriter(sink, schema) as writer:
         waiting: list[pa.RecordBatch] = []
         for one in pieces:
             waiting.append(_batch(one, names, schema, labelled))
             if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting = []
-                yield _taken(sink)
+                yield sink.take()
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting))
-    yield _taken(sink)
+    yield sink.take()
 
 
-class _Appending(io.RawIOBase):
+class _Appending(io.BytesIO):
     """A file for Parquet's writer, which only appends and calls `tell`; written bytes are taken away in between."""
 
-    def __init__(self, sink: io.BytesIO) -> None:
-        self._sink = sink
-        self._written = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        count = self._sink.write(data)  # type: ignore[arg-type]  # any buffer
-        self._written += count
-        return count
+    _taken = 0
 
     def tell(self) -> int:
-        return self._written
+        return self._taken + super().tell()
 
+    def take(self) -> bytes:
+        data = self.getvalue()
+        self._taken += len(data)
+        self.seek(0)
+        self.truncate(0)
+        return data
 
-def _taken(sink: io.BytesIO) -> bytes:
-    data = sink.getvalue()
-    sink.seek(0)
-    sink.truncate()
-    return data
+    def close(self) -> None:
+        """Parquet's writer closes it before the last bytes are taken."""
 
 
 def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
@@ -162,7 +148,7 @@ def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Itera
     writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
     yield text.getvalue().encode()
     for one in pieces:
-        for rows in _few_rows(one, names, _as_text(one) if labelled else None, missing=""):
+        for rows in _few_rows(one, names, _as_text(one) if labelled else None):
             text.seek(0)
             text.truncate()
             writer.writerows(rows)
@@ -177,7 +163,7 @@ def _no_formula(text: str) -> str:
 def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     columns = column_names(names, labelled=labelled)
     for one in pieces:
-        for rows in _few_rows(one, names, one.labels if labelled else None, missing=None):
+        for rows in _few_rows(one, names, one.labels if labelled else None):
             yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
 
 
@@ -186,35 +172,31 @@ def _as_text(one: Piece) -> list[str]:
 
 
 def _few_rows(
-    one: Piece, names: Sequence[str], labels: Sequence[object] | None, *, missing: str | None
+    one: Piece, names: Sequence[str], labels: Sequence[object] | None
 ) -> Iterator[Iterator[tuple[object, ...]]]:
     """The rows of a piece as the API spells numbers, so many at once that they take little memory."""
-    count = len(one.steps)
     at_once = max(1, _CELLS_SPELLED_AT_ONCE // (len(names) + len(_LABELLED)))
-    for start in range(0, count, at_once):
-        few = slice(start, min(start + at_once, count))
-        size = few.stop - few.start
-        columns: list[list[object]] = [
-            one.steps[few].tolist(),
-            [one.incarnation] * size,
-            [one.rank] * size,
+    for start in range(0, len(one.steps), at_once):
+        few = slice(start, start + at_once)
+        steps = one.steps[few].tolist()
+        columns: list[Iterable[object]] = [
+            steps,
+            [one.incarnation] * len(steps),
+            [one.rank] * len(steps),
             one.recorded_at[few].tolist(),
         ]
         if labels is not None:
-            columns += [one.control_versions[few].tolist(), list(labels[few])]
+            columns += [one.control_versions[few].tolist(), labels[few]]
         for name in names:
             metric = one.metrics.get(name)
-            columns.append([missing] * size if metric is None else _spelled(metric, few, missing))
+            columns.append([None] * len(steps) if metric is None else _spelled(metric, few))
         yield zip(*columns, strict=True)
 
 
-def _spelled(metric: Metric, few: slice, missing: str | None) -> list[object]:
-    numbers = metric.values[few]
-    is_finite = bool(np.isfinite(numbers).all())
-    values: list[object] = numbers.tolist() if is_finite else [number(one) for one in numbers.tolist()]
-    for index in np.flatnonzero(~metric.measured[few]).tolist():
-        values[index] = missing
-    return values
+def _spelled(metric: Metric, few: slice) -> list[object]:
+    """Numbers, those that are not finite as text, None where nothing was measured; csv leaves such a field empty."""
+    pairs = zip(metric.values[few].tolist(), metric.measured[few].tolist(), strict=True)
+    return [number(value) if measured else None for value, measured in pairs]
 
 
 class _Export(StreamingResponse):
@@ -256,13 +238,17 @@ async def export_run(
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
     """
-    known, contents = await read_of(backend, run, lambda connection: _contents(connection, run))
+    known, through, found = await read_of(
+        backend,
+        run,
+        lambda c: (series.names(c, run.key), runs.last_position(c, run.key), streams.incarnations(c, run.key)),
+    )
     if name is not None:
         check_known(run, name, known)
     names = sorted(known) if name is None else list(dict.fromkeys(name))
     return _Export(
         backend.exporting,
-        write(_pieces(backend, run, names, contents), names, format, labelled=labels),
+        write(_pieces(backend, run, names, found, through), names, format, labelled=labels),
         media_type=format.media_type,
         headers={
             "Content-Disposition": f'attachment; filename="{run.id}.{format}"',
@@ -271,31 +257,18 @@ async def export_run(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """The reports to export: of these incarnations up to a position."""
-
-    through: int
-    incarnations: Sequence[Incarnation]
-
-
-def _contents(connection: Connection, run: Run) -> tuple[frozenset[str], _Contents]:
-    """Read the names of the run's metrics and the reports to export, in one transaction."""
-    contents = _Contents(runs.last_position(connection, run.key), streams.incarnations(connection, run.key))
-    return series.names(connection, run.key), contents
-
-
-def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Contents) -> Iterator[Piece]:
+def _pieces(
+    backend: Backend, run: Run, names: Sequence[str], found: Sequence[Incarnation], through: int
+) -> Iterator[Piece]:
     """Read pieces, each on its own connection: a slow client must not keep a transaction open."""
-    for incarnation in contents.incarnations:
-        for stream in incarnation.streams:
-            position = 0
-            while True:
-                with backend.database.reading() as connection:
-                    piece = steps.piece_after(connection, stream, names, after=position, through=contents.through)
-                    if runs.key_of(connection, run.id) != run.key:
-                        raise DeletedRun(f"Run {run.id} was deleted while it was exported.")
-                if piece is None:
-                    break
-                position = int(piece.positions[-1])
-                yield piece
+    for stream in (stream for incarnation in found for stream in incarnation.streams):
+        position = 0
+        while True:
+            with backend.database.reading() as connection:
+                piece = steps.piece_after(connection, stream, names, after=position, through=through)
+                if runs.key_of(connection, run.id) != run.key:
+                    raise DeletedRun(f"Run {run.id} was deleted while it was exported.")
+            if piece is None:
+                break
+            position = int(piece.positions[-1])
+            yield piece

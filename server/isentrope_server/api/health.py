@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -18,8 +16,10 @@ from isentrope_server.api.dependencies import BackendDep
 from isentrope_server.backend import Backend
 from isentrope_server.counters import ServerFigures
 from isentrope_server.errors import error_body
+from isentrope_server.store import runs
+from isentrope_server.store.controls import count_by_state
 from isentrope_server.store.database import is_disk_full, is_standby, newest_version, version_of
-from isentrope_server.store.reports.records import Totals, totals
+from isentrope_server.store.reports.records import totals
 from isentrope_server.store.sqlite_file import DatabaseFileLost
 from isentrope_server.store.writer import WriterStopped
 from isentrope_wire import __version__
@@ -34,13 +34,7 @@ _REMEMBERED_SECONDS = 0.5
 """A result is reused for this long: the route needs no token, and many requests must cost little."""
 
 
-class _Finding(NamedTuple):
-    code: str = ""
-    """Empty: ready."""
-    reason: str = ""
-
-
-_DISK_FULL = _Finding("disk_full", "The disk of the database is full: reports wait with their trainers.")
+_DISK_FULL = ("disk_full", "The disk of the database is full: reports wait with their trainers.")
 
 
 class Readiness:
@@ -48,14 +42,13 @@ class Readiness:
 
     def __init__(self) -> None:
         self._looking = asyncio.Lock()
-        self._found: _Finding | None = None
-        self._found_at = 0.0
+        self._found, self._found_at = ("", ""), -math.inf
 
-    async def look(self, backend: Backend) -> _Finding:
+    async def look(self, backend: Backend) -> tuple[str, str]:
+        """What is in the way and why, both empty where nothing is."""
         async with self._looking:
-            if self._found is None or time.monotonic() - self._found_at > _REMEMBERED_SECONDS:
-                self._found = await _examine(backend)
-                self._found_at = time.monotonic()
+            if time.monotonic() - self._found_at > _REMEMBERED_SECONDS:
+                self._found, self._found_at = await _examine(backend), time.monotonic()
             return self._found
 
 
@@ -73,15 +66,15 @@ async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
     replaced or damaged), `schema_differs`, `writer_stopped` or `writer_stuck`.
     """
     readiness: Readiness = request.app.state.readiness
-    finding = await readiness.look(backend)
-    if finding.code:
-        return JSONResponse(error_body("not_ready", finding.reason, {"cause": finding.code}), 503)
+    cause, reason = await readiness.look(backend)
+    if cause:
+        return JSONResponse(error_body("not_ready", reason, {"cause": cause}), 503)
     return JSONResponse({"status": "ready"})
 
 
-async def _examine(backend: Backend) -> _Finding:
+async def _examine(backend: Backend) -> tuple[str, str]:
     if not backend.writer.alive:
-        return _Finding("writer_stopped", "The writer has stopped: reports can't be stored.")
+        return "writer_stopped", "The writer has stopped: reports can't be stored."
     try:
         if backend.database.opened_file is not None:
             backend.database.opened_file.check()
@@ -93,26 +86,37 @@ async def _examine(backend: Backend) -> _Finding:
             # Nothing, which costs no fsync but waits in the writer's queue; of no run, so that no other server is waited for.
             await backend.write(lambda _: None, run_id="")
     except WriterStopped as error:
-        return _Finding("writer_stopped", str(error))
+        return "writer_stopped", str(error)
     except DatabaseFileLost as error:
-        return _Finding("database_file", str(error))
+        return "database_file", str(error)
     except SQLAlchemyError as error:
         if is_disk_full(backend.database, error):
             return _DISK_FULL
         # The reason is in the log only: the route needs no token.
-        return _Finding("database_unreachable", "The database doesn't answer.")
+        return "database_unreachable", "The database doesn't answer."
     except TimeoutError:
-        return _Finding("writer_stuck", "The database doesn't take reports in time.")
+        return "writer_stuck", "The database doesn't take reports in time."
     return found
 
 
-def _look_at(connection: Connection) -> _Finding:
+def _look_at(connection: Connection) -> tuple[str, str]:
     """Whether the database takes writes, in tables of this server's version."""
     if is_standby(connection):
-        return _Finding("writer_stopped", "The database is a standby: reports can't be stored.")
-    has, wants = version_of(connection), newest_version(connection)
+        return "writer_stopped", "The database is a standby: reports can't be stored."
+    has, wants = version_of(connection), newest_version()
     differs = f"The database's schema is version {has}, this server's {wants}."
-    return _Finding() if has == wants else _Finding("schema_differs", differs)
+    return ("", "") if has == wants else ("schema_differs", differs)
+
+
+_GAUGES = {
+    "records_stored": "Records of all runs.",
+    "records_quarantined": "Quarantined records.",
+    "gaps": "Ranges of lost records.",
+    "records_in_gaps": "Records in those ranges.",
+    "tokens": "Active tokens.",
+    "writer_jobs_waiting": "Jobs in the writer's queue.",
+    "live_listeners": "Open live and Watch streams.",
+}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -120,40 +124,20 @@ async def get_figures(request: Request, backend: BackendDep) -> PlainTextRespons
     """Counters and timings of the server, and totals of its database. No label names a run."""
     figures: ServerFigures = request.app.state.figures
     silent_after = backend.settings.silent_after_seconds
-    stored = await backend.read(lambda connection: totals(connection, silent_after_seconds=silent_after))
-    families = [*figures.registry.collect(), *_stored(stored), *_at_this_moment(backend)]
-    return PlainTextResponse(generate_latest(_Collected(families)), media_type=CONTENT_TYPE_LATEST)
-
-
-class _Collected:
-    """What `generate_latest` asks a registry for."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families)
-
-
-def _stored(stored: Totals) -> Iterator[Metric]:
-    by_status = GaugeMetricFamily("isentrope_runs", "Runs by their status.", labels=["status"])
-    for status, count in stored.runs.items():
-        by_status.add_metric([status], count)
-    yield by_status
-    by_state = GaugeMetricFamily("isentrope_controls", "Control versions by their state.", labels=["state"])
-    for state, count in stored.controls.items():
-        by_state.add_metric([state.lower()], count)
-    yield by_state
-    yield GaugeMetricFamily("isentrope_records_stored", "Records of all runs.", stored.records)
-    yield GaugeMetricFamily("isentrope_records_quarantined", "Quarantined records.", stored.quarantined)
-    yield GaugeMetricFamily("isentrope_gaps", "Ranges of lost records.", stored.gaps)
-    yield GaugeMetricFamily("isentrope_records_in_gaps", "Records in those ranges.", stored.records_in_gaps)
-    yield GaugeMetricFamily("isentrope_tokens", "Active tokens.", stored.active_tokens)
-
-
-def _at_this_moment(backend: Backend) -> Iterator[Metric]:
-    yield GaugeMetricFamily("isentrope_writer_jobs_waiting", "Jobs in the writer's queue.", backend.writer.waiting)
-    yield GaugeMetricFamily("isentrope_live_listeners", "Open live and Watch streams.", backend.hub.listener_count)
-    build = GaugeMetricFamily("isentrope_build", "Always 1.", labels=["version"])
-    build.add_metric([__version__], 1)
-    yield build
+    statuses, states, stored = await backend.read(
+        lambda c: (runs.count_by_status(c, silent_after_seconds=silent_after), count_by_state(c), totals(c))
+    )
+    stored |= {"writer_jobs_waiting": backend.writer.waiting, "live_listeners": backend.hub.listener_count}
+    now = CollectorRegistry()
+    for name, help in _GAUGES.items():
+        Gauge(f"isentrope_{name}", help, registry=now).set(stored[name])
+    for name, help, label, numbers in (
+        ("runs", "Runs by their status.", "status", statuses),
+        ("controls", "Control versions by their state.", "state", states),
+        ("build", "Always 1.", "version", {__version__: 1}),
+    ):
+        gauge = Gauge(f"isentrope_{name}", help, [label], registry=now)
+        for value, number in numbers.items():
+            gauge.labels(value.lower()).set(number)
+    text = generate_latest(figures.registry) + generate_latest(now)
+    return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, read_of, report_cursor
+from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, decode, read_of
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.api.responses import json_text
 from isentrope_server.api.runs import describe
@@ -46,18 +44,13 @@ async def follow_run(
     An id past the newest report is of a database before it was restored: all reports are sent from the first one on.
     """
     given = last_event_id or since
-    start = None if given is None else report_cursor(given)
-    stream = _LiveStream(backend, run, start)
-    return EventSourceResponse(
-        _while_the_store_answers(stream.events()), ping=15, headers={"Cache-Control": "no-store"}
-    )
+    start = None if given is None else ReportCursor(*decode(given, 2))
+    events = _while_the_store_answers(_LiveStream(backend, run, start).events())
+    return EventSourceResponse(events, ping=15, headers={"Cache-Control": "no-store"})
 
 
 async def _while_the_store_answers(events: AsyncIterator[_Event]) -> AsyncIterator[_Event]:
-    """End a stream when the database fails; the client reconnects with the id of its last event.
-
-    It also ends when the run was deleted; reconnecting then is answered 404.
-    """
+    """End a stream when the run was deleted or the database fails; the client reconnects with the id of its last event."""
     try:
         async for event in events:
             yield event
@@ -80,9 +73,11 @@ class _LiveStream:
         """Events since `start`, then committed ones, until the run is deleted or the server stopped."""
         # Subscribe before reading: an event committed in between arrives twice and is sent once.
         with self._backend.hub.listening(self._run.id) as listener:
-            self._place = self._begin_at(
-                await read_of(self._backend, self._run, lambda c: current_cursor(c, self._run))
-            )
+            now = await read_of(self._backend, self._run, lambda c: current_cursor(c, self._run))
+            self._place = now if self._start is None else self._start
+            if self._place.position > now.position:
+                # Positions were used again since: the client knows other reports under them.
+                self._place = ReportCursor(position=0, timeline=now.timeline)
             dropped = 0
             async for event in self._missed():
                 yield event
@@ -104,26 +99,17 @@ class _LiveStream:
                         return
                     yield current
 
-    def _begin_at(self, now: ReportCursor) -> ReportCursor:
-        if self._start is None:
-            return now
-        if self._start.position > now.position:
-            # Positions were used again since: the client knows other reports under them.
-            return ReportCursor(position=0, timeline=now.timeline)
-        return self._start
-
     async def _missed(self) -> AsyncIterator[_Event]:
-        """Reports committed after the last one sent, up to now."""
         found_all = False
         while not found_all:
-            position = self._place.position
-            found = await read_of(self._backend, self._run, partial(self._after, position))
+            found = await read_of(
+                self._backend,
+                self._run,
+                lambda c: steps.after(c, self._run.key, self._place.position, _CATCH_UP_STEPS),
+            )
             for stored in found:
                 yield self._step(stored)
             found_all = len(found) < _CATCH_UP_STEPS
-
-    def _after(self, position: int, connection: Connection) -> list[StepStored]:
-        return steps.after(connection, self._run.key, position, _CATCH_UP_STEPS)
 
     def _step(self, stored: StepStored) -> bytes:
         # The timeline stays that of the stream's beginning: a client that reads series with a later cursor reads all of

@@ -13,8 +13,8 @@ from isentrope_server.api.dependencies import (
     ReportCursor,
     RunDep,
     StepRangeDep,
+    decode,
     read_of,
-    report_cursor,
 )
 from isentrope_server.api.responses import json_answer
 from isentrope_server.errors import NotFound, UnknownHistogram, UnknownMetric
@@ -51,7 +51,7 @@ async def get_series(
     A step that several incarnations reported shows the newest one's value, from that one's first step on; rank 0 is
     preferred. Reduced series keep the minimum and maximum of every bucket, so that no spike is lost.
     """
-    cursor = None if since is None else report_cursor(since)
+    cursor = None if since is None else ReportCursor(*decode(since, 2))
     # Not validated: checking a million numbers would take longer than reading them.
     return await read_of(
         backend, run, lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor))

@@ -113,7 +113,6 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_answers(components: dict[str, Any]) -> None:
-    """Add the docstrings of the answers and of their fields."""
     answers = {answer.__name__: answer for answer in _subclasses(Answer)}
     for name, schema in components.items():
         if answer := answers.get(name.partition("_")[0]):  # `Page_Alert_` is a Page

@@ -171,17 +171,9 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
 def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principal) -> None:
     check_still_there(transaction.connection, run)
     runs.edit(transaction.connection, run.key, name=edit.name, tags=edit.tags, notes=edit.notes)
-    access.record_audit(
-        transaction.connection,
-        at=time.time(),
-        by=principal,
-        action="run.edited",
-        subject=f"runs/{run.id}",
-        change={
-            "old": {"name": run.name, "tags": run.tags, "notes": run.notes},
-            "new": edit.model_dump(exclude_none=True),
-        },
-    )
+    old = {"name": run.name, "tags": run.tags, "notes": run.notes}
+    change = {"old": old, "new": edit.model_dump(exclude_none=True)}
+    access.record_audit(transaction.connection, principal, "run.edited", f"runs/{run.id}", change, time.time())
     transaction.announce(RunChanged(run_id=run.id))
 
 
@@ -189,14 +181,8 @@ def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     now = time.time()
     check_still_there(transaction.connection, run)
     removal.hide_run(transaction.connection, run.key, run.id, by=principal.name, now=now)
-    access.record_audit(
-        transaction.connection,
-        at=now,
-        by=principal,
-        action="run.deleted",
-        subject=f"runs/{run.id}",
-        change={"old": {"name": run.name, "project": run.project, "step": run.step}},
-    )
+    change = {"old": {"name": run.name, "project": run.project, "step": run.step}}
+    access.record_audit(transaction.connection, principal, "run.deleted", f"runs/{run.id}", change, now)
     transaction.announce(RunChanged(run_id=run.id))
 
 

@@ -65,19 +65,19 @@ async def get_recurring_tokens(
 def _top_tokens(connection: Connection, run: Run, step: int | None) -> TopTokens:
     for found in attachments.top_tokens(connection, run.key, step=step):
         return found
-    _check_reported(connection, run, step)
+    check_reported(connection, run, step)
     return TopTokens(step=step, items=[])
 
 
 def _rollouts(connection: Connection, run: Run, step: int | None, also_in: bool) -> Rollouts:
     found = attachments.rollouts_of(connection, run.key, step)
     if found is None:
-        _check_reported(connection, run, step)
+        check_reported(connection, run, step)
         return Rollouts(step=step, items=[], score_std=None, lowering=None, raising=None)
     return replace(found, also_in=attachments.steps_with_prompts(connection, run.key, found)) if also_in else found
 
 
-def _check_reported(connection: Connection, run: Run, step: int | None) -> None:
+def check_reported(connection: Connection, run: Run, step: int | None) -> None:
     """
     Raises:
         NotFound: there is no report of the step.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
-from isentrope_server.errors import NotFound, WhatIfMissing
+from isentrope_server.api.tokens import check_reported
+from isentrope_server.errors import WhatIfMissing
 from isentrope_server.store.reports import attachments, steps
 from isentrope_server.store.runs import Run
 from isentrope_wire.answers import StepReport
@@ -70,12 +71,13 @@ async def get_what_if(
     """
     wanted = (mu_low is None and mu_high is None) if curve is None else curve
     found, stored = await read_of(backend, run, lambda connection: _read(connection, run, step, steps))
-    chosen = method or _own_method(stored)
+    own = METHODS.get(stored.labels.get("control/method", ""))
+    chosen = method or str(own if own is not None and own.thresholds else SUGGESTED)
     curves = [WhatIfCurve(sums, scope, METHODS[chosen]) for _, sums in found]
-    gain = _gain(stored)
+    gain = stored.scalars.get(ENTROPY_GAIN)
+    gain = gain if gain is not None and math.isfinite(gain) else None
     tokens = [sums.tokens for _, sums in found]
     asked = _Asked(curves, tokens, gain)
-    point = asked.at(mu_low, mu_high)
     return WhatIfAnswer(
         step=stored.step,
         steps=len(found),
@@ -85,23 +87,14 @@ async def get_what_if(
         mu_high=mu_high,
         tokens=sum(tokens),
         gain=gain,
-        unclipped_unit_predicted_change=asked.at(None, None).unit_predicted_change,
-        curve=_curves(asked, mu_low, mu_high) if wanted else None,
-        **asdict(point),
+        unclipped_unit_predicted_change=asked.at(None, None)["unit_predicted_change"],
+        curve=WhatIfCurves(
+            low=_columns([asked.at(mu, mu_high) for mu in EDGES]), high=_columns([asked.at(mu_low, mu) for mu in EDGES])
+        )
+        if wanted
+        else None,
+        **asked.at(mu_low, mu_high),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """One pair of thresholds: the steps' means by tokens, and standard deviations, which one step has not."""
-
-    clip_fraction: float
-    clip_fraction_std: float | None
-    unit_predicted_change: float
-    predicted_change: float | None
-    predicted_change_std: float | None
-    clip_fraction_bound: float
-    unit_predicted_change_bound: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +105,21 @@ class _Asked:
     tokens: Sequence[int]
     gain: float | None
 
-    def at(self, mu_low: float | None, mu_high: float | None) -> _Point:
+    def at(self, mu_low: float | None, mu_high: float | None) -> dict[str, Any]:
+        """Fields of an answer: the steps' means by tokens, and standard deviations, which one step has not."""
         found = [step.at(mu_low, mu_high) for step in self.steps]
         fractions = [one.clip_fraction for one in found]
         units = [one.unit_predicted_change for one in found]
         unit, unit_std = self._mean(units), _std(units)
-        return _Point(
-            clip_fraction=self._mean(fractions),
-            clip_fraction_std=_std(fractions),
-            unit_predicted_change=unit,
-            predicted_change=None if self.gain is None else self.gain * unit,
-            predicted_change_std=None if self.gain is None or unit_std is None else abs(self.gain) * unit_std,
-            clip_fraction_bound=self._mean([one.clip_fraction_bound for one in found]),
-            unit_predicted_change_bound=self._mean([one.unit_predicted_change_bound for one in found]),
-        )
+        return {
+            "clip_fraction": self._mean(fractions),
+            "clip_fraction_std": _std(fractions),
+            "unit_predicted_change": unit,
+            "predicted_change": None if self.gain is None else self.gain * unit,
+            "predicted_change_std": None if self.gain is None or unit_std is None else abs(self.gain) * unit_std,
+            "clip_fraction_bound": self._mean([one.clip_fraction_bound for one in found]),
+            "unit_predicted_change_bound": self._mean([one.unit_predicted_change_bound for one in found]),
+        }
 
     def _mean(self, values: Sequence[float]) -> float:
         return values[0] if len(values) == 1 else fmean(values, self.tokens)
@@ -144,8 +138,7 @@ def _read(
         newest = steps.find(connection, run.key, found[-1][0])
         assert newest is not None, "sums are stored with their report"
         return found, newest
-    if step is not None and steps.find(connection, run.key, step) is None:
-        raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
+    check_reported(connection, run, step)
     which = f"Run {run.id} has no step" if step is None else f"Step {step} of run {run.id} was reported"
     raise WhatIfMissing(
         f"{which} {'with' if step is None else 'without'} what-if sums: no token of it counted, or its probe does "
@@ -154,34 +147,10 @@ def _read(
     )
 
 
-def _own_method(stored: StepReport) -> str:
-    own = METHODS.get(stored.labels.get("control/method", ""))
-    return str(own if own is not None and own.thresholds else SUGGESTED)
-
-
-def _gain(stored: StepReport) -> float | None:
-    gain = stored.scalars.get(ENTROPY_GAIN)
-    return gain if gain is not None and math.isfinite(gain) else None
-
-
-def _curves(asked: _Asked, mu_low: float | None, mu_high: float | None) -> WhatIfCurves:
-    return WhatIfCurves(
-        low=_columns([asked.at(mu, mu_high) for mu in EDGES]), high=_columns([asked.at(mu_low, mu) for mu in EDGES])
-    )
-
-
-def _columns(points: Sequence[_Point]) -> CurveColumns:
-    return CurveColumns(
-        mu=list(EDGES),
-        clip_fraction=[point.clip_fraction for point in points],
-        clip_fraction_std=_known([point.clip_fraction_std for point in points]),
-        unit_predicted_change=[point.unit_predicted_change for point in points],
-        predicted_change=_known([point.predicted_change for point in points]),
-        predicted_change_std=_known([point.predicted_change_std for point in points]),
-    )
-
-
-def _known(values: Sequence[float | None]) -> list[float] | None:
-    """All of them or none: they depend on the gain and the number of steps."""
-    found = [value for value in values if value is not None]
-    return found if len(found) == len(values) else None
+def _columns(points: Sequence[dict[str, Any]]) -> CurveColumns:
+    columns: dict[str, Any] = {"mu": list(EDGES)}
+    for name in (name for name in points[0] if not name.endswith("_bound")):
+        column = [point[name] for point in points]
+        # All of it or none: it depends on the gain and the number of steps.
+        columns[name] = None if None in column else column
+    return CurveColumns(**columns)

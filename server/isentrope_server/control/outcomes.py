@@ -19,8 +19,9 @@ from dataclasses import replace
 
 from isentrope_server.control.requests import move_to
 from isentrope_server.store import controls, streams
-from isentrope_server.store.controls import ControlItem, StoredOutcome
+from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.streams import Stream
+from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
@@ -40,31 +41,20 @@ def record_outcomes(
     with the highest version it has named.
     """
     highest = max((outcome.version for outcome in message.outcomes), default=0)
-    if message.outcomes:
-        _record_reported(transaction, run_id, stream, message.outcomes, now)
-    if isinstance(message, StepReport):
-        highest = max(highest, message.control_version)
-        # Looked up once for each version: the versions that a rank applies only rise.
-        if message.control_version > stream.control_version:
-            _record_named(transaction, run_id, stream, message, now)
-    return replace(stream, control_version=highest) if highest > stream.control_version else stream
-
-
-def _record_reported(
-    transaction: Transaction,
-    run_id: str,
-    stream: Stream,
-    outcomes: Sequence[ControlOutcome],
-    now: float,
-) -> None:
     first_outcomes: dict[int, ControlOutcome] = {}
-    for outcome in outcomes:
+    for outcome in message.outcomes:
         first_outcomes.setdefault(outcome.version, outcome)
     for version, outcome in sorted(first_outcomes.items()):
         item = controls.find(transaction.connection, stream.run_key, version)
         # Versions that this server never made can't be settled here.
         if item is not None and controls.add_outcome(transaction.connection, stream.run_key, stream.key, outcome, now):
             _settle_if_complete(transaction, run_id, item, stream, now)
+    if isinstance(message, StepReport):
+        highest = max(highest, message.control_version)
+        # Looked up once for each version: the versions that a rank applies only rise.
+        if message.control_version > stream.control_version:
+            _record_named(transaction, run_id, stream, message, now)
+    return replace(stream, control_version=highest) if highest > stream.control_version else stream
 
 
 def _record_named(transaction: Transaction, run_id: str, stream: Stream, report: StepReport, now: float) -> None:
@@ -89,12 +79,17 @@ def _record_named(transaction: Transaction, run_id: str, stream: Stream, report:
 
 def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float) -> None:
     """End a version with the state that the answering ranks reported."""
-    outcomes = _counted(controls.outcomes(transaction.connection, item.run_key, item.version))
+    found = controls.outcomes(transaction.connection, item.run_key, item.version)
+    # Those of the incarnation that answered first; reports made under the version count after real outcomes.
+    first = next((outcome for outcome in found if outcome.code != controls.NAMED_BY_REPORT), found[0])
+    outcomes = [outcome for outcome in found if outcome.incarnation == first.incarnation]
     state = _joint_state([outcome.state for outcome in outcomes])
     applied = [outcome for outcome in outcomes if outcome.state is OutcomeState.APPLIED]
     shown = next((outcome for outcome in outcomes if outcome.state is not OutcomeState.APPLIED), outcomes[0])
     code, message = shown.code, shown.message
-    silent = _silent_ranks(transaction, item.run_key, outcomes)
+    answered = {outcome.stream_key for outcome in outcomes}
+    peers = streams.of_incarnation(transaction.connection, item.run_key, outcomes[0].incarnation)
+    silent = [peer.rank for peer in peers if peer.key not in answered]
     if silent and state is State.APPLIED:
         state, code = State.PARTIAL, RANKS_SILENT
         message = (
@@ -105,35 +100,28 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
         run_id,
         item,
         state,
-        now=now,
+        now,
         by=", ".join(f"rank {outcome.rank}" for outcome in outcomes),
         code=code,
         message=message,
         applied_step=min((outcome.step for outcome in applied if outcome.step is not None), default=None),
         applied_at=min((outcome.at for outcome in applied), default=None),
     )
-    _supersede_passed_over(transaction, run_id, item, now)
+    # The probe has moved past the older versions without an outcome.
+    for older in controls.open_before(transaction.connection, item.run_key, item.version):
+        if not controls.outcomes(transaction.connection, older.run_key, older.version):
+            message = f"The probe applied version {item.version} and not this one."
+            move_to(transaction, run_id, older, State.SUPERSEDED, now, code="newer_reached_probe", message=message)
 
 
 def close_open_controls(transaction: Transaction, run_id: str, run_key: int, now: float) -> None:
     """End the open versions of a run that has finished: no outcome will follow."""
-    for item in controls.open_before(transaction.connection, run_key, _ANY_VERSION):
+    for item in controls.open_before(transaction.connection, run_key, LARGEST_INTEGER):
         if controls.outcomes(transaction.connection, run_key, item.version):
             settle(transaction, run_id, item, now)
         else:
-            move_to(
-                transaction,
-                run_id,
-                item,
-                State.EXPIRED,
-                now=now,
-                by="server",
-                code=RUN_ENDED,
-                message="The run ended before a step began under this control.",
-            )
-
-
-_ANY_VERSION = 2**63 - 1
+            message = "The run ended before a step began under this control."
+            move_to(transaction, run_id, item, State.EXPIRED, now, code=RUN_ENDED, message=message)
 
 
 def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem, stream: Stream, now: float) -> None:
@@ -146,13 +134,6 @@ def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem
         settle(transaction, run_id, item, now)
 
 
-def _silent_ranks(transaction: Transaction, run_key: int, outcomes: Sequence[StoredOutcome]) -> list[int]:
-    """Known ranks of the answering incarnation that reported no outcome."""
-    answered = {outcome.stream_key for outcome in outcomes}
-    peers = streams.of_incarnation(transaction.connection, run_key, outcomes[0].incarnation)
-    return [peer.rank for peer in peers if peer.key not in answered]
-
-
 def _is_guessed(item: ControlItem) -> bool:
     """Whether the server concluded the state without an outcome of every rank."""
     return (item.state, item.code) in (
@@ -163,35 +144,12 @@ def _is_guessed(item: ControlItem) -> bool:
     )
 
 
-def _counted(outcomes: Sequence[StoredOutcome]) -> list[StoredOutcome]:
-    """The outcomes of the incarnation that answered first; reports made under the version count after real outcomes."""
-    real = [outcome for outcome in outcomes if outcome.code != controls.NAMED_BY_REPORT] or outcomes
-    return [outcome for outcome in outcomes if outcome.incarnation == real[0].incarnation]
-
-
 def _joint_state(states: Sequence[OutcomeState]) -> State:
-    """APPLIED where all ranks applied, PARTIAL where some did, else the most severe state."""
     reported = set(states)
     if len(reported) > 1 and OutcomeState.APPLIED in reported:
         return State.PARTIAL
     by_severity = (OutcomeState.REJECTED, OutcomeState.EXPIRED, OutcomeState.SUPERSEDED, OutcomeState.APPLIED)
     return State(next(state for state in by_severity if state in reported))
-
-
-def _supersede_passed_over(transaction: Transaction, run_id: str, newer: ControlItem, now: float) -> None:
-    """End the older versions without an outcome: the probe has moved past them."""
-    for older in controls.open_before(transaction.connection, newer.run_key, newer.version):
-        if not controls.outcomes(transaction.connection, older.run_key, older.version):
-            move_to(
-                transaction,
-                run_id,
-                older,
-                State.SUPERSEDED,
-                now=now,
-                by="server",
-                code="newer_reached_probe",
-                message=f"The probe applied version {newer.version} and not this one.",
-            )
 
 
 def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float) -> None:
@@ -205,22 +163,8 @@ def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: floa
             if outcomes[0].received_at + rank_seconds <= now:
                 settle(transaction, run_id, item, now)
         elif item.expires_at is not None and item.expires_at + grace <= now:
-            _expire(transaction, run_id, item, now)
-
-
-def _expire(transaction: Transaction, run_id: str, item: ControlItem, now: float) -> None:
-    delivered = item.state is State.DELIVERED
-    move_to(
-        transaction,
-        run_id,
-        item,
-        State.EXPIRED,
-        now=now,
-        by="server",
-        code=UNANSWERED if delivered else "never_delivered",
-        message=(
-            "It was delivered, but the probe reported no outcome before it expired."
-            if delivered
-            else "No probe fetched it before it expired."
-        ),
-    )
+            code, message = "never_delivered", "No probe fetched it before it expired."
+            if item.state is State.DELIVERED:
+                code = UNANSWERED
+                message = "It was delivered, but the probe reported no outcome before it expired."
+            move_to(transaction, run_id, item, State.EXPIRED, now, code=code, message=message)

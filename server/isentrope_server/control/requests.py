@@ -71,13 +71,22 @@ def request_control(
         Conflict: the run has ended.
         Unprocessable: the idempotency key was used for another document.
     """
-    repeated = _repeated(transaction, run, request)
+    key = request.idempotency_key
+    repeated = None if key is None else controls.by_idempotency_key(transaction.connection, run.key, key)
+    if repeated is not None and repeated.document != request.control.to_document():
+        raise Unprocessable(
+            f"This Idempotency-Key was used for version {repeated.version} with another document. "
+            "Use a new key for a new request.",
+            version=repeated.version,
+        )
     if repeated is not None:
         return repeated, False
     _check(transaction, run, request)
+    # A run may know versions that a restored, older database does not.
+    highest = streams.highest_control_version(transaction.connection, run.key, below=_HIGHEST_VERSION)
     item = ControlItem(
         run_key=run.key,
-        version=_next_version(transaction, run, request),
+        version=max(request.expected_version, highest) + 1,
         document=request.control.to_document(),
         author=request.by.name,
         requested_at=now,
@@ -91,30 +100,24 @@ def request_control(
     if request.expected_version == 0:
         previous = as_begun(transaction.connection, run, 0, previous)
     controls.add(transaction.connection, item)
-    access.record_audit(
-        transaction.connection,
-        at=now,
-        by=request.by,
-        action="control.requested",
-        subject=f"runs/{run.id}/control/{item.version}",
-        change={"old": previous.document if previous else None, "new": item.document},
-    )
+    change = {"old": previous.document if previous else None, "new": item.document}
+    subject = f"runs/{run.id}/control/{item.version}"
+    access.record_audit(transaction.connection, request.by, "control.requested", subject, change, now)
     transaction.announce(ControlChanged(run_id=run.id, version=item.version))
-    _supersede_unfetched(transaction, run, item, request, now)
+    for older in controls.open_before(transaction.connection, run.key, item.version):
+        if older.state is State.PENDING:
+            message = f"Version {item.version} was requested before any probe fetched this one."
+            move_to(
+                transaction,
+                run.id,
+                older,
+                State.SUPERSEDED,
+                now,
+                by=request.by,
+                code="never_delivered",
+                message=message,
+            )
     return item, True
-
-
-def _repeated(transaction: Transaction, run: Run, request: ControlRequest) -> ControlItem | None:
-    if request.idempotency_key is None:
-        return None
-    earlier = controls.by_idempotency_key(transaction.connection, run.key, request.idempotency_key)
-    if earlier is not None and earlier.document != request.control.to_document():
-        raise Unprocessable(
-            f"This Idempotency-Key was used for version {earlier.version} with another document. "
-            "Use a new key for a new request.",
-            version=earlier.version,
-        )
-    return earlier
 
 
 def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
@@ -139,29 +142,6 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
         )
 
 
-def _next_version(transaction: Transaction, run: Run, request: ControlRequest) -> int:
-    """One more than any version in use: a run may know versions that a restored, older database does not."""
-    highest = streams.highest_control_version(transaction.connection, run.key, below=_HIGHEST_VERSION)
-    return max(request.expected_version, highest) + 1
-
-
-def _supersede_unfetched(
-    transaction: Transaction, run: Run, newer: ControlItem, request: ControlRequest, now: float
-) -> None:
-    for older in controls.open_before(transaction.connection, run.key, newer.version):
-        if older.state is State.PENDING:
-            move_to(
-                transaction,
-                run.id,
-                older,
-                State.SUPERSEDED,
-                now=now,
-                by=request.by,
-                code="never_delivered",
-                message=f"Version {newer.version} was requested before any probe fetched this one.",
-            )
-
-
 def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
     """The newest requested version that has not ended unapplied, as sent on Hello and Watch; None without one.
 
@@ -172,11 +152,9 @@ def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: f
         if item.expires_at is not None and item.expires_at <= now:
             # Too late to fetch; the sweep ends it in a moment.
             return None
-        item = move_to(transaction, run_id, item, State.DELIVERED, now=now, by="server")
-    return None if item is None else _snapshot(item)
-
-
-def _snapshot(item: ControlItem) -> ControlSnapshot:
+        item = move_to(transaction, run_id, item, State.DELIVERED, now)
+    if item is None:
+        return None
     return ControlSnapshot(
         version=item.version,
         control=Control.from_document(item.document),
@@ -192,9 +170,9 @@ def move_to(
     run_id: str,
     item: ControlItem,
     state: State,
-    *,
     now: float,
-    by: Principal | str,
+    *,
+    by: Principal | str = "server",
     code: str = "",
     message: str = "",
     applied_step: int | None = None,
@@ -203,23 +181,17 @@ def move_to(
     """Put a version into another state and return it: `code` is the reason for programs, `message` for people, `by` the
     author in the audit trail.
     """
-    is_final = state not in controls.OPEN_STATES
     changed: dict[str, Any] = {
         "state": state,
         "code": code,
         "message": message,
         "applied_step": applied_step,
         "applied_at": applied_at,
-        "ended_at": now if is_final else None,
+        "ended_at": None if state in controls.OPEN_STATES else now,
     }
     controls.change(transaction.connection, item, **changed)
-    access.record_audit(
-        transaction.connection,
-        at=now,
-        by=by,
-        action=f"control.{state.lower()}",
-        subject=f"runs/{run_id}/control/{item.version}",
-        change={"old": item.state, "new": state, "code": code, "message": message, "step": applied_step},
-    )
+    change = {"old": item.state, "new": state, "code": code, "message": message, "step": applied_step}
+    subject = f"runs/{run_id}/control/{item.version}"
+    access.record_audit(transaction.connection, by, f"control.{state.lower()}", subject, change, now)
     transaction.announce(ControlChanged(run_id=run_id, version=item.version))
     return replace(item, **changed)

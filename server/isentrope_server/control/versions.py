@@ -111,14 +111,10 @@ def as_begun(connection: Connection, run: Run, version: int, recorded: ControlIt
     described = started + ([] if recorded is None else [recorded])
     chosen = described[0]
     if any(item.document != chosen.document for item in described):
-        labels = _newest_labels(connection, run)
+        report = None if run.step is None else steps.find(connection, run.key, run.step)
+        labels = {} if report is None else report.labels
         chosen = next((item for item in described if _agrees(item.document, labels)), chosen)
     return recorded if recorded is not None and recorded.document == chosen.document else chosen
-
-
-def _newest_labels(connection: Connection, run: Run) -> Mapping[str, str]:
-    report = None if run.step is None else steps.find(connection, run.key, run.step)
-    return {} if report is None else report.labels
 
 
 def _agrees(document: Mapping[str, object], labels: Mapping[str, str]) -> bool:

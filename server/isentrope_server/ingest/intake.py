@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Update
 from sqlalchemy.exc import DataError
 
 from isentrope_server.control.outcomes import close_open_controls, record_outcomes
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
 from isentrope_server.store import rows, runs, streams
-from isentrope_server.store.database import Change, in_a_line, make_together
+from isentrope_server.store.database import in_a_line, make_together
 from isentrope_server.store.reports import attachments, records
 from isentrope_server.store.reports.records import Arrival, Refused
 from isentrope_server.store.rows import Layout
@@ -82,11 +82,20 @@ def _read(record: Record) -> Arrival:
         message = decode_payload(record.payload)
     except CodecError as error:
         raise _Unusable("undecodable", str(error)) from error
-    if max(_counted(message), default=0) > LARGEST_INTEGER:
+    outcomes = message.outcomes if isinstance(message, StepReport | RunFinished) else ()
+    counted = [number for outcome in outcomes for number in (outcome.version, outcome.step or 0)]
+    times = [outcome.at for outcome in outcomes]
+    names: list[str] = []
+    if isinstance(message, StepReport):
+        counted += [message.step, message.control_version, *(histogram.not_finite for histogram in message.histograms)]
+        times.append(message.recorded_at)
+        names = [*message.scalars, *(histogram.name for histogram in message.histograms)]
+    if isinstance(message, RunFinished):
+        times.append(message.finished_at)
+    if max(counted, default=0) > LARGEST_INTEGER:
         raise _Unusable(
             "out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.", message
         )
-    names = _names(message)
     if max(map(len, names), default=0) > NAME_CHARACTERS:
         raise _Unusable(
             "name_too_long",
@@ -96,7 +105,7 @@ def _read(record: Record) -> Arrival:
     too_much = excess(message) if isinstance(message, StepReport) else ""
     if too_much:
         raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.", message)
-    if not all(map(math.isfinite, _times(message))):
+    if not all(map(math.isfinite, times)):
         raise _Unusable(
             "bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.", message
         )
@@ -108,7 +117,12 @@ def _read(record: Record) -> Arrival:
             f"in seq {record.seq}.",
         )
     if isinstance(message, StepReport) and "\0" in "".join(names):
-        message = _with_storable_names(message)
+        # No text column stores NUL.
+        message = replace(
+            message,
+            scalars={without_nul(name): value for name, value in message.scalars.items()},
+            histograms=tuple(replace(histogram, name=without_nul(histogram.name)) for histogram in message.histograms),
+        )
     if isinstance(message, RunFinished):
         message = replace(message, error=cut(message.error, ERROR_CHARACTERS))
     return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
@@ -123,40 +137,6 @@ def _with_outcomes(message: Payload | None) -> StepReport | RunFinished | None:
         numbers += [message.control_version, message.step]
     storable = max(numbers, default=0) <= LARGEST_INTEGER and all(map(math.isfinite, (o.at for o in message.outcomes)))
     return message if storable else None
-
-
-def _with_storable_names(message: StepReport) -> StepReport:
-    """Replace NUL in the names of metrics: no text column stores it."""
-    return replace(
-        message,
-        scalars={without_nul(name): value for name, value in message.scalars.items()},
-        histograms=tuple(replace(histogram, name=without_nul(histogram.name)) for histogram in message.histograms),
-    )
-
-
-def _counted(message: Payload) -> list[int]:
-    counted: list[int] = []
-    if isinstance(message, StepReport):
-        counted += [message.step, message.control_version, *[histogram.not_finite for histogram in message.histograms]]
-    if isinstance(message, StepReport | RunFinished):
-        for outcome in message.outcomes:
-            counted += [outcome.version, outcome.step or 0]
-    return counted
-
-
-def _names(message: Payload) -> list[str]:
-    if not isinstance(message, StepReport):
-        return []
-    return [*message.scalars, *[histogram.name for histogram in message.histograms]]
-
-
-def _times(message: Payload) -> list[float]:
-    times = [outcome.at for outcome in message.outcomes] if isinstance(message, StepReport | RunFinished) else []
-    if isinstance(message, StepReport):
-        times.append(message.recorded_at)
-    if isinstance(message, RunFinished):
-        times.append(message.finished_at)
-    return times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +291,7 @@ def _store(
     known_layouts: Mapping[Layout, int],
     fresh: Sequence[Arrival],
     now: float,
-) -> tuple[Stream, Change]:
+) -> tuple[Stream, Update]:
     """Store new records; returns the stream with its new control version, and the change of the run still to be made."""
     connection = transaction.connection
     positions = records.append(

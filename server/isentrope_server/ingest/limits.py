@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -48,7 +48,7 @@ class Limit:
     """How many a report has; None: the limit is not one of a report."""
 
 
-def _longest(texts: Iterable[str]) -> int:
+def _longest(texts: Iterable[Sized]) -> int:
     return max(map(len, texts), default=0)
 
 
@@ -70,30 +70,23 @@ _OF_A_REPORT = (
     OUTCOMES,
     Limit(LOGGED_SCALARS + 2_000, "scalars", "every name is a series", lambda r: len(r.scalars)),
     Limit(500, "histograms", "every name is a series", lambda r: len(r.histograms)),
-    Limit(
-        4_096, "bins of a histogram", "64 are drawn", lambda r: max([len(h.counts) for h in r.histograms], default=0)
-    ),
+    Limit(4_096, "bins of a histogram", "64 are drawn", lambda r: _longest(h.counts for h in r.histograms)),
     Limit(500, "labels", "stored as JSON", lambda r: len(r.labels)),
     Limit(10_000, "characters in a label", "stored as JSON", lambda r: _longest(r.labels.values())),
     Limit(NAME_CHARACTERS, "characters in a label's name", "as a metric's name", lambda r: _longest(r.labels)),
     Limit(1_000, "tokens", "the probe sends 16", lambda r: len(r.tokens)),
     Limit(1_000, "characters of a token", "shown in a table", lambda r: _longest(t.text or "" for t in r.tokens)),
     Limit(16, "rollouts", "the probe sends 6", lambda r: len(r.rollouts)),
-    Limit(
-        1_000,
-        "tokens of a rollout",
-        "the probe sends 160",
-        lambda r: max([len(o.texts) for o in r.rollouts], default=0),
-    ),
+    Limit(1_000, "tokens of a rollout", "the probe sends 160", lambda r: _longest(o.texts for o in r.rollouts)),
     Limit(
         1_000,
         "characters of a rollout's token",
-        "as of a token",
-        lambda r: max([_longest(o.texts) for o in r.rollouts], default=0),
+        "as a token",
+        lambda r: _longest(t for o in r.rollouts for t in o.texts),
     ),
     Limit(10_000, "characters of a prompt", "1 024 are sent", lambda r: _longest(o.prompt or "" for o in r.rollouts)),
     Limit(1_000, "characters of an answer", "48 are sent", lambda r: _longest(o.answer or "" for o in r.rollouts)),
-    Limit(99, "parts of a reward", "4 are sent", lambda r: max([len(o.rewards) for o in r.rollouts], default=0)),
+    Limit(99, "parts of a reward", "4 are sent", lambda r: _longest(o.rewards for o in r.rollouts)),
     Limit(500, "alerts", "the store keeps 16 of a report", lambda r: len(r.alerts)),
 )
 
@@ -124,14 +117,10 @@ def cut_to_size(run: pb.RunStarted) -> None:
     run.capabilities.extend(capabilities)
     run.probe_version = cut(run.probe_version, VERSION.most)
     if run.HasField("initial_control"):
-        _cut_control(run.initial_control)
-
-
-def _cut_control(control: pb.ControlSnapshot) -> None:
-    size = len(control.document_json)
-    if size > FIRST_CONTROL.most:
-        raise CodecError(f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}.")
-    control.author = cut(control.author, AUTHOR.most)
+        size = len(run.initial_control.document_json)
+        if size > FIRST_CONTROL.most:
+            raise CodecError(f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}.")
+        run.initial_control.author = cut(run.initial_control.author, AUTHOR.most)
 
 
 _ALERT_KIND = "left_out"
@@ -175,7 +164,13 @@ class SeriesLimit:
                 is_reported = attachments.was_reported(
                     connection, stream.run_key, stream.key, _ALERT_KIND, evidence=_EVIDENCE
                 )
-            message = self._without(arrival.message, dropped)
+            report = arrival.message
+            message = replace(
+                report,
+                scalars={name: value for name, value in report.scalars.items() if name not in dropped},
+                histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
+                labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"},
+            )
             kept.append(replace(arrival, message=message if is_reported else self._with_alert(message, dropped)))
             is_reported = True
         return kept
@@ -190,12 +185,9 @@ class SeriesLimit:
             for name in (*layout.names, *(place.name for place in layout.histograms))
         }
         self._names[run_id] = known
-        while self._others_names(known) > _NAMES_REMEMBERED:
+        while sum(map(len, self._names.values())) - len(known) > _NAMES_REMEMBERED:
             self._names.popitem(last=False)
         return known
-
-    def _others_names(self, known: set[str]) -> int:
-        return sum(map(len, self._names.values())) - len(known)
 
     def _dropped(self, known: set[str], report: StepReport) -> set[str]:
         """Names of a report beyond the limit; the others are remembered."""
@@ -208,14 +200,6 @@ class SeriesLimit:
         room = max(0, self._limit - (len(known) - len(known & _PROMISED)))
         known.update(others[:room])
         return set(others[room:])
-
-    def _without(self, report: StepReport, dropped: Collection[str]) -> StepReport:
-        return replace(
-            report,
-            scalars={name: value for name, value in report.scalars.items() if name not in dropped},
-            histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
-            labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"},
-        )
 
     def _with_alert(self, report: StepReport, dropped: Collection[str]) -> StepReport:
         alert = Alert(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from isentrope_server.control.requests import snapshot_to_send
 from isentrope_server.errors import DeletedRun, Unprocessable
@@ -39,16 +39,12 @@ def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float,
         # All ranks have one place.
         return replace(started, started_at=max(started.started_at, itself.started_at))
     newest = known[-1]
-    if started.started_at < newest.started_at and _began_after(newest.opened_at, started, sent_at=sent_at, now=now):
+    since_start = sent_at - started.started_at
+    # Below 0 the sender's clock was set back since the start and proves nothing; neither does NaN.
+    began_after = since_start >= 0 and now - since_start > newest.opened_at
+    if started.started_at < newest.started_at and began_after:
         return replace(started, started_at=math.nextafter(newest.started_at, math.inf))
     return started
-
-
-def _began_after(time: float, started: RunStarted, *, sent_at: float, now: float) -> bool:
-    """Whether it started after this time of the server's clock, judged by the sender's clock."""
-    since_start = sent_at - started.started_at
-    # Below 0 the clock was set back since the start and proves nothing; neither does NaN.
-    return since_start >= 0 and now - since_start > time
 
 
 _PROBE = "trainer"
@@ -57,18 +53,11 @@ _AUTHOR_OF_A_RUN = re.compile(r"run( \(.*\))?", re.DOTALL)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """The answer to a Hello."""
-
-    acked_through: int
-    control: ControlSnapshot | None
-
-
 def open_stream(
     transaction: Transaction, started: RunStarted, now: float, *, by: Principal, sent_at: float = 0.0
-) -> Welcome:
-    """Create the run and the stream, or find them; safe to repeat.
+) -> tuple[int, ControlSnapshot | None]:
+    """Create the run and the stream, or find them; safe to repeat. Returns through which seq records are acknowledged, and
+    the control to apply.
 
     Raises:
         Unprocessable: an id that can't be part of an address, or a number out of range.
@@ -83,10 +72,7 @@ def open_stream(
     stream = streams.find(connection, started.run_id, started.incarnation, started.rank)
     if stream is not None:
         runs.heard(connection, stream.run_key, now)
-        return Welcome(
-            acked_through=stream.acked_through,
-            control=snapshot_to_send(transaction, started.run_id, stream.run_key, now),
-        )
+        return stream.acked_through, snapshot_to_send(transaction, started.run_id, stream.run_key, now)
     run_key = runs.key_of(connection, started.run_id)
     known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
     started = placed(known, started, sent_at=sent_at, now=now)
@@ -95,7 +81,7 @@ def open_stream(
         raise Unprocessable(f"Run {started.run_id} has {STREAMS.most} {STREAMS.unit}, the most allowed.")
     streams.create(connection, run_key, started, now)
     transaction.announce(RunChanged(run_id=started.run_id))
-    return Welcome(acked_through=0, control=snapshot_to_send(transaction, started.run_id, run_key, now))
+    return 0, snapshot_to_send(transaction, started.run_id, run_key, now)
 
 
 def _check(started: RunStarted) -> None:
@@ -112,8 +98,8 @@ def _check(started: RunStarted) -> None:
         raise Unprocessable(f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}.")
     if (started.planned_steps or 0) > LARGEST_INTEGER:
         raise Unprocessable("planned_steps must be less than 2^63.")
-    version = started.initial_control.version if started.initial_control else 0
-    if version > FIRST_VERSION.most:
+    if started.initial_control and started.initial_control.version > FIRST_VERSION.most:
+        version = started.initial_control.version
         raise Unprocessable(f"The control a run starts with has a version less than 2^31, got {version}.")
 
 
@@ -152,22 +138,14 @@ def _record_initial_control(
         began_at=started.started_at,
     )
     controls.add(transaction.connection, item)
-    access.record_audit(
-        transaction.connection,
-        at=now,
-        by=by,
-        action="control.initial",
-        subject=f"runs/{started.run_id}/control/{item.version}",
-        # Author and time are the run's claim, not a proof.
-        change={"new": item.document, "claimed_author": claimed, "claimed_at": started.started_at},
-    )
+    # Author and time are the run's claim, not a proof.
+    change = {"new": item.document, "claimed_author": claimed, "claimed_at": started.started_at}
+    subject = f"runs/{started.run_id}/control/{item.version}"
+    access.record_audit(transaction.connection, by, "control.initial", subject, change, now)
 
 
 def _author(claimed: str) -> str:
-    """The author shown for the version a run started with; no token may have such a name.
-
-    A run that resumes from a checkpoint brings the author that its control had in another run or at another server.
-    """
+    """The author shown for the version a run started with, in a form that no token's name has."""
     if claimed in ("", _PROBE):
         return "run"
     return claimed if _AUTHOR_OF_A_RUN.fullmatch(claimed) else f"run ({claimed})"

@@ -25,7 +25,7 @@ from isentrope_server.ingest.intake import (
     unstorable,
 )
 from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
-from isentrope_server.ingest.opening import Welcome, open_stream
+from isentrope_server.ingest.opening import open_stream
 from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6
 from isentrope_server.security.gate import abort, principal_of_call
 from isentrope_server.store import runs, streams
@@ -35,7 +35,7 @@ from isentrope_wire import __version__
 from isentrope_wire.codec import from_pb, to_pb
 from isentrope_wire.errors import CodecError
 from isentrope_wire.numbers import printable
-from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Record, RunStarted
+from isentrope_wire.reports import PROTOCOL_VERSION, Record, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
@@ -76,17 +76,16 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         principal = principal_of_call()
         try:
-            welcome: Welcome = await self._write(
+            acked_through, control = await self._write(
                 context,
                 lambda t: open_stream(t, started, time.time(), by=principal, sent_at=request.sent_at),
                 started.run_id,
             )
         except DataError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}")
-        control = welcome.control
         expires_at = None if control is None else control.expires_at
         return pb.HelloReply(
-            acked_through=welcome.acked_through,
+            acked_through=acked_through,
             control=None if control is None else to_pb(control),
             expires_in=None if expires_at is None else expires_at - time.time(),
         )
@@ -114,11 +113,17 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         )
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchReply]:
-        run_key = await self._run_key_of(context, request)
-        if run_key is None:
+        try:
+            stream = await self._backend.read(
+                lambda connection: streams.find(connection, request.run_id, request.incarnation, request.rank)
+            )
+        except SQLAlchemyError as error:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't be read now: {in_a_line(error)}")
+        if stream is None:
             await abort(
                 context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; send Hello first."
             )
+        run_key = stream.run_key
         # If the newest version ends unapplied, the older one is already at its probe.
         newest_sent = 0
         # Control changes only: a heartbeat is due after a time without a control, however many reports arrive.
@@ -126,7 +131,9 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             must_read, dropped, noted_at = True, 0, time.monotonic()
             while not self._backend.hub.closing.is_set():
                 if must_read:
-                    snapshot = await self._snapshot(context, request.run_id, run_key)
+                    snapshot = await self._write(
+                        context, lambda t: snapshot_to_send(t, request.run_id, run_key, time.time()), request.run_id
+                    )
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
                         yield pb.WatchReply(control=to_pb(snapshot))
@@ -164,35 +171,16 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             context, lambda t: take_in(t, sender, sorted_out, self._series, time.time()), sender.run_id, rows=rows
         )
 
-    async def _snapshot(self, context: _Context, run_id: str, run_key: int) -> ControlSnapshot | None:
-        return await self._write(context, lambda t: snapshot_to_send(t, run_id, run_key, time.time()), run_id)
-
     async def _note_watch(self, context: _Context, run_id: str, run_key: int) -> None:
         """Note for all servers that the run's shipper is connected. A silent run stays silent: this is not a report."""
         at = time.time() - self._backend.settings.silent_after_seconds
         await self._write(context, lambda t: runs.heard(t.connection, run_key, at), run_id)
 
-    async def _run_key_of(self, context: _Context, request: pb.WatchRequest) -> int | None:
-        try:
-            stream = await self._backend.read(
-                lambda connection: streams.find(connection, request.run_id, request.incarnation, request.rank)
-            )
-        except SQLAlchemyError as error:
-            await abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't be read now: {in_a_line(error)}")
-        return None if stream is None else stream.run_key
-
-    async def _write(
-        self,
-        context: _Context,
-        work: Callable[[Transaction], _T],
-        run_id: str,
-        *,
-        rows: int = 1,
-    ) -> _T:
+    async def _write(self, context: _Context, work: Callable[[Transaction], _T], run_id: str, *, rows: int = 1) -> _T:
         try:
             return await self._backend.write(work, rows=rows, run_id=run_id)
         except RequestError as error:
-            await abort(context, _status_of(error), error.message)
+            await abort(context, _STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), error.message)
         except DataError:
             raise
         except (SQLAlchemyError, WriterStopped) as error:
@@ -200,12 +188,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {in_a_line(error)}")
 
 
-def _status_of(error: RequestError) -> grpc.StatusCode:
-    if isinstance(error, UnknownStream):
-        return grpc.StatusCode.NOT_FOUND
-    return grpc.StatusCode.FAILED_PRECONDITION if isinstance(error, DeletedRun) else grpc.StatusCode.INVALID_ARGUMENT
-
-
+_STATUS = {UnknownStream: grpc.StatusCode.NOT_FOUND, DeletedRun: grpc.StatusCode.FAILED_PRECONDITION}
 IDLE_MILLISECONDS = 60_000
 """A connection without any call is closed; clients open another when they need one. A Watch stream is a call."""
 HANDSHAKE_MILLISECONDS = 10_000

@@ -134,11 +134,14 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
         seen=(float(trend.min()), float(trend.max())),
         a=a,
         b=_estimates(regression, 1.0, np.array([-centre / scale]))[0],
-        checks=(
-            _check_slope(a),
-            _check_shape(p_bend, float((x**2).max() / (x**2).sum())),
-            _check_halves(p_halves),
-            _check_reach(trend),
+        checks=tuple(
+            Check(code=code, passed=passed, message=message)
+            for code, (passed, message) in {
+                "slope": _check_slope(a),
+                "shape": _check_shape(p_bend, float((x**2).max() / (x**2).sum())),
+                "halves": _check_halves(p_halves),
+                "reach": _check_reach(trend),
+            }.items()
         ),
         r2=1 - float(residuals @ residuals) / float(((values - values.mean()) ** 2).sum()),
         entropy_scatter=scatter,
@@ -229,44 +232,36 @@ def _p_value(
     return math.erfc(normal / math.sqrt(2))
 
 
-def _check_slope(a: Estimate) -> Check:
+def _check_slope(a: Estimate) -> tuple[bool, str]:
     interval = f"{a.low:.3g} to {a.high:.3g}"
     if a.low > 0:
-        return Check(code="slope", passed=True, message=f"The reward rises as entropy falls: a is {interval}.")
+        return True, f"The reward rises as entropy falls: a is {interval}."
     if a.high < 0:
-        return Check(code="slope", passed=False, message=f"The reward falls as entropy falls: a is {interval}.")
-    message = f"Whether the reward rises as entropy falls is open: the interval of a, {interval}, contains 0."
-    return Check(code="slope", passed=False, message=message)
+        return False, f"The reward falls as entropy falls: a is {interval}."
+    return False, f"Whether the reward rises as entropy falls is open: the interval of a, {interval}, contains 0."
 
 
-def _check_shape(p: float | None, share: float) -> Check:
+def _check_shape(p: float | None, share: float) -> tuple[bool, str]:
     if p is None or share > LARGEST_SHARE_OF_ONE_BLOCK:
-        message = "Entropy moved within one short stretch of steps, so the shape of the curve can't be checked."
-        return Check(code="shape", passed=False, message=message)
+        return False, "Entropy moved within one short stretch of steps, so the shape of the curve can't be checked."
     if p < SIGNIFICANCE:
-        message = f"The run bends away from the curve: a quadratic term in exp(H) is needed ({_written(p)})."
-        return Check(code="shape", passed=False, message=message)
-    message = f"The run follows the curve: a quadratic term in exp(H) is not needed ({_written(p)})."
-    return Check(code="shape", passed=True, message=message)
+        return False, f"The run bends away from the curve: a quadratic term in exp(H) is needed ({_written(p)})."
+    return True, f"The run follows the curve: a quadratic term in exp(H) is not needed ({_written(p)})."
 
 
-def _check_halves(p: float | None) -> Check:
+def _check_halves(p: float | None) -> tuple[bool, str]:
     if p is not None and p < SIGNIFICANCE:
-        message = f"The second half of the run follows another curve than the first ({_written(p)})."
-        return Check(code="halves", passed=False, message=message)
-    found = "" if p is None else f" ({_written(p)})"
-    return Check(code="halves", passed=True, message=f"Both halves of the run follow one curve{found}.")
+        return False, f"The second half of the run follows another curve than the first ({_written(p)})."
+    return True, f"Both halves of the run follow one curve{'' if p is None else f' ({_written(p)})'}."
 
 
-def _check_reach(trend: Floats) -> Check:
+def _check_reach(trend: Floats) -> tuple[bool, str]:
     away = (float(trend.min()) - 1) / float(np.ptp(trend))
     low, high = np.log((trend.min(), trend.max()))
     seen = f"Entropies between {low:.3g} and {high:.3g} nats were seen"
-    if away > FARTHEST:
-        message = f"{seen}; in exp(H), H = 0 is {away:.2g} times their range away, too far for a ceiling."
-        return Check(code="reach", passed=False, message=message)
-    message = f"{seen}; in exp(H), H = 0 is {max(0.0, away):.2g} times their range away, near enough for a ceiling."
-    return Check(code="reach", passed=True, message=message)
+    enough = "too far" if away > FARTHEST else "near enough"
+    distance = f"in exp(H), H = 0 is {max(0.0, away):.2g} times their range away"
+    return away <= FARTHEST, f"{seen}; {distance}, {enough} for a ceiling."
 
 
 def _written(p: float) -> str:

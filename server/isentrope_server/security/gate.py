@@ -36,7 +36,6 @@ from isentrope_server.security.sessions import (
     WRONG_TOKEN,
     BrowserSessions,
     comes_from_own_page,
-    is_asked_for_by_another_site,
     is_own_host,
     security_headers,
     sign_in_page,
@@ -94,7 +93,9 @@ class Gate:
         # Without the query, which may hold a token.
         if answer.status_code >= 400:
             client = (scope.get("client") or ["?"])[0]
-            if answer.status_code == 401 and (_is_sign_in(scope) or _has_token(scope)):
+            if answer.status_code == 401 and (
+                _is_sign_in(scope) or "authorization" in Headers(scope=scope) or "token" in dict(_query(scope))
+            ):
                 await self._tokens.guessed(client)
             _log.info("%s %r from %s is refused: %d", scope["method"], scope["path"][:200], client, answer.status_code)
         await answer(scope, receive, send)
@@ -124,23 +125,21 @@ class Gate:
             return _unauthenticated(headers, SESSION_ENDED if self._sessions.has_cookie(headers) else "")
         needed = required_scope(method, path)
         if not principal.may(needed):
-            return _forbidden(principal, needed)
+            message = f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}."
+            return _refusal(403, "forbidden", message, scope=str(principal.scope), needed=str(needed))
         if principal.run_id is not None and not shows_run(path, principal.run_id):
-            return _refusal(
-                403, "forbidden", f"You came by a link to the run {principal.run_id}, which shows no other."
-            )
+            message = f"You came by a link to the run {principal.run_id}, which shows no other."
+            return _refusal(403, "forbidden", message)
         scope.setdefault("state", {}).update(principal=principal, is_session=is_session)
         return None
 
     def _signed_in(self, scope: Scope, headers: Headers) -> Principal | None:
-        return self._limited(self._sessions.signed_in(headers, secure=_is_secure(scope)))
+        return self._limited(self._sessions.signed_in(headers, secure=scope["scheme"] == "https"))
 
     def _by_secret(self, secret: str) -> Principal | None:
-        """The active token, or that of a link to a run."""
         return self._tokens.of_secret(secret) or self._limited(self._sessions.of_link(secret))
 
     def _limited(self, known: tuple[str, str | None] | None) -> Principal | None:
-        """The active token with an id, limited to a run."""
         principal = None if known is None else self._tokens.of_id(known[0])
         return None if principal is None or known is None else replace(principal, run_id=known[1])
 
@@ -149,7 +148,8 @@ class Gate:
         secret = dict(_query(scope)).get("token")
         if secret is None:
             return None
-        if is_asked_for_by_another_site(headers):
+        # From a terminal or the address bar it is `none`; clients other than browsers don't send it.
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
         principal = self._by_secret(secret)
         # Who is signed in stays so.
@@ -160,7 +160,6 @@ class Gate:
         return None if known is not None else _unauthenticated(headers, WRONG_TOKEN)
 
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
-        """The form of the page without a session."""
         headers = Headers(scope=scope)
         if not is_own_host(headers.get("host", ""), self._allowed_hosts):
             return _unknown_host()
@@ -182,7 +181,7 @@ class Gate:
             address += f"?{rest}"
         answer = RedirectResponse(address, status_code=303)
         if is_new:
-            answer.headers.append("set-cookie", self._sessions.begin(principal, secure=_is_secure(scope)))
+            answer.headers.append("set-cookie", self._sessions.begin(principal, secure=scope["scheme"] == "https"))
         answer.headers["cache-control"] = "no-store"
         return answer
 
@@ -222,15 +221,6 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
-def _has_token(scope: Scope) -> bool:
-    """Whether a request brings a token, not only a session."""
-    return "authorization" in Headers(scope=scope) or "token" in dict(_query(scope))
-
-
-def _is_secure(scope: Scope) -> bool:
-    return bool(scope["scheme"] == "https")
-
-
 def _unknown_host() -> Response:
     return _refusal(
         400, "unknown_host", "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS."
@@ -250,16 +240,6 @@ def _unauthenticated(headers: Headers, note: str) -> Response:
     )
     answer.headers["www-authenticate"] = "Bearer"
     return answer
-
-
-def _forbidden(principal: Principal, needed: TokenScope) -> Response:
-    return _refusal(
-        403,
-        "forbidden",
-        f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}.",
-        scope=str(principal.scope),
-        needed=str(needed),
-    )
 
 
 def _refusal_of(headers: Headers, status: int, code: str, message: str, page: str) -> Response:
@@ -377,14 +357,9 @@ class GrpcGate(grpc.aio.ServerInterceptor):
 
 
 def _refusing(
-    method: str,
-    status: grpc.StatusCode,
-    message: str,
-    *,
-    guessed: Callable[[str], Awaitable[None]] | None = None,
+    method: str, status: grpc.StatusCode, message: str, guessed: Callable[[str], Awaitable[None]] | None = None
 ) -> _Handler:
-    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the
-    same."""
+    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the same."""
 
     async def refuse(_messages: object, context: _Context) -> NoReturn:
         _log.info("%r from %s is refused: %s", method[:200], context.peer(), status.name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from isentrope_wire.answers import TokenScope
 
@@ -73,13 +71,6 @@ GRPC_SCOPES: dict[str, TokenScope] = {
 """Every gRPC method; others need the scope admin."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    method: str
-    path: re.Pattern[str]
-    scope: TokenScope
-
-
 def is_open(method: str, path: str, *, metrics_open: bool = False) -> bool:
     """Whether a request needs no token."""
     return method in ("GET", "HEAD") and (path in OPEN_PATHS or (metrics_open and path == METRICS_PATH))
@@ -92,9 +83,9 @@ def changes_something(method: str) -> bool:
 
 def required_scope(method: str, path: str) -> TokenScope:
     asked = "GET" if method in _SAFE_METHODS else method
-    for rule in _RULES:
-        if rule.method == asked and rule.path.fullmatch(path):
-            return rule.scope
+    for rule_method, pattern, scope in _RULES:
+        if rule_method == asked and pattern.fullmatch(path):
+            return scope
     # Pages and their files need READ. Under the API only the rules above grant anything: neither a new route nor an
     # address that the router treats as an old one, e.g. with a newline at its end.
     return TokenScope.READ if asked == "GET" and not path.startswith(_API) else TokenScope.ADMIN
@@ -119,8 +110,7 @@ def _pattern(template: str) -> str:
     )
 
 
-def _rules(scopes: Iterable[tuple[tuple[str, str], TokenScope]]) -> list[_Rule]:
-    return [_Rule(method, re.compile(_pattern(template)), scope) for (method, template), scope in scopes]
-
-
-_RULES = _rules([*ROUTE_SCOPES.items(), *PAGE_SCOPES.items()])
+_RULES = [
+    (method, re.compile(_pattern(template)), scope)
+    for (method, template), scope in {**ROUTE_SCOPES, **PAGE_SCOPES}.items()
+]

@@ -106,14 +106,6 @@ def comes_from_own_page(headers: Headers, scheme: str) -> bool:
     return page.scheme in schemes and bool(host) and page.netloc.lower() == host.lower()
 
 
-def is_asked_for_by_another_site(headers: Headers) -> bool:
-    """Whether a page of another site or port caused the request.
-
-    An address opened from a terminal or the address bar has `none`; clients other than browsers don't send the header.
-    """
-    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-
-
 def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:
     """Headers for every response; of inline scripts, those with these CSP hashes run."""
     policy = "; ".join(

@@ -113,14 +113,8 @@ def issue_token(transaction: Transaction, name: str, scope: TokenScope, *, by: P
     """
     check_token_name(name)
     made = access.add_token(transaction.connection, name, scope)
-    access.record_audit(
-        transaction.connection,
-        at=made.created_at,
-        by=by,
-        action="token.created",
-        subject=f"tokens/{made.id}",
-        change={"name": name, "scope": str(scope)},
-    )
+    change = {"name": name, "scope": str(scope)}
+    access.record_audit(transaction.connection, by, "token.created", f"tokens/{made.id}", change, made.created_at)
     transaction.announce(TokensChanged())
     return made
 
@@ -129,14 +123,7 @@ def revoke_token(transaction: Transaction, token_id: str, *, by: Principal, now:
     """Revoke a token; return whether it was active until now."""
     revoked = access.revoke_token(transaction.connection, token_id, now)
     if revoked:
-        access.record_audit(
-            transaction.connection,
-            at=now,
-            by=by,
-            action="token.revoked",
-            subject=f"tokens/{token_id}",
-            change={},
-        )
+        access.record_audit(transaction.connection, by, "token.revoked", f"tokens/{token_id}", {}, now)
         transaction.announce(TokensChanged())
     return revoked
 
@@ -173,14 +160,8 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
         for token_id in replaced:
             access.revoke_token(connection, token_id, time.time())
         owner = access.add_token(connection, "owner", TokenScope.ADMIN, secret=chosen, is_owner=True)
-        access.record_audit(
-            connection,
-            at=owner.created_at,
-            by="server",
-            action="token.created",
-            subject=f"tokens/{owner.id}",
-            change={"name": "owner", "scope": str(TokenScope.ADMIN), "revoked": replaced},
-        )
+        change = {"name": "owner", "scope": str(TokenScope.ADMIN), "revoked": replaced}
+        access.record_audit(connection, "server", "token.created", f"tokens/{owner.id}", change, owner.created_at)
         transaction.announce(TokensChanged())
         write_private(file, owner.token + "\n")
     except StartupError:

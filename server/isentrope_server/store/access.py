@@ -124,7 +124,7 @@ def ensure_session_key(connection: Connection) -> bytes:
 
 
 def record_audit(
-    connection: Connection, *, at: float, by: Principal | str, action: str, subject: str, change: Mapping[str, object]
+    connection: Connection, by: Principal | str, action: str, subject: str, change: Mapping[str, object], at: float
 ) -> None:
     """Add an entry in the transaction that makes the change, e.g. `control.requested` of `runs/RUN/control/3`.
 

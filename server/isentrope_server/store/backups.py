@@ -87,7 +87,7 @@ def _note_restore(part: Path, backup: Path) -> float | None:
     database = Database(URL.create("sqlite", database=str(part)))
     try:
         with database.writing_engine.begin() as connection:
-            has, wants = version_of(connection), newest_version(connection)
+            has, wants = version_of(connection), newest_version()
             if has != wants:
                 raise UnusableBackup(
                     f"{backup} is a database of another version of Isentrope, or of none ({has}, this one has {wants}). "
@@ -95,14 +95,7 @@ def _note_restore(part: Path, backup: Path) -> float | None:
                 )
             newest: float | None = connection.execute(select(func.max(runs.c.last_report_at))).scalar_one()
             change = {"file": backup.name, "newest_report_at": newest, "revoked_tokens": "revoke again"}
-            record_audit(
-                connection,
-                at=time.time(),
-                by="server",
-                action=RESTORED,
-                subject=DATABASE,
-                change=change,
-            )
+            record_audit(connection, "server", RESTORED, DATABASE, change, time.time())
     finally:
         database.close()
     return newest

@@ -187,10 +187,9 @@ def outcomes(connection: Connection, run_key: int, version: int) -> list[StoredO
     return [as_answer(StoredOutcome, row) for row in rows]
 
 
-def count_open(connection: Connection) -> int:
-    return connection.execute(
-        select(func.count()).select_from(controls).where(controls.c.state.in_(OPEN_STATES))
-    ).scalar_one()
+def count_by_state(connection: Connection) -> dict[State, int]:
+    found = connection.execute(select(controls.c.state, func.count()).group_by(controls.c.state))
+    return dict.fromkeys(State, 0) | {State(state): count for state, count in found}
 
 
 def _item(row: Row[*tuple[Any, ...]]) -> ControlItem:

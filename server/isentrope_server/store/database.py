@@ -6,8 +6,7 @@ newest version. Advisory locks, held until COMMIT, give the same result as one w
 
 - `hold_for_writing`: a transaction that names the runs it writes locks these runs; any other locks everything. Locks
   are taken at its begin and in one order, so that no two transactions can wait for each other.
-- `hold_what_runs_share`: rows that belong to no run. Taken last.
-- `hold_for_migration`: two servers that start at once don't both create the tables.
+- `upgrade` locks everything: two servers that start at once don't both create the tables.
 
 `DUTY_LOCK` is not one of these: `live.Notifications` holds it as long as its connection is open.
 """
@@ -16,12 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache, lru_cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -33,7 +31,6 @@ from sqlalchemy import (
     Engine,
     ExceptionContext,
     Row,
-    Select,
     Table,
     Update,
     create_engine,
@@ -95,10 +92,9 @@ class Database:
 
     def __init__(self, url: str | URL) -> None:
         parsed = with_driver(make_url(url))
-        self.is_sqlite = parsed.get_backend_name() == SQLITE
         self.is_shared = parsed.get_backend_name() == POSTGRESQL
         """Whether several servers may use it at the same time."""
-        self.file = _file_of(parsed) if self.is_sqlite else None
+        self.file = None if self.is_shared or parsed.database in (None, "", ":memory:") else Path(str(parsed.database))
         """SQLite's file; None for a database server."""
         self.opened_file = None if self.file is None else OpenedFile(self.file)
         # Errors go to logs and, through gRPC, to other machines: they must not contain values, which may be secrets.
@@ -112,21 +108,19 @@ class Database:
         self.reading_engine = create_engine(
             parsed, pool_size=8, max_overflow=8, pool_pre_ping=self.is_shared, **options
         )
-        if self.is_sqlite:
+        if self.is_shared:
+            _prepare_postgresql(self.writing_engine, _SESSION)
+            _prepare_postgresql(self.reading_engine, {**_SESSION, **_READING_SESSION})
+        else:
             _prepare_sqlite(self.writing_engine, begin="BEGIN IMMEDIATE", read_only=False)
             _prepare_sqlite(self.reading_engine, begin="BEGIN", read_only=True)
         if self.opened_file is not None:
             for engine in (self.writing_engine, self.reading_engine):
                 _watch(engine, self.opened_file, each_transaction=engine is self.writing_engine)
-        if self.is_shared:
-            _prepare_postgresql(self.writing_engine, _SESSION)
-            _prepare_postgresql(self.reading_engine, {**_SESSION, **_READING_SESSION})
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Open a connection that reads one consistent state and can't write."""
-        with self.reading_engine.connect() as connection:
-            yield connection
+    def reading(self) -> Connection:
+        """Open a connection that reads one consistent state and can't write; it is closed by `with`."""
+        return self.reading_engine.connect()
 
     def close(self) -> None:
         self.reading_engine.dispose()
@@ -171,10 +165,6 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str,
 def as_answer(kind: type[_T], row: Row[*tuple[Any, ...]]) -> _T:
     """The answer that a row is; columns that the answer does not have are left out."""
     return read(kind, {str(name): value for name, value in row._mapping.items()})
-
-
-def _file_of(url: URL) -> Path | None:
-    return None if url.database in (None, "", ":memory:") else Path(str(url.database))
 
 
 def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
@@ -234,8 +224,6 @@ def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
 
 
 _EVERYTHING = 0x15E7_0000
-_SHARED_ROWS = 0x15E7_0001
-_MIGRATION = 0x15E7_0002
 DUTY_LOCK = 0x15E7_0003
 """Held by the server that does the work of one server at a time."""
 
@@ -259,18 +247,6 @@ def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) ->
     )
 
 
-def hold_what_runs_share(connection: Connection) -> None:
-    """Lock the rows that belong to no run until COMMIT. Read them after this call."""
-    if _is_shared(connection):
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SHARED_ROWS})
-
-
-def hold_for_migration(connection: Connection) -> None:
-    """Wait for the migrations of another server that starts at the same time."""
-    if _is_shared(connection):
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION})
-
-
 def _is_shared(connection: Connection) -> bool:
     return connection.dialect.name == POSTGRESQL
 
@@ -290,9 +266,6 @@ _MOUNTS = Path("/proc/mounts")
 
 class NetworkFileSystem(IsentropeError, OSError):
     """SQLite's locks and shared memory don't work on a network file system."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
@@ -334,9 +307,7 @@ PAGES_AT_ONCE = 1_000
 
 def free_pages(connection: Connection) -> int:
     """Number of unused pages of SQLite's file; 0 on PostgreSQL, where autovacuum reuses them."""
-    if connection.dialect.name != "sqlite":
-        return 0
-    return int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+    return 0 if _is_shared(connection) else int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
 
 
 def give_back_pages(connection: Connection) -> None:
@@ -351,15 +322,6 @@ def give_back_pages(connection: Connection) -> None:
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def alembic_config(connection: Connection) -> Config:
-    """Alembic's configuration without an ini file: the migrations of this package, on this connection."""
-    config = Config()
-    # Alembic reads % as interpolation.
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    return config
-
-
 class OtherTables(IsentropeError, RuntimeError):
     """The database has the tables of another version of Isentrope."""
 
@@ -370,16 +332,21 @@ def upgrade(connection: Connection) -> None:
     Raises:
         OtherTables: there are those of another version.
     """
-    hold_for_migration(connection)
-    found, wanted = version_of(connection), newest_version(connection)
+    hold_for_writing(connection, ())
+    found, wanted = version_of(connection), newest_version()
     if found not in (None, wanted):
         raise OtherTables(f"it has the tables of another version of Isentrope ({found}, this one has {wanted})")
-    command.upgrade(alembic_config(connection), "head")
+    config = Config()
+    # Alembic reads % as interpolation.
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
-def newest_version(connection: Connection) -> str | None:
+@cache
+def newest_version() -> str | None:
     """The version of the newest migration there is."""
-    return _newest(alembic_config(connection).get_main_option("script_location") or "")
+    return ScriptDirectory(str(_MIGRATIONS)).get_current_head()
 
 
 def version_of(connection: Connection) -> str | None:
@@ -387,33 +354,11 @@ def version_of(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-@cache
-def _newest(scripts: str) -> str | None:
-    return ScriptDirectory(scripts).get_current_head()
-
-
-class Change(NamedTuple):
-    """An UPDATE to run once, with its parameters, whose names no other change of the transaction uses."""
-
-    statement: Update
-    values: Mapping[str, object]
-
-
-def make_together(connection: Connection, changes: Sequence[Change]) -> None:
-    """Run these changes, to one table each, in one round trip where the database is a server.
-
-    Args:
-        changes: independent of each other.
-    """
-    if connection.dialect.name == POSTGRESQL:
-        values = {name: value for change in changes for name, value in change.values.items()}
-        connection.execute(_joined(tuple(change.statement for change in changes)), values)
+def make_together(connection: Connection, changes: Sequence[Update]) -> None:
+    """Run these changes, to one table each and independent, in one round trip where the database is a server."""
+    if _is_shared(connection):
+        parts = [change.cte(f"change_{number}") for number, change in enumerate(changes)]
+        connection.execute(select(literal_column("1")).add_cte(*parts))
         return
     for change in changes:
-        connection.execute(change.statement, change.values)
-
-
-@lru_cache
-def _joined(statements: tuple[Update, ...]) -> Select[*tuple[Any, ...]]:
-    parts = [statement.cte(f"change_{number}") for number, statement in enumerate(statements)]
-    return select(literal_column("1")).add_cte(*parts)
+        connection.execute(change)

@@ -6,9 +6,9 @@ not wait. A server that was killed in between continues at its next start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, delete, insert, or_, select, true, update
+from sqlalchemy import Column, ColumnElement, Connection, Row, delete, insert, literal, or_, select, true, update
 
 from isentrope_server.store.tables import (
     alerts,
@@ -60,7 +60,10 @@ def remove_some(connection: Connection, run_key: int) -> bool:
     """Delete some of a run's rows, in the caller's transaction; False when none is left."""
     if any(_remove_up_to(connection, column, most, run_key) for column, most in _PIECES):
         return True
-    if _remove_refused(connection, run_key):
+    of_run = select(quarantine.c.key).join(streams, streams.c.key == quarantine.c.stream_key)
+    refused = connection.execute(of_run.where(streams.c.run_key == run_key).limit(ROWS_AT_ONCE)).scalars().all()
+    if refused:
+        connection.execute(delete(quarantine).where(quarantine.c.key.in_(refused)))
         return True
     # Few rows are left; they are deleted with the run.
     connection.execute(delete(runs).where(runs.c.key == run_key))
@@ -76,13 +79,6 @@ def _remove_up_to(connection: Connection, column: Column[int], most: int, run_ke
     return connection.execute(delete(table).where(some)).rowcount > 0
 
 
-def _remove_refused(connection: Connection, run_key: int) -> bool:
-    of_run = select(quarantine.c.key).join(streams, streams.c.key == quarantine.c.stream_key)
-    some = list(connection.execute(of_run.where(streams.c.run_key == run_key).limit(ROWS_AT_ONCE)).scalars())
-    connection.execute(delete(quarantine).where(quarantine.c.key.in_(some)))
-    return bool(some)
-
-
 GIVEN_UP_AFTER_SECONDS = 24 * 3_600.0
 """A run that neither ended nor was connected for this long is considered dead.
 
@@ -91,51 +87,29 @@ costs little.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """How long runs are kept; None: for ever. A run that may still report is kept in any case."""
-
-    seconds: float | None = None
-    """Since the last report or connection of its shipper."""
-    runs: int | None = None
-    """Number of newest runs to keep."""
-
-    @property
-    def keeps_all(self) -> bool:
-        return self.seconds is None and self.runs is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverdueRun:
-    """A run that is no longer kept, and by which rule."""
-
-    key: int
-    id: str
-    name: str
-    project: str
-    rule: str
+_DAY_SECONDS = 86_400.0
 
 
 def overdue_runs(
-    connection: Connection, retention: Retention, *, now: float, run_key: int | None = None
-) -> list[OverdueRun]:
-    """Runs to delete, oldest first; with `run_key`, of this run only."""
-    if retention.keeps_all:
-        return []
+    connection: Connection, *, days: float | None, newest: int | None, now: float, run_key: int | None = None
+) -> list[Row[*tuple[Any, ...]]]:
+    """Runs to delete, oldest first, as key, id, name, project and the rule, of all or of one.
+
+    A run is kept for so many `days` since the last report or connection of its shipper, and while it is among so many
+    `newest`; None: for ever. One that may still report is kept in any case.
+    """
     shown = runs.c.state != DELETING
     reasons: dict[str, ColumnElement[bool]] = {}
-    if retention.seconds is not None:
-        reasons["age"] = runs.c.last_heard_at < now - retention.seconds
-    if retention.runs is not None:
-        newest = select(runs.c.key).where(shown).order_by(runs.c.key.desc()).limit(retention.runs)
-        reasons["count"] = runs.c.key.not_in(newest.scalar_subquery())
+    if days is not None:
+        reasons["age"] = runs.c.last_heard_at < now - days * _DAY_SECONDS
+    if newest is not None:
+        kept = select(runs.c.key).where(shown).order_by(runs.c.key.desc()).limit(newest)
+        reasons["count"] = runs.c.key.not_in(kept.scalar_subquery())
     over = or_(runs.c.state != "running", runs.c.last_heard_at < now - GIVEN_UP_AFTER_SECONDS)
     asked_for = true() if run_key is None else runs.c.key == run_key
-    found: dict[int, OverdueRun] = {}
+    found: dict[int, Row[*tuple[Any, ...]]] = {}
     for rule, reason in reasons.items():
-        query = select(runs.c.key, runs.c.id, shown_name.label("name"), runs.c.project).where(
-            shown, asked_for, over, reason
-        )
-        for row in connection.execute(query):
-            found.setdefault(row.key, OverdueRun(**row._mapping, rule=rule))
+        columns = (runs.c.key, runs.c.id, shown_name.label("name"), runs.c.project, literal(rule).label("rule"))
+        for row in connection.execute(select(*columns).where(shown, asked_for, over, reason)):
+            found.setdefault(row.key, row)
     return [found[key] for key in sorted(found)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -16,8 +16,8 @@ from sqlalchemy import (
     Double,
     Row,
     Select,
+    Update,
     and_,
-    bindparam,
     case,
     cast,
     desc,
@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 
-from isentrope_server.store.database import SQLITE, Change
+from isentrope_server.store.database import SQLITE
 from isentrope_server.store.removal import DELETING
 from isentrope_server.store.tables import deleted_runs, run_digests, runs, shown_name, streams, without_nul
 from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, RunDigest, RunSummary, Status
@@ -89,11 +89,6 @@ def count_by_status(connection: Connection, *, silent_after_seconds: float) -> d
     )
     found = {row.status: row.number for row in connection.execute(query)}
     return {one: found.get(one, 0) for one in Status}
-
-
-def count_records(connection: Connection) -> int:
-    """How many records are stored, over all runs: positions count them."""
-    return int(connection.execute(select(func.coalesce(func.sum(runs.c.last_position), 0))).scalar_one())
 
 
 def key_of(connection: Connection, run_id: str) -> int | None:
@@ -162,14 +157,14 @@ def heard(connection: Connection, run_key: int, at: float) -> None:
     connection.execute(update(runs).where(runs.c.key == run_key, runs.c.last_heard_at < at).values(last_heard_at=at))
 
 
-def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None) -> Change:
+def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None) -> Update:
     """The update of a run after a push. `newest` is (step, control_version) of its current stream's newest report; None
     leaves them.
     """
-    values: dict[str, object] = {"of_run": run_key, "new_last_position": last_position, "heard_at": now}
-    if newest is None:
-        return Change(_ADVANCED, values)
-    return Change(_ADVANCED_AND_SPOKEN_FOR, {**values, "new_step": newest[0], "active_version": newest[1]})
+    values: dict[str, object] = {"last_position": last_position, "last_heard_at": now, "last_report_at": now}
+    if newest is not None:
+        values |= {"step": newest[0], "control_version": newest[1]}
+    return update(runs).where(runs.c.key == run_key).values(values)
 
 
 def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
@@ -204,18 +199,6 @@ def _stored_tags(tags: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(map(without_nul, tags)))
 
 
-_ADVANCED = (
-    update(runs)
-    .where(runs.c.key == bindparam("of_run"))
-    .values(
-        last_position=bindparam("new_last_position"),
-        last_heard_at=bindparam("heard_at"),
-        last_report_at=bindparam("heard_at"),
-    )
-)
-_ADVANCED_AND_SPOKEN_FOR = _ADVANCED.values(step=bindparam("new_step"), control_version=bindparam("active_version"))
-
-
 def _described_by(started: RunStarted, now: float) -> dict[str, object]:
     return {
         "name": started.name,
@@ -231,7 +214,6 @@ def _described_by(started: RunStarted, now: float) -> dict[str, object]:
 
 
 def _described() -> Select[*tuple[Any, ...]]:
-    """Every column that `_run_of` needs, of all runs that are not deleted."""
     incarnations = (
         select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
     )
@@ -250,7 +232,6 @@ def _silent_before(silent_after_seconds: float) -> float:
 
 
 def _status_at(silent_before: float) -> ColumnElement[str]:
-    """A run's status, in SQL."""
     is_silent = and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at < silent_before)
     return case((is_silent, literal(str(Status.SILENT))), else_=runs.c.state)
 
@@ -287,20 +268,6 @@ class RunFilter:
     """Of running ones; others have none of them."""
     text: str | None = None
     """Part of id, name, project, a tag or the error, ignoring case."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDigest:
-    """A digest, and what it was computed from."""
-
-    run_key: int
-    status: Status
-    position: int
-    """Of the newest record."""
-    level: HealthLevel
-    digest: dict[str, Any]
-    """The fields of a `RunDigest`."""
-    basis: dict[str, Any] | None
 
 
 def page(
@@ -400,43 +367,24 @@ def due_digests(connection: Connection, *, limit: int, silent_after_seconds: flo
     return [_run_of(row, before) for row in connection.execute(query)]
 
 
-def store_digests(connection: Connection, digests: Sequence[StoredDigest], now: float) -> None:
-    rows = [
-        {
-            "of_run": one.run_key,
-            "new_attention": _attention(one.status, one.level),
-            "new_level": one.level,
-            "new_status": one.status,
-            "new_position": one.position,
-            "now": now,
-            "new_digest": one.digest,
-            "new_basis": one.basis,
-        }
-        for one in digests
-    ]
-    if rows:
-        connection.execute(_REPLACED, rows)
-
-
-_REPLACED = (
-    update(run_digests)
-    .where(run_digests.c.run_key == bindparam("of_run"))
-    .values(
-        attention=bindparam("new_attention"),
-        level=bindparam("new_level"),
-        status=bindparam("new_status"),
-        position=bindparam("new_position"),
-        computed_at=bindparam("now"),
-        digest=bindparam("new_digest"),
-        basis=bindparam("new_basis"),
+def store_digest(
+    connection: Connection, run: Run, digest: RunDigest, basis: Mapping[str, Any] | None, now: float
+) -> None:
+    """Store a digest, and what the next one is computed from, of the run as it was when it was found."""
+    place = _SILENT if run.status is Status.SILENT else _FIRST.get(digest.level, _OTHER_LEVELS)
+    connection.execute(
+        update(run_digests)
+        .where(run_digests.c.run_key == run.key)
+        .values(
+            attention=_ENDED if run.ended else place,
+            level=digest.level,
+            status=run.status,
+            position=run.last_position,
+            computed_at=now,
+            digest=asdict(digest),
+            basis=basis,
+        )
     )
-)
-
-
-def _attention(status: Status, level: HealthLevel) -> int:
-    if status.is_over:
-        return _ENDED
-    return _SILENT if status is Status.SILENT else _FIRST.get(level, _OTHER_LEVELS)
 
 
 def _matching(

@@ -25,9 +25,6 @@ _BUSY_SECONDS = 5.0
 class DatabaseFileLost(IsentropeError, SQLAlchemyError):
     """What is written to SQLite's file now would not be found again: it was removed, replaced or damaged."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class DamagedFile(IsentropeError, RuntimeError):
     """SQLite finds a file damaged; the message says where."""

@@ -8,18 +8,18 @@ rank's report is shown. Within a rank the report that came last is shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, func, insert, literal, select, union_all, update
+from sqlalchemy import Connection, Update, bindparam, func, insert, literal, select, tuple_, union_all, update
 
 from isentrope_server.store.controls import ControlItem, begun_with
-from isentrope_server.store.database import Change, as_answer
+from isentrope_server.store.database import as_answer
 from isentrope_server.store.rows import payload_hashes
 from isentrope_server.store.tables import gaps, quarantine, records, report_layouts, runs, streams
 from isentrope_wire.answers import REFUSED, Gap
-from isentrope_wire.reports import ControlSnapshot, RunStarted
+from isentrope_wire.reports import RunStarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +93,16 @@ def push_state(
     row = connection.execute(_PUSH_STATE, sender).one_or_none()
     if row is None:
         return None
-    found = dict(row._mapping)
-    ends = (found.pop("last_record"), found.pop("last_quarantined"), found.pop("last_gap"))
-    is_lowest, has_rivals = found.pop("lowest_rank") == rank, found.pop("rivals") is not None
+    is_lowest = row.lowest_rank == rank
     # With many ranks, most are decided by the first condition.
-    newest = _newest(connection, found["run_key"]) if is_lowest and has_rivals else incarnation
-    last_position, layout_key = found.pop("last_position"), found.pop("layout_key")
-    stream = Stream(**found)
+    newest = _newest(connection, row.run_key) if is_lowest and row.rivals is not None else incarnation
     return PushState(
-        stream=stream,
-        held_through=max(stream.acked_through, *(end or 0 for end in ends)),
+        stream=Stream(**{name: getattr(row, name) for name in _NAMES}),
+        held_through=max(row.acked_through, row.last_record or 0, row.last_quarantined or 0, row.last_gap or 0),
         is_current=is_lowest and newest == incarnation,
         overtaken_by="" if newest == incarnation else newest,
-        last_position=last_position,
-        layout_key=layout_key,
+        last_position=row.last_position,
+        layout_key=row.layout_key,
     )
 
 
@@ -118,6 +114,7 @@ def count(connection: Connection, run_key: int) -> int:
 
 def create(connection: Connection, run_key: int, started: RunStarted, now: float) -> int:
     """Insert the stream that `started` describes; return its key."""
+    begun = started.initial_control
     result = connection.execute(
         insert(streams)
         .values(
@@ -127,7 +124,9 @@ def create(connection: Connection, run_key: int, started: RunStarted, now: float
             started_at=started.started_at,
             opened_at=now,
             acked_through=0,
-            initial_control=_initial(started.initial_control),
+            initial_control=None
+            if begun is None
+            else {"version": begun.version, "author": begun.author, "document": begun.control.to_document()},
         )
         .returning(streams.c.key)
     )
@@ -193,19 +192,19 @@ def highest_control_version(connection: Connection, run_key: int, *, below: int)
     return connection.execute(highest).scalar_one() or 0
 
 
-def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> Change:
+def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> Update:
     """The update of a stream after a push; every record up to `acked_through` is stored, quarantined or in a gap."""
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
-    return Change(
-        _ADVANCED,
-        {
-            "of_stream": stream.key,
-            "new_acked_through": acked_through,
-            "new_first_step": min(known, default=None),
-            "new_last_step": max(known, default=None),
-            "version_named": stream.control_version,
-            "reported_at": now,
-        },
+    return (
+        update(streams)
+        .where(streams.c.key == stream.key)
+        .values(
+            acked_through=acked_through,
+            first_step=min(known, default=None),
+            last_step=max(known, default=None),
+            control_version=stream.control_version,
+            last_report_at=now,
+        )
     )
 
 
@@ -240,20 +239,8 @@ def contiguous_through(
     return through
 
 
-_STREAMS = select(
-    streams.c.key,
-    streams.c.run_key,
-    streams.c.incarnation,
-    streams.c.rank,
-    streams.c.started_at,
-    streams.c.opened_at,
-    streams.c.first_step,
-    streams.c.last_step,
-    streams.c.acked_through,
-    streams.c.control_version,
-)
-
-
+_NAMES = [field.name for field in fields(Stream)]
+_STREAMS = select(*(streams.c[name] for name in _NAMES))
 _own = streams.alias("own")
 _other = streams.alias("other")
 _began = select(func.min(_own.c.started_at)).where(
@@ -295,24 +282,6 @@ _PUSH_STATE = (
         streams.c.rank == bindparam("of_rank"),
     )
 )
-
-_ADVANCED = (
-    update(streams)
-    .where(streams.c.key == bindparam("of_stream"))
-    .values(
-        acked_through=bindparam("new_acked_through"),
-        first_step=bindparam("new_first_step"),
-        last_step=bindparam("new_last_step"),
-        control_version=bindparam("version_named"),
-        last_report_at=bindparam("reported_at"),
-    )
-)
-
-
-def _initial(control: ControlSnapshot | None) -> dict[str, object] | None:
-    if control is None:
-        return None
-    return {"version": control.version, "author": control.author, "document": control.control.to_document()}
 
 
 def _incarnation(name: str, members: list[Stream]) -> Incarnation:
@@ -392,9 +361,5 @@ def newest_gaps(
         .limit(limit)
     )
     if before is not None:
-        stream_key, first_seq = before
-        earlier = (either.c.stream_key < stream_key) | (
-            (either.c.stream_key == stream_key) & (either.c.first_seq < first_seq)
-        )
-        wanted = wanted.where(earlier)
+        wanted = wanted.where(tuple_(either.c.stream_key, either.c.first_seq) < tuple(before))
     return [((row.stream_key, row.first_seq), as_answer(Gap, row)) for row in connection.execute(wanted)]

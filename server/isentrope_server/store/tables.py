@@ -37,8 +37,6 @@ from sqlalchemy.types import TypeDecorator
 
 from isentrope_wire.numbers import plain_json
 
-_STANDS_FOR_NUL = "\ufffd"
-
 
 class Text(TypeDecorator[str]):
     """Text of any length."""
@@ -71,7 +69,7 @@ def json_text(value: object) -> str:
 
 def without_nul(text: str) -> str:
     """The text as a text column returns it."""
-    return text.replace("\0", _STANDS_FOR_NUL)
+    return text.replace("\0", "\ufffd")
 
 
 LARGEST_INTEGER = 2**63 - 1
@@ -181,6 +179,7 @@ report_layouts = Table(
     UniqueConstraint("run_key", "digest"),
 )
 
+_LOOSE = text("NOT packed")
 records = Table(
     "records",
     metadata,
@@ -204,13 +203,7 @@ records = Table(
     Column("histograms", LargeBinary),
     UniqueConstraint("stream_key", "last_seq"),
     Index("ix_records_run_key_last_step", "run_key", "last_step"),
-    Index(
-        "ix_records_loose",
-        "stream_key",
-        "last_position",
-        sqlite_where=text("NOT packed"),
-        postgresql_where=text("NOT packed"),
-    ),
+    Index("ix_records_loose", "stream_key", "last_position", sqlite_where=_LOOSE, postgresql_where=_LOOSE),
 )
 
 gaps = Table(
@@ -222,38 +215,22 @@ gaps = Table(
     Column("reason", Text, nullable=False),
 )
 
-what_if_sums = Table(
-    "what_if_sums",
-    metadata,
-    _run_key(primary_key=True),
-    Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan the table
-    Column("step", BigInteger, nullable=False),
-    Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_what_if
-    Index("ix_what_if_sums_run_key_step", "run_key", "step"),
-)
 
-driving_tokens = Table(
-    "driving_tokens",
-    metadata,
-    _run_key(primary_key=True),
-    Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `what_if_sums`
-    Column("step", BigInteger, nullable=False),
-    Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_tokens: text may hold anything
-    Index("ix_driving_tokens_run_key_step", "run_key", "step"),
-)
+def _packed(name: str) -> Table:
+    """What some reports bring, as bytes of `isentrope_wire.codec`: text in them may hold anything."""
+    return Table(
+        name,
+        metadata,
+        _run_key(primary_key=True),
+        Column("position", BigInteger, primary_key=True),
+        Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan the table
+        Column("step", BigInteger, nullable=False),
+        Column("packed", LargeBinary, nullable=False),
+        Index(f"ix_{name}_run_key_step", "run_key", "step"),
+    )
 
-rollouts = Table(
-    "rollouts",
-    metadata,
-    _run_key(primary_key=True),
-    Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `what_if_sums`
-    Column("step", BigInteger, nullable=False),
-    Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_rollouts: text may hold anything
-    Index("ix_rollouts_run_key_step", "run_key", "step"),
-)
+
+what_if_sums, driving_tokens, rollouts = _packed("what_if_sums"), _packed("driving_tokens"), _packed("rollouts")
 
 alerts = Table(
     "alerts",
@@ -261,7 +238,7 @@ alerts = Table(
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
     Column("number", Integer, primary_key=True),  # a report may hold several
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `what_if_sums`
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `_packed`
     Column("step", BigInteger, nullable=False),
     Column("recorded_at", Double, nullable=False),
     Column("kind", String(64), nullable=False),
@@ -326,7 +303,7 @@ control_outcomes = Table(
     metadata,
     _run_key(primary_key=True),
     Column("version", BigInteger, primary_key=True),
-    Column("stream_key", _Key, primary_key=True),  # goes with the run, as in `what_if_sums`
+    Column("stream_key", _Key, primary_key=True),  # goes with the run, as in `_packed`
     Column("state", String(16), nullable=False),
     Column("step", BigInteger),
     Column("at", Double, nullable=False),

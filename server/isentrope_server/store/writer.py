@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, RootTransaction
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from isentrope_server.store.database import hold_for_writing
@@ -243,7 +243,9 @@ class Writer:
     def _all_or_none(self, connection: Connection, jobs: Sequence[_Job[object]]) -> list[Event] | None:
         """Events to publish, after COMMIT; None: one of several jobs failed, and nothing is committed."""
         events: list[Event] = []
-        with _transaction_of(connection) as transaction:
+        transaction = connection.get_transaction()
+        assert transaction is not None, "it was begun"
+        with transaction:
             for job in jobs:
                 events.extend(job.run(connection))
                 if job.error is not None:
@@ -263,9 +265,3 @@ def _settle_failed(jobs: Sequence[_Job[object]], error: BaseException) -> None:
     for job in jobs:
         if not job.future.done():
             job.future.set_exception(job.error or error)
-
-
-def _transaction_of(connection: Connection) -> RootTransaction:
-    transaction = connection.get_transaction()
-    assert transaction is not None, "it was begun"
-    return transaction

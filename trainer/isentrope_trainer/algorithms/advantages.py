@@ -157,10 +157,6 @@ def unnormalised_gae(judged: JudgedRollouts) -> Tensor:
     )
 
 
-def _gae(judged: JudgedRollouts) -> Tensor:
-    return normalised(unnormalised_gae(judged), judged.mask, judged.sum_over_ranks)
-
-
 def _process(judged: JudgedRollouts) -> Tensor:
     assert judged.token_rewards is not None, "the algorithm has a process reward"
     return process_advantages(judged.rewards, judged.token_rewards, judged.mask, judged.discount)
@@ -171,7 +167,7 @@ ADVANTAGES: dict[str, Callable[[JudgedRollouts], Tensor]] = {
     "group_centred": _of_rollouts(centred_advantages),
     "leave_one_out": _of_rollouts(leave_one_out_advantages),
     "batch": _over_the_batch,
-    "gae": _gae,
+    "gae": lambda judged: normalised(unnormalised_gae(judged), judged.mask, judged.sum_over_ranks),
     "process": _process,
 }
 """Advantages [rollouts, tokens] by name; `settings.ALGORITHMS` says which algorithm uses which."""

@@ -51,7 +51,9 @@ def local_policy(config: LocalModelConfig) -> Policy:
     """
     device = _device(config.device)
     model, tokenizer = load_folder(config)
-    eos_token_ids = _end_markers(model, tokenizer)
+    named = model.generation_config.eos_token_id if model.generation_config is not None else None
+    markers = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
+    eos_token_ids = tuple(dict.fromkeys(marker for marker in markers if marker is not None))
     if not eos_token_ids:
         raise ConfigurationError(f"Neither the model nor the tokenizer in {config.path} names an end marker.")
     nn.Module.to(model, device)
@@ -75,12 +77,6 @@ def load_folder(config: LocalModelConfig) -> tuple[PreTrainedModel, PreTrainedTo
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{config.path} can't be loaded as a causal language model: {error}") from error
     return model, tokenizer
-
-
-def _end_markers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    named = model.generation_config.eos_token_id if model.generation_config is not None else None
-    of_model = named if isinstance(named, list) else [named]
-    return tuple(dict.fromkeys(marker for marker in (*of_model, tokenizer.eos_token_id) if marker is not None))
 
 
 def _device(name: str) -> torch.device:

@@ -143,7 +143,13 @@ def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmSta
     path = shipped_path(task, policy_config, config)
     if not path.exists():
         path = cache_path(task, policy_config, config)
-        _make_folder(path.parent)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The warm start is kept in {path.parent}, which can't be made ({error.strerror}). Point ISENTROPE_HOME at a "
+                "folder you can write to."
+            ) from error
     if path.exists():
         policy.model.load_state_dict(load_file(path))
     else:
@@ -176,16 +182,6 @@ def _file_name(task: Task, policy_config: PolicyConfig, config: WarmStartConfig,
     return f"warm-start-{digest}.safetensors"
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The warm start is kept in {folder}, which can't be made ({error.strerror}). Point ISENTROPE_HOME at a folder "
-            "you can write to."
-        ) from error
-
-
 def train_warm_start(policy: Policy, task: Task, config: WarmStartConfig) -> None:
     """Teach `policy` in place, and round its weights to what half precision holds, as the shipped ones are."""
     model = policy.model
@@ -214,14 +210,7 @@ def demonstration_batch(task: Task, size: int, noise: float, generator: random.R
     answers = [tokenizer.encode_answer(answer) for _, answer in demonstrations]
     completions = pad_sequence([torch.tensor(answer) for answer in answers], batch_first=True, padding_value=PAD_ID)
     mask = torch.arange(completions.shape[1]) < torch.tensor([len(answer) for answer in answers])[:, None]
-    return Rollouts(
-        prompts,
-        prompt_mask,
-        completions,
-        mask,
-        sampler_logprobs=torch.zeros_like(mask, dtype=torch.float),
-        group_size=1,
-    )
+    return Rollouts(prompts, prompt_mask, completions, mask, torch.zeros_like(mask, dtype=torch.float), group_size=1)
 
 
 def save_weights(policy: Policy, path: Path) -> None:

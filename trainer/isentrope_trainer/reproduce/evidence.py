@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from isentrope_trainer.reproduce.figure import Check
+from isentrope_trainer.reproduce.figure import Check, paired
+from isentrope_trainer.reproduce.runs import Run
+from isentrope_wire.metrics import ENTROPY_MEAN
 
 LEVEL = 0.05
 
@@ -31,6 +33,19 @@ def higher(statement: str, left: Sequence[float], right: Sequence[float], *, uni
     differences = np.asarray(left, dtype=float) - np.asarray(right, dtype=float)
     number = f"{spread(left)} against {spread(right, unit)}"
     return _on_mean(statement, differences, number, "paired t-test of the difference", reason)
+
+
+def ends_above(
+    statement: str,
+    left: Sequence[Run],
+    right: Sequence[Run],
+    metric: str = ENTROPY_MEAN,
+    *,
+    unit: str = "nats",
+    reason: str = "",
+) -> Check:
+    """The left runs end with more of a metric than the right ones of the same seeds; see `higher`."""
+    return higher(statement, *paired(left, right, lambda run: run.end(metric)), unit=unit, reason=reason)
 
 
 def at_least(statement: str, values: Sequence[float], bound: float, *, unit: str = "", reason: str = "") -> Check:
@@ -107,7 +122,6 @@ def pearson(left: ArrayLike, right: ArrayLike) -> float:
 
 
 def _on_mean(statement: str, differences: np.ndarray, number: str, test: str, reason: str) -> Check:
-    """A check that the mean of these is above 0."""
     mean = float(np.mean(differences))
     if len(differences) < 2:
         return Check(statement=statement, holds=mean > 0, number=number, test="no test: one seed", reason=reason)

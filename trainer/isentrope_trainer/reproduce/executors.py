@@ -13,7 +13,6 @@ import signal
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,14 +136,10 @@ def make_or_fail(settings: RunSettings) -> dict[str, bytes]:
     Raises:
         RunFailed: it ended with an error.
     """
-    with _ErrorsInWords():
+    try:
         return make_run(settings)
-
-
-class _ErrorsInWords(AbstractContextManager[None]):
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if error is not None and not isinstance(error, KeyboardInterrupt):
-            raise RunFailed(_in_words(error)) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (raised again, in words)
+        raise RunFailed(_in_words(error)) from None
 
 
 def _in_words(error: BaseException) -> str:

@@ -205,9 +205,9 @@ def all_figures() -> dict[str, Figure]:
                 one for one in defined if isinstance(one, type) and issubclass(one, Figure) and hasattr(one, "name")
             ]
             found |= {one.name: one() for one in kinds}
-    return dict(sorted(found.items(), key=lambda item: _order(item[1])))
 
+    def order(name: str) -> tuple[tuple[int, int | str], ...]:
+        folder, *parts = name.split("-")
+        return (0, [*PAPERS].index(folder)), *((0, int(part)) if part.isdigit() else (1, part) for part in parts)
 
-def _order(figure: Figure) -> tuple[tuple[int, int | str], ...]:
-    parts = figure.name.split("-")[1:]
-    return (0, [*PAPERS].index(figure.folder)), *((0, int(part)) if part.isdigit() else (1, part) for part in parts)
+    return {name: found[name] for name in sorted(found, key=order)}

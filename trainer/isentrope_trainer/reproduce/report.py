@@ -177,11 +177,6 @@ def _cell(value: object) -> object:
 
 
 def _commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    asked = ["git", "rev-parse", "--short=12", "HEAD"]
+    found = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return f"commit {found.stdout.strip()}" if found.returncode == 0 else "an installed package"

@@ -160,19 +160,13 @@ class Plan:
         if config.loss == ALGORITHMS[config.algorithm].loss:
             # The same run as without naming the loss, so it has the same key.
             config = dataclasses.replace(config, loss=None)
-        return RunSettings(
-            training=config,
-            control=control,
-            policy=policy or PolicyConfig(),
-            warm_start=warm_start or self._warm_start(config.task.name, policy or PolicyConfig()),
-        )
-
-    def _warm_start(self, task: str, policy: PolicyConfig) -> WarmStartConfig:
-        usual = WARM_STARTS[task]
-        if not self.quick or (policy == PolicyConfig() and usual == WarmStartConfig()):
-            return usual
-        # Only the default is shipped. Learning more than well-formed answers takes minutes.
-        return dataclasses.replace(usual, steps=40, batch_size=32)
+        policy = policy or PolicyConfig()
+        if warm_start is None:
+            warm_start = WARM_STARTS[config.task.name]
+            # Only the default is shipped. Learning more than well-formed answers takes minutes.
+            if self.quick and (policy, warm_start) != (PolicyConfig(), WarmStartConfig()):
+                warm_start = dataclasses.replace(warm_start, steps=40, batch_size=32)
+        return RunSettings(training=config, control=control, policy=policy, warm_start=warm_start)
 
     def over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
         """Each of these settings with every seed of the plan."""

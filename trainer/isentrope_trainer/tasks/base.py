@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Literal
@@ -76,7 +76,8 @@ class Task(ABC):
             ConfigurationError: the task holds out no problems, or has no more of them.
         """
         if split == "train":
-            return self._problem(self._training_entry(index))
+            entries = (self._entry(self._first + index + again * _FIRST_REPLACEMENT) for again in itertools.count())
+            return self._problem(next(one for one in entries if not (self._hold_out and is_held_out(self.key(one)))))
         if not self._hold_out:
             raise ConfigurationError("This task holds out no problems: make it with hold_out=True.")
         while len(self._held_out) <= index:
@@ -120,13 +121,6 @@ class Task(ABC):
         entry: Mapping[str, Any] = self._datasets[number % len(self._datasets)][number]
         return entry
 
-    def _training_entry(self, index: int) -> Mapping[str, Any]:
-        for replacement in itertools.count():
-            entry = self._entry(self._first + index + replacement * _FIRST_REPLACEMENT)
-            if not (self._hold_out and is_held_out(self.key(entry))):
-                break
-        return entry
-
     def _find_held_out(self) -> None:
         for number in range(self._next_held_out, self._next_held_out + _MOST_DRAWS_WITHOUT_A_NEW_ONE):
             entry = self._entry(number)
@@ -140,6 +134,11 @@ class Task(ABC):
 
     def _problem(self, entry: Mapping[str, Any]) -> Problem:
         return Problem(self.in_words(entry) if self._config.wording == "words" else entry["question"].strip(), entry)
+
+
+def numbers_to_target(numbers: Sequence[int], target: int) -> str:
+    """A problem of some numbers and a target in words: `3 5 7 -> 26 :`."""
+    return f"{' '.join(map(str, numbers))} -> {target} :"
 
 
 def is_held_out(key: str) -> bool:

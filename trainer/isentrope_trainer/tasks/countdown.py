@@ -20,7 +20,7 @@ from typing import Any
 import reasoning_gym
 from reasoning_gym.dataset import ProceduralDataset
 
-from isentrope_trainer.tasks.base import Problem, Task
+from isentrope_trainer.tasks.base import Problem, Task, numbers_to_target
 
 NUMBERS_PER_PROBLEM = 3
 MIN_VALUE, MAX_VALUE = 1, 10
@@ -67,10 +67,10 @@ class Countdown(Task):
         ]
 
     def in_words(self, entry: Mapping[str, Any]) -> str:
-        return _prompt(entry["metadata"]["numbers"], entry["metadata"]["target"])
+        return numbers_to_target(entry["metadata"]["numbers"], entry["metadata"]["target"])
 
     def key(self, entry: Mapping[str, Any]) -> str:
-        return _prompt(sorted(entry["metadata"]["numbers"]), entry["metadata"]["target"])
+        return numbers_to_target(sorted(entry["metadata"]["numbers"]), entry["metadata"]["target"])
 
     def read(self, text: str) -> str | None:
         return text if _is_safe_to_parse(text) and _value(text) is not None else None
@@ -91,14 +91,10 @@ class Countdown(Task):
         numbers, target, answer = _solved_problem(generator)
         if generator.random() < noise:
             answer = _filled_in(generator.choice(tuple(SHAPES)), generator.sample(numbers, len(numbers)))
-        return _prompt(generator.sample(numbers, len(numbers)), target), answer
+        return numbers_to_target(generator.sample(numbers, len(numbers)), target), answer
 
 
 TASK = Countdown
-
-
-def _prompt(numbers: list[int], target: int) -> str:
-    return f"{' '.join(map(str, numbers))} -> {target} :"
 
 
 def _solved_problem(generator: random.Random) -> tuple[list[int], int, str]:

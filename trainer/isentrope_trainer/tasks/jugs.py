@@ -15,7 +15,7 @@ from typing import Any
 import reasoning_gym
 from reasoning_gym.dataset import ProceduralDataset
 
-from isentrope_trainer.tasks.base import Task, is_held_out
+from isentrope_trainer.tasks.base import Task, is_held_out, numbers_to_target
 
 JUGS = "ABC"
 LEVELS = (1, 2, 3, 4)
@@ -45,11 +45,11 @@ class Jugs(Task):
 
     def in_words(self, entry: Mapping[str, Any]) -> str:
         puzzle = entry["metadata"]["puzzle"]
-        return _prompt(puzzle["jug_capacities"], puzzle["target"])
+        return numbers_to_target(puzzle["jug_capacities"], puzzle["target"])
 
     def key(self, entry: Mapping[str, Any]) -> str:
         puzzle = entry["metadata"]["puzzle"]
-        return _prompt(sorted(puzzle["jug_capacities"]), puzzle["target"])
+        return numbers_to_target(sorted(puzzle["jug_capacities"]), puzzle["target"])
 
     def read(self, text: str) -> str | None:
         """A list of moves as JSON, as the question asks for, or moves among other words."""
@@ -65,20 +65,16 @@ class Jugs(Task):
             largest = _SMALLEST + generator.choice(LEVELS)
             capacities = [generator.randint(_SMALLEST, largest) for _ in JUGS]
             target = generator.randint(1, max(capacities))
-            if is_held_out(_prompt(sorted(capacities), target)):
+            if is_held_out(numbers_to_target(sorted(capacities), target)):
                 continue
             for _ in range(1 if may_fail else _TRIES):
                 walk = _walk(capacities, target, generator)
                 if may_fail or target in walk[-1][1]:
                     words = [f"{move} {' '.join(map(str, state))}" for move, state in walk]
-                    return _prompt(capacities, target), " ".join(words)
+                    return numbers_to_target(capacities, target), " ".join(words)
 
 
 TASK = Jugs
-
-
-def _prompt(capacities: list[int], target: int) -> str:
-    return f"{' '.join(map(str, capacities))} -> {target} :"
 
 
 def _walk(capacities: list[int], target: int, generator: random.Random) -> list[tuple[str, _State]]:
@@ -97,7 +93,6 @@ def _walk(capacities: list[int], target: int, generator: random.Random) -> list[
 
 
 def _after(move: str, state: _State, capacities: list[int]) -> _State:
-    """What the jugs hold after a move."""
     holds = list(state)
     if "->" in move:
         source, goal = (JUGS.index(jug) for jug in move.split("->"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, exists, func, insert, or_, select, tuple_, update
 
 from isentrope_server.store import removal, streams
 from isentrope_server.store.database import as_answer
@@ -32,27 +32,6 @@ from isentrope_wire.what_if import WhatIfSums
 _LONGEST_MESSAGE = 2000
 _LONGEST_KIND = 64
 _MOST_IN_A_REPORT = 16
-
-
-def append_alerts(
-    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
-) -> None:
-    """Store the alerts of reports, which come with their positions."""
-    rows = [
-        {
-            "run_key": run_key,
-            "position": position,
-            "number": number,
-            "stream_key": stream_key,
-            "step": report.step,
-            "recorded_at": report.recorded_at,
-            **_columns_of(alert),
-        }
-        for position, report in reports
-        for number, alert in enumerate(report.alerts[:_MOST_IN_A_REPORT])
-    ]
-    if rows:
-        connection.execute(insert(alerts), rows)
 
 
 def append_servers_alert(
@@ -116,7 +95,13 @@ def newest_alerts(
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
     while shown and len(found) < limit:
-        rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
+        query = select(alerts).where(alerts.c.run_key == run_key)
+        if kinds is not None:
+            query = query.where(alerts.c.kind.in_(kinds))
+        if before is not None:
+            query = query.where(tuple_(alerts.c.position, alerts.c.number) < tuple(before))
+        newest = query.order_by(alerts.c.position.desc(), alerts.c.number.desc()).limit(limit)
+        rows = connection.execute(newest).all()
         found += [
             ((row.position, row.number), as_answer(Alert, row))
             for row in rows
@@ -143,20 +128,6 @@ def _shown(connection: Connection, run_key: int) -> set[tuple[int, bool]]:
         chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
         shown |= {(of_reports[int(index)].position, False) for index in chosen}
     return shown
-
-
-def _alerts_page(
-    run_key: int, before: Sequence[int] | None, kinds: Collection[str] | None, limit: int
-) -> Select[*tuple[Any, ...]]:
-    """The next stored alerts, newest first."""
-    table = alerts.c
-    query = select(alerts).where(table.run_key == run_key)
-    if kinds is not None:
-        query = query.where(table.kind.in_(kinds))
-    if before is not None:
-        position, number = before
-        query = query.where(or_(table.position < position, and_(table.position == position, table.number < number)))
-    return query.order_by(table.position.desc(), table.number.desc()).limit(limit)
 
 
 MOST_ATTEMPTS = 3
@@ -232,23 +203,23 @@ _PROMPTS_LOOKED_AT = 1000
 
 def append(connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]) -> None:
     """Store what-if sums, top contributing tokens, rollouts and alerts of reports, which come with their positions."""
-    packed: dict[Table, list[tuple[int, int, bytes]]] = {driving_tokens: [], rollouts: [], what_if_sums: []}
+    rows: dict[Table, list[dict[str, Any]]] = {driving_tokens: [], rollouts: [], what_if_sums: [], alerts: []}
     for position, report in reports:
+        place = {"run_key": run_key, "position": position, "stream_key": stream_key, "step": report.step}
         if report.tokens:
-            packed[driving_tokens].append((position, report.step, encode_tokens(report.tokens)))
+            rows[driving_tokens].append({**place, "packed": encode_tokens(report.tokens)})
         if report.rollouts:
-            packed[rollouts].append((position, report.step, encode_rollouts(report.rollouts)))
+            rows[rollouts].append({**place, "packed": encode_rollouts(report.rollouts)})
         # A step without tokens has no curve; it must not hide an older step that has one.
         if report.what_if is not None and report.what_if.tokens > 0:
-            packed[what_if_sums].append((position, report.step, encode_what_if(report.what_if)))
-    for table, found in packed.items():
-        rows = [
-            {"run_key": run_key, "position": position, "stream_key": stream_key, "step": step, "packed": content}
-            for position, step, content in found
+            rows[what_if_sums].append({**place, "packed": encode_what_if(report.what_if)})
+        rows[alerts] += [
+            {**place, "number": number, "recorded_at": report.recorded_at, **_columns_of(alert)}
+            for number, alert in enumerate(report.alerts[:_MOST_IN_A_REPORT])
         ]
-        if rows:
-            connection.execute(insert(table), rows)
-    append_alerts(connection, run_key, stream_key, reports)
+    for table, found in rows.items():
+        if found:
+            connection.execute(insert(table), found)
 
 
 def top_tokens(
@@ -299,15 +270,11 @@ def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int
         position: decode_what_if(content).pulls
         for position, content in _packed(connection, what_if_sums, run_key, shown).items()
     }
-    unknown = (None, None)
-    return {
-        position: {
-            "score_std": of_step.get(at),
-            "lowering": pulls.get(position, unknown)[0],
-            "raising": pulls.get(position, unknown)[1],
-        }
-        for at, position in shown
-    }
+    found = {}
+    for at, position in shown:
+        lowering, raising = pulls.get(position, (None, None))
+        found[position] = {"score_std": of_step.get(at), "lowering": lowering, "raising": raising}
+    return found
 
 
 def read_what_if(

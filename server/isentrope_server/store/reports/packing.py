@@ -49,10 +49,6 @@ class JoinedRow:
     """Their last positions."""
     replaced_layouts: frozenset[int]
 
-    @property
-    def reports(self) -> int:
-        return int(self.columns["reports"])
-
 
 def full_streams(connection: Connection, now: float, sizes: RowSizes = ROW_SIZES) -> list[FullStream]:
     """Streams that have a row to pack, the fullest first."""

@@ -8,14 +8,12 @@ from itertools import groupby
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from isentrope_server.store import rows, runs
+from isentrope_server.store import rows
 from isentrope_server.store.database import insert_new
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.rows import Layout, PackedReport, Reports
-from isentrope_server.store.tables import LARGEST_INTEGER, controls, gaps, quarantine, records, tokens
-from isentrope_wire.answers import Status
+from isentrope_server.store.tables import LARGEST_INTEGER, gaps, quarantine, records, runs, tokens
 from isentrope_wire.codec import payload_hash
-from isentrope_wire.control_answers import State
 from isentrope_wire.reports import Gap, Payload, Record, RunFinished, RunStarted, StepReport
 
 
@@ -111,7 +109,6 @@ def _in_rows(stream_key: int, placed: Sequence[tuple[int, Arrival]], now: float)
 
 
 def _alike(stream_key: int, layout: Layout, placed: Sequence[tuple[int, Arrival]], now: float) -> Reports:
-    """Reports of one layout, as one row holds them."""
     packed = [arrival.packed for _, arrival in placed if arrival.packed is not None]
     messages = [arrival.message for _, arrival in placed if isinstance(arrival.message, StepReport)]
     labels = tuple(dict.fromkeys(report.labels for report in packed))
@@ -194,35 +191,17 @@ def storable(seq: int) -> int:
     return min(seq, LARGEST_INTEGER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """Numbers over all runs."""
-
-    runs: dict[Status, int]
-    records: int
-    quarantined: int
-    gaps: int
-    records_in_gaps: int
-    """Records in gaps."""
-    controls: dict[State, int]
-    active_tokens: int
-
-
-def totals(connection: Connection, *, silent_after_seconds: float) -> Totals:
-    found_gaps, lost = connection.execute(
-        select(func.count(), func.coalesce(func.sum(gaps.c.last_seq - gaps.c.first_seq + 1), 0)).select_from(gaps)
-    ).one()
-    by_state = dict.fromkeys(State, 0)
-    for state, count in connection.execute(select(controls.c.state, func.count()).group_by(controls.c.state)):
-        by_state[State(state)] = count
-    return Totals(
-        runs=runs.count_by_status(connection, silent_after_seconds=silent_after_seconds),
-        records=runs.count_records(connection),
-        quarantined=count_refused(connection),
-        gaps=found_gaps,
-        records_in_gaps=int(lost),
-        controls=by_state,
-        active_tokens=connection.execute(
-            select(func.count()).select_from(tokens).where(tokens.c.revoked_at.is_(None))
-        ).scalar_one(),
-    )
+def totals(connection: Connection) -> dict[str, int]:
+    """Numbers over all runs, by the names that Prometheus has for them."""
+    # Positions count the records.
+    stored = connection.execute(select(func.coalesce(func.sum(runs.c.last_position), 0))).scalar_one()
+    lost = func.coalesce(func.sum(gaps.c.last_seq - gaps.c.first_seq + 1), 0)
+    ranges, in_gaps = connection.execute(select(func.count(), lost).select_from(gaps)).one()
+    active = select(func.count()).select_from(tokens).where(tokens.c.revoked_at.is_(None))
+    return {
+        "records_stored": int(stored),
+        "records_quarantined": count_refused(connection),
+        "gaps": ranges,
+        "records_in_gaps": int(in_gaps),
+        "tokens": connection.execute(active).scalar_one(),
+    }

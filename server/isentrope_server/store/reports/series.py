@@ -60,9 +60,13 @@ def read(
     """Read series from reports after a position. A name that was never reported has no points."""
     where = wanted.conditions()
     if after_position:
-        # Older reports of the same steps may have precedence.
-        reported = _steps_reported_after(connection, run_key, after_position)
-        where += reported.conditions()
+        # Older reports of the same steps may have precedence. A row with the position may begin with older ones: some are
+        # read and ignored.
+        newer = select(func.min(records.c.first_step), func.max(records.c.last_step)).where(
+            records.c.run_key == run_key, records.c.last_position > after_position
+        )
+        first, last = connection.execute(newer).one()
+        where += StepRange(first=first or 0, last=-1 if last is None else last).conditions()
     known = rows.layouts_of(connection, run_key)
     holding = {key: layout for key, layout in known.items() if not set(names).isdisjoint(layout.names)}
     # In one order for all runs, see `_parts`.
@@ -129,10 +133,7 @@ def _parts(
 
 
 def _slice(
-    scalars: ColumnElement[bytes],
-    size: ColumnElement[int],
-    layouts: Collection[Layout],
-    name: str,
+    scalars: ColumnElement[bytes], size: ColumnElement[int], layouts: Collection[Layout], name: str
 ) -> ColumnElement[Any]:
     """One metric of a row; NULL where the row's layout lacks it. Column `layout` is the layout's place among these."""
     places = " ".join(
@@ -147,15 +148,6 @@ def _slice(
 
 def _at(part: _Part, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Part:
     return _Part(part.stream_keys[chosen], part.positions[chosen], part.steps[chosen], part.values[chosen])
-
-
-def _steps_reported_after(connection: Connection, run_key: int, position: int) -> StepRange:
-    """The steps of newer reports. A row with the position may begin with older ones: some are read and ignored."""
-    query = select(func.min(records.c.first_step), func.max(records.c.last_step)).where(
-        records.c.run_key == run_key, records.c.last_position > position
-    )
-    first, last = connection.execute(query).one()
-    return StepRange(first=0, last=-1) if first is None else StepRange(first=first, last=last)
 
 
 def _shown(parts: Sequence[_Part], timeline: Timeline, wanted: StepRange, after_position: int) -> Series:
@@ -207,7 +199,6 @@ def latest(connection: Connection, run_key: int) -> list[LatestMetric]:
 
 
 def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
-    """Add the newest values of metrics that have none yet."""
     for name, column in zip(reports.layout.names, reports.scalars, strict=True):
         if name not in values:
             row = int(np.flatnonzero(column != MISSING)[-1])

@@ -86,9 +86,8 @@ def after(connection: Connection, run_key: int, position: int, limit: int) -> li
         .where(records.c.run_key == run_key, records.c.last_position > position, records.c.layout_key.is_not(None))
         .order_by(records.c.first_position)
     ).all()
-    run_id = connection.execute(select(runs_table.c.id).where(runs_table.c.key == run_key)).scalar_one_or_none()
-    of_run = select(streams_table.c.key, streams_table.c.rank).where(streams_table.c.run_key == run_key)
-    ranks = {row.key: row.rank for row in connection.execute(of_run)}
+    joined = select(streams_table.c.key, streams_table.c.rank, runs_table.c.id).join(runs_table)
+    of_run = {row.key: row for row in connection.execute(joined.where(runs_table.c.key == run_key))}
     found: list[StepStored] = []
     for first, last in places:
         # Rows of several ranks overlap.
@@ -97,13 +96,13 @@ def after(connection: Connection, run_key: int, position: int, limit: int) -> li
         for reports in rows.read(connection, run_key, records.c.last_position == last):
             found += [
                 StepStored(
-                    run_id=run_id or "",
+                    run_id=of_run[reports.stream_key].id,
                     position=int(reports.positions[row]),
                     report=LiveStep(
                         step=int(reports.steps[row]),
                         recorded_at=float(reports.recorded_at[row]),
                         control_version=int(reports.control_versions[row]),
-                        rank=ranks[reports.stream_key],
+                        rank=of_run[reports.stream_key].rank,
                         scalars=reports.scalars_of(row),
                     ),
                 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from isentrope_trainer.reproduce.drawing import Picture, averaged, course, courses, look, panels, smoothed
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
-from isentrope_trainer.reproduce.evidence import at_least, correlated, higher
+from isentrope_trainer.reproduce.evidence import at_least, correlated, ends_above, higher
 from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, paired
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
@@ -208,9 +208,5 @@ class OffPolicy(Figure):
                 [(averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE)) for run in runs],
                 reason="Updates of a few prompts each: the covariance of one of them is noisy.",
             ),
-            higher(
-                "Clip_V at µ = 1 ends above GRPO",
-                *paired(clipped, runs, lambda run: run.end(metrics.ENTROPY_MEAN)),
-                unit="nats",
-            ),
+            ends_above("Clip_V at µ = 1 ends above GRPO", clipped, runs),
         ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from isentrope_trainer.reproduce.drawing import Picture, against, courses, panels
-from isentrope_trainer.reproduce.evidence import at_most, higher, trend
+from isentrope_trainer.reproduce.evidence import at_most, ends_above, trend
 from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, by_seed, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
@@ -42,7 +42,6 @@ class Thresholds(Figure):
         }
 
     def _of_thresholds(self, results: Results) -> dict[str, dict[float, list[Run]]]:
-        """Runs by method and threshold."""
         found = self.finished(results)
         return {label: {mu: found[f"{label} µ = {mu:g}"] for mu in THRESHOLDS} for label in METHODS.values()}
 
@@ -94,11 +93,7 @@ class Thresholds(Figure):
             checks += [
                 trend(f"{label}: fewer tokens are clipped as µ grows", THRESHOLDS, fractions, rising=False, unit="of tokens", reason=reason),
                 trend(f"{label}: less entropy remains as µ grows", THRESHOLDS, ends, rising=False, unit="nats", reason=reason),
-                higher(
-                    f"{label} at µ = 1 ends above {BASELINE}",
-                    *paired(of_thresholds[1.0], baseline, lambda run: run.end(ENTROPY_MEAN)),
-                    unit="nats",
-                ),
+                ends_above(f"{label} at µ = 1 ends above {BASELINE}", of_thresholds[1.0], baseline),
                 at_most(
                     f"{label} at µ = 1 clips less than a quarter of the tokens",
                     [run.mean(CLIP_FRACTION) for run in of_thresholds[1.0]],
@@ -164,10 +159,9 @@ class Models(Figure):
             pair = (found[f"{size} Clip_V"], found[f"{size} GRPO"])
             clipped, plain = paired(*pair, _roughness)
             checks += [
-                higher(
+                ends_above(
                     f"{size}: Clip_V ends with more entropy",
-                    *paired(*pair, lambda run: run.end(ENTROPY_MEAN)),
-                    unit="nats",
+                    *pair,
                     reason="The difference is large, but so is its scatter over seeds.",
                 ),
                 at_most(

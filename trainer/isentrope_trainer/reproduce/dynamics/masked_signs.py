@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isentrope_trainer.reproduce.drawing import Picture, courses, panels
-from isentrope_trainer.reproduce.evidence import higher
-from isentrope_trainer.reproduce.figure import Check, Figure, Results, paired
+from isentrope_trainer.reproduce.evidence import ends_above
+from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
@@ -51,21 +51,14 @@ class MaskedSigns(Figure):
     def checks(self, results: Results) -> list[Check]:
         found = self.finished(results)
         checks = []
+        reason = (
+            "Leaving tokens out changes what is learned, too, and the answers then sampled; and to first order the "
+            "change has the sign of S* − E[S], not of S*."
+        )
         for scope, raises, lowers in (("positive", "positive", "negative"), ("negative", "negative", "positive")):
             keeps, loses = _label(scope, raises), _label(scope, lowers)
-            for statement, above, below in (
-                (f"{keeps} ends higher than {BASELINE}", keeps, BASELINE),
-                (f"{loses} ends lower than {BASELINE}", BASELINE, loses),
-            ):
-                checks.append(
-                    higher(
-                        statement,
-                        *paired(found[above], found[below], lambda run: run.end(ENTROPY_MEAN)),
-                        unit="nats",
-                        reason=(
-                            "Leaving tokens out changes what is learned, too, and the answers then sampled; and to first order the "
-                            "change has the sign of S* − E[S], not of S*."
-                        ),
-                    )
-                )
+            checks += [
+                ends_above(f"{keeps} ends higher than {BASELINE}", found[keeps], found[BASELINE], reason=reason),
+                ends_above(f"{loses} ends lower than {BASELINE}", found[BASELINE], found[loses], reason=reason),
+            ]
         return checks

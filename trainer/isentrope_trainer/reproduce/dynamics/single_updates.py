@@ -21,17 +21,8 @@ from isentrope_trainer.tasks.base import make_task
 VOCABULARY, STATES = 64, 200
 STEPS = tuple(10.0**exponent for exponent in (-1, -1.5, -2, -2.5, -3, -3.5, -4))
 """Sizes of a tabular update."""
+KINDS = {"one logit moves": "Theorem 1", "policy-gradient step": "Theorem 2"}
 NETWORK_PROBLEMS, NETWORK_UPDATES, NETWORK_STEP = 48, 60, 2e-5
-
-
-@dataclass(frozen=True)
-class Tabular:
-    """Errors of a theorem's first-order term, [STEPS], as a share of the change; medians over states."""
-
-    one_logit: list[float]
-    """Theorem 1."""
-    policy_gradient: list[float]
-    """Theorem 2."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +41,10 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 @cache
-def tabular(seed: int) -> Tabular:
-    """Random states from nearly uniform to nearly decided, one update of each size."""
+def tabular(seed: int) -> dict[str, list[float]]:
+    """Random states from nearly uniform to nearly decided, one update of each size: by the kind of update the error of the
+    theorem's first-order term, [STEPS], as a share of the change; medians over states.
+    """
     generator = torch.Generator().manual_seed(seed)
     sharpness = torch.rand(STATES, 1, generator=generator, dtype=torch.float64) * 4 + 0.2
     logits = torch.randn(STATES, VOCABULARY, generator=generator, dtype=torch.float64) * sharpness
@@ -59,16 +52,16 @@ def tabular(seed: int) -> Tabular:
     tokens = torch.multinomial(probabilities, 1, generator=generator)
     chosen = torch.zeros_like(logits).scatter(1, tokens, 1.0)
     scores = isentrope.scores.token_scores(logits, tokens[:, 0])
-    errors: dict[str, list[float]] = {"one": [], "policy": []}
+    errors: dict[str, list[float]] = {name: [] for name in KINDS}
     for size in STEPS:
         for name, change, score in (
-            ("one", size * chosen, scores.discriminator_scores),
-            ("policy", size * (chosen - probabilities), scores.vocab_centered_scores),
+            ("one logit moves", size * chosen, scores.discriminator_scores),
+            ("policy-gradient step", size * (chosen - probabilities), scores.vocab_centered_scores),
         ):
             true = entropy(logits + change) - entropy(logits)
             predicted = -size * score.double()
             errors[name].append(float(((true - predicted).abs() / true.abs().clamp_min(1e-300)).median()))
-    return Tabular(errors["one"], errors["policy"])
+    return errors
 
 
 @cache
@@ -121,13 +114,12 @@ class SingleUpdates(Figure):
 
     def draw(self, results: Results) -> Picture:
         picture, (left, right) = panels(1, 2, height=2.8)
-        for index, (name, label) in enumerate(
-            (("one_logit", "one logit moves (Theorem 1)"), ("policy_gradient", "policy-gradient step (Theorem 2)"))
-        ):
-            errors = np.array([getattr(tabular(seed), name) for seed in results.plan.seeds])
+        for index, (name, theorem) in enumerate(KINDS.items()):
+            errors = np.array([tabular(seed)[name] for seed in results.plan.seeds])
             style = look(index)
             left.loglog(
-                STEPS, errors.mean(axis=0), color=style.color, linestyle=style.dash, marker=style.marker, markersize=4, label=label
+                STEPS, errors.mean(axis=0), color=style.color, linestyle=style.dash, marker=style.marker, markersize=4,
+                label=f"{name} ({theorem})",
             )  # fmt: skip
         left.set(xlabel="size of the update", ylabel="error of the first order,\nshare of the change")
         left.set_title("(a) table of logits")
@@ -148,7 +140,7 @@ class SingleUpdates(Figure):
         rows: list[Row] = [
             {"panel": "a", "seed": seed, "size": size, "error_theorem_1": one, "error_theorem_2": two}
             for seed in results.plan.seeds
-            for size, one, two in zip(STEPS, tabular(seed).one_logit, tabular(seed).policy_gradient, strict=True)
+            for size, one, two in zip(STEPS, *tabular(seed).values(), strict=True)
         ]
         rows += [
             {"panel": "b", "seed": seed, "predicted": predicted, "observed": observed}
@@ -161,9 +153,9 @@ class SingleUpdates(Figure):
         seeds = results.plan.seeds
         checks = [
             _first_order(
-                f"{label}: the error shrinks in proportion to the update", [getattr(tabular(s), name) for s in seeds]
+                f"{theorem}, table: the error shrinks in proportion to the update", [tabular(s)[name] for s in seeds]
             )
-            for name, label in (("one_logit", "Theorem 1, table"), ("policy_gradient", "Theorem 2, table"))
+            for name, theorem in KINDS.items()
         ]
         found = [network(seed) for seed in seeds]
         reason = "Shared weights move the other logits of the state too, along the network's own kernel."

@@ -196,18 +196,20 @@ class AlgorithmsShareACurve(Figure):
 
     def checks(self, results: Results) -> list[Check]:
         of_seeds = by_seed(self.finished(results).values(), lambda run: run)
+        pooled = [fitted(*_points(runs)).r_squared for runs in of_seeds]
+        apart = [_apart(runs) for runs in of_seeds]
         reason = "Another advantage reaches the same entropy with other answers here, where runs are short and noisy."
         return [
             at_least(
                 "one curve through all the algorithms of a seed explains most of their rewards",
-                [_pooled(runs) for runs in of_seeds],
+                pooled,
                 0.8,
                 unit="R²",
                 reason=reason,
             ),
             at_least(
                 "and hardly less than a curve for each",
-                [_pooled(runs) - _apart(runs) for runs in of_seeds],
+                [one - each for one, each in zip(pooled, apart, strict=True)],
                 -0.1,
                 unit="of R²",
                 reason=reason,
@@ -216,14 +218,8 @@ class AlgorithmsShareACurve(Figure):
 
 
 def _points(runs: Sequence[Run]) -> tuple[Series, Series]:
-    """Entropies and held-out rewards of all runs."""
     entropies, rewards = (np.concatenate(column) for column in zip(*map(measured, runs), strict=True))
     return entropies, rewards
-
-
-def _pooled(runs: Sequence[Run]) -> float:
-    """R² of one curve through the points of all runs."""
-    return fitted(*_points(runs)).r_squared
 
 
 def _apart(runs: Sequence[Run]) -> float:

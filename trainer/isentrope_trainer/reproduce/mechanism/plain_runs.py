@@ -6,17 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from isentrope_trainer.reproduce.drawing import (
-    SMOOTHED_STEPS,
-    Picture,
-    against,
-    averaged,
-    course,
-    look,
-    panels,
-    points,
-    smoothed,
-)
+from isentrope_trainer.reproduce import drawing
+from isentrope_trainer.reproduce.drawing import Picture, against, averaged, course, look, panels, points, smoothed
 from isentrope_trainer.reproduce.evidence import at_least, at_most, correlated, higher, pearson
 from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
@@ -38,7 +29,7 @@ THIRD, TWELFTH = 1 / 3, 1 / 12
 ENTROPY, REWARD = "entropy lost", "reward gained"
 METRICS = {ENTROPY: ENTROPY_MEAN, REWARD: REWARD_MEAN}
 DIFFICULTIES = {"easy": COVARIANCE_GROUP_EASY, "middle": COVARIANCE_GROUP_MIDDLE, "hard": COVARIANCE_GROUP_HARD}
-COVARIANCE_SMOOTHED = 4 * SMOOTHED_STEPS + 1
+COVARIANCE_SMOOTHED = 4 * drawing.SMOOTHED_STEPS + 1
 SHARES = {float(f"{100 * share:g}"): metric for metric, share in COVARIANCE_TOP.items()}
 """Percent of the tokens -> the mean of their covariances."""
 POLICIES, ACTIONS = 200, 64
@@ -84,8 +75,7 @@ class Consumption(_OfPlainRuns):
             for place, name in ((TWELFTH, "1/12"), (THIRD, "1/3")):
                 panel.axvline(place * runs[0].steps[-1], color="#777777", linewidth=0.8, linestyle=":")
                 panel.annotate(name, (place * runs[0].steps[-1], 1), xycoords=("data", "axes fraction"), fontsize=7)
-            panel.set_xlabel("step")
-            panel.set_ylabel(unit)
+            panel.set(xlabel="step", ylabel=unit)
         axes[0].legend()
         return picture
 
@@ -140,10 +130,7 @@ class TopShares(_OfPlainRuns):
         runs = self.plain(results)
         shown = [share for share, metric in SHARES.items() if metric in runs[0].names]
         against(panel, shown, [[run.mean(SHARES[share]) for run in runs] for share in shown], label="", index=1)
-        panel.set_xscale("log")
-        panel.set_yscale("log")
-        panel.set_xlabel("top tokens, %")
-        panel.set_ylabel("mean covariance, nats")
+        panel.set(xscale="log", yscale="log", xlabel="top tokens, %", ylabel="mean covariance, nats")
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
@@ -282,17 +269,13 @@ class Theorems(_OfPlainRuns):
             points(panel, rows[:, 0] * 1e6, rows[:, 1] * 1e6, index=1, size=2.5, alpha=0.7)
             ends = np.array([rows[:, 0].min(), rows[:, 0].max()]) * 1e6
             panel.plot(ends, ends, color="#777777", linewidth=0.8)
-            panel.set_title(f"{theorem}: {name}")
-            panel.set_xlabel("predicted, 1e-6 nats")
-            panel.set_ylabel("true, 1e-6 nats")
+            panel.set(title=f"{theorem}: {name}", xlabel="predicted, 1e-6 nats", ylabel="true, 1e-6 nats")
         runs = self.plain(results)
         for index, metric in enumerate((COVARIANCE_ADVANTAGE_DISCRIMINATOR, COVARIANCE_ADVANTAGE_LOGPROB)):
             points(axes[2], [index] * len(runs), [correlation(run, metric) for run in runs], index=index + 1, size=6)
         axes[2].set_xticks([0, 1], ["Thm 1", "Thm 2"])
-        axes[2].set_xlim(-0.5, 1.5)
-        axes[2].set_ylim(-1, 1)
-        axes[2].set_title("training with AdamW")
-        axes[2].set_ylabel("correlation with the decrease")
+        words = {"title": "training with AdamW", "ylabel": "correlation with the decrease"}
+        axes[2].set(xlim=(-0.5, 1.5), ylim=(-1, 1), **words)
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
