@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import NormalDist, fmean, median
 
 from isentrope_wire.control_answers import EntropyForecast, Estimate, ForecastScore
@@ -394,12 +394,12 @@ class Course:
 
         Those of recorded runs count before there are own ones; what the steps scatter more, by `noise`, is added.
         """
-        widths = []
+        widths = list[float]()
         for own, usual in zip(self._errors, _USUAL_ERRORS, strict=True):
             widened = math.hypot(usual, NORMAL_95 * math.sqrt(max(noise**2 - _USUAL_NOISE**2, 0.0)))
             errors = sorted([*own, *(widened * one for one in _USUAL)])
             widths.append(errors[math.ceil(0.9 * (len(errors) + 1)) - 1])
-        found = []
+        widths, found = [*accumulate(widths, max)], []
         for (left, right), (low, high) in zip(pairwise(_HORIZONS), pairwise(widths), strict=True):
             part = (high - low) / (right - left)
             found += [low + part * (steps - left) for steps in range(left, right)]
