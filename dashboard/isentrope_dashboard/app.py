@@ -123,11 +123,8 @@ def _log_first(error: Exception) -> None:
 
 
 def report_failure(error: Exception) -> None:
-    """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too.
-
-    Raises:
-        HTTPException: the request is refused.
-    """
+    """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too. An
+    HTTPException, a refused request, is raised again."""
     if isinstance(error, HTTPException):
         raise error
     title, message = "Not done", str(error)

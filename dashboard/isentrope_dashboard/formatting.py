@@ -14,10 +14,8 @@ MINUS = "−"
 
 
 def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
-    """A value with a true minus sign; `–` when it was not measured, NaN and ∞ by their names.
-
-    What rounds to nothing has no sign: there is no −0.
-    """
+    """A value with a true minus sign; `–` when it was not measured, NaN and ∞ by their names. What rounds to nothing
+    has no sign: there is no −0."""
     if value is None:
         return MISSING
     if math.isnan(value):

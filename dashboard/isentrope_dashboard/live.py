@@ -70,8 +70,7 @@ class Api:
 
     def callback(self, app: Dash, *places: Any, first: bool = False, **more: Any) -> Callable[[_Answer], _Answer]:
         """A callback of Dash: its function is given a client for the user who asks, the view, and the values of the
-        `places`. With `first` it is called when these are mounted, too.
-        """
+        `places`. With `first` it is called when these are mounted, too."""
 
         def declare(answer: _Answer) -> _Answer:
             @app.callback(*places, State(STORE, "data"), prevent_initial_call=not first, **more)

@@ -45,11 +45,8 @@ class View:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> View:
-        """The view that the browser sent; what it does not say has its default.
-
-        Raises:
-            HTTPException: 400, no page of this server sends this.
-        """
+        """The view that the browser sent; what it does not say has its default. HTTPException 400: no page of this
+        server sends this."""
         try:
             known = dict(stored or {})
             pairs = [(str(name), str(value)) for name, value in known.get("query") or []]

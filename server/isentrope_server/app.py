@@ -63,11 +63,9 @@ _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Make the server as one ASGI application; its lifespan opens the store and the gRPC port.
-
-    The pages are attached last, where their library is installed; they add the CSP hashes of their inline scripts to
-    `app.state.script_hashes`.
-    """
+    """Make the server as one ASGI application; its lifespan opens the store and the gRPC port. The pages are attached
+    last, where their library is installed; they add the CSP hashes of their inline scripts to
+    `app.state.script_hashes`."""
     app = FastAPI(
         title="Isentrope",
         version=__version__,

@@ -58,16 +58,9 @@ class Backend:
         return self.notifications is None or self.notifications.on_duty
 
     async def write(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> _T:
-        """Do work on the writer's thread. Cancelling the caller does not cancel the work.
-
-        Args:
-            work: what to do in a transaction.
-            rows: approximate number of rows it writes.
-            run_id: the only run it writes to, so that other servers may write to other runs. None: anything.
-
-        Returns:
-            The result of `work`, after COMMIT.
-        """
+        """Do work in a transaction on the writer's thread; return its result after COMMIT. Cancelling the caller does
+        not cancel the work. `rows` is about how many it writes; `run_id` the only run it writes to, so that other
+        servers may write to other runs, None: anything."""
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(work, rows=rows, run_id=run_id)))
 
     async def read(self, query: Callable[[Connection], _T]) -> _T:
@@ -85,11 +78,8 @@ class Backend:
 
 @asynccontextmanager
 async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
-    """Lock the home, migrate the database, start the writer; stop and unlock at the end.
-
-    Raises:
-        StartupError: the message is the one sentence to show.
-    """
+    """Lock the home, migrate the database, start the writer; stop and unlock at the end. The message of a StartupError
+    is the one sentence to show."""
     with locked_home(settings.home, settings.local_url, settings.local_grpc):
         hub = Hub(asyncio.get_running_loop())
         tokens = TokenBook()
@@ -187,14 +177,9 @@ async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]
 
 
 async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
-    """Await work; log a failure, which would end a task and be reported nowhere. Cancelling the caller cancels the work.
-
-    Args:
-        what: beginning of the log line: "Packing" becomes "Packing failed ...".
-
-    Returns:
-        The work's result; None after a failure.
-    """
+    """Await work; log a failure, which would end a task and be reported nowhere. Returns the work's result; None after
+    a failure. `what` begins the log line: "Packing" becomes "Packing failed ...". Cancelling the caller cancels the
+    work."""
     outcome: _T | BaseException = (await asyncio.gather(work, return_exceptions=True))[0]
     if not isinstance(outcome, BaseException):
         return outcome

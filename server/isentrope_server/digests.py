@@ -58,11 +58,8 @@ async def keep_digests_current(backend: Backend) -> None:
 
 
 async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, rest: float = _REST) -> int:
-    """Compute at most 200 digests that are older than their runs, the oldest first; return how many.
-
-    A run whose digest can't be computed is skipped for a while. The pause after some runs is `rest` times what they
-    took.
-    """
+    """Compute at most 200 digests that are older than their runs, the oldest first; return how many. A run whose digest
+    can't be computed is skipped for a while. The pause after some runs is `rest` times what they took."""
     pauses = pauses or RetryPauses()
     silent_after = backend.settings.silent_after_seconds
     due = await backend.read(
@@ -153,8 +150,7 @@ def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
 
 def line(one: Series, first: int, last: int) -> list[float | None]:
     """Means of a series over at most LINE_PARTS equal parts of the steps first..last; None where a part has no finite
-    value, none at all where the series has none.
-    """
+    value, none at all where the series has none."""
     finite = np.isfinite(one.values)
     if not finite.any():
         return []

@@ -103,6 +103,5 @@ class DeletedRun(RequestError):
 
 def error_body(code: str, message: str, details: Mapping[str, object] | None = None) -> dict[str, object]:
     """The body of every error: `code` is for programs, `message` for people, `details` are values that the message
-    names.
-    """
+    names."""
     return {"error": {"code": code, "message": message, "details": dict(details or {})}}

@@ -17,10 +17,7 @@ from isentrope_wire.environment import LOCK_NAME, read_lock, server_of
 @contextmanager
 def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
     """Lock the home, made where it is missing; the lock holds the addresses, so that others find the server.
-
-    Raises:
-        StartupError: the home can't be made or written to, or belongs to a running server.
-    """
+    StartupError: the home can't be made or written to, or belongs to a running server."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
@@ -42,11 +39,8 @@ def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
 
 
 def check_unlocked(home: Path) -> None:
-    """Check the lock before the ports are opened, which a running server of this home has opened, too.
-
-    Raises:
-        StartupError: the home belongs to a running server.
-    """
+    """Raise StartupError where the home belongs to a running server. Call it before the ports are opened: that server
+    has opened them, too."""
     held = server_of(home)
     if held is not None:
         raise _in_use(home, held)

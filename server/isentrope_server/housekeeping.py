@@ -68,8 +68,7 @@ async def keep_house(backend: Backend) -> None:
 
 async def pack(backend: Backend, sizes: RowSizes = ROW_SIZES, pauses: RetryPauses | None = None) -> int:
     """Pack every stream that has enough reports for a row; return the number of new rows. A stream whose packing failed
-    is skipped for a while.
-    """
+    is skipped for a while."""
     pauses = pauses or RetryPauses()
     found = await backend.read(lambda connection: packing.full_streams(connection, time.time(), sizes))
     made = 0

@@ -89,8 +89,7 @@ class Hub:
 
     def is_listened_to(self, run_id: str, kind: type[RunEvent] | None = None) -> bool:
         """Whether a run has listeners to this kind of event, or to any; one that subscribes later reads the store
-        first.
-        """
+        first."""
         # Copied at once: the event loop may add a listener meanwhile.
         of_run = tuple(self._listeners.get(run_id, ()))
         return any(kind is None or listener.receives(kind) for listener in of_run)
@@ -110,8 +109,7 @@ class Hub:
     @contextmanager
     def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
         """Subscribe to a run's events, of all kinds where none is given. Read the store after subscribing, so that
-        nothing is missed in between.
-        """
+        nothing is missed in between."""
         listener = Listener(kinds)
         self._listeners[run_id].add(listener)
         try:

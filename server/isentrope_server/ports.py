@@ -36,13 +36,9 @@ class Port(StrEnum):
 
 
 def listening_socket(host: str, port: int, which: Port) -> socket.socket:
-    """Open a listening socket; the caller closes it. Errors name the port by `which`; port 0 is any free one.
-
-    Host `::` is every address, IPv4 included; `0.0.0.0` every IPv4 address.
-
-    Raises:
-        StartupError: the port is taken, or the address is not this machine's.
-    """
+    """Open a listening socket; the caller closes it. Host `::` is every address, IPv4 included; `0.0.0.0` every IPv4
+    address; port 0 any free one. StartupError, which names the port by `which`: it is taken, or the address is not this
+    machine's."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
@@ -60,11 +56,8 @@ def listening_socket(host: str, port: int, which: Port) -> socket.socket:
 
 
 def grpc_address(host: str, port: int) -> str:
-    """The address for gRPC, equal to that of an HTTP port of this host: one address for a name.
-
-    Raises:
-        StartupError: the port is taken, or the address is not this machine's.
-    """
+    """The address for gRPC, equal to that of an HTTP port of this host: one address for a name. StartupError: as
+    `listening_socket`."""
     # gRPC would write several lines to stderr about a port it can't open.
     with listening_socket(host, port, Port.GRPC) as found:
         address, free_port, *rest = found.getsockname()
@@ -89,7 +82,6 @@ def without_ipv6(address: str) -> Iterator[None]:
 
 
 def port_refused(host: str, port: int, which: Port, why: str) -> StartupError:
-    """The error of a port that can't be opened."""
     return StartupError(
         f"The {which} port {port} on {host} can't be opened: {why}. Choose another with {which.option}."
     )
@@ -109,11 +101,8 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Make the HTTP port's TLS context.
-
-        Raises:
-            StartupError: the files can't be used; the message names the file and the reason.
-        """
+        """Make the HTTP port's TLS context. StartupError: the files can't be used; the message names the file and the
+        reason."""
         for option, file in (("--tls-cert", self.file), ("--tls-key", self.key)):
             try:
                 file.read_bytes()
@@ -146,11 +135,8 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 def check_transport_security(settings: Settings) -> None:
-    """Check TLS settings before any port is opened.
-
-    Raises:
-        StartupError: an address other machines reach, without TLS; or a certificate that can't be used.
-    """
+    """Check TLS settings before any port is opened. StartupError: an address other machines reach, without TLS; or a
+    certificate that can't be used."""
     certificate = certificate_of(settings)
     if certificate is not None:
         certificate.context()

@@ -108,16 +108,9 @@ def log_to_stderr(*, as_json: bool) -> None:
 
 
 async def serve(settings: Settings, announce: Callable[[str, int], None]) -> None:
-    """Run until SIGTERM or SIGINT.
-
-    Args:
-        settings: of the server; port 0 means any free one.
-        announce: called once the server answers, with the log-in address for a browser and the gRPC port.
-
-    Raises:
-        StartupError: a port is taken, the home or the certificate can't be used, another server has the home, or
-            tokens would be sent over the network without TLS.
-    """
+    """Run until SIGTERM or SIGINT; port 0 means any free one. `announce` is called once the server answers, with the
+    log-in address for a browser and the gRPC port. StartupError: a port is taken, the home or the certificate can't be
+    used, another server has the home, or tokens would be sent over the network without TLS."""
     check_transport_security(settings)
     check_unlocked(settings.home)
     # Ports first: a server that can't start leaves no database and no token behind.

@@ -160,15 +160,9 @@ _EVALUATION_SEED = 20_250_522
 
 
 def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:
-    """Sample answers to the problems that the task holds out, and report how many of them are right.
-
-    A generator of its own draws them, so that evaluating a run does not change it.
-
-    Returns `eval/avg_at_k`, `eval/pass_at_k`, and `eval/pass_rate/BIN`, the share of the problems in each bin.
-
-    Raises:
-        ConfigurationError: the task holds out fewer problems than are wanted.
-    """
+    """Sample answers to the problems that the task holds out. Returns `eval/avg_at_k`, `eval/pass_at_k`, and
+    `eval/pass_rate/BIN`, the share of the problems in each bin. A generator of its own draws the answers, so that
+    evaluating a run does not change it. ConfigurationError: the task holds out fewer problems than are wanted."""
     problems = [task.problem(index, "held_out") for index in range(config.problems)]
     rollouts = policy.sample(
         [problem.prompt for problem in problems],
@@ -198,8 +192,7 @@ def pass_at_k(right: Tensor, k: int) -> float:
 
         1 - C(n - c, K) / C(n, K)      n samples, of which c are right                      arXiv:2107.03374, eq. 1
 
-    The mean over all ways to choose K of the n samples: unbiased, which 1 - (1 - c/n)^K is not.
-    """
+    The mean over all ways to choose K of the n samples: unbiased, which 1 - (1 - c/n)^K is not."""
     samples = right.shape[1]
     chances = [1.0 - math.comb(samples - passed, k) / math.comb(samples, k) for passed in range(samples + 1)]
     return torch.tensor(chances, dtype=torch.float64)[right.sum(dim=1)].mean().item()

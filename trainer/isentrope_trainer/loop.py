@@ -44,11 +44,9 @@ def train(
     state: TrainingState | None = None,
     go_on: Callable[[TrainingState], bool] = lambda state: True,
 ) -> None:
-    """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit for bit.
-
-    `on_step` is called after each step's report, `go_on` before each batch, the moment for a checkpoint: False ends the
-    training. Given a state, it continues from there, in place.
-    """
+    """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit for bit. `on_step`
+    is called after each step's report, `go_on` before each batch, the moment for a checkpoint: False ends the training.
+    Given a state, it continues from there, in place."""
     state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
     panel = Panel()

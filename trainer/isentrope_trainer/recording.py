@@ -62,7 +62,6 @@ def write_recording(recording: Recording, path: Path) -> None:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read what `write_recording` wrote."""
     messages: list[Payload] = []
     pushed: list[ControlSnapshot] = []
     with tarfile.open(path, "r:xz") as archive:
@@ -88,14 +87,8 @@ class ControlNotDelivered(IsentropeError, RuntimeError):
 
 def replay(recording: Recording, *, steps_per_second: float, announce: Callable[[str], None]) -> None:
     """Report a recorded run to the server that `ISENTROPE_URL` and `ISENTROPE_GRPC` name, and announce the new run's
-    id.
-
-    A control that was pushed while it was recorded is pushed again, and applied at the same step. Any other is
-    rejected: what was trained can't change.
-
-    Raises:
-        ControlNotDelivered: the server didn't take a recorded control.
-    """
+    id. A control that was pushed while it was recorded is pushed again, and applied at the same step;
+    ControlNotDelivered: the server didn't take it. Any other is rejected: what was trained can't change."""
     now, initial = time.time(), recording.run.initial_control
     run = replace(
         recording.run,

@@ -59,21 +59,15 @@ def train_reference_policy(
     follow: Callable[[isentrope.Probe, StepResult], None] = lambda probe, result: None,
     saved: Callable[[int, Path], None] = lambda step, path: None,
 ) -> None:
-    """Train the reference policy under a probe.
+    """Train the reference policy under a probe, starting with this control; without `warm_start` the policy has learned
+    what is usual for the task. Another number of `threads` gives another run: sums end in other last digits.
 
-    Args:
-        control: the intervention the run starts with.
-        warm_start: what the policy has learned before. None: what is usual for the task.
-        transport: where reports go instead of the spool.
-        threads: that torch computes with. Another number gives another run: sums end in other last digits.
-        checkpoints: where to save the run, every `CHECKPOINT_EVERY` steps and at its end.
-        resume: continue the run that is saved in `checkpoints`.
-        announce: called with the run's id, when the run begins.
-        saved: called with the step and the folder of each checkpoint.
+    The run is saved in `checkpoints` every `CHECKPOINT_EVERY` steps and at its end; `resume` continues the one saved
+    there, and `saved` is called with the step and the folder of each. Reports go to `transport` instead of the spool;
+    `announce` is called with the run's id when it begins.
 
-    Raises:
-        ConfigurationError: the home can't be written to, or there is nothing to resume from.
-        KeyboardInterrupt: the run was interrupted; it is ended and saved.
+    ConfigurationError: the home can't be written to, or there is nothing to resume from; KeyboardInterrupt: the run was
+    interrupted, and is ended and saved.
     """
     torch.set_num_threads(threads)
     ranks = join_ranks()

@@ -51,11 +51,8 @@ class ServerProcess:
             self._process.wait()
 
     def wait_until_ready(self) -> str:
-        """Wait until everything answers. Returns the address that logs a browser in.
-
-        Raises:
-            ServerDidNotStart: a port is taken or the home can't be used.
-        """
+        """Wait until everything answers; return the address that logs a browser in. ServerDidNotStart: a port is taken
+        or the home can't be used."""
         assert self._process is not None, "the context is entered"
         assert self._process.stdout is not None, "stdout was asked for"
         # The server's only line, its address, printed when everything answers; none when it could not start.

@@ -15,11 +15,9 @@ from isentrope_wire.errors import ConfigurationError
 
 
 def option(default: Any, help_text: str, *, flag: str = "", choices: Collection[str] = (), unset: str = "") -> Any:
-    """A field that the command line offers, as `flag` where it is not the field's name.
-
-    A class is not built without a field whose default is `MISSING`. `unset` says what an option that is not given
-    means, where that is not the field's default.
-    """
+    """A field that the command line offers, as `flag` where it is not the field's name. A class is not built without a
+    field whose default is `MISSING`. `unset` says what an option that is not given means, where that is not the field's
+    default."""
     shown = "" if default is MISSING else f"  [default: {unset or default}]"
     return field(default=default, metadata={"help": help_text + shown, "flag": flag, "choices": tuple(choices)})
 
@@ -290,11 +288,8 @@ LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=3, group_size=8, learning_rate
 
 
 def training_config(document: Mapping[str, Any]) -> TrainingConfig:
-    """The settings that `dataclasses.asdict` made a document of, also after JSON.
-
-    Raises:
-        ConfigurationError: settings that can't work.
-    """
+    """The settings that `dataclasses.asdict` made a document of, also after JSON; ConfigurationError: they can't
+    work."""
     # Not needed for `--help`, which must not wait for it.
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
 
@@ -311,11 +306,8 @@ def training_config(document: Mapping[str, Any]) -> TrainingConfig:
 
 def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
     """The settings with changes, name -> value; a field of settings within the settings is named as `loss.clip_high`.
-    Fields of the loss that are not named are the algorithm's.
-
-    Raises:
-        ConfigurationError: there is no such field, or settings that can't work.
-    """
+    Fields of the loss that are not named are the algorithm's. ConfigurationError: there is no such field, or the
+    settings can't work."""
     document = asdict(config)
     if any(name.startswith("loss.") for name in changes):
         document["loss"] = asdict(config.effective_loss())

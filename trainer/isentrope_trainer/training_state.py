@@ -42,11 +42,7 @@ class Ranks:
         self.size = distributed.get_world_size() if together else 1
 
     def share(self, prompts: int) -> range:
-        """Which of a batch's prompts are this rank's.
-
-        Raises:
-            ConfigurationError: they can't be shared out evenly.
-        """
+        """Which of a batch's prompts are this rank's; ConfigurationError: they can't be shared out evenly."""
         if prompts % self.size:
             raise ConfigurationError(f"prompts must be a multiple of the {self.size} processes, got {prompts}.")
         each = prompts // self.size
@@ -93,8 +89,7 @@ class ProcessReward:
         L_phi = -[R log sigma(R_phi) + (1 - R) log(1 - sigma(R_phi))]                          arXiv:2502.01456, eq. 3 and 5
 
     p_phi begins as the policy does, and p_ref stays what the policy began as. Trained on outcomes alone, their ratio rewards
-    each token for making a right answer likelier. It learns from a batch before that batch's tokens are rewarded.
-    """
+    each token for making a right answer likelier. It learns from a batch before that batch's tokens are rewarded."""
 
     def __init__(self, policy: Policy, config: ProcessRewardConfig, ranks: Ranks | None = None) -> None:
         """Model and reference begin as two copies of the policy."""
@@ -107,8 +102,7 @@ class ProcessReward:
 
     def learn(self, rollouts: Rollouts, rewards: Tensor) -> float:
         """One update from the outcomes of a batch, rewards [prompts, group size] between 0 and 1; return the loss
-        before it, in nats.
-        """
+        before it, in nats."""
         sums = (self._token_rewards(rollouts) * rollouts.mask).sum(dim=1)
         loss = binary_cross_entropy_with_logits(sums, rewards.reshape(-1).to(sums))
         self._optimizer.zero_grad()
@@ -214,11 +208,7 @@ class Checkpoints:
         _write_whole(self.folder / "run.json", lambda path: path.write_text(json.dumps(document, indent=1)))
 
     def run(self) -> dict[str, Any]:
-        """What `describe` wrote.
-
-        Raises:
-            ConfigurationError: there is no run in the folder.
-        """
+        """What `describe` wrote; ConfigurationError: there is no run in the folder."""
         try:
             document: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
         except (OSError, json.JSONDecodeError) as error:
@@ -238,11 +228,8 @@ class Checkpoints:
 
     def restore(self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig) -> None:
         """Continue in place from the newest checkpoint that all ranks have saved. State and probe are of the same run,
-        before its first step.
-
-        Raises:
-            ConfigurationError: there is none, or it is one of other settings. The number of steps may be another.
-        """
+        before its first step. ConfigurationError: there is no checkpoint, or it is one of other settings; the number of
+        steps may be another."""
         saved, given = self.run()["config"], json.loads(json.dumps(dataclasses.asdict(config)))
         for name in given.keys() - {"steps"}:
             if saved.get(name) != given[name]:

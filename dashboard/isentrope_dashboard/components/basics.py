@@ -115,8 +115,7 @@ def wide_table(inside: html.Table, says: str) -> html.Div:
 
 def grid(name: str, columns: Sequence[dict[str, Any]], *, row_id: str, empty: str, **more: Any) -> dag.AgGrid:
     """A grid in the pages' colours whose height the style sheet has. `row_id` is the field of a row that names it;
-    `empty` is shown in the place of rows.
-    """
+    `empty` is shown in the place of rows."""
     look = {"theme": {"function": "themeQuartz.withParams(isentropeTheme)"}, "animateRows": False, "headerHeight": 32,
             "tabToNextCell": {"function": "leaveGrid()"}, "tabToNextHeader": {"function": "leaveGrid()"},
             "localeText": {"noRowsToShow": empty}}  # fmt: skip

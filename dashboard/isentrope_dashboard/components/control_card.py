@@ -98,11 +98,8 @@ def fields_of(control: Control) -> Fields:
 
 
 def control_of(fields: Fields, reason: str = "") -> Control:
-    """The control that the fields mean. Parameters at their default are not named in it.
-
-    Raises:
-        ConfigurationError: a field has a value that no control can have.
-    """
+    """The control that the fields mean; parameters at their default are not named in it. ConfigurationError: a field
+    has a value that no control can have."""
     method = method_named(fields.method)
     known = parameters_of(method)
     values = {name: _read(fields.parameters.get(name), one) for name, one in known.items()}
@@ -173,8 +170,7 @@ def why_closed(run: RunDetail, me: Me) -> str:
 
 def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_if: bool = False) -> Component:
     """The card's fields, filled with the version `base`, and the stores of the callbacks about them: these run where
-    there is a form. Where no trainer takes a control, it is about thresholds alone.
-    """
+    there is a form. Where no trainer takes a control, it is about thresholds alone."""
     methods = [
         {"value": name, "label": row.label}
         for name, row in METHODS.items()

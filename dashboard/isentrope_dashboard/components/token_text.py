@@ -61,10 +61,8 @@ class Filter:
         )
 
     def passes(self, words: str | None, contribution: float, kept_share: float, advantage: float | None = None) -> bool:
-        """Whether the reader wants to see a token, or several of one text: these have no advantage.
-
-        The contribution is below 0 where it pulls the entropy down; the kept share is 1 if none was clipped.
-        """
+        """Whether the reader wants to see a token, or several of one text: these have no advantage. The contribution is
+        below 0 where it pulls the entropy down; the kept share is 1 if none was clipped."""
         return (
             self.text.casefold() in (words or "").casefold()
             and not (self.sign == "down" and contribution >= 0)
@@ -132,9 +130,8 @@ def coloured_by(items: Sequence[Rollout]) -> Literal["influences", "contribution
 
 
 def rollout_rows(answer: Rollouts, wanted: Filter, order: str = "", *scale: Rollouts) -> list[Component]:
-    """The rollouts that have a token which passes the filter, or whose texts have the words that are looked for. Colours are
-    shares of the largest effect here and in `scale`.
-    """
+    """The rollouts that have a token which passes the filter, or whose texts have the words that are looked for.
+    Colours are shares of the largest effect here and in `scale`."""
     every = [item for one in (answer, *scale) for item in one.items]
     by = coloured_by(every)
     sizes = [abs(value) for item in every for value in getattr(item, by) if value is not None]

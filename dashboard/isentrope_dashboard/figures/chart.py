@@ -149,11 +149,9 @@ def _between(x: float, xs: Sequence[float], ys: Sequence[float], slope: float) -
 
 
 def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[tuple[int, int]]:
-    """First and last step of each gap in rising steps: where the next one is farther than it usually is.
-
-    A run may report every tenth step only, so what is usual is the median distance; fewer than three steps have none.
-    The widths of buckets, which `reduced` steps are, differ by one.
-    """
+    """First and last step of each gap in rising steps: where the next one is farther than it usually is. A run may
+    report every tenth step only, so what is usual is the median distance; fewer than three steps have none. The widths
+    of buckets, which `reduced` steps are, differ by one."""
     if len(steps) < 3:
         return []
     pairs = list(pairwise(steps))

@@ -53,12 +53,10 @@ def cumulative(counts: Sequence[int], low: float, high: float) -> tuple[Floats, 
 
 
 def on_common_axis(histograms: HistogramColumns) -> CommonAxis:
-    """All steps, at least one, on one axis, as shares of the step's tokens.
-
-    The axis reaches from the lowest to the highest bin that has LEAST_SHARE of the tokens in some step. With ranges
-    that are powers of two around zero, as the probe sends them, every bin edge of every step that is not narrower than
-    the axis' bins falls onto an edge of the axis.
-    """
+    """All steps, at least one, on one axis, as shares of the step's tokens. The axis reaches from the lowest to the
+    highest bin that has LEAST_SHARE of the tokens in some step. With ranges that are powers of two around zero, as the
+    probe sends them, every bin edge of every step that is not narrower than the axis' bins falls onto an edge of the
+    axis."""
     rows = list(zip(histograms.low, histograms.high, histograms.counts, strict=True))
     width = min((high - low) / len(counts) for low, high, counts in rows)
     low, high = _ends(rows)
@@ -132,10 +130,8 @@ def _columns(steps: list[int], values: list[float]) -> SeriesColumns:
 
 
 def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
-    """Step to the right, value upwards, colour the share of the step's tokens in a bin; at the right the bars of one step.
-
-    Colours and bars follow the square root of the share, so that rare tokens are seen beside common ones.
-    """
+    """Step to the right, value upwards, colour the share of the step's tokens in a bin; at the right the bars of one
+    step. Colours and bars follow the square root of the share, so that rare tokens are seen beside common ones."""
     quantity = panel.quantity
     assert quantity is not None, "a heat map has a quantity"
     histograms = shown.histograms.get(quantity.histogram)

@@ -36,8 +36,7 @@ async def read_shown(
     **known: Any,
 ) -> Shown:
     """Everything that the panels read of a run, in the steps that the reader wants to see, with `points` of each
-    series.
-    """
+    series."""
     history, alerts = await asyncio.gather(
         client.newest(calls.control_history(run.id), 50), client.newest(calls.alerts(run.id), 50)
     )
@@ -83,11 +82,9 @@ def panel_card(
     beside: Any = None,
 ) -> html.Section:
     """The card with the place of the chart, which can be saved as a picture or as numbers. Where its x axis is that of
-    the steps, a drag over it zooms all such charts, and a click chooses a step.
-
-    `chart` is the id for which a part has plotly's JSON, by default `chart-` and the row's name. Title, unit and what
-    it says may differ from the row's. `beside` is to the right of the heading.
-    """
+    the steps, a drag over it zooms all such charts, and a click chooses a step. `chart` is the id for which a part has
+    plotly's JSON, by default `chart-` and the row's name. Title, unit and what it says may differ from the row's.
+    `beside` is to the right of the heading."""
     title = title or panel.title
     heading = html.H2([title, html.Span(_unit(panel) if unit is None else unit, className="unit")], className="title")
     menu = html.Details(

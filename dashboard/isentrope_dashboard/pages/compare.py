@@ -99,9 +99,8 @@ class Group:
 
 
 def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
-    """Mean, lowest and highest of several series, at the steps of the longest: of those that have come so far; between two
-    steps of its own a series is interpolated. What is not finite in one of them is so in the mean.
-    """
+    """Mean, lowest and highest of several series, at the steps of the longest: of those that have come so far; between
+    two steps of its own a series is interpolated. What is not finite in one of them is so in the mean."""
     known = [one for one in every if one.step]
     if not known:
         return EMPTY
@@ -122,9 +121,8 @@ def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
 
 
 def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
-    """The lines to draw. By `seed`: runs whose configurations differ in a seed alone; by `tag`: a run is in the group of each
-    of its tags.
-    """
+    """The lines to draw. By `seed`: runs whose configurations differ in a seed alone; by `tag`: a run is in the group
+    of each of its tags."""
     if by not in ("seed", "tag"):
         return [Group(key=one.run.id, name=one.run.name, members=[one]) for one in compared]
     groups: dict[str, list[Compared]] = {}

@@ -193,8 +193,7 @@ KPIS = (
 
 def kpi_card(kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: SeriesColumns) -> html.Section:
     """The card of a number: `first` and `last` are the values of the run's first and last steps, not reduced; `course`
-    those that the charts show.
-    """
+    those that the charts show."""
     level = EarlyLevel()  # as the alerts define it
     for value in filter(math.isfinite, first.value):
         level.add(value)

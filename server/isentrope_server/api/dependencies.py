@@ -55,11 +55,8 @@ async def _run(run_id: Annotated[str, Path(description="The run's id.")], backen
 
 
 async def read_of(backend: Backend, run: Run, query: Callable[[Connection], _T]) -> _T:
-    """Run a query about a run, and check in the same transaction that the run was not deleted meanwhile.
-
-    Raises:
-        NotFound: the run was deleted.
-    """
+    """Run a query about a run, and check in the same transaction that the run is still there; NotFound: it was
+    deleted."""
 
     def read(connection: Connection) -> _T:
         # One connection reads one consistent state.
@@ -70,11 +67,7 @@ async def read_of(backend: Backend, run: Run, query: Callable[[Connection], _T])
 
 
 def check_still_there(connection: Connection, run: Run) -> None:
-    """Check that a run was not deleted.
-
-    Raises:
-        NotFound: the run was deleted since it was looked up.
-    """
+    """Raise NotFound where the run was deleted since it was looked up."""
     if runs.key_of(connection, run.id) != run.key:
         raise no_such_run(run.id)
 
@@ -126,11 +119,7 @@ def encode(*places: int) -> str:
 
 
 def decode(cursor: str, length: int) -> list[int]:
-    """Read the `length` numbers in a cursor.
-
-    Raises:
-        BadCursor: the cursor is not from this server.
-    """
+    """Read the `length` numbers in a cursor; BadCursor: it is not from this server."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         places = [int(place) for place in text.split(".")]
@@ -146,11 +135,8 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 
 
 def page_after(cursor: str | None, length: int) -> list[int] | None:
-    """The place of the last item on the previous page; None for the first page.
-
-    Raises:
-        BadCursor: the cursor is not from this server.
-    """
+    """The place of the last item on the previous page; None for the first page. BadCursor: the cursor is not from this
+    server."""
     return None if cursor is None else decode(cursor, length)
 
 
@@ -161,11 +147,8 @@ def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse unknown query parameters instead of ignoring them.
-
-    Raises:
-        RequestValidationError: names each of them, and the route's closest one.
-    """
+    """Refuse unknown query parameters instead of ignoring them: RequestValidationError names each, and the route's
+    closest one."""
     route = request.scope["route"]
     known = set(_parameters(route.dependant)) if isinstance(route, APIRoute) else set()
     problems = []

@@ -69,10 +69,8 @@ def write(
 
 
 def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
-    """Names of all columns. A metric with the name of a fixed column is called `metric/NAME`.
-
-    Where another metric has that name, `metric/` is added once more.
-    """
+    """Names of all columns. A metric with the name of a fixed column is called `metric/NAME`. Where another metric has
+    that name, `metric/` is added once more."""
     fixed = _LABELLED if labelled else _FIXED
     taken = {*fixed, *names}
     columns = [*fixed]

@@ -77,11 +77,7 @@ def _answer(
 
 
 def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
-    """Check that at least one name is known.
-
-    Raises:
-        UnknownMetric: the run has reports, but none with any of these names.
-    """
+    """Check that at least one name is known; UnknownMetric: the run has reports, but none with any of these names."""
     if not reported or not (reported | promised_metrics()).isdisjoint(names):
         return
     nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]

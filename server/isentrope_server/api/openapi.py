@@ -122,9 +122,7 @@ def _describe_answers(components: dict[str, Any]) -> None:
 
 def describe_fields(answer: type, properties: dict[str, Any]) -> None:
     """Add the docstrings of an answer's fields, also of those it has from another, to their descriptions in OpenAPI.
-
-    Pydantic can do it, but does so for each route of each server that starts: it takes a second.
-    """
+    Pydantic can do it, but does so for each route of each server that starts: it takes a second."""
     for base in (base for base in answer.__mro__ if issubclass(base, Answer)):
         for field, description in _field_docstrings(base.__module__).get(base.__name__, {}).items():
             if field in properties:

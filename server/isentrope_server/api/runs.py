@@ -159,11 +159,7 @@ async def delete_run(run: RunDep, backend: BackendDep, principal: PrincipalDep) 
 
 
 async def describe(backend: Backend, run: Run) -> RunDetail:
-    """The run as users read it.
-
-    Raises:
-        NotFound: The run was deleted meanwhile.
-    """
+    """The run as users read it; NotFound: it was deleted meanwhile."""
     control = await read_of(backend, run, lambda connection: run_control(connection, run))
     return part_of(RunDetail, run, config=plain_json(run.config), control=control)
 

@@ -78,10 +78,7 @@ def _rollouts(connection: Connection, run: Run, step: int | None, also_in: bool)
 
 
 def check_reported(connection: Connection, run: Run, step: int | None) -> None:
-    """
-    Raises:
-        NotFound: there is no report of the step.
-    """
+    """Raise NotFound where there is no report of the step."""
     if step is not None and steps.find(connection, run.key, step) is None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
 

@@ -67,10 +67,8 @@ class Basis:
 
 
 def measured(connection: Connection, run: Run, *, for_control: bool = True) -> Measured:
-    """What a run's diagnosis is made of, read on a connection that reads one consistent state.
-
-    `for_control=False` leaves out what only its cause, a suggestion and previews need.
-    """
+    """What a run's diagnosis is made of, read on a connection that reads one consistent state. `for_control=False`
+    leaves out what only its cause, a suggestion and previews need."""
     basis = Basis.of(run)
     first = first_step(connection, run) if basis is None else basis.first_step
     applied = controls.newest_applied(connection, run.key)

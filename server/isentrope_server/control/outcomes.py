@@ -38,8 +38,7 @@ def record_outcomes(
     transaction: Transaction, run_id: str, stream: Stream, message: StepReport | RunFinished, now: float
 ) -> Stream:
     """Record the outcomes that one rank reports, in the transaction of the message they came with; return its stream,
-    with the highest version it has named.
-    """
+    with the highest version it has named."""
     highest = max((outcome.version for outcome in message.outcomes), default=0)
     first_outcomes: dict[int, ControlOutcome] = {}
     for outcome in message.outcomes:
@@ -154,8 +153,7 @@ def _joint_state(states: Sequence[OutcomeState]) -> State:
 
 def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float) -> None:
     """End every open version whose time is over: `answer_seconds` after the expiry of a delivered version,
-    `rank_seconds` after the first of several ranks has answered.
-    """
+    `rank_seconds` after the first of several ranks has answered."""
     for run_id, item in controls.all_open(transaction.connection):
         outcomes = controls.outcomes(transaction.connection, item.run_key, item.version)
         grace = answer_seconds if item.state is State.DELIVERED else 0.0

@@ -43,11 +43,7 @@ class ControlRequest:
 
 
 def control_from(document: Mapping[str, object]) -> Control:
-    """Read the control in a request's body.
-
-    Raises:
-        Unprocessable: no probe could apply it.
-    """
+    """Read the control in a request's body; Unprocessable: no probe could apply it."""
     try:
         return Control.from_document(document)
     except ConfigurationError as error:
@@ -57,19 +53,15 @@ def control_from(document: Mapping[str, object]) -> Control:
 def request_control(
     transaction: Transaction, run: Run, request: ControlRequest, now: float
 ) -> tuple[ControlItem, bool]:
-    """Record a new version, PENDING until a probe's Watch fetches it.
+    """Record a new version, PENDING until a probe's Watch fetches it; return it, and whether it is new: false where the
+    same request made it before.
 
     An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open: only the probe knows
     whether it was applied before the newer one.
 
-    Returns:
-        The version, and whether it is new: false where the same request made it before.
-
-    Raises:
-        PreconditionFailed: the newest version is not `request.expected_version`.
-        UnsupportedControl: the run's probe does not have the method.
-        Conflict: the run has ended.
-        Unprocessable: the idempotency key was used for another document.
+    PreconditionFailed: the newest version is not `request.expected_version`; UnsupportedControl: the run's probe does
+    not have the method; Conflict: the run has ended; Unprocessable: the idempotency key was used for another
+    document.
     """
     key = request.idempotency_key
     repeated = None if key is None else controls.by_idempotency_key(transaction.connection, run.key, key)
@@ -143,10 +135,8 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
 
 
 def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
-    """The newest requested version that has not ended unapplied, as sent on Hello and Watch; None without one.
-
-    The version is marked DELIVERED *before* it is sent: a version that is still PENDING was never seen by a probe.
-    """
+    """The newest requested version that has not ended unapplied, as sent on Hello and Watch; None without one. The
+    version is marked DELIVERED *before* it is sent: a version that is still PENDING was never seen by a probe."""
     item = controls.desired(transaction.connection, run_key)
     if item is not None and item.state is State.PENDING:
         if item.expires_at is not None and item.expires_at <= now:
@@ -179,8 +169,7 @@ def move_to(
     applied_at: float | None = None,
 ) -> ControlItem:
     """Put a version into another state and return it: `code` is the reason for programs, `message` for people, `by` the
-    author in the audit trail.
-    """
+    author in the audit trail."""
     changed: dict[str, Any] = {
         "state": state,
         "code": code,

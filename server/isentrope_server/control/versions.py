@@ -86,10 +86,8 @@ def run_control(connection: Connection, run: Run) -> RunControl:
 
 def active_control(connection: Connection, run: Run, newest: ControlItem | None = None) -> ControlItem | None:
     """The version that the run's newest report was made under. None: the run reports a version that this server never
-    made, or another document under its number.
-
-    `newest` is the newest version, where it was read already: it is mostly the active one.
-    """
+    made, or another document under its number. `newest` is the newest version, where it was read already: it is mostly
+    the active one."""
     version = run.control_version
     known = newest if newest is not None and newest.version == version else controls.find(connection, run.key, version)
     item = as_begun(connection, run, version, known)
@@ -99,12 +97,9 @@ def active_control(connection: Connection, run: Run, newest: ControlItem | None 
 
 def as_begun(connection: Connection, run: Run, version: int, recorded: ControlItem | None) -> ControlItem | None:
     """A version as the newest incarnation that started with it describes it; `recorded`, this server's own, where none
-    did.
-
-    An incarnation that resumes from a checkpoint continues with the checkpoint's control, even if it announced another.
-    Its reports contain method and scope: where descriptions differ, the newest one that agrees with the reports is
-    used.
-    """
+    did. An incarnation that resumes from a checkpoint continues with the checkpoint's control, even if it announced
+    another. Its reports contain method and scope: where descriptions differ, the newest one that agrees with the
+    reports is used."""
     started = [initial for initial in streams.initial_controls(connection, run.key) if initial.version == version]
     if not started:
         return recorded

@@ -53,8 +53,7 @@ class Sorted:
 
 def sort_out(records: Iterable[Record]) -> Sorted:
     """Check and decode records; the result is by rising `seq`. A record that can't be used is refused with a reason,
-    never dropped.
-    """
+    never dropped."""
     result = Sorted()
     for record in sorted(records, key=lambda record: record.seq):
         try:
@@ -157,11 +156,8 @@ class Sender:
 
 
 def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float) -> Receipt:
-    """Store new records, skip repeats, quarantine what can't be used.
-
-    Raises:
-        UnknownStream: no Hello of this stream is in the database.
-    """
+    """Store new records, skip repeats, quarantine what can't be used. UnknownStream: no Hello of this stream is in the
+    database."""
     connection = transaction.connection
     layout = next((arrival.layout for arrival in sorted_out.arrivals if arrival.packed is not None), rows.NO_LAYOUT)
     state = streams.push_state(connection, sender.run_id, sender.incarnation, sender.rank, rows.digest(layout))

@@ -101,11 +101,8 @@ def excess(report: StepReport) -> str:
 
 
 def cut_to_size(run: pb.RunStarted) -> None:
-    """Shorten in place what is too long in a Hello's description of a run.
-
-    Raises:
-        CodecError: the first control is too long.
-    """
+    """Shorten in place what is too long in a Hello's description of a run; CodecError: the first control is too
+    long."""
     if len(run.config_json) > CONFIG_CHARACTERS:
         # Part of a JSON document is not JSON.
         left_out = f"{len(run.config_json)} characters of JSON, at most {CONFIG_CHARACTERS} are kept"
@@ -132,12 +129,10 @@ _PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
 
 
 class SeriesLimit:
-    """How many metrics and histograms a run may have: a name with a step in it would be a new one each step.
-
-    Used on the writer's thread. It remembers the names of runs, so that an ordinary report costs one comparison. Names
-    of a failed transaction stay remembered: the same report comes again. Of servers that share a database each counts
-    what it has seen.
-    """
+    """How many metrics and histograms a run may have: a name with a step in it would be a new one each step. Used on
+    the writer's thread. It remembers the names of runs, so that an ordinary report costs one comparison. Names of a
+    failed transaction stay remembered: the same report comes again. Of servers that share a database each counts what
+    it has seen."""
 
     def __init__(self, series_per_run: int) -> None:
         """`series_per_run`: how many, besides the promised ones."""

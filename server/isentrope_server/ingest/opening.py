@@ -27,11 +27,9 @@ from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
 
 
 def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float, now: float) -> RunStarted:
-    """Move `started_at` behind that of the incarnation it follows: incarnations are sorted by it.
-
-    `known`: the run's incarnations, oldest first; the newest and, where it is known, this one are enough. `sent_at`:
-    when the Hello was sent by the sender's clock; 0: unknown.
-    """
+    """Move `started_at` behind that of the incarnation it follows: incarnations are sorted by it. `known`: the run's
+    incarnations, oldest first; the newest and, where it is known, this one are enough. `sent_at`: when the Hello was
+    sent by the sender's clock; 0: unknown."""
     if not known:
         return started
     itself = next((incarnation for incarnation in known if incarnation.name == started.incarnation), None)
@@ -56,13 +54,9 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 def open_stream(
     transaction: Transaction, started: RunStarted, now: float, *, by: Principal, sent_at: float = 0.0
 ) -> tuple[int, ControlSnapshot | None]:
-    """Create the run and the stream, or find them; safe to repeat. Returns through which seq records are acknowledged, and
-    the control to apply.
-
-    Raises:
-        Unprocessable: an id that can't be part of an address, or a number out of range.
-        DeletedRun: the run was deleted.
-    """
+    """Create the run and the stream, or find them; safe to repeat. Returns through which seq records are acknowledged,
+    and the control to apply. Unprocessable: an id can't be part of an address, or a number is out of range; DeletedRun:
+    the run was deleted."""
     _check(started)
     connection = transaction.connection
     if runs.was_deleted(connection, started.run_id):

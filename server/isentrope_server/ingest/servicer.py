@@ -199,11 +199,7 @@ async def start_grpc(
     backend: Backend, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> tuple[grpc.aio.Server, int]:
     """Open the ingest port; return the server and its port. The interceptors are called before every method, in this
-    order.
-
-    Raises:
-        StartupError: the port is taken.
-    """
+    order. StartupError: the port is taken."""
     server = grpc.aio.server(
         interceptors=interceptors,
         options=[

@@ -90,11 +90,8 @@ class PerformanceFit:
 
 
 def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
-    """Fit mean rewards to mean entropies in nats of one run's steps, both [steps], by rising step.
-
-    Raises:
-        FitRefused: too few steps, an entropy that did not move, or a reward that never changed.
-    """
+    """Fit mean rewards to mean entropies in nats of one run's steps, both [steps], by rising step. FitRefused: too few
+    steps, an entropy that did not move, or a reward that never changed."""
     if len(entropies) < FEWEST_STEPS:
         raise FitRefused(
             "too_few_steps",
@@ -154,10 +151,8 @@ def forecast(
     """Predict the last rewards from the first EARLY_SHARE of `horizon` steps, and compare with what came.
 
     Steps, entropies and rewards are [steps], as in `fit_performance`. `horizon` is the number of steps that the run
-    has, or is planned to have; where it is not over, the last steps are those so far.
-
-    Raises:
-        FitRefused: the early part has too little information, is not complete, or its entropies are far from the last.
+    has, or is planned to have; where it is not over, the last steps are those so far. FitRefused: the early part has
+    too little information, is not complete, or its entropies are far from the last.
     """
     # By the steps' numbers: a loop may report its reward every tenth step only.
     early = int((steps - steps[:1] < math.ceil(EARLY_SHARE * horizon)).sum())

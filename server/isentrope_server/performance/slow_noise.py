@@ -73,11 +73,8 @@ class Regression:
         return within + (self.weights[:, None] * away).T @ away
 
     def estimates(self, directions: Floats, confidence: float) -> Floats:
-        """Value, lower and upper end of sums of the coefficients, [sums, 3].
-
-        `directions` [sums, columns] has the factor of each coefficient; an interval holds the share `confidence` of the
-        mixture.
-        """
+        """Value, lower and upper end of sums of the coefficients, [sums, 3]. `directions` [sums, columns] has the
+        factor of each coefficient; an interval holds the share `confidence` of the mixture."""
         kept = self.weights > _NEGLIGIBLE
         centres = directions @ self.coefficients[kept].T
         variances = np.einsum("sc,mcd,sd->sm", directions, self.covariances[kept], directions)
@@ -96,8 +93,7 @@ class Regression:
 def regress(design: Floats, values: Floats, steps_per_value: float, blur: Floats | None = None) -> Regression:
     """Fit values [values], means over stretches of `steps_per_value` neighbouring steps, to the columns of a design
     [values, columns] of full rank. `blur` [values, values] is the covariance of errors in the values that come from the
-    design, and are known.
-    """
+    design, and are known."""
     mixes = _mixes(len(values), steps_per_value)
     whitened = mixes.whiteners @ np.column_stack([design, values])
     columns, targets = whitened[:, :, :-1], whitened[:, :, -1:]
@@ -119,11 +115,8 @@ def regress(design: Floats, values: Floats, steps_per_value: float, blur: Floats
 
 
 def smooth_trend(values: Floats) -> tuple[Floats, Floats, float]:
-    """The trend of a series with white noise: a cubic smoothing spline, as stiff as the likelihood wants it.
-
-    Returns:
-        The trend, [values]; the covariance of its errors, [values, values]; the standard deviation of the noise.
-    """
+    """The trend of a series with white noise, a cubic smoothing spline that is as stiff as the likelihood wants it.
+    Returns the trend, [values]; the covariance of its errors, [values, values]; the standard deviation of the noise."""
     waves, bends = _spline(len(values))
     noise_shares = 1 / (1 + _BENDS[:, None] * bends)
     heights = waves.T @ values

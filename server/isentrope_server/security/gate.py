@@ -59,8 +59,7 @@ class Gate:
     def __init__(self, app: ASGIApp, *, state: State, allowed_hosts: Iterable[str], metrics_open: bool = False) -> None:
         """`state` is the application's, with `backend`, `sessions` and the CSP hashes of the pages' inline scripts. A
         Host header may name `allowed_hosts`, localhost, the machine's name and IP addresses. `metrics_open`: `/metrics`
-        needs no token.
-        """
+        needs no token."""
         self._app = app
         self._state = state
         self._metrics_open = metrics_open
@@ -316,7 +315,6 @@ _calling: ContextVar[Principal] = ContextVar("isentrope_server_grpc_principal")
 
 
 def principal_of_call() -> Principal:
-    """The principal of the current gRPC call."""
     return _calling.get()
 
 
@@ -400,6 +398,5 @@ def _checking_messages(handler: Any) -> _Handler:
 
 
 async def abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
-    """End a call with a status."""
     await context.abort(code, message)
     raise AssertionError("grpc.aio raises in abort")

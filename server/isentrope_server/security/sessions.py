@@ -51,8 +51,7 @@ def _page(heading: str, text: str) -> str:
 
 def sign_in_page(note: str = "") -> str:
     """The page without a session; the note, not escaped, says why there is none. Its form is sent to its own address,
-    which is shown after signing in.
-    """
+    which is shown after signing in."""
     return _page(
         "Sign in to Isentrope",
         (f'<p class="note" role="alert">{note}</p>' if note else "")
@@ -91,11 +90,8 @@ def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
 
 
 def comes_from_own_page(headers: Headers, scheme: str) -> bool:
-    """Whether a page of this server sent the request, or no page at all.
-
-    Browsers send `Origin` with every change and `Sec-Fetch-Site` with every request. A request with neither does not
-    come from a browser.
-    """
+    """Whether a page of this server sent the request, or no page at all. Browsers send `Origin` with every change and
+    `Sec-Fetch-Site` with every request. A request with neither does not come from a browser."""
     origin = headers.get("origin")
     if origin is None:
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")

@@ -87,12 +87,8 @@ _OTHER_ACTORS = re.compile(r"owner|server|rank( .*)?|run( \(.*)?")
 
 
 def check_token_name(name: str) -> None:
-    """Check the name of a new token.
-
-    Raises:
-        Unprocessable: invisible characters, or the name of another actor in the audit trail and the history of
-            controls.
-    """
+    """Check the name of a new token. Unprocessable: it has invisible characters, or is the name of another actor in the
+    audit trail and the history of controls."""
     if not name.isprintable():
         raise Unprocessable(f"A token's name must have visible characters and spaces only, got {name!r}.", field="name")
     # Names that look the same are equal: wide letters, capitals, repeated spaces.
@@ -106,11 +102,7 @@ def check_token_name(name: str) -> None:
 
 
 def issue_token(transaction: Transaction, name: str, scope: TokenScope, *, by: Principal) -> CreatedToken:
-    """Make and store a token; only the returned object has its secret.
-
-    Raises:
-        Unprocessable: the name of another actor.
-    """
+    """Make and store a token; only the returned object has its secret. Unprocessable: as `check_token_name`."""
     check_token_name(name)
     made = access.add_token(transaction.connection, name, scope)
     change = {"name": name, "scope": str(scope)}
@@ -140,10 +132,8 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
     and write the file.
 
     An owner's token whose file is missing is revoked, except in a database that servers share: there each home has its
-    own owner's token, or all have the same.
-
-    Raises:
-        StartupError: the file can't be read or written, or the chosen token was revoked or is too short.
+    own owner's token, or all have the same. StartupError: the file can't be read or written, or the chosen token was
+    revoked or is too short.
     """
     connection = transaction.connection
     owners = {key: one.token_id for key, one in access.active_principals(connection).items() if one.is_owner}

@@ -111,10 +111,8 @@ def note_token_use(connection: Connection, last_used_at: Mapping[str, float]) ->
 
 
 def ensure_session_key(connection: Connection) -> bytes:
-    """Return the key that signs browsers' cookies: the same for all servers on one database.
-
-    The first server to start makes it, in a transaction that excludes other servers.
-    """
+    """Return the key that signs browsers' cookies: the same for all servers on one database. The first server to start
+    makes it, in a transaction that excludes other servers."""
     known = connection.execute(select(session_key.c.secret)).scalar_one_or_none()
     if known is not None:
         return bytes(known)
@@ -126,10 +124,8 @@ def ensure_session_key(connection: Connection) -> bytes:
 def record_audit(
     connection: Connection, by: Principal | str, action: str, subject: str, change: Mapping[str, object], at: float
 ) -> None:
-    """Add an entry in the transaction that makes the change, e.g. `control.requested` of `runs/RUN/control/3`.
-
-    `by` is a token's holder, `rank N` or `server`; `change` is what is different now, old and new where both exist.
-    """
+    """Add an entry in the transaction that makes the change, e.g. `control.requested` of `runs/RUN/control/3`. `by` is
+    a token's holder, `rank N` or `server`; `change` is what is different now, old and new where both exist."""
     actor, token_id = (by, None) if isinstance(by, str) else (by.name, by.token_id)
     connection.execute(
         insert(audit).values(at=at, actor=actor, action=action, subject=subject, change=dict(change), token_id=token_id)

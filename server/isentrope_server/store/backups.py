@@ -38,18 +38,9 @@ class Restored:
 
 
 def back_up(database: Path, backup: Path) -> int:
-    """Copy a database as it is at one moment, also while a server writes to it.
-
-    Args:
-        database: SQLite's file.
-        backup: a new file; it appears when it is complete and on the disk.
-
-    Returns:
-        Its size in bytes.
-
-    Raises:
-        UnusableBackup: the place is taken or can't be written to, or the database can't be read.
-    """
+    """Copy SQLite's file as it is at one moment, also while a server writes to it; return its size in bytes. The backup
+    is a new file, which appears when it is complete and on the disk. UnusableBackup: the place is taken or can't be
+    written to, or the database can't be read."""
     if backup.exists():
         raise UnusableBackup(f"{backup} exists; a backup is written to a new file.")
     with _unfinished(backup) as part:
@@ -60,15 +51,9 @@ def back_up(database: Path, backup: Path) -> int:
 
 
 def restore(backup: Path, database: Path) -> Restored:
-    """Put a backup in the place of a database that no server uses. The audit trail gets an entry.
-
-    Args:
-        backup: made by `back_up`, or a copy of a database together with its `-wal`.
-        database: SQLite's file; it need not exist.
-
-    Raises:
-        UnusableBackup: the backup is missing, damaged, or of another version; nothing was changed.
-    """
+    """Put a backup in the place of SQLite's file, which no server may use and which need not exist; the audit trail
+    gets an entry. The backup was made by `back_up`, or copied together with its `-wal`. UnusableBackup: it is missing,
+    damaged, or of another version; nothing was changed."""
     if not backup.is_file():
         raise UnusableBackup(f"There is no backup {backup}.")
     with _unfinished(database) as part:

@@ -148,10 +148,8 @@ def change(connection: Connection, item: ControlItem, **values: object) -> None:
 
 
 def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: ControlOutcome, now: float) -> bool:
-    """Record a rank's outcome of a version. The first outcome counts: False when the rank has one already.
-
-    One concluded from its reports is replaced.
-    """
+    """Record a rank's outcome of a version. The first outcome counts: False when the rank has one already. One
+    concluded from its reports is replaced."""
     of_rank = and_(
         control_outcomes.c.run_key == run_key,
         control_outcomes.c.version == outcome.version,

@@ -84,11 +84,9 @@ _READING_SESSION: Mapping[str, str] = {
 
 
 class Database:
-    """The two engines of one database.
-
-    SQLite before 3.51.3 can corrupt its WAL when two connections write, so exactly one connection, the writer's, may.
-    On PostgreSQL each server process has one such connection too; the locks below say what they may do at once.
-    """
+    """The two engines of one database. SQLite before 3.51.3 can corrupt its WAL when two connections write, so exactly
+    one connection, the writer's, may. On PostgreSQL each server process has one such connection too; the locks below
+    say what they may do at once."""
 
     def __init__(self, url: str | URL) -> None:
         parsed = with_driver(make_url(url))
@@ -229,11 +227,7 @@ DUTY_LOCK = 0x15E7_0003
 
 
 def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) -> None:
-    """Lock runs against other servers until COMMIT.
-
-    Args:
-        run_ids: the runs; a None among them locks everything.
-    """
+    """Lock these runs against other servers until COMMIT; a None among them, or none at all, locks everything."""
     if not _is_shared(connection):
         return
     if not run_ids or None in run_ids:
@@ -269,11 +263,7 @@ class NetworkFileSystem(IsentropeError, OSError):
 
 
 def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
-    """Check that SQLite can work where the database is.
-
-    Raises:
-        NetworkFileSystem: the database would be on one.
-    """
+    """Raise NetworkFileSystem where the database would be on one: SQLite can't work there."""
     kind = file_system_of(database, mounts)
     if kind in _NETWORK_FILE_SYSTEMS:
         raise NetworkFileSystem(
@@ -327,11 +317,8 @@ class OtherTables(IsentropeError, RuntimeError):
 
 
 def upgrade(connection: Connection) -> None:
-    """Create the tables where there are none, in the caller's transaction.
-
-    Raises:
-        OtherTables: there are those of another version.
-    """
+    """Create the tables where there are none, in the caller's transaction. OtherTables: there are those of another
+    version."""
     hold_for_writing(connection, ())
     found, wanted = version_of(connection), newest_version()
     if found not in (None, wanted):

@@ -80,11 +80,8 @@ def _remove_up_to(connection: Connection, column: Column[int], most: int, run_ke
 
 
 GIVEN_UP_AFTER_SECONDS = 24 * 3_600.0
-"""A run that neither ended nor was connected for this long is considered dead.
-
-A step, an evaluation or a machine without a network may take hours, deleting is final, and keeping a dead run for a day
-costs little.
-"""
+"""A run that neither ended nor was connected for this long is considered dead. A step, an evaluation or a machine
+without a network may take hours, deleting is final, and keeping a dead run for a day costs little."""
 
 
 _DAY_SECONDS = 86_400.0
@@ -93,11 +90,9 @@ _DAY_SECONDS = 86_400.0
 def overdue_runs(
     connection: Connection, *, days: float | None, newest: int | None, now: float, run_key: int | None = None
 ) -> list[Row[*tuple[Any, ...]]]:
-    """Runs to delete, oldest first, as key, id, name, project and the rule, of all or of one.
-
-    A run is kept for so many `days` since the last report or connection of its shipper, and while it is among so many
-    `newest`; None: for ever. One that may still report is kept in any case.
-    """
+    """Runs to delete, oldest first, as key, id, name, project and the rule, of all or of one. A run is kept for so many
+    `days` since the last report or connection of its shipper, and while it is among so many `newest`; None: for ever.
+    One that may still report is kept in any case."""
     shown = runs.c.state != DELETING
     reasons: dict[str, ColumnElement[bool]] = {}
     if days is not None:

@@ -387,8 +387,7 @@ def read(
     connection: Connection, run_key: int, *where: ColumnElement[bool], histograms: bool = False
 ) -> Iterator[Reports]:
     """A run's reports, with or without histograms, that fulfil the conditions on rows, by last position, a few rows at
-    a time.
-    """
+    a time."""
     known = layouts_of(connection, run_key)
     columns = [records.c[name] for name in ("stream_key", "layout_key", "reports", "facts", "labels", "scalars")]
     query = select(*columns, *([records.c.histograms] if histograms else []))
@@ -412,11 +411,9 @@ def read(
 def some_at_once(
     connection: Connection, run_key: int, where: Sequence[ColumnElement[bool]]
 ) -> Iterator[list[ColumnElement[bool]]]:
-    """Conditions for some rows at once: drivers read all rows of a query before the first is returned.
-
-    They name a range. Of lists each length would be a statement of its own, of up to 200 KB, and each connection of
-    SQLite keeps 128.
-    """
+    """Conditions for some rows at once: drivers read all rows of a query before the first is returned. They name a
+    range. Of lists each length would be a statement of its own, of up to 200 KB, and each connection of SQLite keeps
+    128."""
     size = func.length(records.c.scalars) + func.length(records.c.histograms)
     wanted = [records.c.run_key == run_key, records.c.layout_key.is_not(None), *where]
     query = select(records.c.last_position, size.label("size")).where(*wanted).order_by(records.c.last_position)

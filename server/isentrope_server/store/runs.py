@@ -159,8 +159,7 @@ def heard(connection: Connection, run_key: int, at: float) -> None:
 
 def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None) -> Update:
     """The update of a run after a push. `newest` is (step, control_version) of its current stream's newest report; None
-    leaves them.
-    """
+    leaves them."""
     values: dict[str, object] = {"last_position": last_position, "last_heard_at": now, "last_report_at": now}
     if newest is not None:
         values |= {"step": newest[0], "control_version": newest[1]}
@@ -282,8 +281,7 @@ def page(
     metrics: Sequence[str] = (),
 ) -> list[Run]:
     """Runs, newest first, or those that need attention first, after the last one of the page before: its key, or
-    (attention, key). With `sort`, one of SORTED_BY or one with `-` before it, by that column instead, after so many.
-    """
+    (attention, key). With `sort`, one of SORTED_BY or one with `-` before it, by that column instead, after so many."""
     before = _silent_before(silent_after_seconds)
     query = _matching(connection, _described(), wanted, before).limit(limit)
     attention, key = run_digests.c.attention, run_digests.c.run_key

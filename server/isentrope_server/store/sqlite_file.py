@@ -43,11 +43,8 @@ class OpenedFile:
         self._identity = _identity(self._path)
 
     def check(self) -> None:
-        """Check that the file is the one that was opened, and that no damage was found. Costs one system call.
-
-        Raises:
-            DatabaseFileLost: it is not; or damage was found, even once.
-        """
+        """Raise DatabaseFileLost where the file is not the one that was opened, or where damage was found, even once.
+        Costs one system call."""
         if not self._fault and self._identity not in (None, _identity(self._path)):
             self._lost("was removed or replaced while the server runs")
         if self._fault:
@@ -76,12 +73,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def check_sound(path: Path) -> None:
-    """Have SQLite look through a file. Reads all of it.
-
-    Raises:
-        DamagedFile: with the first damage that was found.
-        sqlite3.Error: it can't be read.
-    """
+    """Have SQLite look through all of a file. DamagedFile: with the first damage that was found; sqlite3.Error: it
+    can't be read."""
     try:
         with closing(connect_existing(path)) as connection:
             (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -94,9 +87,6 @@ def check_sound(path: Path) -> None:
 
 
 def connect_existing(path: Path) -> sqlite3.Connection:
-    """Open a file that exists; SQLite alone would make a new one.
-
-    Raises:
-        sqlite3.Error: it does not exist, or can't be opened.
-    """
+    """Open a file that exists; SQLite alone would make a new one. sqlite3.Error: it does not exist, or can't be
+    opened."""
     return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_BUSY_SECONDS)

@@ -166,10 +166,8 @@ def of_incarnation(connection: Connection, run_key: int, name: str) -> tuple[Str
 
 
 def newest_and(connection: Connection, run_key: int, name: str) -> list[Incarnation]:
-    """The incarnation with this name, where there is one, and the newest: oldest first.
-
-    A training that crashes and resumes all day has many incarnations, so not all are read.
-    """
+    """The incarnation with this name, where there is one, and the newest: oldest first. A training that crashes and
+    resumes all day has many incarnations, so not all are read."""
     names = {name, _newest(connection, run_key)}
     known = [_incarnation(one, list(members)) for one in names if (members := of_incarnation(connection, run_key, one))]
     return sorted(known, key=_age)
@@ -211,11 +209,8 @@ def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: f
 def contiguous_through(
     connection: Connection, stream: Stream, just_stored: Sequence[int] = (), *, held_through: int | None = None
 ) -> int:
-    """The highest seq up to which every record is stored, quarantined or in a gap.
-
-    The rising seqs `just_stored` or refused by this transaction need no query; nor is there one if none is held beyond
-    `held_through`.
-    """
+    """The highest seq up to which every record is stored, quarantined or in a gap. The rising seqs `just_stored` or
+    refused by this transaction need no query; nor is there one if none is held beyond `held_through`."""
     through = stream.acked_through
     for seq in just_stored:
         if seq > through + 1:
@@ -320,10 +315,7 @@ class Timeline:
         self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.intp]:
         """Indices of the rows that are shown, one per step, by rising step; step, stream and position of each row are
-        (rows,).
-
-        Much faster where rows come by rising position and little is out of order.
-        """
+        (rows,). Much faster where rows come by rising position and little is out of order."""
         if len(self._keys) == 1 and bool((steps[1:] > steps[:-1]).all()):
             return np.arange(len(steps))
         places = np.searchsorted(self._keys, stream_keys)

@@ -123,8 +123,7 @@ class Writer:
         announce: Callable[[Connection, Sequence[Event]], None] | None = None,
     ) -> None:
         """`publish` is called with the events of a transaction after its COMMIT, `announce` inside it, as its last
-        step.
-        """
+        step."""
         self._engine = engine
         self._publish = publish
         self._announce = announce
@@ -159,10 +158,8 @@ class Writer:
         on the writer's thread, after COMMIT.
 
         `rows`, about how many it writes, limits how much shares one COMMIT. `run_id` is the only run it writes to;
-        None: anything, and other servers on the same database then wait for it.
-
-        Raises:
-            WriterStopped: nothing is stored any more.
+        None: anything, and other servers on the same database then wait for it. WriterStopped: nothing is stored any
+        more.
         """
         future: Future[_T] = Future()
         with self._lock:

@@ -69,11 +69,8 @@ def leave_one_out_advantages(rewards: Tensor) -> Tensor:
 
 
 def normalised(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = alone) -> Tensor:
-    """Standard scores over all tokens of the batch, whose sums are taken over all ranks that share it.
-
-    Values and bool mask are [rollouts, tokens], and so is the result: 0 on padding, and everywhere where all values are
-    equal.
-    """
+    """Standard scores over all tokens of the batch, whose sums are taken over all ranks that share it. Values and bool
+    mask are [rollouts, tokens], and so is the result: 0 on padding, and everywhere where all values are equal."""
     counted = torch.where(mask, values, 0.0).double()
     count, total = sum_over_ranks(torch.stack([mask.sum().double(), counted.sum()]))
     centred = torch.where(mask, values.double() - total / count, 0.0)
@@ -83,19 +80,15 @@ def normalised(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], 
 
 
 def rewards_at_end(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Rewards [prompts, group size] of completions as those of their last tokens, [rollouts, tokens].
-
-    The mask is bool [rollouts, tokens], with at least one token in each row.
-    """
+    """Rewards [prompts, group size] of completions as those of their last tokens, [rollouts, tokens]. The mask is bool
+    [rollouts, tokens], with at least one token in each row."""
     ends = torch.zeros(mask.shape, dtype=rewards.dtype, device=rewards.device)
     return ends.scatter(1, mask.sum(dim=1, keepdim=True) - 1, rewards.reshape(-1, 1))
 
 
 def returns(token_rewards: Tensor, mask: Tensor, discount: float = 1.0) -> Tensor:
-    """What a token and those after it are rewarded with: sum over s >= t of discount^(s-t) r_s, 0 on padding.
-
-    Rewards and bool mask are [rollouts, tokens], as is the result; padding comes last.
-    """
+    """What a token and those after it are rewarded with: sum over s >= t of discount^(s-t) r_s, 0 on padding. Rewards
+    and bool mask are [rollouts, tokens], as is the result; padding comes last."""
     kept = torch.where(mask, token_rewards, 0.0)
     sums, following = [], torch.zeros_like(kept[:, 0])
     for rewards in kept.flip(1).unbind(dim=1):
@@ -112,8 +105,7 @@ def generalised_advantages(
         delta_t = r_t + discount V_(t+1) - V_t
 
     All are [rollouts, tokens]: rewards, V before each token (0 after the last), bool mask with padding last, and the
-    result, 0 on padding. Advantages plus values are the targets of the value head.
-    """
+    result, 0 on padding. Advantages plus values are the targets of the value head."""
     known = torch.where(mask, values, 0.0)
     following = torch.cat([known[:, 1:], torch.zeros_like(known[:, :1])], dim=1)
     return returns(token_rewards + discount * following - known, mask, discount * gae_lambda)
@@ -125,14 +117,8 @@ def process_advantages(rewards: Tensor, token_rewards: Tensor, mask: Tensor, dis
         A_t = leave_one_out(R) + sum over s >= t of discount^(s-t) (r_s - b), b the mean over the others of the group of
         their mean token reward
 
-    Args:
-        rewards: [prompts, group size], of the outcome.
-        token_rewards: [rollouts, tokens].
-        mask: bool, same shape; padding comes last.
-
-    Returns:
-        [rollouts, tokens], 0 on padding.
-    """
+    The rewards of the outcome are [prompts, group size]. Token rewards, bool mask and the result are [rollouts, tokens];
+    padding comes last, and the result is 0 on it."""
     means = (token_rewards * mask).sum(dim=1).div(mask.sum(dim=1)).reshape(rewards.shape)
     baselines = means - leave_one_out_advantages(means)
     of_tokens = returns(token_rewards - baselines.reshape(-1, 1), mask, discount)

@@ -25,14 +25,9 @@ def surrogate(
     clip_low: float | None = None,
     clip_high: float | None = None,
 ) -> Tensor:
-    """The clipped surrogate of each token. Where log-probs are the old ones, its value is -A and its gradient -A too.
-
-    Args:
-        logprobs: of the sampled tokens, differentiable, in nats.
-        old_logprobs: of the same tokens under the policy that the ratio is taken to.
-        clip_low: how far below 1 the ratio counts. None: it is not clipped on that side.
-        clip_high: how far above 1.
-    """
+    """The clipped surrogate of each token, of its log-prob in nats, differentiable, and that under the policy that the
+    ratio is taken to. The ratio counts down to 1 - `clip_low` and up to 1 + `clip_high`; None: it is not clipped on
+    that side. Where log-probs are the old ones, the surrogate's value is -A and its gradient -A too."""
     ratios = (logprobs - old_logprobs).exp()
     if clip_low is None and clip_high is None:
         return -(advantages * ratios)
@@ -49,19 +44,13 @@ def reference_kl(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 def aggregated(
     values: Tensor, mask: Tensor, aggregation: Aggregation, *, max_tokens: int, tokens: Tensor | None = None
 ) -> Tensor:
-    """One number of the tokens' values.
+    """One number, a scalar, of the tokens' values [rollouts, tokens]; the bool mask is False on padding, which neither
+    contributes nor counts.
 
-    Args:
-        values: [rollouts, tokens].
-        mask: bool, same shape, False on padding, which neither contributes nor counts.
-        aggregation: "token" is the mean over all tokens; "sequence" the mean over the rollouts of the mean over each one's
-            tokens, so that a token of a short one weighs more; "constant" the sum over tokens by rollouts * max_tokens.
-        max_tokens: the longest that a completion may be.
-        tokens: how many tokens "token" divides by. Default: those of the mask. Where ranks share a batch and gradients are
-            averaged over them, the mean number of tokens of a rank.
-
-    Returns:
-        A scalar.
+    "token" is the mean over all tokens; "sequence" the mean over the rollouts of the mean over each one's tokens, so
+    that a token of a short one weighs more; "constant" the sum over tokens by rollouts * `max_tokens`, the longest that
+    a completion may be. "token" divides by `tokens`, by default those of the mask: where ranks share a batch and
+    gradients are averaged over them, give the mean number of tokens of a rank.
     """
     if aggregation == "token":
         return (values * mask).sum() / (mask.sum() if tokens is None else tokens)
@@ -82,8 +71,7 @@ class AdaptiveEntropyCoefficient:
         alpha_(t+1) = alpha_t + delta where H_t <= H*, alpha_t - delta elsewhere, within its bounds    arXiv:2505.22312
 
     As TRL's GRPO trainer has it with `use_adaptive_entropy`: the bonus of a step goes by the mean entropy of the step
-    before, and is off in the first.
-    """
+    before, and is off in the first."""
 
     def __init__(self, config: AdaptiveEntropyConfig) -> None:
         self._config = config

@@ -44,11 +44,8 @@ class ModelTokenizer:
 
 
 def local_policy(config: LocalModelConfig) -> Policy:
-    """The model and the tokenizer of a folder, on their device. Nothing is downloaded.
-
-    Raises:
-        ConfigurationError: the folder does not hold them, they have no end marker, or there is no such device.
-    """
+    """The model and the tokenizer of a folder, on their device; nothing is downloaded. ConfigurationError: the folder
+    does not hold them, they have no end marker, or there is no such device."""
     device = _device(config.device)
     model, tokenizer = load_folder(config)
     named = model.generation_config.eos_token_id if model.generation_config is not None else None
@@ -62,11 +59,8 @@ def local_policy(config: LocalModelConfig) -> Policy:
 
 
 def load_folder(config: LocalModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model, on the CPU, and its tokenizer. Nothing is downloaded.
-
-    Raises:
-        ConfigurationError: the folder does not hold them.
-    """
+    """The model, on the CPU, and its tokenizer; nothing is downloaded. ConfigurationError: the folder does not hold
+    them."""
     if not Path(config.path).is_dir():
         raise ConfigurationError(f"model must be a folder with a model and its tokenizer, got {config.path!r}.")
     try:

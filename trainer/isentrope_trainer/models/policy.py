@@ -21,12 +21,10 @@ from isentrope_trainer.models.sampling import Rollouts, left_padded, positions, 
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
-    """The distinct beginnings of a batch of completions, [nodes] each; a node's parents come before it.
-
-    Every one is read once, all of a prompt's in one row behind it: a position says how deep a node lies, and an attention mask
-    lets it see the prompt, its ancestors and itself. Logits and gradients are those of reading every completion by itself,
-    for less than half the work.
-    """
+    """The distinct beginnings of a batch of completions, [nodes] each; a node's parents come before it. Every one is
+    read once, all of a prompt's in one row behind it: a position says how deep a node lies, and an attention mask lets
+    it see the prompt, its ancestors and itself. Logits and gradients are those of reading every completion by itself,
+    for less than half the work."""
 
     tokens: Tensor
     """int64: the last token of the beginning; of a prompt's first node, the prompt's own last token."""
@@ -141,8 +139,7 @@ class Policy:
 
     def __init__(self, model: PreTrainedModel, tokenizer: TextTokenizer, *, shared_beginnings: bool = True) -> None:
         """`shared_beginnings`: read what a prompt's completions share once, where the model's form allows it. Worth it
-        for short completions of few words.
-        """
+        for short completions of few words."""
         self.model = model
         self.tokenizer = tokenizer
         self._shared_beginnings = shared_beginnings
@@ -158,11 +155,8 @@ class Policy:
         model: PreTrainedModel | None = None,
     ) -> Rollouts:
         """Sample `group_size` completions for each prompt, at most `max_tokens` long with their end marker, with the
-        policy's weights or the model's.
-
-        The logits are divided by the temperature, with which scores must be taken, too. The generator is on the model's
-        device.
-        """
+        policy's weights or the model's. The logits are divided by the temperature, with which scores must be taken,
+        too. The generator is on the model's device."""
         model = self.model if model is None else model
         token_ids, mask = left_padded(
             [self.tokenizer.encode(prompt) for prompt in prompts], self.tokenizer.pad_token_id
@@ -189,8 +183,7 @@ class Policy:
 
     def read(self, rollouts: Rollouts, *, model: PreTrainedModel | None = None, hidden: bool = False) -> Reading:
         """The distributions that the completions' tokens were drawn from, read with the policy's weights or those of a
-        model such as a frozen reference.
-        """
+        model such as a frozen reference."""
         model = self.model if model is None else model
         if self._shared_beginnings and isinstance(model, LlamaForCausalLM):
             return tree_reading(model, rollouts, hidden=hidden)
@@ -198,8 +191,7 @@ class Policy:
 
     def logprobs(self, rollouts: Rollouts, *, temperature: float = 1.0, model: PreTrainedModel | None = None) -> Tensor:
         """Log-probs of the sampled tokens, differentiable, in nats: [rollouts, completion length]; any number on
-        padding. The logits are divided by the temperature.
-        """
+        padding. The logits are divided by the temperature."""
         logits = self.read(rollouts, model=model).logits.float() / temperature
         return torch.log_softmax(logits, dim=-1).gather(-1, rollouts.completions[..., None])[..., 0]
 

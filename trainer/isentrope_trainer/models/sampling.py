@@ -80,11 +80,8 @@ def sample_rollouts(
     eos_ids: Collection[int],
 ) -> Rollouts:
     """Sample `group_size` completions for each prompt, int64 [prompts, prompt length] padded on the left; the mask is
-    False there.
-
-    The logits are divided by the temperature; the trainer must score with the same one. A completion has at most
-    `max_tokens`, its end marker included, which is one of `eos_ids`.
-    """
+    False there. The logits are divided by the temperature; the trainer must score with the same one. A completion has
+    at most `max_tokens`, its end marker included, which is one of `eos_ids`."""
     vocabulary = model.config.vocab_size
     prompt_of_beginning = torch.arange(len(prompts), device=prompts.device)
     beginning_of_row = prompt_of_beginning.repeat_interleave(group_size)
@@ -124,8 +121,7 @@ def sample_rollouts(
 
 def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -> DynamicCache:
     """The attention cache of prompts, int64 [prompts, prompt length] padded on the left, without their last tokens.
-    Gradients flow through.
-    """
+    Gradients flow through."""
     cache = DynamicCache(config=model.config)
     known: dict[str, Any] = {}
     if not prompt_mask.all():
@@ -137,8 +133,7 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -
 
 def positions(seen: Tensor) -> Tensor:
     """Positions of tokens that are padded on the left, int64 [rows, tokens]: 0 at the first that counts, and on
-    padding.
-    """
+    padding."""
     return (seen.cumsum(dim=1) - 1).clamp(min=0)
 
 

@@ -46,8 +46,6 @@ class VocabularyError(IsentropeError, ValueError):
 
 
 class WordTokenizer:
-    """Between texts and token ids."""
-
     pad_token_id = PAD_ID
     bos_token_id = BOS_ID
     eos_token_ids = (EOS_ID,)
@@ -66,11 +64,7 @@ class WordTokenizer:
         return [*self.encode_words(text), EOS_ID]
 
     def encode_words(self, text: str) -> list[int]:
-        """The token ids of a text's words.
-
-        Raises:
-            VocabularyError: for a word the vocabulary doesn't have.
-        """
+        """The token ids of a text's words; VocabularyError: for a word that the vocabulary doesn't have."""
         try:
             return [self._ids[word] for word in text.split()]
         except KeyError as missing:
@@ -135,10 +129,7 @@ WARM_STARTS = {
 
 def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Policy:
     """The policy after its warm start: as shipped, from the home where it has been trained before, or trained now.
-
-    Raises:
-        ConfigurationError: trained weights can't be kept; raised before the minute that training takes.
-    """
+    ConfigurationError, before the minute that training takes: trained weights can't be kept."""
     policy = untrained_policy(task, policy_config, config.seed)
     path = shipped_path(task, policy_config, config)
     if not path.exists():

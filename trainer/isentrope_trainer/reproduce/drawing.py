@@ -107,8 +107,7 @@ def against(
     axes: Axes, positions: Sequence[float], values: Sequence[Sequence[float]], *, label: str, index: int
 ) -> None:
     """A number of each arm over the arm's position, such as a threshold: mean and standard deviation of values
-    [arms][seeds].
-    """
+    [arms][seeds]."""
     as_look = look(index)
     means = [float(np.mean(of_seeds)) for of_seeds in values]
     spreads = [float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else 0.0 for of_seeds in values]

@@ -72,8 +72,7 @@ def trend(
     reason: str = "",
 ) -> Check:
     """The values [seeds][positions] rise (or fall) with at least three positions, such as thresholds: Page's trend
-    test, with seeds as its rows.
-    """
+    test, with seeds as its rows."""
     table = np.asarray(values, dtype=float)[:, np.argsort(positions)]
     ordered = table if rising else table[:, ::-1]
     rank_correlation = float(np.mean([stats.spearmanr(np.sort(positions), row).statistic for row in table]))
@@ -103,8 +102,7 @@ def correlated(
     reason: str = "",
 ) -> Check:
     """Pairs of series, one a seed, go together: Pearson's r of each without places where one is NaN, and a t-test of
-    Fisher's z over seeds against a bound that r must exceed.
-    """
+    Fisher's z over seeds against a bound that r must exceed."""
     coefficients = [pearson(*pair) for pair in pairs]
     transformed = np.arctanh(np.clip(coefficients, -0.999999, 0.999999)) - math.atanh(bound)
     return _on_mean(

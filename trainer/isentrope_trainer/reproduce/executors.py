@@ -56,7 +56,7 @@ class LocalProcesses:
             waiting = unfinished[self.workers :]
 
     def _make_in_one_pool(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, list[RunSettings]]:
-        """Returns: the runs that a broken pool left, in their order."""
+        """Return the runs that a broken pool left, in their order."""
         unfinished: list[RunSettings] = []
         pool = ProcessPoolExecutor(
             min(self.workers, len(wanted)),
@@ -89,11 +89,7 @@ class RayCluster:
 
     def __init__(self, address: str, workers: int | None = None) -> None:
         """The address `local` starts a cluster on this machine, with `workers` cores or all; `auto` finds the one that
-        this machine belongs to.
-
-        Raises:
-            ConfigurationError: Ray is not installed, or there is no cluster.
-        """
+        this machine belongs to. ConfigurationError: Ray is not installed, or there is no cluster."""
         try:
             import ray  # noqa: PLC0415
         except ModuleNotFoundError as error:
@@ -131,11 +127,7 @@ class RayCluster:
 
 
 def make_or_fail(settings: RunSettings) -> dict[str, bytes]:
-    """Make one run, in this process.
-
-    Raises:
-        RunFailed: it ended with an error.
-    """
+    """Make one run, in this process; RunFailed: it ended with an error."""
     try:
         return make_run(settings)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (raised again, in words)

@@ -87,11 +87,7 @@ class Results:
         return any(settings.key in self.made for settings in self.plan.over_seeds(arm))
 
     def runs(self, arm: RunSettings) -> list[Run]:
-        """The arm's finished runs, by seed; there is at least one.
-
-        Raises:
-            RunsMissing: there is none.
-        """
+        """The arm's finished runs, by seed; RunsMissing: there is none."""
         wanted = [settings.key for settings in self.plan.over_seeds(arm)]
         found = [self.made[key] for key in wanted if key in self.made]
         if not found:
@@ -101,20 +97,13 @@ class Results:
 
 def paired(left: Sequence[Run], right: Sequence[Run], value: Callable[[Run], float]) -> tuple[list[float], list[float]]:
     """A number of each run of two arms, by the seeds that both have, so that their difference is the arms'.
-
-    Raises:
-        RunsMissing: no seed was finished in both.
-    """
+    RunsMissing: no seed was finished in both."""
     of_left, of_right = zip(*by_seed((left, right), value), strict=True)
     return [*of_left], [*of_right]
 
 
 def by_seed(arms: Iterable[Sequence[Run]], value: Callable[[Run], Value]) -> list[list[Value]]:
-    """[seeds][arms]: a value of each run, of the seeds that all arms have.
-
-    Raises:
-        RunsMissing: no seed was finished in all.
-    """
+    """[seeds][arms]: a value of each run, of the seeds that all arms have; RunsMissing: no seed was finished in all."""
     of_arms = [{run.seed: run for run in runs} for runs in arms]
     seeds = sorted(set.intersection(*map(set, of_arms)))
     if not seeds:
@@ -157,11 +146,7 @@ class Figure(ABC):
         return plan.over_seeds(*self.arms(plan).values())
 
     def finished(self, results: Results) -> dict[str, list[Run]]:
-        """Label -> the arm's finished runs.
-
-        Raises:
-            RunsMissing: an arm has none; where `partial`, all have none.
-        """
+        """Label -> the arm's finished runs; RunsMissing: an arm has none, or, where `partial`, all have none."""
         arms = self.arms(results.plan)
         if self.partial:
             arms = {label: arm for label, arm in arms.items() if results.has(arm)}

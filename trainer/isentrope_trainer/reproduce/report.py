@@ -74,10 +74,8 @@ class Judged:
 
 
 def judge(figure: Figure, results: Results, out: Path) -> Judged:
-    """Write a figure's picture and table, and judge its claim.
-
-    A figure none of whose runs were finished, or whose runs do not report what it needs, is not measured, with the reason.
-    """
+    """Write a figure's picture and table, and judge its claim. A figure none of whose runs were finished, or whose runs
+    do not report what it needs, is not measured, with the reason."""
     stem = out / PICTURES / figure.name
     try:
         checks, rows = figure.checks(results), figure.table(results)

@@ -71,10 +71,7 @@ class Task(ABC):
 
     def problem(self, index: int, split: Split = "train") -> Problem:
         """Problem number `index` of a split; the same task, seed and index always give the same one.
-
-        Raises:
-            ConfigurationError: the task holds out no problems, or has no more of them.
-        """
+        ConfigurationError: the task holds out no problems, or has no more of them."""
         if split == "train":
             entries = (self._entry(self._first + index + again * _FIRST_REPLACEMENT) for again in itertools.count())
             return self._problem(next(one for one in entries if not (self._hold_out and is_held_out(self.key(one)))))
@@ -85,9 +82,8 @@ class Task(ABC):
         return next(itertools.islice(self._held_out.values(), index, None))
 
     def reward(self, problem: Problem, completion: str | None) -> float:
-        """`SOLVED` where the verifier accepts the completion; `WRONG` for anything else, such as None where the length limit
-        ended it.
-        """
+        """`SOLVED` where the verifier accepts the completion; `WRONG` for anything else, such as None where the length
+        limit ended it."""
         answer = None if completion is None else self.read(extract_answer(completion) or completion)
         return WRONG if answer is None or not self.accepts(problem, answer) else SOLVED
 
@@ -114,8 +110,7 @@ class Task(ABC):
     @abstractmethod
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
         """A problem and an answer in words of the vocabulary, to imitate before reinforcement; a share `noise` of the
-        answers need not be right.
-        """
+        answers need not be right."""
 
     def _entry(self, number: int) -> Mapping[str, Any]:
         entry: Mapping[str, Any] = self._datasets[number % len(self._datasets)][number]
@@ -147,6 +142,5 @@ def is_held_out(key: str) -> bool:
 
 
 def make_task(seed: int, config: TaskConfig, *, hold_out: bool = False) -> Task:
-    """The task of `config.name`, see `Task`."""
     task: Task = import_module(f"isentrope_trainer.tasks.{config.name}").TASK(seed, config, hold_out=hold_out)
     return task

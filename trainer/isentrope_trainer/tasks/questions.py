@@ -56,8 +56,6 @@ def read_yes_or_no(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of questions."""
-
     dataset: str
     """Of `reasoning-gym`: it makes the problems and judges the answers."""
     settings: Mapping[str, object]

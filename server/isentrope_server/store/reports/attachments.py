@@ -37,9 +37,8 @@ _MOST_IN_A_REPORT = 16
 def append_servers_alert(
     connection: Connection, alert: wire.Alert, stream: Stream, *, position: int, step: int, now: float
 ) -> None:
-    """Store what the server itself has to say about a stream, beside the report at a position; once of its kind with the
-    first of its evidence.
-    """
+    """Store what the server itself has to say about a stream, beside the report at a position; once of its kind with
+    the first of its evidence."""
     if was_reported(connection, stream.run_key, stream.key, alert.kind, evidence=next(iter(alert.evidence))):
         return
     place = {"run_key": stream.run_key, "stream_key": stream.key, "position": position}
@@ -148,8 +147,7 @@ class DueNotice:
 
 def due_notices(connection: Connection, destination: str, *, since: float, now: float, limit: int) -> list[DueNotice]:
     """Alerts to send, oldest first: of steps recorded since `since` (seconds since the epoch), and not in the pause
-    after a failed attempt. The destination is a hash of its address.
-    """
+    after a failed attempt. The destination is a hash of its address."""
     alert, done = alerts.c, notified.c
     same = [done[name] == alert[name] for name in ("run_key", "kind", "level", "step")]
     over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
@@ -226,8 +224,7 @@ def top_tokens(
     connection: Connection, run_key: int, *, step: int | None = None, last: int | None = None, steps: int = 1
 ) -> list[TopTokens]:
     """The top contributing tokens of the newest steps that have any, at most `steps`, by rising step: of `step` alone,
-    or of none later than `last`.
-    """
+    or of none later than `last`."""
     shown = _shown_rows(connection, driving_tokens, run_key, step=step, last=last)[-steps:]
     packed, around = _packed(connection, driving_tokens, run_key, shown), _around(connection, run_key, shown)
     return [

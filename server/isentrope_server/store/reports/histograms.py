@@ -52,8 +52,7 @@ def _counts(steps: NDArray[np.int64], histograms: Histograms, row: int) -> _Coun
 
 def read(connection: Connection, run_key: int, name: str, wanted: StepRange, *, points: int | None) -> HistogramColumns:
     """Read one histogram per step, by rising step. Where there are more than `points`, neighbours with equal edges are
-    added, and of others the last is kept.
-    """
+    added, and of others the last is kept."""
     found = _shown(connection, run_key, list(_parts(connection, run_key, name, wanted)), points)
     return HistogramColumns(
         name=name,

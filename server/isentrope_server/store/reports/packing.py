@@ -110,11 +110,8 @@ def join_next(connection: Connection, stream: FullStream, sizes: RowSizes = ROW_
 
 
 def replace_by(connection: Connection, row: JoinedRow) -> None:
-    """Replace rows by the one that joins them, in the caller's transaction.
-
-    Raises:
-        RowsOvertaken: the rows are gone; the transaction must be rolled back.
-    """
+    """Replace rows by the one that joins them, in the caller's transaction. RowsOvertaken: the rows are gone, and the
+    transaction must be rolled back."""
     of_run = records.c.run_key == row.run_key
     of_stream = records.c.stream_key == row.columns["stream_key"]
     inside = records.c.last_position.between(row.replaces[0], row.replaces[-1])

@@ -43,8 +43,7 @@ def stored_hashes(
     connection: Connection, stream_key: int, seqs: Sequence[int], *, held_through: int
 ) -> dict[int, bytes]:
     """Payload hashes of a stream's records, by seq: at least of those with these seqs that are stored. Nothing beyond
-    `held_through` is.
-    """
+    `held_through` is."""
     if not seqs or min(seqs) > held_through:
         return {}
     around = select(records.c.facts).where(
@@ -68,9 +67,7 @@ def append(
     now: float,
 ) -> list[int]:
     """Store new records, the reports in as few rows as can be; return their positions, which follow `after_position`.
-
-    `known_layouts` are the keys of layouts that the run has used before.
-    """
+    `known_layouts` are the keys of layouts that the run has used before."""
     positions = [after_position + 1 + index for index in range(len(arrivals))]
     placed = list(zip(positions, arrivals, strict=True))
     reports = _in_rows(stream_key, [one for one in placed if one[1].packed is not None], now)

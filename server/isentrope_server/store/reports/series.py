@@ -208,8 +208,7 @@ def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
 
 def columns(series: Series, points: int | None) -> SeriesColumns:
     """The series as an answer. One of more than `points` is reduced to so many buckets, each with the value at its last
-    step, its minimum and maximum, so that no spike is lost.
-    """
+    step, its minimum and maximum, so that no spike is lost."""
     if points is None or len(series.steps) <= points:
         return SeriesColumns(step=series.steps.tolist(), value=series.values.tolist(), min=None, max=None)
     edges = np.linspace(0, len(series.steps), points + 1).astype(np.intp)

@@ -42,9 +42,8 @@ def entropy(logits: Tensor) -> Tensor:
 
 @cache
 def tabular(seed: int) -> dict[str, list[float]]:
-    """Random states from nearly uniform to nearly decided, one update of each size: by the kind of update the error of the
-    theorem's first-order term, [STEPS], as a share of the change; medians over states.
-    """
+    """Random states from nearly uniform to nearly decided, one update of each size: by the kind of update the error of
+    the theorem's first-order term, [STEPS], as a share of the change; medians over states."""
     generator = torch.Generator().manual_seed(seed)
     sharpness = torch.rand(STATES, 1, generator=generator, dtype=torch.float64) * 4 + 0.2
     logits = torch.randn(STATES, VOCABULARY, generator=generator, dtype=torch.float64) * sharpness

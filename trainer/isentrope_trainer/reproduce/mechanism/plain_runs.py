@@ -232,10 +232,8 @@ def _softmax(logits: Series) -> Series:
 
 def table_of_updates(seed: int) -> dict[str, Series]:
     """Single updates of random policies: by gradient, an array [policies, 2] of -step * covariance and the true change.
-
-    With A centred the change of the logits is p A of a policy gradient, and A of a natural one. The covariance under p of
-    log p with that change is Theorem 1's, and Theorem 2's.
-    """
+    With A centred the change of the logits is p A of a policy gradient, and A of a natural one. The covariance under p
+    of log p with that change is Theorem 1's, and Theorem 2's."""
     random = np.random.default_rng(seed)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in GRADIENTS}
     for _ in range(POLICIES):
