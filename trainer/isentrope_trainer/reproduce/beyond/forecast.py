@@ -88,7 +88,7 @@ class Forecasts(Figure):
 
     label = "run"
     partial = True
-    horizons = HORIZONS
+    horizons: tuple[int, ...] = HORIZONS
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         arms = {
@@ -124,9 +124,9 @@ class Forecasts(Figure):
             found = self._at(results, horizon)
             for kind, words, most in ((True, "in runs that fall", 0.5), (False, "in the others", 1.0)):
                 of_kind = [one for run, one in found if falls(run) == kind]
-                error, nothing, line, _ = np.mean(of_kind, axis=0) if of_kind else [np.nan] * 4
                 if not of_kind or (kind and horizon == HORIZONS[0]):
                     continue  # a mean of five steps scatters more than ten steps move it
+                error, nothing, line, _ = np.mean(of_kind, axis=0)
                 checks.append(
                     Check(
                         statement=f"{horizon} steps ahead, {words}: at most {most:g} of the error of nothing changes",
