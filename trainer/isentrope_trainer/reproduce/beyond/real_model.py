@@ -80,17 +80,20 @@ class LanguageModel(Figure):
 
     def draw(self, results: Results) -> Picture:
         found = self.finished(results)
-        picture, axes = panels(2, len(PANELS), height=2.6)
-        for column, (title, controls) in enumerate(PANELS.items()):
-            shown = {label: found[label] for label in (BASELINE, *controls) if label in found}
+        # A panel none of whose arms was run is left out.
+        shown = {title: [one for one in of_panel if one in found] for title, of_panel in PANELS.items()}
+        titles = [title for title, labels in shown.items() if labels] or [*PANELS][:1]
+        picture, axes = panels(2, len(titles), height=2.6)
+        for column, title in enumerate(titles):
+            arms = {label: found[label] for label in (BASELINE, *shown[title]) if label in found}
             for panel, metric, unit in (
                 (axes[column], ENTROPY_MEAN, "entropy, nats"),
-                (axes[column + len(PANELS)], REWARD_MEAN, "reward"),
+                (axes[column + len(titles)], REWARD_MEAN, "reward"),
             ):
-                courses(panel, shown, metric, unit, smooth=9)
+                courses(panel, arms, metric, unit, smooth=9)
                 panel.set(ylim=(0, None))
             axes[column].set_title(f"({'abc'[column]}) {title}")
-            axes[column].legend()
+            axes[column + len(titles)].legend(loc="lower left")
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
