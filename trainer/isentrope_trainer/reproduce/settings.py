@@ -25,7 +25,7 @@ RESULTS_VERSION = 2
 KEY_DIGITS = 16
 SECONDS_PER_RUN, SECONDS_PER_ROLLOUT = 4.0, 7e-4
 """Of one core: to load weights and libraries, and in a step of the default policy on countdown for each completion."""
-SECONDS_PER_LANGUAGE_MODEL_STEP = 9.5
+SECONDS_PER_LANGUAGE_MODEL_STEP = 7.0
 _SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate", "evaluation"})
 """Fields of the training that a run's name does not show."""
 
