@@ -11,6 +11,7 @@ completions drawn by this package's sampler, which reads the prompt of a group o
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 import time
 import warnings
@@ -54,7 +55,7 @@ def train_language_model(
 
     Args:
         folder: a causal language model and its tokenizer, as `save_pretrained` writes them.
-        config: its steps, seed, prompts, group size and learning rate are used.
+        config: its steps, seed, prompts, group size, learning rate, updates a batch and entropy coefficient are used.
         control: the intervention the run starts with.
         seconds: filled with what an average step took so far, by part; `step` is the whole of it.
         **probe_settings: others of `isentrope.attach`.
@@ -68,7 +69,7 @@ def train_language_model(
     model, tokenizer = load_folder(LocalModelConfig(path=str(folder)))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    questions = Questions(config.steps * config.prompts, config.seed)
+    questions = Questions(config.steps // config.updates_per_batch * config.prompts, config.seed)
     on_gpu = torch.cuda.is_available()
     generator = torch.Generator("cuda" if on_gpu else "cpu").manual_seed(config.seed)
     with tempfile.TemporaryDirectory() as nothing_is_saved, noted_interrupts() as interrupted:
@@ -95,11 +96,13 @@ def train_language_model(
                 max_steps=config.steps,
                 seed=config.seed,
                 shuffle_dataset=False,  # each batch has every kind of question
-                per_device_train_batch_size=config.prompts * config.group_size,
+                per_device_train_batch_size=config.prompts * config.group_size // config.updates_per_batch,
+                steps_per_generation=config.updates_per_batch,
                 num_generations=config.group_size,
                 max_completion_length=LONGEST_ANSWER,
                 temperature=config.temperature,
                 learning_rate=config.learning_rate,
+                entropy_coef=config.effective_loss().entropy_coefficient,
                 lr_scheduler_type="constant",
             ),
         )
@@ -232,5 +235,7 @@ class _Timing(TrainerCallback):
         self._step, self._steps = {}, self._steps + 1
         for part, value in spent.items():
             self._means[part] = self._means.get(part, 0.0) + (value - self._means.get(part, 0.0)) / self._steps
-        if not self._show(StepResult(step=state.global_step, reward_mean=logs["reward"], step_seconds=seconds)):
+        # Of several updates of one batch, TRL logs the reward with the first.
+        reward = logs.get("reward", math.nan)
+        if not self._show(StepResult(step=state.global_step, reward_mean=reward, step_seconds=seconds)):
             control.should_training_stop = True

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 FULL_SEEDS, QUICK_SEEDS = 3, 1
+LANGUAGE_MODEL = "beyond-llm"
 
 
 @click.command()
@@ -39,6 +40,12 @@ FULL_SEEDS, QUICK_SEEDS = 3, 1
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Runs at a time.  [default: one for each core]")
 @click.option(
+    "--llm",
+    is_flag=True,
+    help="The chapter on a real language model, SmolLM2-135M-Instruct under TRL, loaded once (extra llm). By default one run at a "
+    "time, on two cores.",
+)
+@click.option(
     "--ray", metavar="ADDRESS", help="Spread the runs over a Ray cluster; `local` starts one on this machine."
 )
 @click.option("--plan", "only_plan", is_flag=True, help="Print what would be run, and how long it takes; run nothing.")
@@ -50,6 +57,7 @@ def reproduce(
     seeds: int | None,
     workers: int | None,
     ray: str | None,
+    llm: bool,
     only_plan: bool,
     as_json: bool,
 ) -> None:
@@ -60,19 +68,27 @@ def reproduce(
     """
     # Of this process and its workers, before any of them imports what reads it.
     os.environ |= {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    if llm:
+        # Threads sleep while they wait for each other, nothing is asked of a model hub, TRL's version is pinned.
+        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+        workers = workers or (1 if ray is None else None)
     from isentrope_trainer.reproduce.figure import Results, all_figures
     from isentrope_trainer.reproduce.runs import RunFolder
     from isentrope_trainer.reproduce.settings import Plan
 
     if out is None and not only_plan:
         raise click.UsageError("--out is needed: the folder for runs, pictures and REPRODUCTION.md.")
-    figures = _selected(all_figures(), names)
+    figures = _selected(all_figures(), names, llm)
     plan = Plan(seeds=tuple(range(seeds or (QUICK_SEEDS if quick else FULL_SEEDS))), quick=quick)
     folder = RunFolder((out or Path()) / "runs")
     if only_plan or out is None:
         _show_plan(figures, plan, folder if out else None, workers)
         return
     missing, runs = _wanted(figures, plan, folder)
+    if llm and missing:
+        from isentrope_trainer import smollm2
+
+        smollm2.ensure()
     started = time.monotonic()
     # A scheduler's SIGTERM ends the command as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -85,8 +101,10 @@ def reproduce(
     sys.exit(1 if failures else 0)
 
 
-def _selected(figures: dict[str, Figure], names: Sequence[str]) -> list[Figure]:
-    chosen: dict[str, Figure] = {}
+def _selected(figures: dict[str, Figure], names: Sequence[str], llm: bool) -> list[Figure]:
+    # Hours, and another extra: only when asked for.
+    chosen = {own: one for own, one in figures.items() if own.startswith(LANGUAGE_MODEL)} if llm else {}
+    figures = {own: one for own, one in figures.items() if not own.startswith(LANGUAGE_MODEL)}
     for name in names:
         found = {own: one for own, one in figures.items() if own == name or own.startswith(f"{name}-")}
         if not found:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 import isentrope
 from isentrope.transport import InMemoryTransport
+from isentrope_trainer import smollm2
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.reproduce.settings import RunSettings
@@ -40,7 +41,7 @@ from isentrope_wire.metrics import ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_UNSEEN_CH
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
 Series = NDArray[np.float64]
-TIMING = ("probe/", "system/", "time/")
+TIMING = ("probe/", "system/", "time/", "step_time", "train_runtime", "train_samples_per", "train_steps_per")
 """Beginnings of names whose values depend on the machine."""
 FIRST_STEPS, LAST_STEPS = 3, 10
 """Whose mean is a run's start and end."""
@@ -159,16 +160,36 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         if result.step == settings.pushed_after:
             transport.set_control(ControlSnapshot(version=1, control=settings.control, author="", requested_at=started))
 
-    train_reference_policy(
-        settings.training,
-        isentrope.Control() if settings.pushed_after else settings.control,
-        follow=push,
-        policy_config=settings.policy,
-        warm_start=settings.warm_start,
-        transport=transport,
-        threads=settings.threads,
-        quiet=True,
-    )
+    control = isentrope.Control() if settings.pushed_after else settings.control
+    if settings.language_model:
+        # TRL takes seconds to import, and is another extra.
+        from isentrope_trainer.language_model_run import train_language_model  # noqa: PLC0415
+
+        torch.set_num_threads(settings.threads)
+        coupling = settings.training.coupling
+        train_language_model(
+            smollm2.ensure(),
+            settings.training,
+            control,
+            name="reproduce",
+            project="reproduce",
+            follow=push,
+            transport=transport,
+            coupling=coupling,
+            # A prediction is compared with the change of all tokens; otherwise as `attach` has it.
+            rescore_tokens=1_000_000 if coupling else None,
+        )
+    else:
+        train_reference_policy(
+            settings.training,
+            control,
+            follow=push,
+            policy_config=settings.policy,
+            warm_start=settings.warm_start,
+            transport=transport,
+            threads=settings.threads,
+            quiet=True,
+        )
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
     made = {
         "cpu_seconds": time.process_time() - cpu,

