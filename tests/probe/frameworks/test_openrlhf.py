@@ -98,6 +98,7 @@ class TestTwoRanks:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_command_puts_a_probe_into_a_ray_worker(server: RunningServer, tmp_path: Path) -> None:
     """The command's module is a stand-in without rollouts, for those need vLLM; Ray, class and worker are the real ones."""

@@ -11,7 +11,7 @@ import pytest
 from isentrope.integrations.trl import VERSIONS
 from tests.probe.frameworks.packages import ROOT, folder_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 RUN = "import sys, pytest, trl; print('TRL', trl.__version__, flush=True); sys.exit(pytest.main(sys.argv[1:]))"
 
