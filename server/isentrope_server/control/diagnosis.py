@@ -38,12 +38,11 @@ _COURSE = (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
     ENTROPY_UNSEEN_CHANGE,
-    ENTROPY_GAIN,
     CHANGE_BY_INTERVENTION,
-    ENTROPY_PREDICTION_R2,
     HOLD_TARGET,
     REWARD_MEAN,
 )
+_PREDICTION = (ENTROPY_GAIN, ENTROPY_PREDICTION_R2)
 _CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
 
 
@@ -77,8 +76,11 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     if run.step is None or first is None:
         return replace(found, newest=run_control(connection, run)) if for_control else found
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
-    names = [*dict.fromkeys((*_COURSE, *(_CHANGES if for_control else ())))]
+    names = [*dict.fromkeys((*_COURSE, *((*_PREDICTION, *_CHANGES) if for_control else ())))]
     last = series.read(connection, run.key, names, span)
+    interventions = finite(last[CHANGE_BY_INTERVENTION])
+    if interventions and not for_control:
+        last |= series.read(connection, run.key, _PREDICTION, span)
     if basis is not None and len(basis.early_entropies) == EARLY_STEPS:
         early = basis.early_entropies
     else:
@@ -86,14 +88,14 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         read = series.read(connection, run.key, [ENTROPY_MEAN], beginning)[ENTROPY_MEAN]
         early = list(islice(finite(read).values(), EARLY_STEPS))
     entropies, unseen = last[ENTROPY_MEAN], finite(last[ENTROPY_UNSEEN_CHANGE])
-    gains, interventions = finite(last[ENTROPY_GAIN]), finite(last[CHANGE_BY_INTERVENTION])
+    gains, explained = (finite(last[name]) if name in last else {} for name in _PREDICTION)
     found = replace(
         found,
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
         observed=unseen or finite(last[ENTROPY_OBSERVED_CHANGE]),
-        by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()},
-        explained=finite(last[ENTROPY_PREDICTION_R2]),
+        by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()} if interventions else {},
+        explained=explained,
         targets=finite(last[HOLD_TARGET]),
         rewards=finite(last[REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
