@@ -237,6 +237,19 @@ def test_a_band_is_finite_and_above_0_where_nearly_no_entropy_is_left() -> None:
     )
 
 
+def test_a_band_has_the_scatter_of_the_steps_and_narrows_nowhere() -> None:
+    far = {}
+    for scatter, steps in ((0.03, 15), (0.3, 15), (0.3, 80)):
+        course, _, _ = walked(noisy(lambda step: 2.0, steps, scatter=scatter))
+        found = course.forecast()
+        assert found is not None
+        widths = [math.log(high / low) for low, high in zip(found.low, found.high, strict=True)]
+        assert widths == pytest.approx(sorted(widths))
+        far[scatter, steps] = widths[-1]
+    # No forecast of a run of 15 steps has come to its time.
+    assert far[0.3, 15] > 2 * far[0.03, 15]
+
+
 def test_a_forecast_begins_nearer_to_the_entropy_than_its_last_steps() -> None:
     truth = falling(80, 0.2)
     course, off, unchanged = Course(), 0.0, 0.0

@@ -167,6 +167,8 @@ def test_a_held_entropy_is_counted_from_its_target(
     steps = range(1, 161)
     answer = diagnose(run(lambda step: 0.6 if step < 30 else entropy, 160, targets=dict.fromkeys(steps, target)))
     assert (answer.level, answer.message, answer.target) == (level, words, target)
+    is_held = level == HealthLevel.HOLDING
+    assert (some(answer.forecast).entropy == pytest.approx([target] * 50)) == is_held
 
 
 def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:

@@ -131,7 +131,7 @@ class Course:
     _added: deque[float] = field(default_factory=lambda: deque(maxlen=_ADDED_STEPS))
     """What the active control added to each of its last steps, in nats."""
     _by_control: float = 0.0
-    """Their mean; in the first step under a control that of the one before."""
+    """Their mean; 0 where it is not known."""
     _without: float = 0.0
     """Pace of log H that would go on without the active control, as known when it was applied."""
     _explained: float = 0.0
@@ -199,6 +199,7 @@ class Course:
             self._without = self._going_on - self._by_control / math.exp(self.level)
             self._origins.clear()
             self._added.clear()
+            self._by_control = 0.0
             self._under_control = 0
         if self._under_control is not None:
             self._under_control += 1
