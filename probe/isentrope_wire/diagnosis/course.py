@@ -287,7 +287,7 @@ class Course:
             return None
         found = EntropyForecast(step=[], entropy=[], low=[], high=[])
         for steps, width in enumerate(self._widths(self._noise()), 1):
-            added = steps if is_kept else self._fading(steps, _EFFECT_LASTS)
+            added = self._effect_in(steps, is_kept)
             middle, by_control = self._with(steps, added * change), NORMAL_95 * error * added
             found.step.append(self.step + steps)
             found.entropy.append(middle)
@@ -297,7 +297,7 @@ class Course:
 
     def ahead(self, steps: int, change: float = 0.0) -> float:
         """The entropy after so many steps, in nats; `change` is what a control adds to a step at first."""
-        return self._with(steps, self._fading(steps, _EFFECT_LASTS) * change)
+        return self._with(steps, self._effect_in(steps) * change)
 
     def _with(self, steps: int, added: float) -> float:
         """The same with so much added in all."""
@@ -306,15 +306,15 @@ class Course:
         # What is taken away is taken as a share: an entropy does not fall below 0.
         return goes_on + added if added > 0 else goes_on * math.exp(added / now)
 
-    def mean_pace(self, steps: int, change: float = 0.0, error: float = 0.0) -> Estimate | None:
-        """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 % interval."""
+    def mean_pace(
+        self, steps: int, change: float = 0.0, error: float = 0.0, *, is_kept: bool = False
+    ) -> Estimate | None:
+        """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 % interval; see `forecast`."""
         if self.steps < LEAST_POINTS:
             return None
-        value = (self.ahead(steps, change) - math.exp(self._start)) / steps
-        margin = NORMAL_95 / steps
-        margin *= math.hypot(
-            self.entropy * self.gone_in(steps, -self.rate_error), error * self._fading(steps, _EFFECT_LASTS)
-        )
+        added = self._effect_in(steps, is_kept)
+        value = (self._with(steps, added * change) - math.exp(self._start)) / steps
+        margin = NORMAL_95 * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error), added * error) / steps
         return Estimate(value=value, low=value - margin, high=value + margin)
 
     def steps_until(self, share: float) -> float | None:
@@ -334,6 +334,10 @@ class Course:
         return by_control * self._fading(steps, _PACE_LASTS) + own * self._fading(
             steps, _PACE_LASTS if own < 0 else _RISE_LASTS
         )
+
+    def _effect_in(self, steps: int, is_kept: bool = False) -> float:
+        """How many steps' worth of its effect a control has after so many."""
+        return steps if is_kept else self._fading(steps, _EFFECT_LASTS)
 
     def _fading(self, steps: int, lasts: float) -> float:
         """Sum of what is left of a pace in each of the steps, after so many memories 1 / e."""

@@ -278,7 +278,7 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
     if action.target is not None:
         words += f" (target {_nats(action.target)} nats, now {_nats(course.entropy)})"
     under = Control() if action.mu is None else replace(control_under(action, control), hold=None)
-    effect = predicted_effect(under, measured.last, course)
+    effect = predicted_effect(under, measured.last, course, is_kept=True)
     if action.mu is not None and effect is not None:
         words += f": µ {_mu(action.mu)}, {action.scope}, clips {percent(effect.clip_fraction, 1)}"
     forecast = None
