@@ -156,6 +156,23 @@ def test_texts_join_to_what_the_tokens_mean_together(tokenizer: Any, token_ids: 
     assert "".join(texts) == tokenizer.decode(token_ids)
 
 
+@pytest.mark.parametrize(("tokenizer", "ids"), [(Words(), range(50)), (Bytes(), b"a plain text, and one char\xc3\xa9")])
+def test_a_text_of_known_tokens_takes_few_decodings(tokenizer: Any, ids: Sequence[int]) -> None:
+    """Each holds the interpreter's lock, which the training thread waits for."""
+    decodings: list[Sequence[int]] = []
+
+    def decode(token_ids: Sequence[int]) -> str:
+        decodings.append(token_ids)
+        return str(tokenizer.decode(token_ids))
+
+    texts = TokenTexts(decode)
+    first = texts.running([*ids])
+    decodings.clear()
+    assert texts.running([*ids]) == first
+    assert "".join(first or ()) == tokenizer.decode([*ids])
+    assert len(decodings) < 6
+
+
 def test_texts_of_any_kind_travel_and_the_whole_stays_below_24_kib() -> None:
     class Hostile:
         def decode(self, token_ids: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Protocol
 
 from isentrope.guard import Guard
@@ -54,6 +55,8 @@ class TokenTexts:
         self._read: Decode | None = decode
         self._guard = Guard()
         self._alone = lru_cache(_TEXTS_REMEMBERED)(lambda token_id: self._decode([token_id]))
+        self._behind = lru_cache(_TEXTS_REMEMBERED)(self._behind_another)
+        self._another: int | None = None
 
     @property
     def known(self) -> bool:
@@ -76,12 +79,31 @@ class TokenTexts:
         if not self.known:
             return None
         with self._guard.protect("naming tokens"):
-            alone = [self._alone(token_id) for token_id in token_ids]
-            return alone if "".join(alone) == self._decode(token_ids) else self._in_context(token_ids)
+            whole = self._decode(token_ids)
+            for text in (self._alone, self._behind):
+                texts = [*map(self._alone, token_ids[:1]), *map(text, token_ids[1:])]
+                texts = self._of_whole_characters(token_ids, texts)
+                if "".join(texts) == whole:
+                    return texts
+            return self._in_context(token_ids)
         return None
 
+    def _behind_another(self, token_id: int) -> str:
+        """What a token adds behind another, always the same one: some tokenizers drop the space that begins a text."""
+        if self._another is None:
+            self._another = token_id
+        return self._decode([self._another, token_id])[len(self._alone(self._another)) :]
+
+    def _of_whole_characters(self, token_ids: Sequence[int], texts: list[str]) -> list[str]:
+        """The same texts where each token is whole characters; of the others, those that follow each other together."""
+        found: list[str] = []
+        for is_part, run in groupby(zip(token_ids, texts, strict=True), lambda one: _NO_CHARACTER in one[1]):
+            ids, own = zip(*run, strict=True)
+            found += self._in_context(ids) if is_part else own
+        return found
+
     def _in_context(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token as what it adds to the one before: some tokenizers drop the space that begins a text."""
+        """Each token as what it adds to the one before, for two decodings each."""
         texts: list[str] = []
         before, first, last = "", 0, 0
         for end in range(1, len(token_ids) + 1):
