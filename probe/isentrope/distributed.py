@@ -314,15 +314,24 @@ class RankExchange:
 
     def close_step(
         self,
-        sums: Tensor | None,
+        sums: Tensor | Callable[[], Tensor] | None,
         *,
         failures: int,
         requested: ControlSnapshot | None,
         action: Action | None = None,
     ) -> None:
         """Start the exchange, and wait for nothing. `sums` is this rank's vector of the step, None: measuring it
-        failed; of control and action rank 0's count."""
+        failed; of a process on its own a function, which gives what the next step needs of it; of control and action rank
+        0's count."""
         self.next_action = action
+        if callable(sums):
+            own = sums
+            self._basis.sums_closed(
+                lambda: threshold_moments(own().unsqueeze(0)),
+                lambda: centre_moments(own().unsqueeze(0)),
+                is_own=True,
+            )
+            return
         try:
             gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
             self._basis.sums_closed(lambda: threshold_moments(gathered.rows()), lambda: centre_moments(gathered.rows()))

@@ -74,6 +74,15 @@ def rank_vector(
     return LAYOUT.pack(header, StepTokens(batches, entropies_after, coupled=coupled, **about), device)
 
 
+def next_step_vector(batches: Sequence[TokenBatch]) -> Float64[Tensor, " numbers"]:
+    """Of `rank_vector` what the next step counts from, on the device; the rest is 0. For a process on its own."""
+    tokens = StepTokens(batches)
+    vector = torch.zeros(LAYOUT.size, dtype=torch.float64, device=tokens.valid.device)
+    for one in (DISCRIMINATOR, VOCAB_CENTERED, covariance.ADVANTAGE_LOGPROB):
+        vector[LAYOUT.place[one]] = torch.stack([*one.measure(tokens)])
+    return vector
+
+
 def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
     """The vector of a rank that could not measure: the others do not wait for it, and it changes no sum."""
     return LAYOUT.pack(RankHeader(0, 0, failures, 0), None, device)

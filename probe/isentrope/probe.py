@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -33,7 +34,7 @@ from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks, ranks_of
-from isentrope.global_step import rank_vector
+from isentrope.global_step import next_step_vector, rank_vector
 from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
@@ -46,6 +47,7 @@ from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum, SeveralOptimizers
 from isentrope.statistics.coupling import EntropyGradient
+from isentrope.statistics.host_copy import HostCopies
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.rescoring import Rescore, Rescoring
 from isentrope.statistics.samples import completions_of, reward_parts
@@ -184,6 +186,7 @@ class Probe:
         self._rescoring = Rescoring(
             entropy_gradient, self._guard, self._stopwatch, self._warn_once, about.influence_every
         )
+        self._copies = HostCopies()
         self._logged: dict[str, float | Tensor] = {}
         self._known_names: set[str] = set()
         self._process = os.getpid()
@@ -531,7 +534,8 @@ class Probe:
         with self._closing:
             started = time.perf_counter()
             alone = self._ranks.alone
-            sums: Tensor | None = None
+            sums: Tensor | Callable[[], Tensor] | None = None
+            numbers: NumbersOfRanks | None = None
             action: Action | None = None
             what_if_source = ""
             try:
@@ -542,7 +546,9 @@ class Probe:
                 clip_factor = None if clip_factor is None else inputs.loggable("clip_factor", clip_factor)
                 self._check_step(step, batches)
                 if batches or not alone:
-                    what_if_source, sums = self._measured(step, batches, rescore, unseen, optimizers, loss_scale)
+                    what_if_source, sums, numbers = self._measured(
+                        step, batches, rescore, unseen, optimizers, loss_scale
+                    )
                 self._hold.end_step()
                 if self._ranks.leads and not alone:
                     # On its own a process decides when the next step begins: more numbers have arrived by then.
@@ -558,12 +564,13 @@ class Probe:
                         requested=self._transport.requested_control(),
                         action=action,
                     )
-            measured = None if sums is None else self._ranks.numbers_of_ranks()
+            if numbers is None and sums is not None:
+                numbers = self._ranks.numbers_of_ranks()
             reported_from = time.perf_counter()
             self._stopwatch.seconds += reported_from - started
             self._report(
                 step,
-                measured,
+                numbers,
                 optimizers,
                 learning_rates,
                 clip_factor=clip_factor,
@@ -714,25 +721,36 @@ class Probe:
         unseen: Rescore | None,
         optimizer: Optimizer | SeveralOptimizers | None,
         loss_scale: float | Tensor,
-    ) -> tuple[str, Tensor]:
-        """Where the what-if sums are counted from, and the vector of this rank's sums."""
+    ) -> tuple[str, Tensor | Callable[[], Tensor], NumbersOfRanks | None]:
+        """Where the what-if sums are counted from, and the vector of this rank's sums. Where the writer thread counts them,
+        what gives it the numbers, and in the vector's place a function that counts what the next step needs of it."""
         after = self._rescoring.measure(batches, rescore, unseen, optimizer)
         source, thresholds = self._basis.known(first_call=len(batches) == 1)
-        sums = rank_vector(
-            step,
-            self._guard.failures,
-            batches if self._counts else (),
-            after.entropies if self._counts else None,
-            self._ranks.device,
-            thresholds=thresholds,
-            centre=None if self._ranks.alone else self._basis.means(),
-            loss_scale=loss_scale,
-            unseen=after.unseen,
-            coupled=after.coupled,
-            slopes=after.slopes,
-        )
+        counted = [replace(batch, rescore=None, packing=None) for batch in batches] if self._counts else []
+        entropies = after.entropies if self._counts else None
+        about: dict[str, Any] = {
+            "thresholds": thresholds,
+            "centre": None if self._ranks.alone else self._basis.means(),
+            "loss_scale": loss_scale,
+            "unseen": after.unseen,
+            "coupled": after.coupled,
+            "slopes": after.slopes,
+        }
+        sums: Tensor | Callable[[], Tensor]
+        numbers: NumbersOfRanks | None = None
+        is_on_device = any(batch.mask.is_cuda for batch in counted)
+        if is_on_device and self._ranks.alone and self._copies.has_room(sum(one.mask.numel() for one in counted)):
+            on_host, failures = self._copies.start((counted, entropies, about)), self._guard.failures
+
+            def counted_on_host() -> list[list[float]]:
+                tokens, entropies, others = on_host()
+                return [rank_vector(step, failures, tokens, entropies, None, **others).tolist()]
+
+            numbers, sums = counted_on_host, cache(partial(next_step_vector, counted))
+        else:
+            sums = rank_vector(step, self._guard.failures, counted, entropies, self._ranks.device, **about)
         self._basis.step_closed(self._hold.control, batches, alone=self._ranks.alone)
-        return source, sums
+        return source, sums, numbers
 
     def _report(
         self,

@@ -48,9 +48,11 @@ class _Latest(Generic[_T]):
         self.value: _T | None = None
         self._pending: PendingRows | None = None
 
-    def set(self, rows: PendingRows) -> None:
-        # Those before were awaited a whole step ago: they have arrived, and no chain of them grows.
-        self.get()
+    def set(self, rows: PendingRows, *, is_own: bool = False) -> None:
+        """`is_own`: the rows are counted when they are read, and those before, if nothing read them, never."""
+        if not is_own:
+            # Those before were awaited a whole step ago: they have arrived, and no chain of them grows.
+            self.get()
         self._pending = rows
 
     def get(self) -> _T | None:
@@ -85,11 +87,11 @@ class SelectionBasis:
         """Take the sums of the whole batch that the next steps are made from: THRESHOLD_SUMS numbers per rank."""
         self._first_pass.set(sums)
 
-    def sums_closed(self, thresholds: PendingRows, means: PendingRows) -> None:
+    def sums_closed(self, thresholds: PendingRows, means: PendingRows, *, is_own: bool = False) -> None:
         """Take the sums of the step that just ended, by rank: THRESHOLD_SUMS numbers; and tokens, mean of A and mean of
-        log p."""
-        self._previous_step.set(thresholds)
-        self._means.set(means)
+        log p. `is_own`: they are counted when they are read."""
+        self._previous_step.set(thresholds, is_own=is_own)
+        self._means.set(means, is_own=is_own)
 
     def step_closed(self, control: Control, batches: Sequence[TokenBatch], *, alone: bool) -> None:
         """Take the tokens of the step that just ended on this rank. Only where the control ranks tokens are they kept,

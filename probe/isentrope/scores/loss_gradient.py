@@ -33,11 +33,12 @@ class LossGradient:
     def __init__(self, guard: Guard, laid_out: Callable[[Tensor], Tensor] | None = None) -> None:
         """`laid_out` brings a gradient into the layout that it is kept in. Default: as it arrives."""
         self._guard, self._laid_out = guard, laid_out
-        self._read: dict[str, Tensor] = {}
+        self.read: dict[str, Tensor] = {}
+        """dL/d of the tensors watched, by name, as far as one arrived."""
         self._hooks: list[RemovableHandle] = []
 
     def __bool__(self) -> bool:
-        return bool(self._read)
+        return bool(self.read)
 
     def watch(self, name: str, tensor: Shaped[Tensor, "*tokens"], *, negated: bool = False) -> None:
         """Read the gradient, or minus it, that arrives at a tensor, as "gated" (the log-probs after the gate),
@@ -53,7 +54,7 @@ class LossGradient:
 
     def get(self, name: str) -> Shaped[Tensor, "*tokens"] | None:
         """dL/d of the tensor watched under this name; None where nothing arrived."""
-        return self._read.get(name)
+        return self.read.get(name)
 
     def _add(self, name: str, negated: bool, gradient: Tensor | None) -> None:
         with self._guard.protect("reading the loss's gradient"):
@@ -61,5 +62,5 @@ class LossGradient:
                 # A copy: what receives the gradient next may write into it.
                 found = gradient.detach().neg() if negated else gradient.detach().clone()
                 found = found if self._laid_out is None else self._laid_out(found)
-                before = self._read.get(name)
-                self._read[name] = found if before is None else before + found
+                before = self.read.get(name)
+                self.read[name] = found if before is None else before + found

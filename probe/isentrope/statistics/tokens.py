@@ -58,8 +58,8 @@ class TokenBatch:
     """log p of the loss's log-probs minus that of the "sampler", the "old" policy and the "reference", as far as passed."""
     completions: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers of each sequence, [batch], that the loop passed."""
-    gradient: LossGradient | None = None
-    """What backward brings to the log-probs after the gate; None, or empty: nothing was read."""
+    gradient: LossGradient | Mapping[str, Tensor] | None = None
+    """What backward brings to the log-probs after the gate; None, or empty: nothing was read. A mapping once it is copied."""
     group_ids: Float64[Tensor, " sequences"] | None = None
     """The same number for the rollouts of one prompt. None: not known."""
     old_entropies: Float[Tensor, "*tokens"] | None = None
@@ -140,7 +140,7 @@ class TokenLedger:
         """The step's batches, none if it overflowed; the next step starts empty."""
         batches, self.batches, self.tokens = tuple(self.batches), [], 0
         for batch in batches:
-            if batch.gradient is not None:
+            if isinstance(batch.gradient, LossGradient):
                 batch.gradient.close()
         return batches
 
