@@ -37,6 +37,7 @@ from isentrope.distributed import RankExchange, Ranks, ranks_of
 from isentrope.global_step import next_step_vector, rank_vector
 from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
+from isentrope.host_copy import HostCopies
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
 from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
@@ -47,7 +48,6 @@ from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum, SeveralOptimizers
 from isentrope.statistics.coupling import EntropyGradient
-from isentrope.statistics.host_copy import HostCopies
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.rescoring import Rescore, Rescoring
 from isentrope.statistics.samples import completions_of, reward_parts

@@ -29,7 +29,7 @@ _Gradient = TypeVar("_Gradient")
 
 FORWARD_BYTES = {"cpu": 5 << 20}
 """What a tile may take, with the copies it needs."""
-GPU_FORWARD_BYTES = 128 << 20
+GPU_FORWARD_BYTES = 256 << 20
 """Elsewhere: so few tiles that the device computes for longer than it takes to ask for them. Backward holds two such tiles."""
 ROWS_AT_A_TIME = {"cpu": 512}
 GPU_ROWS_AT_A_TIME = 8192

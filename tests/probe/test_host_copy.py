@@ -11,8 +11,8 @@ import torch
 
 from isentrope.global_step import LAYOUT, centre_moments, next_step_vector, rank_vector, threshold_moments
 from isentrope.guard import Guard
+from isentrope.host_copy import MOST_TOKENS, MOST_UNDER_WAY, HostCopies
 from isentrope.scores.loss_gradient import LossGradient
-from isentrope.statistics.host_copy import MOST_TOKENS, MOST_UNDER_WAY, HostCopies
 from isentrope.statistics.moments import ThresholdStatistics
 from isentrope.statistics.tokens import TokenBatch
 from tests.probe.statistics.test_step_summary import batch_of
