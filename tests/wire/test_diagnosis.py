@@ -171,6 +171,22 @@ def test_a_held_entropy_is_counted_from_its_target(
     assert (some(answer.forecast).entropy == pytest.approx([target] * 50)) == is_held
 
 
+@pytest.mark.parametrize(("steps", "goes"), [(20, True), (120, False)])
+def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_for_long(steps: int, goes: bool) -> None:
+    """Its course so far falls: what the threshold does shows there later. After 120 steps it would have."""
+    held = run(collapse, steps, targets=dict.fromkeys(range(1, steps + 1), 0.5), is_acting=True)
+    answer, unheld = diagnose(held), diagnose(run(collapse, steps))
+    line, entropy = some(answer.forecast), some(answer.entropy)
+    assert entropy < 0.5
+    if not goes:
+        assert line.entropy == pytest.approx(some(unheld.forecast).entropy)
+        return
+    left = [(0.5 - value) / (0.5 - entropy) for value in line.entropy]
+    assert left == pytest.approx([math.exp(-step / 10) for step in range(1, 51)])
+    width = some(unheld.forecast)
+    assert line.high[9] / line.entropy[9] == pytest.approx(width.high[9] / width.entropy[9])
+
+
 def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
     active = version(Control(method="clip_v", mu_low=1.0, mu_high=1.0))
     known = {"verdict": verdict_of(Outcome.STOPPED), "active": active, "newest": active, "applied_steps": [40]}

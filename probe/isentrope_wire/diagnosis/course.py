@@ -62,6 +62,8 @@ _USUAL_ERRORS = (0.12, 0.15, 0.20, 0.30)
 """What nine of ten forecasts of recorded runs were off by at most at these horizons, in log H."""
 _USUAL_NOISE = 0.04
 """Standard deviation of their steps, in log H."""
+_OFF_OF_MOVED = 0.7
+"""Share of the way to a forecast that nine of ten were off by at most, where runs move faster than recorded ones."""
 _USUAL = [NormalDist().inv_cdf(0.5 + (place + 0.5) / 20) / 1.6449 for place in range(10)]
 """They count as ten errors, spread as a normal variable's are."""
 _OWN_ERRORS, _ORIGIN_EVERY = 30, 5
@@ -286,7 +288,7 @@ class Course:
         if self.steps < _LEAST_FORECAST:
             return None
         found = EntropyForecast(step=[], entropy=[], low=[], high=[])
-        for steps, width in enumerate(self._widths(self._noise()), 1):
+        for steps, width in enumerate(self._widths(is_own=True), 1):
             added = self._effect_in(steps, is_kept)
             middle, by_control = self._with(steps, added * change), NORMAL_95 * error * added
             found.step.append(self.step + steps)
@@ -394,14 +396,17 @@ class Course:
         while self._origins and self._origins[0].place == len(_HORIZONS):
             self._origins.popleft()
 
-    def _widths(self, noise: float = 0.0) -> list[float]:
+    def _widths(self, *, is_own: bool = False) -> list[float]:
         """What nine of ten own forecasts were off by at most, in log H, 1 to AHEAD steps ahead.
 
-        Those of recorded runs count before there are own ones; what the steps scatter more, by `noise`, is added.
+        Those of recorded runs count before there are own ones; `is_own` adds what this run scatters more, and a part of what it
+        moves.
         """
         widths = list[float]()
-        for own, usual in zip(self._errors, _USUAL_ERRORS, strict=True):
-            widened = math.hypot(usual, NORMAL_95 * math.sqrt(max(noise**2 - _USUAL_NOISE**2, 0.0)))
+        noise = self._noise() if is_own else 0.0
+        for horizon, own, usual in zip(_HORIZONS, self._errors, _USUAL_ERRORS, strict=True):
+            moved = _OFF_OF_MOVED * self.gone_in(horizon) if is_own else 0.0
+            widened = math.hypot(usual, NORMAL_95 * math.sqrt(max(noise**2 - _USUAL_NOISE**2, 0.0)), moved)
             errors = sorted([*own, *(widened * one for one in _USUAL)])
             widths.append(errors[math.ceil(0.9 * (len(errors) + 1)) - 1])
         widths, found = [*accumulate(widths, max)], []

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from isentrope_wire.answers import Alert, HealthLevel, Status
@@ -47,6 +47,8 @@ from isentrope_wire.what_if import knows
 _SLIGHT = 0.05
 """A share lost or gained below which a level entropy is near its early level."""
 _SILENT = "No report has come for a while: the process is frozen, ended or cut off."
+_HOLD_SETTLES = 10.0
+"""Steps after which a hold that acts has left 1 / e of the way to its target, in recorded runs."""
 _HOLD_WORDS: Mapping[HoldStatus, str] = {
     HoldStatus.HOLDING: "would hold it",
     HoldStatus.SLEWING: "would move its threshold there",
@@ -161,6 +163,8 @@ class Measured:
     """Step -> R² of the predictions so far, finite."""
     targets: Mapping[int, float] = field(default_factory=dict)
     """Step -> the entropy that it held, finite."""
+    is_acting: bool = False
+    """Whether a hold clips in the newest step."""
     rewards: Mapping[int, float] = field(default_factory=dict)
     """Step -> mean reward, finite."""
     applied_steps: Sequence[int] = ()
@@ -214,8 +218,11 @@ def diagnose(measured: Measured) -> Diagnosis:
     message = _message(state)
     is_over = measured.status.is_over
     forecast = None if course is None or is_over else course.forecast()
-    if forecast is not None and measured.target is not None:
-        forecast = _until(forecast, measured.target, is_there=state.is_near_target)
+    if course is not None and forecast is not None and measured.target is not None:
+        if measured.is_acting and not state.is_stuck:
+            forecast = _moved(forecast, _approach(course.entropy, measured.target))
+        else:
+            forecast = _until(forecast, measured.target, is_there=state.is_near_target)
     return Diagnosis(
         level=state.level,
         step=measured.step,
@@ -284,23 +291,32 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
     forecast = None
     if effect is not None and effect.change is not None:
         forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=True)
-    if forecast is not None and action.target is not None and action.status != HoldStatus.FALLBACK:
-        forecast = _until(forecast, action.target, is_there=action.status == HoldStatus.HOLDING)
+    if forecast is not None and action.target is not None:
+        if action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
+            forecast = _moved(forecast, _approach(course.entropy, action.target))
+        elif action.status != HoldStatus.FALLBACK:
+            forecast = _until(forecast, action.target, is_there=False)
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
 def _until(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
     """A forecast that stays at a target once it has come to it; where it is there, from now on."""
     way = 1 if target > found.entropy[0] else -1
-    held = [is_there or way * value >= way * target for value in found.entropy]
-    columns = [
-        [
-            target * value / middle if at else value
-            for value, middle, at in zip(column, found.entropy, held, strict=True)
-        ]
-        for column in (found.entropy, found.low, found.high)
-    ]
-    return EntropyForecast(step=found.step, entropy=columns[0], low=columns[1], high=columns[2])
+    return _moved(found, [target if is_there or way * value >= way * target else value for value in found.entropy])
+
+
+def _approach(entropy: float, target: float) -> list[float]:
+    """The way of a hold that acts to its target; its course so far shows what it does too late."""
+    return [target + (entropy - target) * math.exp(-steps / _HOLD_SETTLES) for steps in range(1, AHEAD + 1)]
+
+
+def _moved(found: EntropyForecast, entropies: list[float]) -> EntropyForecast:
+    """A forecast that goes another way, with a band as wide in shares of it."""
+    low, high = (
+        [to * edge / middle for edge, middle, to in zip(edges, found.entropy, entropies, strict=True)]
+        for edges in (found.low, found.high)
+    )
+    return EntropyForecast(step=found.step, entropy=entropies, low=low, high=high)
 
 
 class _State:
@@ -325,6 +341,16 @@ class _State:
             and self.course is not None
             and OVER_LEFT <= self.course.entropy / target <= 1 / OVER_LEFT
         )
+
+    @cached_property
+    def is_stuck(self) -> bool:
+        """Whether a target has been held for long, and not even half of the way to it was made."""
+        measured = self.measured
+        held = sorted(measured.targets.keys() & measured.entropies.keys())[-AHEAD:]
+        if len(held) < AHEAD or measured.target is None or self.course is None:
+            return False
+        before = median(measured.entropies[step] for step in held[:LEAST_POINTS])
+        return abs(self.course.entropy - measured.target) > abs(before - measured.target) / 2
 
     @cached_property
     def is_level(self) -> bool:

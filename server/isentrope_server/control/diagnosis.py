@@ -29,6 +29,7 @@ from isentrope_wire.metrics import (
     ENTROPY_OBSERVED_CHANGE,
     ENTROPY_PREDICTION_R2,
     ENTROPY_UNSEEN_CHANGE,
+    HOLD_MU,
     HOLD_TARGET,
     METRICS,
     REWARD_MEAN,
@@ -39,6 +40,7 @@ _COURSE = (
     ENTROPY_OBSERVED_CHANGE,
     ENTROPY_UNSEEN_CHANGE,
     CHANGE_BY_INTERVENTION,
+    HOLD_MU,
     HOLD_TARGET,
     REWARD_MEAN,
 )
@@ -97,6 +99,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()} if interventions else {},
         explained=explained,
         targets=finite(last[HOLD_TARGET]),
+        is_acting=run.step in finite(last[HOLD_MU]),
         rewards=finite(last[REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
     )

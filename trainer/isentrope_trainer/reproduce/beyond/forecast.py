@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,19 @@ from isentrope_trainer.reproduce.drawing import Picture, panels, points
 from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
-from isentrope_wire.diagnosis.course import WATCH_LEFT, Course
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_UNSEEN_CHANGE
+from isentrope_wire.diagnosis.course import WATCH_LEFT
+from isentrope_wire.diagnosis.health import Measured, diagnose
+from isentrope_wire.metrics import (
+    CHANGE_BY_INTERVENTION,
+    EARLY_STEPS,
+    ENTROPY_GAIN,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_UNSEEN_CHANGE,
+    HOLD_MU,
+    HOLD_TARGET,
+)
 
 HORIZONS = (10, 20, 50)
 LEAST, MOST = 0.85, 0.95
@@ -36,30 +47,51 @@ class Score(NamedTuple):
 def scores(run: Run) -> dict[int, Score]:
     """Scores by horizon, without horizons that no forecast reached."""
     entropies = run.series(ENTROPY_MEAN)
-    known = [name for name in (ENTROPY_UNSEEN_CHANGE, ENTROPY_OBSERVED_CHANGE) if name in run.names]
-    changes = run.series(known[0]) if known else np.full(len(entropies), np.nan)
-    early, course = float(np.nanmedian(entropies[:EARLY_STEPS])), Course()
+    early = float(np.nanmedian(entropies[:EARLY_STEPS]))
+    by_control = _series(run, ENTROPY_GAIN) * _series(run, CHANGE_BY_INTERVENTION)
+    columns = {
+        "entropies": entropies,
+        "observed": _series(
+            run, ENTROPY_UNSEEN_CHANGE if ENTROPY_UNSEEN_CHANGE in run.names else ENTROPY_OBSERVED_CHANGE
+        ),
+        "by_control": by_control,
+        "explained": np.where(np.isfinite(by_control), _series(run, ENTROPY_PREDICTION_R2), np.nan),
+        "targets": _series(run, HOLD_TARGET),
+    }
+    mus = _series(run, HOLD_MU)
     found: dict[int, list[Score]] = {}
-    for place, (step, entropy) in enumerate(zip(run.steps.tolist(), entropies.tolist(), strict=True)):
-        if not np.isfinite(entropy):
-            continue
-        course.add(step, entropy, observed=float(changes[place]) if np.isfinite(changes[place]) else None)
-        forecast = course.forecast() if place % EVERY == EVERY - 1 else None
-        for horizon in HORIZONS if forecast is not None else ():
-            if forecast is None or place + horizon + MEAN_STEPS // 2 >= len(entropies):
+    for place in range(EVERY - 1, len(entropies), EVERY):
+        known: dict[str, Any] = {
+            name: {
+                step: value
+                for step, value in zip(run.steps[: place + 1].tolist(), values.tolist(), strict=False)
+                if np.isfinite(value)
+            }
+            for name, values in columns.items()
+        }
+        is_acting = bool(np.isfinite(mus[place]))
+        said = diagnose(
+            Measured(step=int(run.steps[place]), first_step=int(run.steps[0]), is_acting=is_acting, **known)
+        )
+        for horizon in HORIZONS:
+            if said.forecast is None or said.entropy is None or place + horizon + MEAN_STEPS // 2 >= len(entropies):
                 continue
             at = horizon - 1
             came = float(np.nanmean(entropies[place + horizon - MEAN_STEPS // 2 :][:MEAN_STEPS]))
-            low, high = forecast.low[at], forecast.high[at]
+            low, high = said.forecast.low[at], said.forecast.high[at]
             found.setdefault(horizon, []).append(
                 Score(
-                    abs(forecast.entropy[at] - came) / early,
-                    abs(course.entropy - came) / early,
+                    abs(said.forecast.entropy[at] - came) / early,
+                    abs(said.entropy - came) / early,
                     abs(straight(entropies[: place + 1], horizon) - came) / early,
                     float(low <= entropies[place + horizon] <= high),
                 )
             )
     return {horizon: Score(*np.mean(each, axis=0)) for horizon, each in found.items()}
+
+
+def _series(run: Run, name: str) -> Series:
+    return run.series(name) if name in run.names else np.full(len(run.steps), np.nan)
 
 
 def straight(past: Series, horizon: int) -> float:
