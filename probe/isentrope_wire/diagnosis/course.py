@@ -58,7 +58,7 @@ step, where the course has turned (noise alone reaches a third of it); what is t
 _SURPRISE = 0.2
 """Share of a step's surprise that `_followed` takes on: one step's mean is mostly noise."""
 _HORIZONS = (1, 10, 20, 50)
-_USUAL_ERRORS = (0.12, 0.15, 0.20, 0.30)
+_USUAL_ERRORS = (0.12, 0.15, 0.20, 0.26)
 """What nine of ten forecasts of recorded runs were off by at most at these horizons, in log H."""
 _USUAL_NOISE = 0.04
 """Standard deviation of their steps, in log H."""
