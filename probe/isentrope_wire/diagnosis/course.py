@@ -216,7 +216,7 @@ class Course:
         # One odd step is no course.
         self._fit(median([*self.newest][-3:]), passed, _KEPT_OF_WEIGHTS if is_new_control else 1.0)
         self._moved.append((self.level, None if observed is None else observed / max(entropy, _FLOOR)))
-        if self.steps >= _LEAST_FORECAST and self.steps % _ORIGIN_EVERY == 0:
+        if target is None and self.steps >= _LEAST_FORECAST and self.steps % _ORIGIN_EVERY == 0:
             self._origins.append(_Origin(step, self._start, self.level, self._going_on))
         early = self.early.level
         if early is None or early <= 0:
