@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from isentrope_trainer.reproduce.beyond.alarms import Alarms, alarm
 from isentrope_trainer.reproduce.beyond.forecast import Forecasts
+from isentrope_trainer.reproduce.beyond.forks import WITHOUT, Forks
 from isentrope_trainer.reproduce.beyond.prediction import judged, theory
 from isentrope_trainer.reproduce.drawing import Picture, courses, panels
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
@@ -146,3 +148,17 @@ class LanguageModelForecasts(Forecasts):
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return language_model_arms(plan)
+
+
+class LanguageModelForks(Forks):
+    name = "beyond-llm-forks"
+    number = "SmolLM2, forks"
+    chosen_late = ""
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        """A control is pushed about when the first alert suggests one."""
+        after, thresholds = (4 if plan.quick else 12), PANELS["thresholds"]
+        return {f"{WITHOUT} from {after}": language_model_arms(plan)[BASELINE]} | {
+            f"{label} from {after}": replace(plan.language_model(thresholds[label]), pushed_after=after)
+            for label in ("Clip_V µ 2, decreasing", "Clip_B µ 1", "hold at 60 %")
+        }
