@@ -1,4 +1,4 @@
-"""From a closed step to its report: sums on the device now, numbers and calibration later, off the training thread."""
+"""From a closed step to its report: numbers and calibration, off the training thread."""
 
 from __future__ import annotations
 

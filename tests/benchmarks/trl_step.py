@@ -46,6 +46,7 @@ CANDIDATES: dict[str, Callable[[Any], object]] = {
     "alone": lambda trainer: None,
     "replace": lambda trainer: attach(trainer, rescore_tokens=0),
     "observe": lambda trainer: attach(trainer, head="observe", rescore_tokens=0),
+    "observe and re-score": lambda trainer: attach(trainer, head="observe"),
     "replace and re-score": lambda trainer: attach(trainer),
     "the same, coupled by the last block": lambda trainer: attach(trainer, coupling="last_block"),
     "the same, coupled by the model": lambda trainer: attach(trainer, coupling="model"),
