@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Centres:
-    """Means and spreads that methods count from: of a whole step or batch. Scalars that stay on the device."""
+    """Means and spreads that methods count from: of a whole step or batch. Scalars that stay on the device; NaN where the method
+    needs none."""
 
     thresholds: ThresholdStatistics
     mean_logprob: Float[Tensor, ""]

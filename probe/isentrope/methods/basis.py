@@ -117,10 +117,13 @@ class SelectionBasis:
                 "Thresholds were to be counted from a first pass, but probe.first_pass was not called before the gate; "
                 "they come from the previous step or the micro-batch instead."
             )
+        nothing = torch.full((), torch.nan, dtype=torch.float64, device=tokens.mask.device)
         if thresholds is None:
-            thresholds = threshold_statistics([tokens.scores], [tokens.mask])
+            is_used = control.method.thresholds
+            own_thresholds = threshold_statistics([tokens.scores], [tokens.mask]) if is_used else None
+            thresholds = own_thresholds or ThresholdStatistics(nothing, nothing, nothing, nothing)
         means = None if self._own(first_call) else self.means()
-        centres = Centres(thresholds, *(means or _own_means(tokens)))
+        centres = Centres(thresholds, *(means or (_own_means(tokens) if method.uses_means else (nothing, nothing))))
         cutoff, own = self._cutoff_of(control, tokens, centres)
         if control.method.thresholds:
             return source, centres, cutoff

@@ -82,13 +82,13 @@ class Covariance:
 
 
 def device_moments(
-    values: Float64[Tensor, "*shape"], valid: Bool[Tensor, "*shape"]
-) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""], Float64[Tensor, ""]]:
-    """Count, mean and sum of squared deviations of the valid values; zeros where there are none. The others may be
-    anything, NaN included."""
+    values: Float64[Tensor, "*rows tokens"], valid: Bool[Tensor, " tokens"]
+) -> tuple[Float64[Tensor, ""], Float64[Tensor, "*rows"], Float64[Tensor, "*rows"]]:
+    """Count, mean and sum of squared deviations of the valid values, in each row; zeros where there are none. The others may
+    be anything, NaN included."""
     count = valid.sum(dtype=torch.float64)
-    mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
-    return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
+    mean = torch.where(valid, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)
+    return count, mean.squeeze(-1), torch.where(valid, values - mean, 0.0).square().sum(-1)
 
 
 def device_constant(numbers: Sequence[float], device: torch.device) -> Float64[Tensor, " numbers"]:
@@ -190,10 +190,13 @@ class ThresholdStatistics:
 def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> Float64[Tensor, " 6"]:
     """THRESHOLD_SUMS numbers of micro-batches taken together, on the device. The masks say which tokens count; those
     whose scores are not finite do not."""
-    discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
-    centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
-    valid = flat(masks) & finite(discriminator + centred)
-    return torch.stack([*device_moments(discriminator, valid), *device_moments(centred, valid)])
+    both = [
+        flat([getattr(part, name).detach() for part in scores])
+        for name in ("discriminator_scores", "vocab_centered_scores")
+    ]
+    values = torch.stack(both).double()
+    count, means, squares = device_moments(values, flat(masks) & finite(values.sum(0)))
+    return torch.stack([count.expand(2), means, squares], 1).reshape(-1)
 
 
 def no_threshold_sums(device: torch.device | None) -> Float64[Tensor, " 6"]:
