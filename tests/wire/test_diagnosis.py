@@ -183,6 +183,8 @@ def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_fo
         return
     left = [(0.5 - value) / (0.5 - entropy) for value in line.entropy]
     assert left == pytest.approx([math.exp(-step / 10) for step in range(1, 51)])
+    assert some(answer.mean_pace).value == pytest.approx((line.entropy[19] - entropy) / 20)
+    assert preview(held, Control()).unchanged == answer.mean_pace
     width = some(unheld.forecast)
     assert line.high[9] / line.entropy[9] == pytest.approx(width.high[9] / width.entropy[9])
 

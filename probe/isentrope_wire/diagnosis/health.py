@@ -217,12 +217,7 @@ def diagnose(measured: Measured) -> Diagnosis:
     course = state.course
     message = _message(state)
     is_over = measured.status.is_over
-    forecast = None if course is None or is_over else course.forecast()
-    if course is not None and forecast is not None and measured.target is not None:
-        if measured.is_acting and not state.is_stuck:
-            forecast = _moved(forecast, _approach(course.entropy, measured.target))
-        else:
-            forecast = _until(forecast, measured.target, is_there=state.is_near_target)
+    forecast, mean_pace = (None, None) if is_over else _unchanged(state)
     return Diagnosis(
         level=state.level,
         step=measured.step,
@@ -231,7 +226,7 @@ def diagnose(measured: Measured) -> Diagnosis:
         share_lost=state.share_lost,
         lost_in_steps=None if course is None else state.age,
         pace=state.pace,
-        mean_pace=None if course is None or is_over else course.mean_pace(PROMISED_STEPS),
+        mean_pace=mean_pace,
         forecast=forecast,
         forecast_score=None if course is None else course.score,
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
@@ -266,11 +261,30 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
         clip_fraction_std=None if effect is None else effect.clip_fraction_std,
         change=None if effect is None else effect.change,
         pace=None if effect is None else effect.pace,
-        unchanged=None if course is None else course.mean_pace(PROMISED_STEPS),
+        unchanged=_unchanged(state)[1],
         curves=effect_curves(control, last, course) if curves else None,
         message=message,
         warnings=warnings,
     )
+
+
+def _unchanged(state: _State) -> tuple[EntropyForecast | None, Estimate | None]:
+    """The next steps if the control stays as it is, and their mean pace; a held entropy goes to its target."""
+    course, target = state.course, state.measured.target
+    if course is None:
+        return None, None
+    forecast = course.forecast()
+    if forecast is None or target is None:
+        return forecast, course.mean_pace(PROMISED_STEPS)
+    if state.measured.is_acting and not state.is_stuck:
+        forecast = _moved(forecast, _approach(course.entropy, target))
+    else:
+        forecast = _until(forecast, target, is_there=state.is_near_target)
+    pace, low, high = (
+        (line[PROMISED_STEPS - 1] - course.entropy) / PROMISED_STEPS
+        for line in (forecast.entropy, forecast.low, forecast.high)
+    )
+    return forecast, Estimate(value=pace, low=low, high=high)
 
 
 def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, EntropyForecast | None, str]:
