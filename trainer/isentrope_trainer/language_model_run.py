@@ -35,6 +35,8 @@ from isentrope_trainer.settings import LocalModelConfig, TrainingConfig
 from isentrope_trainer.tasks.questions import INSTRUCTION, Questions
 from isentrope_wire.metrics import PROBE_RESCORE_SECONDS, PROBE_SECONDS
 
+USED = ("steps", "seed", "prompts", "group_size", "learning_rate", "temperature", "updates_per_batch")
+"""The settings of a `TrainingConfig` that this run has, too."""
 LONGEST_ANSWER = 12
 """Tokens, the end marker included."""
 
@@ -55,7 +57,7 @@ def train_language_model(
 
     Args:
         folder: a causal language model and its tokenizer, as `save_pretrained` writes them.
-        config: its steps, seed, prompts, group size, learning rate, updates a batch and entropy coefficient are used.
+        config: what USED names of it, and the loss's entropy coefficient.
         control: the intervention the run starts with.
         seconds: filled with what an average step took so far, by part; `step` is the whole of it.
         **probe_settings: others of `isentrope.attach`.

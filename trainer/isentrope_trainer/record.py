@@ -18,7 +18,7 @@ import click
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer import smollm2
-from isentrope_trainer.language_model_run import train_language_model
+from isentrope_trainer.language_model_run import USED, train_language_model
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.recording import SHIPPED, Recording, write_recording
 from isentrope_trainer.settings import LANGUAGE_MODEL, TrainingConfig
@@ -51,7 +51,7 @@ def record(folder: Path, config: TrainingConfig) -> Recording:
         started_at=began,
         probe_version=isentrope.__version__,
         config={"recording": "a run that was trained earlier, shown again", "model": folder.name}
-        | dataclasses.asdict(config),
+        | {name: getattr(config, name) for name in USED},
         tags=("recording",),
         capabilities=CAPABILITIES,
         planned_steps=config.steps,
