@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from isentrope.scores.loss_gradient import LossGradient
 
+DEVICES = ("cuda",)
+"""From which steps are copied; ROCm's have this name, too."""
 MOST_TOKENS = 1 << 20
 """Of a step that is copied: about 80 MB of pinned memory, and half a second of one core."""
 MOST_UNDER_WAY = 2
@@ -33,9 +35,10 @@ class HostCopies:
     def __init__(self) -> None:
         self._under_way: WeakSet[_HostCopy] = WeakSet()
 
-    def has_room(self, tokens: int) -> bool:
-        """Whether a step of so many tokens may be copied now."""
-        return tokens <= MOST_TOKENS and len(self._under_way) < MOST_UNDER_WAY
+    def takes(self, masks: Sequence[Tensor]) -> bool:
+        """Whether a step with such masks is to be copied, now."""
+        is_there = any(mask.device.type in DEVICES for mask in masks)
+        return is_there and sum(mask.numel() for mask in masks) <= MOST_TOKENS and len(self._under_way) < MOST_UNDER_WAY
 
     def start(self, values: T) -> Callable[[], T]:
         """Start the copy of the tensors that `values` hold, however deep, and wait for nothing; what is returned gives the

@@ -738,8 +738,7 @@ class Probe:
         }
         sums: Tensor | Callable[[], Tensor]
         numbers: NumbersOfRanks | None = None
-        is_on_device = any(batch.mask.is_cuda for batch in counted)
-        if is_on_device and self._ranks.alone and self._copies.has_room(sum(one.mask.numel() for one in counted)):
+        if self._ranks.alone and self._copies.takes([batch.mask for batch in counted]):
             on_host, failures = self._copies.start((counted, entropies, about)), self._guard.failures
 
             def counted_on_host() -> list[list[float]]:

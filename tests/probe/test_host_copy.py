@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
+import isentrope
+from isentrope import host_copy
 from isentrope.global_step import LAYOUT, centre_moments, next_step_vector, rank_vector, threshold_moments
 from isentrope.guard import Guard
 from isentrope.host_copy import MOST_TOKENS, MOST_UNDER_WAY, HostCopies
@@ -16,6 +19,7 @@ from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.moments import ThresholdStatistics
 from isentrope.statistics.tokens import TokenBatch
 from tests.probe.statistics.test_step_summary import batch_of
+from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport, reports, run_steps
 
 
 def with_gradient(batch: TokenBatch) -> TokenBatch:
@@ -56,13 +60,31 @@ def test_the_next_step_counts_from_the_same_numbers() -> None:
     assert torch.equal(centre_moments(part), centre_moments(whole))
 
 
-def test_copies_that_wait_are_bounded() -> None:
-    copies = HostCopies()
-    assert not copies.has_room(MOST_TOKENS + 1)
+@pytest.mark.parametrize("control", [None, CLIP, isentrope.Control(method="clip_cov", parameters={"ratio": 0.2})])
+def test_a_run_is_reported_and_steered_as_without_copies(
+    control: isentrope.Control | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> list[object]:
+        loop = TinyLoop()
+        probe, transport = probe_and_transport(control=control, threshold_source="previous_step")
+        run_steps(loop, probe, 4)
+        return [loop.weights().tolist(), *map(comparable, reports(transport))]
+
+    without = run()
+    monkeypatch.setattr(host_copy, "DEVICES", ("cpu",))
+    assert run() == without
+
+
+def test_copies_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies, mask = HostCopies(), torch.ones(3, dtype=torch.bool)
+    assert not copies.takes([mask])
+    monkeypatch.setattr(host_copy, "DEVICES", ("cpu",))
+    assert copies.takes([mask])
+    assert not copies.takes([mask.expand(MOST_TOKENS, 3)])
     waiting = [copies.start([torch.ones(3)]) for _ in range(MOST_UNDER_WAY)]
-    assert not copies.has_room(3)
+    assert not copies.takes([mask])
     waiting.pop()
-    assert copies.has_room(3)
+    assert copies.takes([mask])
 
 
 def test_counting_takes_one_core_and_leaves_the_others_threads_theirs() -> None:
