@@ -52,9 +52,9 @@ ADDRESSES = [
 def test_no_page_has_a_violation_and_none_scrolls_sideways(
     address: str, site: Site, run: str, open_page: OpenPage
 ) -> None:
-    for scheme in ("light", "dark"):
-        page = open_page(address.format(run=run), scheme=scheme)
-        page.wait_for_timeout(1_500)
+    pages = [open_page(address.format(run=run), scheme=scheme) for scheme in ("light", "dark")]
+    pages[-1].wait_for_timeout(1_500)
+    for page in pages:
         assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_timeout(500)
@@ -103,10 +103,10 @@ def test_hostile_texts_stay_texts(site: Site, open_page: OpenPage) -> None:
         )
         for part in range(2)
     ]
-    pages = [f"/runs/{run}?tab={tab}" for run in runs for tab in TABS]
-    for address in ["/", f"/compare?run={runs[0]}&run={runs[1]}", *pages]:
-        page = open_page(address)
-        page.wait_for_timeout(1_500)
+    of_runs = [f"/runs/{run}?tab={tab}" for run in runs for tab in TABS]
+    pages = {address: open_page(address) for address in ["/", f"/compare?run={runs[0]}&run={runs[1]}", *of_runs]}
+    pages["/"].wait_for_timeout(1_500)
+    for address, page in pages.items():
         assert page.evaluate("window.ran") is None, address
         assert page.locator("main img[src=x], main a[href^=javascript]").count() == 0, address
 
