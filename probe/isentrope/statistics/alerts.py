@@ -99,10 +99,11 @@ class AlertWatch:
         self._parts.append(change_parts(finite))
         if what_if is not None and what_if.tokens:
             self._what_if.append(what_if)
+        dead = labels.get("control/dead")
         found = {
             SELF_CHECK: self._self_check(finite, labels.get(LIKELY_CAUSE, "")),
             "prediction": self._prediction(finite.get(metrics.ENTROPY_PREDICTION_R2)),
-            "dead_knob": _dead_knob(labels.get("control/dead")),
+            "dead_knob": _alert("dead_knob", AlertLevel.WATCH, dead) if dead else None,
             "zero_advantage": self._zero_advantage(finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)),
         }
         lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
@@ -242,10 +243,6 @@ def _cause(changes: Mapping[str, float], direction: int) -> AlertCause | None:
 
 def _alert(kind: str, level: AlertLevel, message: str, **evidence: float) -> Alert:
     return Alert(kind=kind, level=level, message=message, evidence=evidence)
-
-
-def _dead_knob(reasons: str | None) -> Alert | None:
-    return _alert("dead_knob", AlertLevel.WATCH, reasons) if reasons else None
 
 
 def _not_finite(not_finite: float, measured: float) -> Alert | None:
