@@ -58,10 +58,6 @@ class _Raised:
         return is_news
 
 
-def _window() -> deque[float]:
-    return deque(maxlen=WINDOW)
-
-
 def has_learnt(scalars: Mapping[str, float]) -> bool:
     """Whether the policy may have learnt from a step's tokens before: it was trained on them, or has left its old self."""
     return scalars.get(metrics.TOKEN_EPOCH, 1.0) > 1 or scalars.get(metrics.KL_OLD, 0.0) > MOVED
@@ -78,8 +74,8 @@ class AlertWatch:
     """Share of groups whose advantage is not 0."""
     _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
-    _checks: deque[float] = field(default_factory=_window)
-    _signals: deque[float] = field(default_factory=_window)
+    _checks: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _signals: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _trusted: int = 0
     _held: dict[str, int] = field(default_factory=dict)
     """Steps in a row that a condition has held, by its kind."""
