@@ -52,9 +52,9 @@ ADDRESSES = [
 def test_no_page_has_a_violation_and_none_scrolls_sideways(
     address: str, site: Site, run: str, open_page: OpenPage
 ) -> None:
-    pages = [open_page(address.format(run=run), scheme=scheme) for scheme in ("light", "dark")]
-    pages[-1].wait_for_timeout(1_500)
-    for page in pages:
+    for scheme in ("light", "dark"):
+        page = open_page(address.format(run=run), scheme=scheme)
+        page.wait_for_timeout(1_500)
         assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_timeout(500)
