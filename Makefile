@@ -44,8 +44,9 @@ test: setup-dev ## the quick suite, minutes
 	$(BRING_BROWSER)
 	$(PYTEST) -m "not slow and not gpu $(AND_BROWSER)" $(ARGS)
 
-test-all: test ## everything: the quick suite, then what kills, fills, fuzzes and trains; CI=1 leaves out what takes minutes
-	$(PYTEST) -m "slow and not gpu $(AND_LONG) $(AND_BROWSER)" $(ARGS)
+test-all: setup-dev ## everything: the quick suite and what kills, fills, fuzzes and trains; CI=1 leaves out what takes minutes
+	$(BRING_BROWSER)
+	$(PYTEST) -m "not gpu $(AND_LONG) $(AND_BROWSER)" $(ARGS)
 
 test-gpu: setup-dev ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu $(ARGS)

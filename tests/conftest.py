@@ -29,10 +29,11 @@ settings.load_profile("any machine")
 LONGEST_FILES = (
     "test_verl.py",
     "test_openrlhf.py",
-    "test_deepspeed.py",
     "test_commands.py",
-    "test_images.py",
+    "test_journey.py",
     "test_pages.py",
+    "test_process_faults.py",
+    "test_disk_and_replica_faults.py",
 )
 """Files with minutes of slow tests begin first: each is run by one process, which at the end the others would wait for."""
 

@@ -56,7 +56,8 @@ def reward_falls(own: float, since: Sequence[float]) -> str:
     slope = _slope(newest)
     residuals = [value - slope * step for step, value in enumerate(newest)]
     alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
-    if _falling_pairs(newest) < LARGEST_FALL_BY_CHANCE * deviation_of_pairs(len(newest), alike):
+    falling = sum((later < earlier) - (later > earlier) for earlier, later in combinations(newest, 2))
+    if falling < LARGEST_FALL_BY_CHANCE * deviation_of_pairs(len(newest), alike):
         return ""
     if (-slope - own) * (REWARD_WINDOW - 1) <= NOISES * _noise(residuals):
         return ""
@@ -64,11 +65,6 @@ def reward_falls(own: float, since: Sequence[float]) -> str:
         f"The reward guard ended the hold: over the last {REWARD_WINDOW} steps the reward fell by {-slope * (REWARD_WINDOW - 1):.3g}, "
         f"to {median(newest[-REWARD_WINDOW // 3 :]):.3g}. Push a hold again to go on; reward_guard false switches the guard off."
     )
-
-
-def _falling_pairs(values: Sequence[float]) -> int:
-    """Pairs of which the later value is the lower one, less those of which it is the higher one."""
-    return sum((later < earlier) - (later > earlier) for earlier, later in combinations(values, 2))
 
 
 def _slope(values: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -247,15 +247,11 @@ class LearningRates:
         return max(moving, key=lambda group: group[0])[1] if moving else 0.0
 
 
-def _trainable(group: Mapping[str, Any]) -> int:
-    return sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad)
-
-
 def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> LearningRates | None:
     """As they are now; waits for no device. None when there is no optimiser to ask, or it has no rates."""
     groups = tuple(
         (
-            _trainable(group),
+            sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad),
             # Schedulers change a tensor in place.
             group["lr"].detach().clone() if isinstance(group["lr"], Tensor) else group["lr"],
         )

@@ -35,11 +35,11 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 
 
 @click.command()
-@click.option("--host", default=None, help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--http-port", type=click.IntRange(0, 65535), default=None, help="Pages and REST.  [default: 7070]")
-@click.option("--grpc-port", type=click.IntRange(0, 65535), default=None, help="Reports.  [default: 7071]")
-@click.option("--tls-cert", type=click.Path(), default=None, help="PEM file of the certificate of both ports.")
-@click.option("--tls-key", type=click.Path(), default=None, help="PEM file of its private key.")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--http-port", type=click.IntRange(0, 65535), help="Pages and REST.  [default: 7070]")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), help="Reports.  [default: 7071]")
+@click.option("--tls-cert", type=click.Path(), help="PEM file of the certificate of both ports.")
+@click.option("--tls-key", type=click.Path(), help="PEM file of its private key.")
 @click.option(
     "--insecure-i-know", is_flag=True, default=None, help="Listen without TLS on addresses that other machines reach."
 )
@@ -49,7 +49,7 @@ def _fail(message: str, status: int = 1) -> NoReturn:
     metavar="URL",
     help="Send alerts there: an Apprise URL, such as slack://...; may be repeated.",
 )
-@click.option("--public-url", default=None, metavar="URL", help="Address of the pages, for links in notifications.")
+@click.option("--public-url", metavar="URL", help="Address of the pages, for links in notifications.")
 def up(notify: tuple[str, ...], **given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
     from isentrope_server.errors import StartupError
@@ -83,7 +83,7 @@ def token() -> None:
 
 @token.command("create")
 @click.option("--scope", type=click.Choice(["read", "ingest", "control", "admin"]), required=True)
-@click.option("--name", default=None, help="Shown as the author of changes.  [default: the scope]")
+@click.option("--name", help="Shown as the author of changes.  [default: the scope]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def create_token(scope: str, name: str | None, as_json: bool) -> None:
     """Make a token and print it, once."""

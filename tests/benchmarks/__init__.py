@@ -6,7 +6,6 @@
 - `numerics.py`: errors of ours and of peers against float64
 - `delivery.py`: a step from the training loop to a reader, in turns with other trackers (`tracker_step.py`)
 - `collapse_and_cure.py`: the reference run, whose entropy collapses, and Clip_V of the same seed
-- `what_if.py`: what a step's curve showed, and what the next step had
 
 By themselves, `python -m tests.benchmarks.NAME`:
 

@@ -20,11 +20,10 @@ from tests.benchmarks import (
     observed_step,
     token_scores,
     trl_step,
-    what_if,
 )
 
 _OF_COST = (token_scores, observed_step, coupled_update, trl_step, numerics, delivery)
-_OF_QUALITY = (collapse_and_cure, what_if)
+_OF_QUALITY = (collapse_and_cure,)
 BENCHMARKS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in (*_OF_COST, *_OF_QUALITY)}
 
 

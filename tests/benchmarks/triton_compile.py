@@ -152,7 +152,7 @@ def _constants(kernel: str, target: str) -> dict[str, Any]:
     return {"SQUARED": squared, "SPLITS": SPLITS, "ROWS": triton_backend.ROWS_PER_PROGRAM}
 
 
-def compile_all(targets: tuple[str, ...] = tuple(TARGETS)) -> Iterator[Compiled]:
+def compile_all(targets: tuple[str, ...]) -> Iterator[Compiled]:
     """Every kernel for every target, and for every type of logits where it reads them."""
     for target in targets:
         for kernel in KERNELS:
@@ -170,8 +170,8 @@ def table(compiled: list[Compiled]) -> list[str]:
 
 
 if __name__ == "__main__":
-    everything = list(compile_all())
-    if sys.argv[1:] == ["--json"]:
+    everything = list(compile_all(tuple(sys.argv[2:]) or tuple(TARGETS)))
+    if sys.argv[1:2] == ["--json"]:
         print(json.dumps({"triton": triton.__version__, "compiled": [asdict(one) for one in everything]}))
     else:
         print(f"Triton {triton.__version__}\n\n" + "\n".join(table(everything)))

@@ -103,10 +103,10 @@ def test_hostile_texts_stay_texts(site: Site, open_page: OpenPage) -> None:
         )
         for part in range(2)
     ]
-    pages = [f"/runs/{run}?tab={tab}" for run in runs for tab in TABS]
-    for address in ["/", f"/compare?run={runs[0]}&run={runs[1]}", *pages]:
-        page = open_page(address)
-        page.wait_for_timeout(1_500)
+    of_runs = [f"/runs/{run}?tab={tab}" for run in runs for tab in TABS]
+    pages = {address: open_page(address) for address in ["/", f"/compare?run={runs[0]}&run={runs[1]}", *of_runs]}
+    pages["/"].wait_for_timeout(1_500)
+    for address, page in pages.items():
         assert page.evaluate("window.ran") is None, address
         assert page.locator("main img[src=x], main a[href^=javascript]").count() == 0, address
 

@@ -22,9 +22,10 @@ DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-pytestmark = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+of_each = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 
 
+@of_each
 def test_copied_files_exist_unignored(path: Path) -> None:
     ignored = (DOCKER / f"{path.name}.dockerignore").read_text().splitlines()
     copied = [source for stage in stages(path) for step in stage if step.word == "COPY" for source in step.copied]
@@ -34,6 +35,7 @@ def test_copied_files_exist_unignored(path: Path) -> None:
         assert f"!{source}" in ignored
 
 
+@of_each
 def test_image_runs_as_unprivileged_user(path: Path) -> None:
     last = stages(path)[-1]
     user = next(step.rest for step in reversed(last) if step.word == "USER")
@@ -46,6 +48,7 @@ def test_image_runs_as_unprivileged_user(path: Path) -> None:
     )
 
 
+@of_each
 def test_image_s_command_exists(path: Path) -> None:
     last = stages(path)[-1]
     entrypoint, command = (json.loads(next(s.rest for s in last if s.word == word)) for word in ("ENTRYPOINT", "CMD"))
@@ -56,9 +59,10 @@ def test_image_s_command_exists(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_run_steps_work_in_clean_folder(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["server", pytest.param("trainer", marks=pytest.mark.long)])
+def test_run_steps_work_in_clean_folder(name: str, tmp_path: Path) -> None:
     """Every absolute path of the image is moved under a folder; where torch comes from is left to pip's settings."""
-    build = tmp_path / "build"
+    path, build = DOCKER / f"{name}.Dockerfile", tmp_path / "build"
     build.mkdir()
     (tmp_path / "opt").mkdir()
     (tmp_path / "var/lib").mkdir(parents=True)

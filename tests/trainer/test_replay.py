@@ -49,7 +49,7 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recordi
     (cure,) = recording.pushed
     (applied,) = [outcome for report in recording.reports for outcome in report.outcomes]
     with (
-        running_demo("--replay", "--speed", "5", headless=False) as (process, url, login, run_id),
+        running_demo("--replay", "--speed", "8", headless=False) as (process, url, login, run_id),
         isentrope.Client(url) as client,
     ):
         assert login.startswith(f"{url}/?token=")

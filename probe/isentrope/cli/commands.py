@@ -31,9 +31,7 @@ _HOLD_BOUNDS = [field.name for field in fields(Hold) if field.name not in TARGET
 _ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-url_option = click.option(
-    "--url", default=None, help="The server's address.  [default: ISENTROPE_URL, or the home's server]"
-)
+url_option = click.option("--url", help="The server's address.  [default: ISENTROPE_URL, or the home's server]")
 
 
 @click.command()
@@ -53,7 +51,7 @@ url_option = click.option(
     multiple=True,
     help="Only running runs of this level of health; may be repeated.",
 )
-@click.option("--query", "-q", default=None, help="Only runs with this text in id, name, project, a tag or the error.")
+@click.option("--query", "-q", help="Only runs with this text in id, name, project, a tag or the error.")
 @click.option(
     "--order",
     type=click.Choice([str(order) for order in RunOrder]),
@@ -97,9 +95,9 @@ def runs(
 @click.command()
 @click.argument("run")
 @click.option("--name", "-n", "names", multiple=True, help="A metric; may be repeated. Without it: list the names.")
-@click.option("--from-step", type=click.IntRange(min=0), default=None, help="The first step.")
-@click.option("--to-step", type=click.IntRange(min=0), default=None, help="The last step.")
-@click.option("--points", type=click.IntRange(min=1), default=None, help="Reduce longer series to this many points.")
+@click.option("--from-step", type=click.IntRange(min=0), help="The first step.")
+@click.option("--to-step", type=click.IntRange(min=0), help="The last step.")
+@click.option("--points", type=click.IntRange(min=1), help="Reduce longer series to this many points.")
 @as_json_option
 @url_option
 def metrics(
@@ -148,9 +146,7 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
     show_default=True,
     help="Format of the file.",
 )
-@click.option(
-    "--out", type=click.Path(dir_okay=False), default=None, help="The file; - is stdout.  [default: RUN.FORMAT]"
-)
+@click.option("--out", type=click.Path(dir_okay=False), help="The file; - is stdout.  [default: RUN.FORMAT]")
 @click.option("--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated.")
 @click.option("--labels", is_flag=True, help="Add each report's control version and labels.")
 @as_json_option
@@ -176,23 +172,12 @@ def export(
 
 @click.command()
 @click.argument("run")
-@click.option("--method", type=click.Choice(list(METHODS)), default=None, help="Start a new control with this method.")
-@click.option(
-    "--mu-low",
-    type=float,
-    default=None,
-    help="µ⁻ in standard deviations: where the lower side clips.  [default: never]",
-)
-@click.option(
-    "--mu-high",
-    type=float,
-    default=None,
-    help="µ⁺ in standard deviations: where the upper side clips.  [default: never]",
-)
+@click.option("--method", type=click.Choice(list(METHODS)), help="Start a new control with this method.")
+@click.option("--mu-low", type=float, help="µ⁻ in standard deviations: where the lower side clips.  [default: never]")
+@click.option("--mu-high", type=float, help="µ⁺ in standard deviations: where the upper side clips.  [default: never]")
 @click.option(
     "--scope",
     type=click.Choice([str(scope) for scope in Scope]),
-    default=None,
     help="The tokens that the method acts on.  [default: all]",
 )
 @click.option(
@@ -205,7 +190,6 @@ def export(
 )
 @click.option(
     "--hold-target",
-    default=None,
     metavar="NATS|SHARE%|CURVE",
     help="Hold the mean entropy at this value, at a share of its early level such as 75%, or on a curve of steps such as "
     "'1:100% 200:25%'.",
@@ -218,11 +202,10 @@ def export(
     help=f"Another field of the hold, such as side=raise; one of {', '.join(_HOLD_BOUNDS)}. May be repeated.",
 )
 @click.option("--no-hold", is_flag=True, help="End the hold; the thresholds stay as they are.")
-@click.option("--reason", default=None, help="The reason, kept in the history.")
+@click.option("--reason", help="The reason, kept in the history.")
 @click.option(
     "--expires-in",
     type=click.IntRange(min=1),
-    default=None,
     metavar="SECONDS",
     help="Reject the change when it is not applied in time.",
 )
@@ -310,11 +293,7 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
     "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option(
-    "--grpc",
-    "target",
-    default=None,
-    metavar="HOST:PORT",
-    help="The server's ingest. [default: ISENTROPE_GRPC, or as spooled]",
+    "--grpc", "target", metavar="HOST:PORT", help="The server's ingest. [default: ISENTROPE_GRPC, or as spooled]"
 )
 @click.option(
     "--give-up-after",
@@ -392,7 +371,6 @@ def doctor(as_json: bool) -> None:
     "--http",
     "port",
     type=click.IntRange(1, 65535),
-    default=None,
     metavar="PORT",
     help="Serve http://127.0.0.1:PORT/mcp; each request's bearer token is used.  [default: stdio, with ISENTROPE_TOKEN]",
 )

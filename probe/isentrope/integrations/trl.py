@@ -70,12 +70,6 @@ WRAPPED = {
 """The trainer's methods that are wrapped, and the parameters each must have."""
 
 
-def _holding(control: Control | None, hold: Mapping[str, object] | float | str | None) -> Control | None:
-    if hold is None:
-        return control
-    return replace(control or Control(), hold=Hold.from_document(hold).to_document())
-
-
 def attach(
     trainer: Any,
     *,
@@ -119,6 +113,8 @@ def attach(
     if rescore_tokens is not None and (type(rescore_tokens) is not int or rescore_tokens < 0):
         raise ConfigurationError(f"rescore_tokens must be a whole number from 0 on, got {rescore_tokens!r}.")
     guard = Guard()
+    if hold is not None:
+        control = replace(control or Control(), hold=Hold.from_document(hold).to_document())
     bonus = bool(getattr(trainer, "_entropy_bonus_enabled", False))
     fused_head = trl_head.FusedHead(policy_of(trainer), head, guard, entropy_gradient=bonus)
     fused_head.install()
@@ -128,7 +124,7 @@ def attach(
             name or trainer.args.run_name,
             project,
             {"trainer": type(trainer).__name__, "head": head, **trainer.args.to_sanitized_dict(), **(config or {})},
-            control=_holding(control, hold),
+            control=control,
             planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
             tokenizer=getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
             **settings,

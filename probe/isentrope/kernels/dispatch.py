@@ -1,6 +1,6 @@
 """What a backend provides, and which one scores a tensor: by its device, unless another is asked for.
 
-    ISENTROPE_KERNELS=auto|reference|cpp|triton         or         with using("reference"): ...
+    ISENTROPE_KERNELS=auto|reference|cpp|triton
 
 A backend that can't work here (no compiler, no Triton) is replaced by the reference, and one log line says why. A
 tensor it can't read (float64, odd strides) goes to the reference silently: that is how it is meant.
@@ -11,10 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Literal, Protocol, cast, get_args
+from typing import Protocol
 
 from torch import Tensor
 
@@ -54,18 +51,15 @@ class Backend(Protocol):
         """
 
 
-BackendName = Literal["auto", "reference", "cpp", "triton"]
 BACKENDS: dict[str, Backend] = {"reference": reference, "cpp": cpp_backend, "triton": triton_backend}
 OF_DEVICE = {"cpu": "cpp", "cuda": "triton", "xpu": "triton"}
 """ROCm devices are called cuda by torch."""
-
-_chosen: ContextVar[BackendName | None] = ContextVar("isentrope_kernels", default=None)
 
 
 def backend_for(logits: Tensor) -> Backend:
     """The backend that reads `logits`; ConfigurationError: one was asked for by name that can't work here, or there is
     none of that name."""
-    name: str = _chosen.get() or _from_environment(os.environ.get("ISENTROPE_KERNELS", ""))
+    name = _checked(os.environ.get("ISENTROPE_KERNELS", ""))
     if name == "auto":
         name = OF_DEVICE.get(logits.device.type, "reference")
         if _why_not(name) is not None:
@@ -86,25 +80,10 @@ def row_scores(
     return finish(backend.row_moments(logits, token_ids, temperature, squared=squared))
 
 
-@contextmanager
-def using(name: BackendName) -> Iterator[None]:
-    """Score with the backend called `name` within the block, on this thread."""
-    token = _chosen.set(_checked(name, "using()"))
-    try:
-        yield
-    finally:
-        _chosen.reset(token)
-
-
-@functools.cache
-def _from_environment(value: str) -> BackendName:
-    return _checked(value or "auto", "ISENTROPE_KERNELS")
-
-
-def _checked(name: str, source: str) -> BackendName:
-    if name not in get_args(BackendName):
-        raise ConfigurationError(f"{source} takes one of {', '.join(get_args(BackendName))}; got {name!r}.")
-    return cast(BackendName, name)
+def _checked(name: str) -> str:
+    if name and name not in (names := ("auto", *BACKENDS)):
+        raise ConfigurationError(f"ISENTROPE_KERNELS takes one of {', '.join(names)}; got {name!r}.")
+    return name or "auto"
 
 
 def _why_not(name: str) -> str | None:

@@ -171,11 +171,6 @@ def threads_of(warp_size: int) -> int:
     return WARPS * warp_size
 
 
-def block_of(threads: int) -> int:
-    """Logits that a program reads at once: two tiles of GROUPS reads of a thread."""
-    return 2 * GROUPS * threads * int(triton_kernels.WORDS)
-
-
 def splits_of(rows: int, columns: int, block: int, processors: int) -> int:
     """Programs that share a row: enough to keep `processors` busy, each with a few blocks of logits at least."""
     wanted = -(-processors * PROGRAMS_PER_PROCESSOR // rows) if rows else 1
@@ -194,7 +189,8 @@ def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, 
     rows, columns = token_ids.numel(), logits.shape[-1]
     device = _device_shape(logits.device)
     threads = threads_of(device.warp_size)
-    splits = splits_of(rows, columns, block_of(threads), device.processors)
+    # A program reads two tiles of GROUPS reads of a thread at once.
+    splits = splits_of(rows, columns, 2 * GROUPS * threads * int(triton_kernels.WORDS), device.processors)
     moments = torch.empty(splits, 7 if squared else 6, rows, dtype=torch.float64, device=logits.device)
     if rows == 0:
         return moments

@@ -58,10 +58,6 @@ class _Raised:
         return is_news
 
 
-def _window() -> deque[float]:
-    return deque(maxlen=WINDOW)
-
-
 def has_learnt(scalars: Mapping[str, float]) -> bool:
     """Whether the policy may have learnt from a step's tokens before: it was trained on them, or has left its old self."""
     return scalars.get(metrics.TOKEN_EPOCH, 1.0) > 1 or scalars.get(metrics.KL_OLD, 0.0) > MOVED
@@ -78,8 +74,8 @@ class AlertWatch:
     """Share of groups whose advantage is not 0."""
     _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
-    _checks: deque[float] = field(default_factory=_window)
-    _signals: deque[float] = field(default_factory=_window)
+    _checks: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _signals: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _trusted: int = 0
     _held: dict[str, int] = field(default_factory=dict)
     """Steps in a row that a condition has held, by its kind."""
@@ -99,10 +95,11 @@ class AlertWatch:
         self._parts.append(change_parts(finite))
         if what_if is not None and what_if.tokens:
             self._what_if.append(what_if)
+        dead = labels.get("control/dead")
         found = {
             SELF_CHECK: self._self_check(finite, labels.get(LIKELY_CAUSE, "")),
             "prediction": self._prediction(finite.get(metrics.ENTROPY_PREDICTION_R2)),
-            "dead_knob": _dead_knob(labels.get("control/dead")),
+            "dead_knob": _alert("dead_knob", AlertLevel.WATCH, dead) if dead else None,
             "zero_advantage": self._zero_advantage(finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)),
         }
         lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
@@ -242,10 +239,6 @@ def _cause(changes: Mapping[str, float], direction: int) -> AlertCause | None:
 
 def _alert(kind: str, level: AlertLevel, message: str, **evidence: float) -> Alert:
     return Alert(kind=kind, level=level, message=message, evidence=evidence)
-
-
-def _dead_knob(reasons: str | None) -> Alert | None:
-    return _alert("dead_knob", AlertLevel.WATCH, reasons) if reasons else None
 
 
 def _not_finite(not_finite: float, measured: float) -> Alert | None:

@@ -116,7 +116,10 @@ class EntropyGradient:
                 "the scores of rescore, or unseen, carry no gradient to the weights. Score them with probe.score outside "
                 "torch.no_grad() and inference_mode; with gradient checkpointing, let it be non-reentrant."
             )
-        gradients = self._by_backward(entropy) if self._coupling == "model" else self._of_block(entropy)
+        if self._coupling == "model":
+            gradients = self._by_backward(entropy)
+        else:  # by this rank's tokens alone: the products, not the gradients, are averaged over ranks
+            gradients = [*torch.autograd.grad(entropy, self._weights, allow_unused=True)]
         if all(gradient is None for gradient in gradients):
             raise ConfigurationError("backward reached none of the weights that the optimiser has.")
         pairs = zip(self._weights, gradients, strict=True)
@@ -146,10 +149,6 @@ class EntropyGradient:
         finally:
             for weight, gradient in zip(self._weights, kept, strict=True):
                 weight.grad = gradient
-
-    def _of_block(self, entropy: Tensor) -> list[Tensor | None]:
-        """Gradient by this rank's tokens alone: the products, not the gradients, are averaged over ranks."""
-        return list(torch.autograd.grad(entropy, self._weights, allow_unused=True))
 
     def _along(self) -> Tensor:
         """<h, theta>, float64; this rank's shard counts as often as there are shards, so that the mean over ranks is the whole."""

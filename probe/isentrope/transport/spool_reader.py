@@ -179,7 +179,7 @@ class SpoolReader:
                 return False
             self._segment = segment
             # Looked up before reading: once a newer segment exists, nothing is appended to this one.
-            newer = self._newer_segment(segment)
+            newer = next((path for path in list_segments(self._folder) if path.name > segment.name), None)
             try:
                 self._read(segment)
             except FileNotFoundError:
@@ -200,9 +200,6 @@ class SpoolReader:
         segments = list_segments(self._folder)
         holding = [segment for segment in segments if first_seq_of(segment) <= self._next_seq]
         return holding[-1] if holding else (segments[0] if segments else None)
-
-    def _newer_segment(self, segment: Path) -> Path | None:
-        return next((path for path in list_segments(self._folder) if path.name > segment.name), None)
 
     def _read(self, segment: Path) -> None:
         content = self._content_of(segment, self._offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,11 @@ def config_of(stage: int) -> dict[str, Any]:
     }
 
 
+def call(rank: int, work: Callable[..., Run], *arguments: Any) -> Run:
+    """For `one_after_another`: calls of several functions."""
+    return work(rank, *arguments)
+
+
 def engine_of(stage: int) -> Any:
     import deepspeed
 
@@ -84,15 +89,11 @@ def begin(rank: int, packages: str) -> Any:
     """Let DeepSpeed be imported from its folder, and run on the process group that there is."""
     if packages not in sys.path:
         sys.path.append(packages)
-        os.environ.update(
-            DS_ACCELERATOR="cpu",
-            LOCAL_RANK=str(rank),
-            TORCH_EXTENSIONS_DIR=f"{packages}/extensions",
-            CC="gcc",
-            CXX="g++",
-        )
-        os.environ["PATH"] = f"{packages}/bin:{os.environ['PATH']}"
+        os.environ.update(DS_ACCELERATOR="cpu", LOCAL_RANK=str(rank))
     import deepspeed
+    from deepspeed.comm import torch as comm
+
+    comm.build_shm_op = lambda: None  # built from C++: a minute
 
     if not deepspeed.comm.is_initialized():
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False)

@@ -13,13 +13,21 @@ import torch
 from isentrope.integrations import deepspeed
 from isentrope.integrations.attachment import Versions
 from isentrope_wire.errors import ConfigurationError
-from tests.probe.frameworks.deepspeed_loop import PUSHED_IN, UPDATES, train, train_in_parts, train_under_accelerate
+from tests.probe.frameworks.deepspeed_loop import (
+    PUSHED_IN,
+    UPDATES,
+    Run,
+    call,
+    train,
+    train_in_parts,
+    train_under_accelerate,
+)
 from tests.probe.frameworks.packages import folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "integrations" / "deepspeed.md").read_text(encoding="utf-8")
-MODES = ("alone", "watched", "hidden", "pushed")
+MODES, STAGES = ("alone", "watched", "hidden", "pushed"), (2, 3)
 
 
 class Engine:
@@ -90,15 +98,36 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         deepspeed.engine_step(Engine(None, 0.0), probe_and_transport()[0])
 
 
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Run]]:
+    """All runs, in the two processes that have imported DeepSpeed once."""
+    packages, folder = str(folder_of("deepspeed")), tmp_path_factory.mktemp("deepspeed")
+    (of_checkpoints,) = re.findall(r"## Checkpoints.*?```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    saving, loading = of_checkpoints.split("\n\n")
+    (diff,) = re.findall(r"```diff\n(.*?)```", GUIDE, flags=re.DOTALL)
+    theirs = "\n".join(line[2:] for line in diff.splitlines() if line[:1] != "+")
+    ours = "\n".join(line[2:] for line in diff.splitlines())
+    calls: dict[str, tuple[Any, ...]] = {
+        f"{mode} {stage}": (train, packages, stage, mode) for stage in STAGES for mode in MODES
+    }
+    for stage in STAGES:
+        for name, parts in (("whole", (4,)), ("parts", (3, 1))):
+            where = str(folder / f"{name} {stage}")
+            calls[f"{name} {stage}"] = (train_in_parts, packages, stage, saving, loading, where, *parts)
+    for mode in ("alone", "watched", "pushed"):
+        lines = theirs if mode == "alone" else ours
+        calls[f"accelerate {mode}"] = (train_under_accelerate, packages, lines, mode, str(folder))
+    found = run_ranks(2, one_after_another, call, list(calls.values()), timeout_seconds=1100)
+    return [dict(zip(calls, runs, strict=True)) for runs in found]
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # the first run of all builds an operator in C++
-@pytest.mark.parametrize("stage", [2, 3])
-def test_a_real_engine_is_followed(stage: int) -> None:
-    packages = str(folder_of("deepspeed"))
-    of_ranks = run_ranks(2, one_after_another, train, [(packages, stage, mode) for mode in MODES], timeout_seconds=1100)
-    first = dict(zip(MODES, of_ranks[0], strict=True))
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_real_engine_is_followed(of_ranks: list[dict[str, Run]], stage: int) -> None:
+    first = {mode: of_ranks[0][f"{mode} {stage}"] for mode in MODES}
     for runs in of_ranks:
-        alone, watched, hidden, steered = runs
+        alone, watched, hidden, steered = (runs[f"{mode} {stage}"] for mode in MODES)
         # bfloat16, and bit-identical all the same: the loop's own log-probs are gated.
         assert torch.equal(alone.weights, watched.weights)
         assert torch.equal(alone.weights, hidden.weights)
@@ -119,24 +148,17 @@ def test_a_real_engine_is_followed(stage: int) -> None:
     entropies = [[report.scalars["entropy/mean"] for report in first[kind].reports] for kind in ("watched", "hidden")]
     assert entropies[0] == pytest.approx(entropies[1], rel=1e-3)
     last = first["pushed"].reports[-1].scalars
-    gated = sum(runs[MODES.index("pushed")].gated[-1] for runs in of_ranks)
+    gated = sum(runs[f"pushed {stage}"].gated[-1] for runs in of_ranks)
     assert gated / last["token/count"] == pytest.approx(last["clip/fraction"])
     assert gated > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("stage", [2, 3])
-def test_a_checkpoint_of_the_engine_continues_the_probe(stage: int, tmp_path: Path) -> None:
-    (lines,) = re.findall(r"## Checkpoints.*?```python\n(.*?)```", GUIDE, flags=re.DOTALL)
-    saving, loading = lines.split("\n\n")
-    packages = str(folder_of("deepspeed"))
-    calls = [
-        (packages, stage, saving, loading, str(tmp_path / name), *parts)
-        for name, parts in (("whole", (4,)), ("parts", (3, 1)))
-    ]
-    of_ranks = run_ranks(2, one_after_another, train_in_parts, calls, timeout_seconds=1100)
-    for whole, parts in of_ranks:
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_checkpoint_of_the_engine_continues_the_probe(of_ranks: list[dict[str, Run]], stage: int) -> None:
+    for runs in of_ranks:
+        whole, parts = runs[f"whole {stage}"], runs[f"parts {stage}"]
         assert torch.equal(whole.weights, parts.weights)
         assert [report.step for report in parts.reports] == [1, 2, 3, 4]
         assert [comparable(report) for report in parts.reports] == [comparable(report) for report in whole.reports]
@@ -145,31 +167,21 @@ def test_a_checkpoint_of_the_engine_continues_the_probe(stage: int, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_lines_for_accelerate_follow_its_engine(tmp_path: Path) -> None:
-    (diff,) = re.findall(r"```diff\n(.*?)```", GUIDE, flags=re.DOTALL)
-    lines = diff.splitlines()
-    theirs, ours = (
-        "\n".join(line[2:] for line in chosen) for chosen in ([line for line in lines if line[:1] != "+"], lines)
-    )
-    packages, folder = str(folder_of("deepspeed")), str(tmp_path)
-    calls = [
-        (packages, theirs, "alone", folder),
-        (packages, ours, "watched", folder),
-        (packages, ours, "pushed", folder),
-    ]
-    of_ranks = run_ranks(2, one_after_another, train_under_accelerate, calls, timeout_seconds=1100)
-    for alone, watched, steered in of_ranks:
+def test_the_lines_for_accelerate_follow_its_engine(of_ranks: list[dict[str, Run]]) -> None:
+    modes = [f"accelerate {mode}" for mode in ("alone", "watched", "pushed")]
+    for runs in of_ranks:
+        alone, watched, steered = (runs[mode] for mode in modes)
         assert torch.equal(alone.weights, watched.weights)
         assert alone.losses == watched.losses
         assert not torch.equal(alone.weights, steered.weights)
         assert watched.gated == [0] * UPDATES
         methods = [report.labels["control/method"] for report in steered.reports]
         assert methods == ["none"] * (PUSHED_IN + 1) + [str(CLIP.method)] * (UPDATES - PUSHED_IN - 1)
-    _, watched, steered = of_ranks[0]
+    watched, steered = (of_ranks[0][mode] for mode in modes[1:])
     assert [report.step for report in watched.reports] == list(range(1, UPDATES + 1))
     assert {report.scalars["token/count"] for report in watched.reports} == {2 * 2 * 24}
     assert {report.labels["calibration/momentum"] for report in watched.reports} == {"0.8"}
-    gated = sum(runs[2].gated[-1] for runs in of_ranks)
+    gated = sum(runs["accelerate pushed"].gated[-1] for runs in of_ranks)
     assert gated / steered.reports[-1].scalars["token/count"] == pytest.approx(
         steered.reports[-1].scalars["clip/fraction"]
     )

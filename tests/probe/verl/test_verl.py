@@ -142,7 +142,7 @@ def test_verls_tracking_reports_to_isentrope(alone: dict[str, Any]) -> None:
     assert alone["tracked"] == {"reward": 0.5, "name": "tracked"}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("ulysses", marks=pytest.mark.long), "ray"])
+@pytest.mark.parametrize("kind", ["ulysses", pytest.param("ray", marks=pytest.mark.long)])
 def test_a_pushed_control_switches_two_ranks_together(
     python: Path, server: RunningServer, tmp_path: Path, kind: str
 ) -> None:

@@ -58,8 +58,8 @@ def test_a_figure_without_runs_is_written(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.timeout(1500)
 def test_a_quick_pass_writes_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, off_policy = Plan(seeds=(0,), quick=True).base, Plan(seeds=(0,), quick=True).off_policy
-    evaluation = EvaluationConfig(every=5, problems=8, samples=4, k=2)
-    monkeypatch.setattr(Plan, "base", replace(base, steps=12, prompts=6, evaluation=evaluation))
+    evaluation = EvaluationConfig(every=5, problems=4, samples=2, k=2)
+    monkeypatch.setattr(Plan, "base", replace(base, steps=10, prompts=4, evaluation=evaluation))
     monkeypatch.setattr(Plan, "off_policy", {**off_policy, "prompts": 8, "steps": 12})
     done = CliRunner().invoke(main, ["reproduce", "--quick", "--json", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
