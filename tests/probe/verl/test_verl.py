@@ -71,7 +71,7 @@ def test_coupled_runs_are_bit_identical_and_predict_or_say_once_why_not(alone: d
     for found, case in zip(coupled, (1, 3), strict=True):
         assert found["fingerprint"] == alone["pairs"][case][0]["fingerprint"]
         assert found["basis"] == ["loss_gradient", "entropy_gradient", "entropy_gradient"]
-        assert found["predicted"][1:] == pytest.approx(found["observed"][1:], rel=0.35)
+        assert found["predicted"][1:] == pytest.approx(found["observed"][1:], rel=0.5)
         assert found["refused"] == []
     assert of_block["fingerprint"] == coupled[0]["fingerprint"]
     for found, why in ((of_block, "found shards"), (of_fsdp1, "FSDP1")):
