@@ -47,6 +47,7 @@ def train(
     evaluates: bool = False,
     with_unseen: bool = False,
     idle_step: int | None = None,
+    loss_scale: float | None = None,
     **settings: Any,
 ) -> tuple[nn.Sequential, list[StepReport], list[Tensor]]:
     """A policy after some steps, their reports, and each gradient that the loop finds after `step`.
@@ -58,6 +59,7 @@ def train(
     optimizer: Any = optimizer_of([*model.parameters()], lr=learning_rate)
     optimizers = optimizer if isinstance(optimizer, list) else [optimizer]
     probe = isentrope.Probe(transport=transport, coupling=coupling, **settings)
+    scaler = torch.amp.GradScaler("cpu", init_scale=loss_scale or 1.0, enabled=loss_scale is not None)
     generator = torch.Generator().manual_seed(5)
     panel = torch.randint(0, VOCABULARY, (300,), generator=generator)
 
@@ -69,15 +71,17 @@ def train(
         advantages = torch.randn(8, generator=generator)
         logprobs = probe.gate(scored(ids, targets), advantages)
         model.zero_grad()
-        ((step != idle_step) * -(advantages[:, None] * logprobs).mean()).backward()
+        scaler.scale((step != idle_step) * -(advantages[:, None] * logprobs).mean()).backward()
         for one in optimizers:
-            one.step()
+            scaler.step(one)
         probe.step(
             step,
             optimizer,
             rescore=partial(scored, ids, targets),
             unseen=partial(scored, panel, panel) if with_unseen else None,
+            loss_scale=scaler.get_scale(),
         )
+        scaler.update()
         seen += [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
     probe.finish()
     return model, reports(transport), seen
@@ -141,6 +145,17 @@ def test_an_update_without_a_gradient_is_made_by_momentum_and_weight_decay(optim
         assert batch + sum(others) == pytest.approx(report.scalars["entropy/predicted_change"], rel=1e-9)
         assert abs(others[0]) > 1e-6
         assert (abs(batch) < 1e-4 * abs(sum(others))) == (report.step == 3)
+
+
+@pytest.mark.parametrize("coupling", ["model", "last_block"])
+def test_a_scaled_loss_has_the_coupled_prediction_of_one_that_is_not(coupling: Any) -> None:
+    (plain, expected, _), (scaled, found, _) = (train(coupling, loss_scale=scale) for scale in (None, 2.0**16))
+    assert all(map(torch.equal, plain.parameters(), scaled.parameters()))
+    assert {one.labels["entropy/prediction_basis"] for one in found[2:]} == {"entropy_gradient"}
+    for name in ("entropy/predicted_change", "entropy/unit_predicted_change"):
+        numbers = [[one.scalars[name] for one in run if name in one.scalars] for run in (found, expected)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-5)
+        assert numbers[0]
 
 
 @pytest.mark.parametrize(("coupling", "judged"), [("last_block", [2]), ("model", [1, 2, 3, 4])])

@@ -21,6 +21,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,6 +35,7 @@ from isentrope.guard import Guard
 from isentrope.inputs import clip_factor_of
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
+from isentrope.scores.token_scores import wants_entropy_gradient
 from isentrope.statistics.tokens import detached
 from isentrope.transport.files import write_atomically
 from isentrope_wire.errors import CheckpointError, ConfigurationError
@@ -155,10 +157,12 @@ class Attachment:
         self._shown_step: int | None = None
 
     def score(self, score: Callable[[], TokenScores]) -> TokenScores | None:
-        """Detached scores of a micro-batch where its logits are; None where scoring failed."""
-        with self.guard.protect("scoring beside the head"), torch.no_grad():
+        """Scores of a micro-batch where its logits are, detached but where the entropy's gradient is taken; None where scoring
+        failed."""
+        is_coupled = wants_entropy_gradient(False)
+        with self.guard.protect("scoring beside the head"), nullcontext() if is_coupled else torch.no_grad():
             scores = score()
-            return replace(detached(scores), token_ids=scores.token_ids)
+            return scores if is_coupled else replace(detached(scores), token_ids=scores.token_ids)
         return None
 
     def hold(self, score: Callable[[], TokenScores]) -> None:

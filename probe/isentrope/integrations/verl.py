@@ -196,7 +196,6 @@ class EngineAttachment(attachment.Attachment):
         """Hold the scores of all tokens of a micro-batch, [tokens]; position t holds the token that follows it, as in verl's
         log-probs. `values` are logits or hidden states, [batch, tokens, ...]; packed ones are a batch of one.
         """
-        values = values.detach()
 
         def scores() -> TokenScores:
             micro_batch, output_args = self._inputs

@@ -251,6 +251,9 @@ def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]
     reasons = {
         "DeepSpeed shards and flattens the weights": type(optimizer).__module__.startswith("deepspeed")
         or any(hasattr(weight, "ds_id") for weight in weights),
+        "FSDP1 flattens the weights (FSDP2 does not)": any(
+            getattr(weight, "_is_flat_param", False) for weight in weights
+        ),
         "the weights are updated while backward runs (post-accumulate hooks)": any(
             getattr(weight, "_post_accumulate_grad_hooks", None) for weight in weights
         ),

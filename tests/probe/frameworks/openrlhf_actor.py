@@ -6,6 +6,7 @@ Written for these tests are CUDA's and flash-attention's parts: OpenRLHF imports
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from dataclasses import dataclass, field
@@ -191,6 +192,8 @@ class Run:
     """Of the scores' log-probs from OpenRLHF's own, in nats."""
     rewards: list[float] = field(default_factory=list)
     """Of each update, the mean over this rank."""
+    refused: list[str] = field(default_factory=list)
+    """What was said of a coupled prediction."""
 
 
 def watch(probe: Any, run: Run) -> None:
@@ -211,11 +214,13 @@ def watch(probe: Any, run: Run) -> None:
 
 
 def train(rank: int, packages: str, folder: str, mode: str, changed: dict[str, Any]) -> Run:
-    """Modes: `alone` without a probe, `watched` under none, `pushed` with a clip pushed live, `saved` with a checkpoint."""
+    """Modes: `alone` without a probe, `watched` under none, `pushed` with a clip pushed live, `saved` with a checkpoint,
+    `coupled` with a coupled prediction asked for."""
     ready(packages)
     ranks = int(os.environ["WORLD_SIZE"])
     theirs = importlib.import_module("openrlhf.trainer.ray.ppo_actor").PolicyModelActor.__ray_actor_class__
     run, transport, attach = Run(torch.empty(0)), InMemoryTransport(), openrlhf.attach
+    os.environ["ISENTROPE_COUPLING"] = "model" if mode == "coupled" else ""
     if mode != "alone":
         setattr(openrlhf, "attach", lambda trainer: attach(trainer, transport=transport))  # noqa: B010
         theirs = type("Watched", (openrlhf.WatchedPolicy, theirs), {})
@@ -225,6 +230,10 @@ def train(rank: int, packages: str, folder: str, mode: str, changed: dict[str, A
     setattr(openrlhf, "attach", attach)  # noqa: B010
     if mode != "alone":
         watch(worker.isentrope.probe, run)
+    handler = logging.Handler()
+    handler.emit = lambda record: run.refused.append(record.getMessage())  # type: ignore[method-assign]
+    handler.addFilter(lambda record: "No coupled prediction" in record.getMessage())
+    logging.getLogger("isentrope").addHandler(handler)
     for update in range(1, UPDATES + 1):
         batch = batch_of(100 * update + rank)
         run.rewards.append(sum(float(experience.rewards) for experience in batch) / SAMPLES)
@@ -242,6 +251,7 @@ def train(rank: int, packages: str, folder: str, mode: str, changed: dict[str, A
         worker.save_checkpoint("global_step1")
     if mode != "alone":
         worker.save_model()
+    logging.getLogger("isentrope").removeHandler(handler)
     run.reports = reports(transport)
     engine.destroy()
     return run

@@ -33,6 +33,7 @@ CALLS = [
     *(("alone", changed) for changed in SET_UPS.values()),
     *(("watched" if changed else "saved", changed) for changed in SET_UPS.values()),
     ("pushed", {}),
+    ("coupled", {}),
     ("watched", {"ckpt__load_enable": True}),
 ]
 
@@ -91,6 +92,12 @@ class TestTwoRanks:
         last = pushed[0].reports[-1].scalars
         gated = sum(run.gated[-1] for run in pushed)
         assert 0 < gated == pytest.approx(last["clip/fraction"] * last["token/count"])
+
+    def test_a_coupled_prediction_is_refused_once_and_the_run_is_the_same(self, of_ranks: list[list[Run]]) -> None:
+        alone, coupled = of_ranks[0][0], of_ranks[0][2 * len(SET_UPS) + 1]
+        assert torch.equal(alone.weights, coupled.weights)
+        assert ["DeepSpeed" in line for line in coupled.refused] == [True]
+        assert {report.labels["entropy/prediction_basis"] for report in coupled.reports} == {"loss_gradient"}
 
     def test_a_checkpoint_continues_the_steps(self, of_ranks: list[list[Run]]) -> None:
         for runs in of_ranks:

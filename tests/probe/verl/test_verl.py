@@ -66,6 +66,19 @@ def test_without_a_control_a_run_is_bit_identical(alone: dict[str, Any], case: i
     assert attached == without
 
 
+def test_coupled_runs_are_bit_identical_and_predict_or_say_once_why_not(alone: dict[str, Any]) -> None:
+    *coupled, of_block, of_fsdp1 = alone["coupled"]
+    for found, case in zip(coupled, (0, 2), strict=True):
+        assert found["fingerprint"] == alone["pairs"][case][0]["fingerprint"]
+        assert found["basis"] == ["loss_gradient", "entropy_gradient", "entropy_gradient"]
+        assert found["predicted"][1:] == pytest.approx(found["observed"][1:], rel=0.5)
+        assert found["refused"] == []
+    assert of_block["fingerprint"] == coupled[0]["fingerprint"]
+    for found, why in ((of_block, "found shards"), (of_fsdp1, "FSDP1")):
+        assert found["basis"] == ["loss_gradient"] * 3
+        assert [why in line for line in found["refused"]] == [True]
+
+
 @pytest.mark.parametrize("case", CASES_TOGETHER)
 def test_without_a_control_two_ranks_are_bit_identical(together: list[dict[str, Any]], case: str) -> None:
     for of_rank in together:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,7 @@ from verl.utils.tracking import Tracking
 import isentrope
 from isentrope.integrations.verl import ATTRIBUTE, attach
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import StepReport
 
 # Beside this file, where some package of verl's calls itself `tests`.
 actor = import_module("tiny_actor")
@@ -84,6 +87,29 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
     }
 
 
+def coupled(model: str, coupling: Any, **settings: Any) -> dict[str, Any]:
+    """Updates with a coupled prediction."""
+    engine, transport, said = actor.engine_of(model, attached=False, **settings), InMemoryTransport(), list[str]()
+    isentrope_log, handler = logging.getLogger("isentrope"), logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    isentrope_log.addHandler(handler)
+    os.environ["ISENTROPE_COUPLING"] = coupling
+    probe = attach(engine, transport=transport)
+    del os.environ["ISENTROPE_COUPLING"]
+    for seed in range(3):
+        actor.update(engine, seed, temperature=TEMPERATURE)
+    probe.finish()
+    isentrope_log.removeHandler(handler)
+    sent = [message for message in transport.messages if isinstance(message, StepReport)]
+    return {
+        "fingerprint": actor.fingerprint(engine),
+        "basis": [message.labels["entropy/prediction_basis"] for message in sent],
+        "predicted": [message.scalars.get("entropy/predicted_change") for message in sent],
+        "observed": [message.scalars.get("entropy/observed_change") for message in sent],
+        "refused": [line for line in said if "No coupled prediction" in line],
+    }
+
+
 def resumed(model: str, folder: Path) -> int | None:
     """The step that an engine closes after it has loaded another one's checkpoint."""
     first, second = (actor.engine_of(model, remove_padding=False, attached=False) for _ in range(2))
@@ -114,6 +140,11 @@ def alone(model: str, tied: str, folder: Path) -> dict[str, Any]:
     return {
         "clipped": [clipped(model, **setting) for setting in padding],
         "unfused": [clipped(tied, **setting) for setting in padding],
+        "coupled": [
+            *[coupled(model, "model", **setting) for setting in padding],
+            coupled(model, "last_block", remove_padding=False),
+            coupled(model, "model", remove_padding=False, strategy="fsdp"),
+        ],
         "resumed": resumed(model, folder),
         "tracked": tracked(),
         "pairs": [
