@@ -79,7 +79,7 @@ def _form() -> Component:
 
 def _notify(found: Sequence[Destination]) -> Component:
     words: list[Any] = [
-        "Alerts are not sent anywhere. Start the server with ", code("isentrope up --notify ADDRESS"), ", an address of Apprise.",
+        "Alerts are not sent anywhere. Start the server by ", code("isentrope up --notify ADDRESS"), "with an address of Apprise, such as ntfy://TOPIC.",
     ]  # fmt: skip
     if found:
         words = ["Alerts are sent by ", *[part for one in found for part in (", ", html.B(one.service))][1:], "."]
