@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -113,5 +114,6 @@ def _compute_on_one_core() -> None:
     if usual > 1:
         torch.set_num_threads(1)
         other = threading.Thread(target=torch.set_num_threads, args=(usual,))
-        other.start()
-        other.join()
+        with suppress(RuntimeError):  # as the interpreter ends, no thread begins
+            other.start()
+            other.join()
