@@ -271,6 +271,13 @@ def test_a_forecast_begins_nearer_to_the_entropy_than_its_last_steps() -> None:
     assert off < 0.5 * unchanged
 
 
+def test_one_odd_measured_change_does_not_carry_the_forecast_away() -> None:
+    course = Course()
+    for step, value in enumerate(noisy(lambda step: 0.6, 40, scatter=0.3)):
+        course.add(step, value, observed=1.5 if step == 39 else 0.0)
+    assert 0.4 < course.ahead(1) < 0.8
+
+
 def test_steps_to_come_are_where_the_forecast_is() -> None:
     course, _, _ = walked([falling(30)(step) for step in range(40)])
     steps = course.steps_until(0.6)

@@ -350,11 +350,16 @@ class Course:
     def _start(self) -> float:
         """log H where a forecast begins.
 
-        What an update changed is measured more exactly than the mean of a step's tokens. Where it is not measured: between
-        the last steps and the line's end, each of which is off in its own way.
+        What an update changed is measured more exactly than the mean of a step's tokens, but one odd change must not carry it
+        away: no further from the last steps and the line's end than the median of five scatters. Where it is not measured:
+        between the two, each of which is off in its own way.
         """
-        is_measured = bool(self._moved) and self._moved[-1][1] is not None
-        return self._followed if is_measured else (self.level + self._intercept) / 2
+        if not self._moved or self._moved[-1][1] is None:
+            return (self.level + self._intercept) / 2
+        error = self._scatter * math.sqrt(math.pi / 2 / NEWEST_STEPS)
+        return min(
+            max(self._followed, min(self.level, self._intercept) - error), max(self.level, self._intercept) + error
+        )
 
     @property
     def _going_on(self) -> float:
