@@ -280,11 +280,16 @@ def _unchanged(state: _State) -> tuple[EntropyForecast | None, Estimate | None]:
         forecast = _moved(forecast, _approach(course.entropy, target))
     else:
         forecast = _until(forecast, target, is_there=state.is_near_target)
-    pace, low, high = (
-        (line[PROMISED_STEPS - 1] - course.entropy) / PROMISED_STEPS
+    return forecast, _pace_of(forecast, course.entropy)
+
+
+def _pace_of(forecast: EntropyForecast, entropy: float) -> Estimate:
+    """Its mean over the next steps, from this entropy on."""
+    value, low, high = (
+        (line[PROMISED_STEPS - 1] - entropy) / PROMISED_STEPS
         for line in (forecast.entropy, forecast.low, forecast.high)
     )
-    return forecast, Estimate(value=pace, low=low, high=high)
+    return Estimate(value=value, low=low, high=high)
 
 
 def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, EntropyForecast | None, str]:
@@ -310,6 +315,7 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
             forecast = _moved(forecast, _approach(course.entropy, action.target))
         elif action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)
+        effect = None if effect is None else replace(effect, pace=_pace_of(forecast, course.entropy))
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
