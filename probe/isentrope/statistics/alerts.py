@@ -167,7 +167,8 @@ class AlertWatch:
         )
         evidence = {"entropy": now, "share_lost": 1 - now / early, "early_entropy": early}
         evidence |= {} if target is None else {"target_entropy": target}
-        forecast = course.forecast()
+        # What a hold will do is not in the course yet; the diagnosis says where it goes.
+        forecast = course.forecast() if target is None else None
         if forecast is not None:
             low, middle, high = forecast.low[-1], forecast.entropy[-1], forecast.high[-1]
             message += f" In {AHEAD} steps {middle:.2g} nats ({low:.2g} to {high:.2g})."

@@ -53,6 +53,14 @@ def test_a_collapse_is_raised_at_a_quarter_and_at_each_halving() -> None:
     )
 
 
+def test_below_a_held_target_the_course_alone_foretells_nothing() -> None:
+    found = raised([row | {"hold/target": 1.5} for row in entropies(*(falling(step) for step in range(100)))])
+    assert {alert.kind for _, alert in found} == {"collapse"}
+    for _, alert in found:
+        assert alert.evidence["target_entropy"] == 1.5
+        assert "forecast" not in alert.evidence
+
+
 def test_an_explosion_is_raised() -> None:
     found = raised(entropies(*(math.exp(step / 60) for step in range(80))))
     assert kinds(found)[:2] == [("explosion", WATCH), ("explosion", ACT)]
