@@ -52,17 +52,19 @@ class HostCopies:
 class _HostCopy:
     def __init__(self, values: Any) -> None:
         self._values, self._started_by = values, threading.get_ident()
-        tensors: list[Tensor] = []
-        _with_tensors(values, lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
         self._places: list[tuple[_Kind, int]] = []
         self._vectors: dict[_Kind, Tensor] = {}
-        parts: dict[_Kind, list[Tensor]] = {}
+        parts: dict[_Kind, list[Tensor]] = defaultdict(list)
         ends: dict[_Kind, int] = defaultdict(int)
-        for tensor in tensors:
+
+        def placed(tensor: Tensor) -> Tensor:
             kind = tensor.device, tensor.dtype
             self._places.append((kind, ends[kind]))
-            parts.setdefault(kind, []).append(tensor.detach().reshape(-1))
+            parts[kind].append(tensor.detach().reshape(-1))
             ends[kind] += tensor.numel()
+            return tensor
+
+        _with_tensors(values, placed)
         for kind, flat in parts.items():
             vector = host = torch.cat(flat)
             if vector.is_cuda:
