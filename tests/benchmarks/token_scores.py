@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -55,8 +56,8 @@ def plain_scores(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, ...]:
 
 def ours(backend: str) -> Callable[[Tensor, Tensor], Any]:
     def run(logits: Tensor, token_ids: Tensor) -> object:
-        os.environ["ISENTROPE_KERNELS"] = backend
-        return token_scores(logits, token_ids)
+        with patch.dict(os.environ, ISENTROPE_KERNELS=backend):
+            return token_scores(logits, token_ids)
 
     return run
 
