@@ -178,6 +178,7 @@ def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_fo
     answer, unheld = diagnose(held), diagnose(run(collapse, steps))
     line, entropy = some(answer.forecast), some(answer.entropy)
     assert entropy < 0.5
+    assert (answer.steps_to_three_quarters_lost is None) == goes
     if not goes:
         assert line.entropy == pytest.approx(some(unheld.forecast).entropy)
         return

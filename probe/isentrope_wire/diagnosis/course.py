@@ -308,13 +308,11 @@ class Course:
         # What is taken away is taken as a share: an entropy does not fall below 0.
         return goes_on + added if added > 0 else goes_on * math.exp(added / now)
 
-    def mean_pace(
-        self, steps: int, change: float = 0.0, error: float = 0.0, *, is_kept: bool = False
-    ) -> Estimate | None:
+    def mean_pace(self, steps: int, change: float = 0.0, error: float = 0.0) -> Estimate | None:
         """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 % interval; see `forecast`."""
         if self.steps < LEAST_POINTS:
             return None
-        added = self._effect_in(steps, is_kept)
+        added = self._effect_in(steps)
         value = (self._with(steps, added * change) - math.exp(self._start)) / steps
         margin = NORMAL_95 * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error), added * error) / steps
         return Estimate(value=value, low=value - margin, high=value + margin)

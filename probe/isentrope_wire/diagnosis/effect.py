@@ -54,11 +54,8 @@ class LastSteps:
         return self.gain if self.gain is None or self.of_unseen or course is None else self.gain * course.own_share
 
 
-def predicted_effect(
-    control: Control, last: LastSteps, course: Course | None, *, is_kept: bool = False
-) -> PredictedEffect | None:
-    """What a control would have done to the last steps, and the pace that follows; without a course no pace. `is_kept`: the
-    control is moved so that its effect does not fade.
+def predicted_effect(control: Control, last: LastSteps, course: Course | None) -> PredictedEffect | None:
+    """What a control would have done to the last steps, and the pace that follows; without a course no pace.
 
     None for a method that the sums do not know, for a held entropy, whose thresholds move, and without steps.
     """
@@ -76,7 +73,7 @@ def predicted_effect(
     if gain is not None:
         change = gain * (fmean(added, tokens) - last.intervention)
         error = math.hypot(_OFF * change, gain * _std(added) / math.sqrt(len(added)))
-        pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error, is_kept=is_kept)
+        pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error)
     return PredictedEffect(
         steps=len(found),
         clip_fraction=fmean(fractions, tokens),

@@ -304,18 +304,18 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
     if action.target is not None:
         words += f" (target {_nats(action.target)} nats, now {_nats(course.entropy)})"
     under = Control() if action.mu is None else replace(control_under(action, control), hold=None)
-    effect = predicted_effect(under, measured.last, course, is_kept=True)
+    effect = predicted_effect(under, measured.last, course)
     if action.mu is not None and effect is not None:
         words += f": µ {_mu(action.mu)}, {action.scope}, clips {percent(effect.clip_fraction, 1)}"
     forecast = None
     if effect is not None and effect.change is not None:
         forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=True)
-    if forecast is not None and action.target is not None:
-        if action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
+    if effect is not None and forecast is not None:
+        if action.target is not None and action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
             forecast = _moved(forecast, _approach(course.entropy, action.target))
-        elif action.status != HoldStatus.FALLBACK:
+        elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)
-        effect = None if effect is None else replace(effect, pace=_pace_of(forecast, course.entropy))
+        effect = replace(effect, pace=_pace_of(forecast, course.entropy))
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
@@ -406,11 +406,11 @@ class _State:
         return None if math.isfinite(newest) else newest
 
     def steps_to_quarter(self) -> int | None:
-        """Until a quarter of the early level is left, in one digit."""
+        """Until a quarter of the early level is left, in one digit; of a held entropy, which goes to its target, not ahead."""
         if self.share_lost is None or self.course is None or self.direction >= 0:
             return None
-        left = 1 - self.share_lost
-        found = 0.0 if left <= 0.25 else self.course.steps_until(0.25 / left)
+        left, is_held = 1 - self.share_lost, self.measured.target is not None
+        found = 0.0 if left <= 0.25 else None if is_held else self.course.steps_until(0.25 / left)
         return None if found is None else int(float(f"{found:.0e}"))
 
 
