@@ -260,6 +260,11 @@ class Course:
         return min(max(found, _LEAST_OWN), 1 / _LEAST_OWN)
 
     @property
+    def _by_updates(self) -> float:
+        """How far the updates of the last fifty steps moved log H."""
+        return self.own_share * sum(moved for _, moved in self._moved if moved is not None)
+
+    @property
     def urgency(self) -> int:
         """0: nothing, 1: watch, 2: act."""
         return max(urgency.now for urgency in self._urgencies.values())
@@ -468,7 +473,10 @@ class Course:
             state.expected = 0
             return 0
         further = way * self._reach(self.rate)
-        is_sure = gone >= _NOISES * self._noise() * math.sqrt(math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS))
+        # What the updates changed of their tokens has less noise than the mean over new ones.
+        is_sure = way * self._by_updates >= -math.log(WATCH_LEFT) or gone >= _NOISES * self._noise() * math.sqrt(
+            math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS)
+        )
         is_expected = (
             left <= WATCH_LEFT
             and further >= MOVES
