@@ -2,7 +2,6 @@
 
     runs/KEY/settings.json   what determines it
     runs/KEY/series.npz      every scalar of its reports, by step, but for those that measure time or delivery
-    runs/KEY/notes.json      alerts, by step
     runs/KEY/promise.json    of a control that is pushed on the way: what was promised
     runs/KEY/made.json       how long it took, where and by which version of torch
 
@@ -105,11 +104,6 @@ class Run:
         return series[~np.isnan(series)]
 
     @cached_property
-    def alerts(self) -> list[list[str]]:
-        """The kinds of each step's alerts."""
-        return [[kind for kind, _level in note["alerts"]] for note in self._document("notes")]
-
-    @cached_property
     def promise(self) -> float | None:
         """What the control that was pushed was to add to each step, in nats; None where that was not known."""
         promised = self._document("promise")
@@ -196,12 +190,10 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         "torch": torch.__version__,
         "processor": _processor(),
     }
-    notes = [{"alerts": [[alert.kind, str(alert.level)] for alert in report.alerts]} for report in reports]
     promised = {"promise.json": _json(_promise(reports, settings))} if settings.pushed_after else {}
     return promised | {
         "settings.json": _json(settings.document()),
         "series.npz": _series(reports),
-        "notes.json": _json(notes),
         "made.json": _json(made),
     }
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from isentrope.statistics.alerts import AlertWatch
 from isentrope_trainer.reproduce.drawing import Picture, panels, points, smoothed
 from isentrope_trainer.reproduce.dynamics.clipping import Models, Thresholds
 from isentrope_trainer.reproduce.dynamics.masked_signs import MaskedSigns
@@ -49,11 +50,18 @@ class Alarm(NamedTuple):
 
 
 def alarm(run: Run) -> Alarm:
-    """The first alarm about a collapse, at any level."""
+    """The first alarm about a collapse, at any level, raised again from what the steps reported."""
     entropies = run.series(ENTROPY_MEAN)
     left = smoothed(entropies, NEIGHBOURS) / np.nanmedian(entropies[:EARLY_STEPS])
     gone = np.flatnonzero(left <= ACT_LEFT)
-    raised = [step for step, kinds in zip(run.steps, run.alerts, strict=True) if "collapse" in kinds]
+    watch = AlertWatch()
+    raised = [
+        step
+        for step, *scalars in zip(run.steps, *map(run.series, run.names), strict=True)
+        if any(
+            found.kind == "collapse" for found in watch.step(int(step), dict(zip(run.names, scalars, strict=True)), {})
+        )
+    ]
     return Alarm(
         int(run.steps[gone[0]]) if len(gone) else None, int(raised[0]) if raised else None, float(np.nanmin(left))
     )
