@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 import httpx
 import pytest
@@ -59,7 +60,10 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(client: Client,
     each = [client.ask(calls.what_if(collapsed.run_id, step=step, **asked)) for step in range(91, 101)]
     assert found.clip_fraction == pytest.approx(sum(one.clip_fraction for one in each) / 10)
     assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
-    changes = [0.75 * 0.5 * (one.unit_predicted_change - one.unclipped_unit_predicted_change) for one in each]
+    changes = [
+        0.75 * 0.5 * (one.unit_predicted_change - one.unclipped_unit_predicted_change) * collapse(100) / collapse(step)
+        for step, one in zip(range(91, 101), each, strict=True)
+    ]
     assert shown.change == pytest.approx(sum(changes) / 10)
     assert shown.forecast is not None
     assert shown.forecast.step == [*range(101, 151)]
@@ -131,7 +135,8 @@ def test_a_push_is_predicted_when_it_is_made(client: Client, cured: Rank) -> Non
     assert clipped.predicted.steps == 10
     assert clipped.predicted.clip_fraction == pytest.approx(what_if.clip_fraction)
     added = what_if.unit_predicted_change - what_if.unclipped_unit_predicted_change
-    assert clipped.predicted.change == pytest.approx(0.75 * 0.5 * added)
+    shares = fmean(0.72 / (0.72 + 0.01 * steps) for steps in range(10))  # an effect is a share of the entropy
+    assert clipped.predicted.change == pytest.approx(0.75 * 0.5 * added * shares)
     assert clipped.predicted.pace is not None
     assert none.predicted is not None
     assert none.predicted.clip_fraction == 0.0

@@ -59,6 +59,10 @@ def sums(change: float, *, tokens: int = 100) -> WhatIfSums:
     return WhatIfSums(tokens=tokens, change_sum=change, by_method={"clip_v": table})
 
 
+NOW = (1 + collapse(41) / collapse(40)) / 2
+"""The entropy after 41 steps by its mean over the last two, those of `last`: an effect is a share of it."""
+
+
 def last(change: float = -4.0, gain: float | None = 0.15, **known: Any) -> LastSteps:
     return LastSteps(sums=[sums(change), sums(change)], gain=gain, **known)
 
@@ -277,7 +281,7 @@ def test_an_effect_is_counted_from_the_active_control() -> None:
     same = preview(run(collapse, 41, last=under, active=active, newest=active), active.control)
     assert same.change == pytest.approx(0.0, abs=1e-12)
     off = preview(run(collapse, 41, last=under), Control())
-    assert off.change == pytest.approx(0.75 * 0.15 * -0.048)
+    assert off.change == pytest.approx(0.75 * 0.15 * -0.048 * NOW)
     assert off.clip_fraction == 0.0
 
 
@@ -385,15 +389,15 @@ def test_clip_cov_and_kl_cov_are_previewed_from_their_own_sums() -> None:
     measured = run(collapse, 41, last=LastSteps(sums=[both, both], gain=0.15, of_unseen=True))
     band = {"omega_low": 0.8, "omega_high": 5.0}
     half = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.05, **band}))
-    assert [half.clip_fraction, half.change] == pytest.approx([0.05, 0.15 * 0.015])
+    assert [half.clip_fraction, half.change] == pytest.approx([0.05, 0.15 * 0.015 * NOW])
     assert 0.5 < (some(half.pace).value - some(half.unchanged).value) / some(half.change) < 0.8  # it fades
     assert some(half.forecast).entropy[-1] > some(diagnose(measured).forecast).entropy[-1]
     assert half.warnings == []
     every = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.3, **band}))
-    assert [every.clip_fraction, every.change] == pytest.approx([0.1, 0.15 * 0.03])
+    assert [every.clip_fraction, every.change] == pytest.approx([0.1, 0.15 * 0.03 * NOW])
     assert any("all of them" in warning for warning in every.warnings)
     penalty = preview(measured, Control(method="kl_cov", parameters={"k": 0.05, "beta": 0.5}))
-    assert [penalty.clip_fraction, penalty.change] == pytest.approx([0.0, 0.15 * 0.001])
+    assert [penalty.clip_fraction, penalty.change] == pytest.approx([0.0, 0.15 * 0.001 * NOW])
     assert "Penalises 5.0 % of the tokens" in penalty.message
     older = run(collapse, 41, last=last())
     assert preview(older, Control(method="clip_cov")).clip_fraction is None

@@ -44,7 +44,7 @@ LEAST_POINTS = 5
 
 _LEAST_FORECAST = 10
 """Steps that a forecast needs."""
-_PACE_LASTS, _RISE_LASTS, _EFFECT_LASTS = 2.0, 0.4, 3.0
+_PACE_LASTS, _RISE_LASTS, _EFFECT_LASTS = 2.0, 0.4, 3.5
 """The memories after which a pace has faded to 1 / e: what lasted long goes on for long, rises end sooner, and what a control
 adds later. Fixed on recorded runs, as the usual errors are."""
 _LEAST_MEMORY, _PART_OF_AGE, _LONGEST_MEMORY = 12.0, 8.0, 60.0
@@ -258,6 +258,11 @@ class Course:
         course = math.copysign(1, own) * (self._moved[-1][0] - self._moved[0][0])
         found = (prior * _OWN_PRIOR + course) / (_OWN_PRIOR + abs(own))
         return min(max(found, _LEAST_OWN), 1 / _LEAST_OWN)
+
+    def shares(self, steps: int) -> list[float]:
+        """The entropy now by that of each of the last steps, at most AHEAD."""
+        levels = [level for level, _ in self._moved][-steps:]
+        return [math.exp(self.level - level) for level in levels[:1] * (steps - len(levels)) + levels]
 
     @property
     def _by_updates(self) -> float:

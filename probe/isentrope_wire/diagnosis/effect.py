@@ -65,13 +65,15 @@ def predicted_effect(control: Control, last: LastSteps, course: Course | None) -
         return None
     tokens = [sums.tokens for sums in last.sums]
     fractions = [one.clip_fraction for one in found]
+    shares = _shares(last, course)
     added = [
-        one.unit_predicted_change - sums.change_sum / sums.tokens for one, sums in zip(found, last.sums, strict=True)
+        share * (one.unit_predicted_change - sums.change_sum / sums.tokens)
+        for share, one, sums in zip(shares, found, last.sums, strict=True)
     ]
     change = error = pace = None
     gain = last.entropy_gain(course)
     if gain is not None:
-        change = gain * (fmean(added, tokens) - last.intervention)
+        change = gain * (fmean(added, tokens) - fmean(shares) * last.intervention)
         error = math.hypot(_OFF * change, gain * _std(added) / math.sqrt(len(added)))
         pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error)
     return PredictedEffect(
@@ -139,13 +141,16 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
         return None
     answers = [WhatIfCurve(sums, control.scope, control.method) for sums in last.sums]
     tokens = [sums.tokens for sums in last.sums]
-    before = fmean([sums.change_sum / sums.tokens for sums in last.sums], tokens) + last.intervention
+    shares = _shares(last, course)
+    before = [share * sums.change_sum / sums.tokens for share, sums in zip(shares, last.sums, strict=True)]
+    unchanged = fmean(before, tokens) + fmean(shares) * last.intervention
     gain = last.entropy_gain(course)
 
     def side(*, low: bool) -> EffectCurve:
         found = [[one.at(mu if low else None, None if low else mu) for one in answers] for mu in EDGES]
         fractions = [[one.clip_fraction for one in at] for at in found]
-        changes = [fmean([one.unit_predicted_change for one in at], tokens) - before for at in found]
+        units = [[share * one.unit_predicted_change for share, one in zip(shares, at, strict=True)] for at in found]
+        changes = [fmean(at, tokens) - unchanged for at in units]
         paces = None
         if gain is not None and course is not None:
             estimates = [course.mean_pace(PROMISED_STEPS, gain * change) for change in changes]
@@ -158,6 +163,11 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
         )
 
     return EffectCurves(low=side(low=True), high=side(low=False))
+
+
+def _shares(last: LastSteps, course: Course | None) -> list[float]:
+    """What a step's change is multiplied by: an entropy moves by shares of itself."""
+    return [1.0] * len(last.sums) if course is None else course.shares(len(last.sums))
 
 
 def _std(values: Sequence[float]) -> float:

@@ -13,9 +13,10 @@ from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import RunSettings
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.control import Control
+from tests.wire.test_diagnosis import sums
 
 
-def made(pace: float, added: float, promised: float | None = 0.004) -> Run:
+def made(pace: float, added: float, what_if: int = 2) -> Run:
     """Falls by 0.005 nats a step for 30 steps, then moves at a pace; a control adds so much to each step."""
     steps = np.arange(1, 61)
     entropies = 1 - 0.005 * np.minimum(steps, 30) + pace * np.maximum(steps - 30, 0)
@@ -25,10 +26,9 @@ def made(pace: float, added: float, promised: float | None = 0.004) -> Run:
         "entropy/gain": np.full(60, 0.5),
         "change/by_intervention": np.where(steps > 30, 2 * added, np.nan),
     }
-    run = SimpleNamespace(
-        steps=steps, series=series.__getitem__, settings=SimpleNamespace(pushed_after=30), promise=promised
-    )
-    return cast(Run, run)
+    settings = SimpleNamespace(pushed_after=30, control=Control(method="clip_v", mu_low=1.0, mu_high=1.0))
+    known = {"series": series.__getitem__, "names": [*series], "what_if": [sums(-4.0)] * what_if}
+    return cast(Run, SimpleNamespace(steps=steps, settings=settings, **known))
 
 
 WITHOUT = made(-0.004, 0.0)
@@ -36,7 +36,8 @@ WITHOUT = made(-0.004, 0.0)
 
 def test_what_came_is_the_difference_of_the_paces() -> None:
     found = fork(made(-0.001, 0.003), WITHOUT)
-    assert found.promised == 0.004
+    assert found.promised is not None
+    assert 0.009 < found.promised < 0.75 * 0.5 * 0.048  # what the tokens of the last steps say, and it fades
     assert found.came == pytest.approx(0.003, rel=0.05)
     assert found.without == pytest.approx(-0.004, rel=0.05)
     assert (found.helped, found.verdict) == (True, True)
@@ -44,7 +45,7 @@ def test_what_came_is_the_difference_of_the_paces() -> None:
 
 @pytest.mark.parametrize(("pace", "helped"), [(-0.0038, False), (0.0, True), (0.002, True)])
 def test_the_verdict_is_compared_with_what_the_other_run_did(pace: float, helped: bool) -> None:
-    found = fork(made(pace, pace + 0.004, promised=None), WITHOUT)
+    found = fork(made(pace, pace + 0.004, what_if=0), WITHOUT)
     assert (found.helped, found.verdict, found.promised) == (helped, helped, None)
 
 

@@ -2,7 +2,7 @@
 
     runs/KEY/settings.json   what determines it
     runs/KEY/series.npz      every scalar of its reports, by step, but for those that measure time or delivery
-    runs/KEY/promise.json    of a control that is pushed on the way: what was promised
+    runs/KEY/what_if.json    of a control that is pushed on the way: what-if sums of the last steps before it, as they travel, in base64
     runs/KEY/made.json       how long it took, where and by which version of torch
 
 The first three hold the same bytes each time the run is made, in any process.
@@ -18,6 +18,7 @@ import platform
 import shutil
 import time
 import uuid
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -33,11 +34,11 @@ from isentrope_trainer import smollm2
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.reproduce.settings import RunSettings
-from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS, LastSteps
-from isentrope_wire.diagnosis.health import Measured, preview
+from isentrope_wire.codec import decode_what_if, encode_what_if
+from isentrope_wire.diagnosis.effect import EFFECT_STEPS
 from isentrope_wire.errors import IsentropeError
-from isentrope_wire.metrics import ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_UNSEEN_CHANGE, measured_change
 from isentrope_wire.reports import ControlSnapshot, StepReport
+from isentrope_wire.what_if import WhatIfSums
 
 Series = NDArray[np.float64]
 TIMING = ("probe/", "system/", "time/", "step_time", "train_runtime", "train_samples_per", "train_steps_per")
@@ -103,11 +104,10 @@ class Run:
         series = self.series(name)
         return series[~np.isnan(series)]
 
-    @cached_property
-    def promise(self) -> float | None:
-        """What the control that was pushed was to add to each step, in nats; None where that was not known."""
-        promised = self._document("promise")
-        return None if promised is None else float(promised)
+    @property
+    def what_if(self) -> list[WhatIfSums]:
+        """Of the last steps before a control was pushed, that have some."""
+        return [decode_what_if(b64decode(packed)) for packed in self._document("what_if")]
 
     @cached_property
     def made(self) -> dict[str, Any]:
@@ -190,35 +190,13 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         "torch": torch.__version__,
         "processor": _processor(),
     }
-    promised = {"promise.json": _json(_promise(reports, settings))} if settings.pushed_after else {}
-    return promised | {
+    before = [report.what_if for report in reports if report.step <= settings.pushed_after][-EFFECT_STEPS:]
+    packed = [b64encode(encode_what_if(sums)).decode() for sums in before if sums is not None]
+    return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {
         "settings.json": _json(settings.document()),
         "series.npz": _series(reports),
         "made.json": _json(made),
     }
-
-
-def _promise(reports: Sequence[StepReport], settings: RunSettings) -> float | None:
-    """What the page's preview says that the control adds to each of the next steps when it is pushed, in nats."""
-    before = [report for report in reports if report.step <= settings.pushed_after]
-    newest, observed = before[-1], {one.step: measured_change(one.scalars) for one in before}
-    last = LastSteps(
-        sums=[one.what_if for one in before[-EFFECT_STEPS:] if one.what_if is not None],
-        gain=newest.scalars.get(ENTROPY_GAIN),
-        of_unseen=ENTROPY_UNSEEN_CHANGE in newest.scalars,
-        scalars=newest.scalars,
-    )
-    measured = Measured(
-        step=newest.step,
-        first_step=before[0].step,
-        entropies={one.step: one.scalars[ENTROPY_MEAN] for one in before},
-        observed={step: change for step, change in observed.items() if change is not None},
-        last=last,
-    )
-    under, course = preview(measured, settings.control).forecast, measured.course
-    if under is None or course is None:
-        return None
-    return (under.entropy[PROMISED_STEPS - 1] - course.ahead(PROMISED_STEPS)) / PROMISED_STEPS
 
 
 def _series(reports: Sequence[StepReport]) -> bytes:

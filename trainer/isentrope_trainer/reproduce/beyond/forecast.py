@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.diagnosis.course import WATCH_LEFT
-from isentrope_wire.diagnosis.health import Measured, diagnose
+from isentrope_wire.diagnosis.effect import LastSteps
+from isentrope_wire.diagnosis.health import Measured, diagnose, finite
 from isentrope_wire.metrics import (
     CHANGE_BY_INTERVENTION,
     EARLY_STEPS,
@@ -26,6 +27,7 @@ from isentrope_wire.metrics import (
     HOLD_MU,
     HOLD_TARGET,
 )
+from isentrope_wire.what_if import WhatIfSums
 
 HORIZONS = (10, 20, 50)
 LEAST, MOST = 0.85, 0.95
@@ -48,31 +50,9 @@ def scores(run: Run) -> dict[int, Score]:
     """Scores by horizon, without horizons that no forecast reached."""
     entropies = run.series(ENTROPY_MEAN)
     early = float(np.nanmedian(entropies[:EARLY_STEPS]))
-    by_control = _series(run, ENTROPY_GAIN) * _series(run, CHANGE_BY_INTERVENTION)
-    columns = {
-        "entropies": entropies,
-        "observed": _series(
-            run, ENTROPY_UNSEEN_CHANGE if ENTROPY_UNSEEN_CHANGE in run.names else ENTROPY_OBSERVED_CHANGE
-        ),
-        "by_control": by_control,
-        "explained": np.where(np.isfinite(by_control), _series(run, ENTROPY_PREDICTION_R2), np.nan),
-        "targets": _series(run, HOLD_TARGET),
-    }
-    mus = _series(run, HOLD_MU)
     found: dict[int, list[Score]] = {}
     for place in range(EVERY - 1, len(entropies), EVERY):
-        known: dict[str, Any] = {
-            name: {
-                step: value
-                for step, value in zip(run.steps[: place + 1].tolist(), values.tolist(), strict=False)
-                if np.isfinite(value)
-            }
-            for name, values in columns.items()
-        }
-        is_acting = bool(np.isfinite(mus[place]))
-        said = diagnose(
-            Measured(step=int(run.steps[place]), first_step=int(run.steps[0]), is_acting=is_acting, **known)
-        )
+        said = diagnose(measured_at(run, place))
         for horizon in HORIZONS:
             if said.forecast is None or said.entropy is None or place + horizon + MEAN_STEPS // 2 >= len(entropies):
                 continue
@@ -90,8 +70,31 @@ def scores(run: Run) -> dict[int, Score]:
     return {horizon: Score(*np.mean(each, axis=0)) for horizon, each in found.items()}
 
 
-def _series(run: Run, name: str) -> Series:
-    return run.series(name) if name in run.names else np.full(len(run.steps), np.nan)
+def measured_at(run: Run, place: int, what_if: Sequence[WhatIfSums] = ()) -> Measured:
+    """What a diagnosis is made of after one of a run's steps."""
+
+    def at(values: Series) -> dict[int, float]:
+        return finite(zip(run.steps[: place + 1].tolist(), values.tolist(), strict=False))
+
+    def series(name: str) -> Series:
+        return run.series(name) if name in run.names else np.full(len(run.steps), np.nan)
+
+    is_unseen = ENTROPY_UNSEEN_CHANGE in run.names
+    by_control = series(ENTROPY_GAIN) * series(CHANGE_BY_INTERVENTION)
+    newest = {name: float(run.series(name)[place]) for name in run.names}
+    scalars = {name: value for name, value in newest.items() if np.isfinite(value)}
+    last = LastSteps(sums=what_if, gain=scalars.get(ENTROPY_GAIN), of_unseen=is_unseen, scalars=scalars)
+    return Measured(
+        step=int(run.steps[place]),
+        first_step=int(run.steps[0]),
+        entropies=at(run.series(ENTROPY_MEAN)),
+        observed=at(series(ENTROPY_UNSEEN_CHANGE if is_unseen else ENTROPY_OBSERVED_CHANGE)),
+        by_control=at(by_control),
+        explained=at(np.where(np.isfinite(by_control), series(ENTROPY_PREDICTION_R2), np.nan)),
+        targets=at(series(HOLD_TARGET)),
+        is_acting=HOLD_MU in scalars,
+        last=last,
+    )
 
 
 def straight(past: Series, horizon: int) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 import isentrope
+from isentrope_trainer.reproduce.beyond.forecast import measured_at
 from isentrope_trainer.reproduce.drawing import Picture, panels, points
 from isentrope_trainer.reproduce.evidence import pearson
 from isentrope_trainer.reproduce.figure import Check, Figure, Results
@@ -16,6 +17,7 @@ from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.control_answers import Outcome
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
+from isentrope_wire.diagnosis.health import preview
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.verdict import outcome_of
 from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY_MEAN
@@ -164,9 +166,19 @@ def fork(run: Run, without: Run) -> Fork:
     assert slope is not None, "there are as many steps"
     outcome, left = outcome_of(slope, slope.value - float(np.nanmean(added)))
     return Fork(
-        promised=run.promise,
+        promised=promise(run),
         came=float(np.mean(apart)) / PROMISED_STEPS,
         without=float(paces[1]),
         helped=bool(paces[0] / paces[1] <= HELPED),
         verdict=None if outcome == Outcome.UNDECIDED else left is not None and left <= HELPED,
     )
+
+
+def promise(run: Run) -> float | None:
+    """What the preview says that a run's control adds to each of the next steps when it is pushed, in nats."""
+    place = int(np.flatnonzero(run.steps <= run.settings.pushed_after)[-1])
+    measured = measured_at(run, place, run.what_if)
+    under, course = preview(measured, run.settings.control).forecast, measured.course
+    if under is None or course is None:
+        return None
+    return (under.entropy[PROMISED_STEPS - 1] - course.ahead(PROMISED_STEPS)) / PROMISED_STEPS
