@@ -40,6 +40,12 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
+def no_formula(cell: object) -> object:
+    """A cell that a spreadsheet does not run as a formula: an apostrophe is added, also to one that begins with one."""
+    is_risky = isinstance(cell, str) and cell.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{cell}" if is_risky else cell
+
+
 MINUS = "−"
 
 

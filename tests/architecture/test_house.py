@@ -146,7 +146,7 @@ def test_help_imports_nothing_heavy() -> None:
         "from isentrope.cli import main\n"
         "for command in ([], *([name] for name in sys.argv[1:])):\n"
         "    assert main([*command, '--help'], standalone_mode=False) in (0, None)\n"
-        "    heavy = {'torch', 'fastapi', 'dash', 'sqlalchemy', 'grpc', 'transformers'} & set(sys.modules)\n"
+        "    heavy = {'torch', 'fastapi', 'dash', 'sqlalchemy', 'grpc', 'transformers', 'httpx', 'numpy', 'pydantic'} & set(sys.modules)\n"
         "    print('heavy:', command, heavy, file=sys.stderr) if heavy else None\n"
     )
     commands = list(COMMANDS)

@@ -7,14 +7,12 @@ tests.benchmarks.numerics` prints it.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from isentrope.scores import token_scores
+from tests.benchmarks import token_scores
 from tests.benchmarks.token_scores import (
     plain_logprob_and_entropy,
     trl_logprob_and_entropy,
@@ -27,8 +25,7 @@ TOKENS, VOCABULARY = 64, 32_000
 
 def ours(backend: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     def run(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        with patch.dict(os.environ, ISENTROPE_KERNELS=backend):
-            scores = token_scores(logits, token_ids)
+        scores = token_scores.ours(backend)(logits, token_ids)
         return scores.logprobs, scores.entropies
 
     return run

@@ -1,6 +1,6 @@
 """Bytes per step, and the time one series takes: rows of a thousand reports, and of one push.
 
-`python -m tests.benchmarks.storage [sizes|million|tasks|ingest|recorded] ...`; a step has 60 scalars and 4 histograms of 64 bins.
+`python -m tests.benchmarks.storage [sizes|million|ingest|recorded] ...`; a step has 60 scalars and 4 histograms of 64 bins.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -173,46 +171,6 @@ def million(steps: int = MILLION) -> Iterator[str]:
         store.close()
 
 
-def tasks(steps: int = 10_000, left_unpacked: int = 2_000) -> Iterator[str]:
-    """A run each step of which scores 30 of 200 tasks, and so has a layout of its own, beside one that scores the same 30
-    in every step; the newest 2 000 of 10 000 steps unpacked, warm: milliseconds, median and 95th percentile of 40; in
-    brackets of CPU."""
-    random = np.random.default_rng(0)
-    choices: dict[str, Callable[[], Sequence[int]]] = {
-        "30 of 200 tasks": lambda: random.choice(200, 30, replace=False).tolist(),
-        "always the same": lambda: range(30),
-    }
-    yield "| of 10 000 steps | median | 95th percentile |"
-    yield "|---|---|---|"
-    for kind, choose in choices.items():
-        with tempfile.TemporaryDirectory() as folder:
-            store = OurStore(Path(folder, "tasks.db"))
-            for first in range(0, steps, _BATCH):
-                store.packing = first < steps - left_unpacked
-                store.push = 250 if store.packing else 1
-                store.write(
-                    [
-                        replace(report, scalars={**report.scalars, **{f"task/{task}": 1.0 for task in choose()}})
-                        for report in reports(first, _BATCH, SCALARS, HISTOGRAMS)
-                    ]
-                )
-            yield _timed(f"{kind}: newest values of all metrics", partial(_newest, store))
-            yield _timed(f"{kind}: a series of all steps", partial(_series, store, 0))
-            yield _timed(f"{kind}: a live tick with `since`", partial(_series, store, steps - 1))
-            store.close()
-
-
-def _newest(store: OurStore) -> None:
-    with store.database.reading() as connection:
-        assert len(series.latest(connection, store.run_key)) >= SCALARS + 30
-
-
-def _series(store: OurStore, after_position: int) -> None:
-    with store.database.reading() as connection:
-        found = series.read(connection, store.run_key, ["metric/1"], StepRange(), after_position=after_position)
-        assert len(found["metric/1"].steps)
-
-
 def _timed(name: str, work: Callable[[], object], rounds: int = 40) -> str:
     wall, cpu = [], []
     for turn in range(rounds + 1):
@@ -279,7 +237,7 @@ def recorded(count: int = 20) -> Iterator[str]:
 
 
 def main(names: Sequence[str]) -> None:
-    parts = {"sizes": sizes, "million": million, "tasks": tasks, "ingest": ingest, "recorded": recorded}
+    parts = {"sizes": sizes, "million": million, "ingest": ingest, "recorded": recorded}
     for name in names or parts:
         work = parts[name]
         print(f"\n{work.__doc__}\n")

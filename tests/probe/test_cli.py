@@ -49,20 +49,6 @@ def assert_one_sentence(result: Result, exit_status: int) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
-    program = (
-        "import sys; from isentrope.cli import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'grpc', 'httpx', 'fastapi', 'sqlalchemy', 'dash', 'transformers', 'numpy'}\n"
-        "print('HEAVY', sorted(heavy & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert "HEAVY []" in result.stdout
-    for command in ("control", "doctor", "metrics", "runs", "sync", "token", "up"):
-        assert f"\n  {command} " in result.stdout
-
-
 def test_the_version_is_printed() -> None:
     result = CliRunner().invoke(frame.main, ["--version"])
     assert result.output == f"isentrope, version {isentrope.__version__}\n"

@@ -12,9 +12,8 @@ import pytest
 import isentrope
 from isentrope.lifecycle import OUTPUT_LINES, SHOWN_CALLS, error_text
 from isentrope.transport.spool_folder import find_spool_folders
-from isentrope.transport.spool_reader import SpoolReader
-from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import ERROR_CHARACTERS, OUTPUT, RunFinished, error_in_a_line
+from tests.probe.transport.fake_telemetry import on_disk
 from tests.system.running_server import RunningServer, wait_for
 
 PROCESSES = """
@@ -97,12 +96,8 @@ def test_the_last_reports_arrive_where_the_children_of_the_process_are_killed(se
 
 
 def finishes(home: Path) -> list[RunFinished]:
-    payloads = [
-        decode_payload(record.payload)
-        for folder in find_spool_folders(home)
-        for record in SpoolReader(folder.path).next_batch(100, 10**6)
-    ]
-    return [payload for payload in payloads if isinstance(payload, RunFinished)]
+    spools = find_spool_folders(home)
+    return [payload for spool in spools for payload in on_disk(spool.path) if isinstance(payload, RunFinished)]
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import isentrope
-from isentrope.transport.transport import InMemoryTransport, MakeMessage
 from isentrope_wire.reports import StepReport
+from tests.probe.test_step_on_gpu import BuiltLater
 from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 
 MOST_OPERATIONS = 180
@@ -33,17 +33,9 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-class Later(InMemoryTransport):
-    """Builds no report before it is asked to: the writer thread's work is not the step's."""
-
-    def put(self, make: MakeMessage) -> bool:
-        self.make = make
-        return True
-
-
 def operations_of_a_step(control: isentrope.Control | None = None, **given: Any) -> list[str]:
     """Of the third step."""
-    transport = Later()
+    transport = BuiltLater()  # the writer thread's work is not the step's
     probe = isentrope.Probe("test", transport=transport, control=control)
     logits, token_ids = torch.randn(8, 16, VOCABULARY), torch.randint(0, VOCABULARY, (8, 16))
     for step in range(3):
@@ -53,7 +45,7 @@ def operations_of_a_step(control: isentrope.Control | None = None, **given: Any)
             probe.gate(scores, torch.randn(8), torch.rand(8, 16) < 0.9, **given)
             probe.log({"reward/mean": 0.5})
             probe.step(step)
-        report = transport.make()
+        report = transport.waiting.pop()()
         assert isinstance(report, StepReport)
         assert report.scalars["token/count"] > 0
     return operations.names

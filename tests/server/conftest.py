@@ -120,6 +120,13 @@ def still_server(shared_server: SharedServer) -> Iterator[ServerInThread]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def with_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server with its dashboard: Dash adds routes of its own."""
+    with ServerInThread(tmp_path_factory.mktemp("pages") / "home", dashboard=True) as running:
+        yield running
+
+
 @pytest.fixture
 def make_server(tmp_path: Path, database_kind: str, database_url: str, migrated: Path) -> Iterator[MakeServer]:
     """Starts a server with settings of its own: `make_server(control_ttl_seconds=1)`."""

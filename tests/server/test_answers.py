@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import threading
 import time
@@ -20,7 +18,6 @@ from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_server.api import metrics, runs
 from isentrope_server.api.responses import json_answer
-from isentrope_wire.answers import SeriesAnswer, SeriesColumns
 from isentrope_wire.numbers import Answer
 from isentrope_wire.reports import RunFinished, ScoreHistogram
 from tests.server.conftest import MakeServer
@@ -224,17 +221,6 @@ def test_unknown_parameter_is_refused_with_the_nearest(server: ServerInThread, a
     assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid_request")
     message = error_of(answer)["message"]
     assert [name for name in named if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", message)] == named
-
-
-def test_numbers_that_are_not_finite_are_text() -> None:
-    columns = SeriesColumns(step=[0, 1], value=[1 / 7, math.nan], min=[math.inf, -math.inf], max=None)
-    made = json_answer(SeriesAnswer(series={'na"me': columns}, cursor="é\n", reset=True))
-    assert json.loads(bytes(made.body)) == {
-        "series": {'na"me': {"step": [0, 1], "value": [1 / 7, "NaN"], "min": ["Infinity", "-Infinity"], "max": None}},
-        "cursor": "é\n",
-        "reset": True,
-    }
-    assert made.headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize(

@@ -122,12 +122,6 @@ def test_a_stream_of_rows_can_be_read_before_it_ends(make_server: MakeServer) ->
     assert (first_piece + rest).count(b"\n") == 3_001
 
 
-@pytest.fixture(scope="module")
-def with_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    with ServerInThread(tmp_path_factory.mktemp("pages") / "home", dashboard=True) as running:
-        yield running
-
-
 def test_a_page_s_scripts_come_compressed_and_say_the_same(with_pages: ServerInThread) -> None:
     page, body = raw(with_pages, "/", {**GZIP, "Accept": "text/html"})
     assert page.headers["content-encoding"] == "gzip"

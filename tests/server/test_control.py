@@ -220,13 +220,6 @@ def test_rejection_has_a_code_and_keeps_the_old_control(server: ServerInThread) 
     assert not rank.hello().HasField("control")
 
 
-def test_an_ended_version_stays_as_it_ended(server: ServerInThread) -> None:
-    rank = delivered(server)
-    rank.answer(3, 1, "APPLIED", active=1)
-    rank.answer(4, 1, "REJECTED", code="late")
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 3)
-
-
 @pytest.mark.parametrize(
     ("second", "code", "ended"), [("APPLIED", "", "APPLIED"), ("REJECTED", "capability_missing", "PARTIAL")]
 )
@@ -330,15 +323,6 @@ def test_a_run_that_brings_a_later_version_goes_on_counting_from_it(server: Serv
     )
     rank = Rank(server, initial_control=brought)
     assert put(server, rank, 7).json()["version"] == 8
-
-
-def test_watch_sends_heartbeats_and_each_new_version(server: ServerInThread, rank: Rank) -> None:
-    watching = rank.watch()
-    assert watching.next_kind() == "heartbeat"
-    for version in (1, 2):
-        put(server, rank, version - 1)
-        assert watching.next_control().version == version
-    watching.close()
 
 
 def test_heartbeats_come_however_many_reports_come_in(rank: Rank) -> None:

@@ -156,16 +156,6 @@ def test_labels_and_the_control_s_version_are_exported_where_they_are_asked_for(
         assert {row["metric/labels"] for row in rows} == {2.0}
 
 
-def test_a_metric_named_like_a_column_gets_a_name_of_its_own(
-    still_server: ServerInThread, client: Client, tmp_path: Path
-) -> None:
-    rank = Rank(still_server)
-    rank.send(step_report(7, {"step": 1.5, "time": 2.5}))
-    client.export(rank.run_id, tmp_path / "a.parquet")
-    (row,) = read(tmp_path / "a.parquet")
-    assert (row["step"], row["metric/step"], row["metric/time"]) == (7, 1.5, 2.5)
-
-
 def test_no_two_columns_have_one_name() -> None:
     names = ["metric/step", "rank", "step", "x"]
     assert column_names(names)[4:] == ["metric/step", "metric/rank", "metric/metric/step", "x"]

@@ -33,21 +33,18 @@ from tests.server.rank import Rank
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 
 
-@pytest.fixture(scope="module")
-def with_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server with its dashboard: Dash adds routes of its own."""
-    with ServerInThread(tmp_path_factory.mktemp("pages") / "home", dashboard=True) as running:
-        yield running
-
-
 def routes_of(app: FastAPI) -> list[tuple[str, str, BaseRoute]]:
     """(method, path, route) of everything the application answers over HTTP."""
-    return [
-        (method, re.sub(r"\{[^}]*\}", "x", f"{prefix}{path}"), route)
-        for prefix, route in _flat(app.routes, "")
-        if (path := getattr(route, "path", None)) is not None and "WebSocket" not in type(route).__name__
-        for method in (getattr(route, "methods", None) or ("GET",))
-    ]
+    return [(method, re.sub(r"\{[^}]*\}", "x", template), route) for method, template, route in _answering(app)]
+
+
+def _answering(app: FastAPI) -> Iterator[tuple[str, str, BaseRoute]]:
+    """(method, template, route)"""
+    for prefix, route in _flat(app.routes, ""):
+        path = getattr(route, "path", None)
+        if path is not None and "WebSocket" not in type(route).__name__:
+            for method in getattr(route, "methods", None) or ("GET",):
+                yield method, f"{prefix}{path}", route
 
 
 def _flat(routes: list[BaseRoute], prefix: str) -> Iterator[tuple[str, BaseRoute]]:
@@ -74,13 +71,7 @@ def test_the_enumeration_finds_the_routes() -> None:
 
 def templates_of(app: FastAPI) -> set[tuple[str, str]]:
     """(method, template) of everything but what pages add to GET and the files they bring."""
-    found = {
-        (method, f"{prefix}{path}")
-        for prefix, route in _flat(app.routes, "")
-        if (path := getattr(route, "path", None)) is not None and "WebSocket" not in type(route).__name__
-        for method in (getattr(route, "methods", None) or ("GET",))
-    }
-    return {(method, template) for method, template in found if method not in ("HEAD", "OPTIONS")}
+    return {(method, template) for method, template, _ in _answering(app) if method not in ("HEAD", "OPTIONS")}
 
 
 def test_every_route_declares_the_scope_it_needs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -19,7 +20,6 @@ from isentrope_wire.reports import (
     TAGS,
     ControlSnapshot,
     RunFinished,
-    RunStarted,
     StepReport,
 )
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -27,20 +27,14 @@ from tests.server.in_thread import ServerInThread
 from tests.server.rank import CAPABILITIES, Rank
 
 
-def test_the_largest_that_a_probe_sends_of_a_run_is_kept_whole() -> None:
-    started = RunStarted(
-        run_id="run",
-        incarnation="first",
-        rank=0,
-        world_size=1,
+def test_the_largest_that_a_probe_sends_of_a_run_is_kept_whole(rank: Rank) -> None:
+    started = replace(
+        rank.started,
         name="x" * 200,
         project="x" * 500,
-        started_at=1.0,
-        probe_version="0.1.0",
         config={"data": "x" * (CONFIG_CHARACTERS - len('{"data":""}'))},
         tags=("y" * TAG_CHARACTERS,) * TAGS,
-        capabilities=CAPABILITIES,
-        initial_control=ControlSnapshot(version=0, control=Control(), author="trainer", requested_at=1.0),
+        initial_control=first_control(0),
     )
     sent = to_pb(started)
     cut_to_size(sent)

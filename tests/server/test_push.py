@@ -30,32 +30,10 @@ def values(server: ServerInThread, rank: Rank, name: str) -> dict[int, object]:
     return dict(zip(columns["step"], columns["value"], strict=True))
 
 
-def test_what_was_pushed_is_read_back(server: ServerInThread, rank: Rank) -> None:
-    reply = rank.send(rank.started, *(step_report(step, {"entropy/mean": 1.0 / (step + 1)}) for step in range(5)))
-    assert reply.acked_through == 6
-    assert list(reply.quarantined) == []
-    assert values(server, rank, "entropy/mean") == {step: 1.0 / (step + 1) for step in range(5)}
-
-
-def test_pushing_again_changes_nothing(server: ServerInThread, rank: Rank) -> None:
-    records = [wire_record(1, rank.started), wire_record(2, step_report(0, {"entropy/mean": 1.0}))]
-    assert rank.push(records).acked_through == 2
-    again = rank.push(records)
-    assert again.acked_through == 2
-    assert list(again.quarantined) == []
-    assert values(server, rank, "entropy/mean") == {0: 1.0}
-
-
 def test_a_record_twice_in_one_push_is_stored_once(server: ServerInThread, rank: Rank) -> None:
     record = wire_record(1, step_report(0, {"entropy/mean": 1.0}))
     assert rank.push([record, record]).acked_through == 1
     assert values(server, rank, "entropy/mean") == {0: 1.0}
-
-
-def test_a_gap_counts_for_the_records_that_never_come(rank: Rank) -> None:
-    rank.push([wire_record(1, rank.started)])
-    reply = rank.push([wire_record(5, Gap(first_seq=2, last_seq=4, reason="disk full"))])
-    assert reply.acked_through == 5
 
 
 def test_a_gap_cannot_stand_for_records_behind_its_own(rank: Rank) -> None:

@@ -175,22 +175,13 @@ def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(still
         rank.report(step, x=1.0)
     rank.send(RunFinished(status="finished", finished_at=2.0))
     still.http.delete(rank.path)
-    with still.backend.database.reading() as connection:
-        (run_key,) = removal.waiting(connection)
-    counts = []
-    something_is_left = True
-    while something_is_left:
-        counts.append(sum(rows_by_table(still).values()))
-        something_is_left = still.backend.writer.submit(
-            lambda transaction: removal.remove_some(transaction.connection, run_key)
-        ).result(timeout=10)
-        if len(counts) == 2:
-            still.stop()
-            url = still.backend.settings.database_url
-            with ServerInThread(still.home, database_url=url, housekeeping_interval_seconds=0.02) as again:
-                wait_for(lambda: sum(rows_by_table(again).values()) == 0)
-            break
-    assert counts[0] - counts[1] == removal.LARGE_ROWS_AT_ONCE
+    removing = remove_all(still)
+    before, after = (sum(next(removing).values()) for _ in range(2))
+    assert before - after == removal.LARGE_ROWS_AT_ONCE
+    still.stop()
+    url = still.backend.settings.database_url
+    with ServerInThread(still.home, database_url=url, housekeeping_interval_seconds=0.02) as again:
+        wait_for(lambda: sum(rows_by_table(again).values()) == 0)
 
 
 def test_by_default_every_run_is_kept(still_server: ServerInThread) -> None:

@@ -18,9 +18,8 @@ from torch import nn
 
 import isentrope
 from isentrope.transport.spool_folder import find_spool_folders
-from isentrope.transport.spool_reader import SpoolReader
-from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import StepReport
+from tests.probe.transport.fake_telemetry import on_disk
 from tests.system.running_server import RunningServer, clean_environment, free_port, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -165,8 +164,7 @@ def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
     exec(SNIPPETS[0], {"batches": batches, "model": Model(), "optimizer": optimizer, "torch": torch})  # noqa: S102
     (spool,) = find_spool_folders(tmp_path)
-    messages = [decode_payload(record.payload) for record in SpoolReader(spool.path).next_batch(1000, 1 << 24)]
-    reports = [message for message in messages if isinstance(message, StepReport)]
+    reports = [message for message in on_disk(spool.path) if isinstance(message, StepReport)]
     assert [report.step for report in reports] == [1, 2, 3, 4]
     assert [report.scalars["token/count"] for report in reports] == [32] * 4
     assert all("entropy/observed_change" in report.scalars for report in reports)

@@ -21,6 +21,7 @@ from isentrope_dashboard.pages.config import flat, moment
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import AuditEntry, TokenScope
 from isentrope_wire.control_answers import ControlVersion
+from isentrope_wire.numbers import no_formula
 
 GRID, TRAIL, AGAIN, SAVE, FILE = "audit-grid", "audit-trail", "audit-again", "audit-save", "audit-file"
 MOST_ENTRIES = 200
@@ -70,13 +71,8 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(FILE_COLUMNS)
-    writer.writerows([_no_formula(row[name]) for name in FILE_COLUMNS] for row in rows)
+    writer.writerows([no_formula(row[name]) for name in FILE_COLUMNS] for row in rows)
     return file.getvalue()
-
-
-def _no_formula(cell: object) -> object:
-    risky = isinstance(cell, str) and cell.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{cell}" if risky else cell
 
 
 async def read(client: AsyncClient, view: View) -> Values:

@@ -33,7 +33,7 @@ from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.steps import Metric, Piece
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import Incarnation
-from isentrope_wire.numbers import number
+from isentrope_wire.numbers import no_formula, number
 
 _FIXED = ("step", "incarnation", "rank", "time")
 _LABELLED = (*_FIXED, "control_version", "labels")
@@ -143,7 +143,7 @@ def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) 
 def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
+    writer.writerow(map(no_formula, column_names(names, labelled=labelled)))
     yield text.getvalue().encode()
     for one in pieces:
         for rows in _few_rows(one, names, _as_text(one) if labelled else None):
@@ -151,11 +151,6 @@ def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Itera
             text.truncate()
             writer.writerows(rows)
             yield text.getvalue().encode()
-
-
-def _no_formula(text: str) -> str:
-    """A cell that a spreadsheet does not run as a formula: an apostrophe is added, also to one that begins with one."""
-    return f"'{text}" if text.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:

@@ -9,11 +9,10 @@ import pytest
 
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.transport.spool_folder import find_spool_folders
-from isentrope.transport.spool_reader import SpoolReader
-from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import StepReport
 from tests.probe.guide.test_guide import run_example
 from tests.probe.ranks.gang import run_ranks
+from tests.probe.transport.fake_telemetry import on_disk
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
 
@@ -24,7 +23,8 @@ def test_the_example_s_second_life_goes_on_with_what_the_first_one_learnt(tmp_pa
     example = example.replace('Path("checkpoint.pt")', f"Path({str(tmp_path / 'checkpoint.pt')!r})")
     (tmp_path / "train.py").write_text(example, encoding="utf-8")
     run_ranks(1, run_example, str(tmp_path / "train.py"), str(tmp_path / "home"), group=False, timeout_seconds=120)
-    lives = [_reports(spool.path) for spool in find_spool_folders(tmp_path / "home")]
+    spools = find_spool_folders(tmp_path / "home")
+    lives = [[one for one in on_disk(spool.path) if isinstance(one, StepReport)] for spool in spools]
     first, second = sorted(lives, key=lambda reports: reports[0].step)
     assert [report.step for report in first] == list(range(1, 11))
     assert [report.step for report in second] == list(range(11, 21))
@@ -42,8 +42,3 @@ def test_the_example_s_second_life_goes_on_with_what_the_first_one_learnt(tmp_pa
         known = {"entropy/predicted_change": learnt.predicted_change, "entropy/gain": learnt.gain}
         for name, value in known.items():
             assert scalars.get(name) == (None if value is None else pytest.approx(value, rel=1e-9))
-
-
-def _reports(spool: Path) -> list[StepReport]:
-    messages = [decode_payload(record.payload) for record in SpoolReader(spool).next_batch(1000, 1 << 24)]
-    return [message for message in messages if isinstance(message, StepReport)]

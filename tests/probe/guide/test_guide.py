@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from isentrope.transport.spool_folder import find_spool_folders
-from isentrope.transport.spool_reader import SpoolReader
-from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import RunFinished, StepReport
 from tests.probe.ranks.gang import run_ranks
+from tests.probe.transport.fake_telemetry import on_disk
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "attach.md").read_text(encoding="utf-8")
 EXAMPLES = {
@@ -95,7 +94,7 @@ def reported(home: Path, ranks: int = 1) -> list[list[StepReport]]:
     assert [spool.run().rank for spool in spools] == list(range(ranks))
     assert len({(spool.run().run_id, spool.run().incarnation) for spool in spools}) == 1
     for spool in spools:
-        messages = [decode_payload(record.payload) for record in SpoolReader(spool.path).next_batch(1000, 1 << 24)]
+        messages = on_disk(spool.path)
         assert isinstance(messages[-1], RunFinished)
         assert messages[-1].status == "finished"
         of_ranks.append([message for message in messages if isinstance(message, StepReport)])

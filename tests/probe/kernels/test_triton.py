@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels import triton_backend
-from isentrope.scores import token_scores
 from tests.probe.kernels import numerics
 from tests.probe.kernels.numerics import Case
 
@@ -176,16 +175,3 @@ def test_missing_device_names_the_interpreter() -> None:
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
     assert "no CUDA, ROCm or XPU device" in ran.stdout
     assert "TRITON_INTERPRET=1" in ran.stdout
-
-
-def test_token_scores_equal_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    token_ids = torch.tensor([0, 150, 300])
-    made = {}
-    for name in ("reference", "triton"):
-        logits = numerics.normal_logits(301, 3, 3.0).requires_grad_()
-        monkeypatch.setenv("ISENTROPE_KERNELS", name)
-        scores = token_scores(logits, token_ids, 0.7, entropy_gradient=True)
-        (scores.logprobs.sum() - 2 * scores.entropies.sum()).backward()
-        made[name] = (*(getattr(scores, field).detach() for field in numerics.FIELDS), logits.grad)
-    for got, expected in zip(made["triton"], made["reference"], strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=3 * TOLERANCE)

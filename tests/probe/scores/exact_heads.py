@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.probe.scores import reference64
 
@@ -57,3 +59,21 @@ def scores64(
     head: Head, bias: bool = True, temperature: float = 1.0, softcap: float | None = None, scale: float = 1.0
 ) -> dict[str, Tensor]:
     return reference64.scores64(logits64(head, bias, softcap, scale), head.token_ids, temperature)
+
+
+class NewTensors(TorchDispatchMode):
+    """Bytes of the largest tensor made within."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {
+            leaf.untyped_storage().data_ptr()
+            for leaf in torch.utils._pytree.tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor)
+        }
+        for leaf in torch.utils._pytree.tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in given:
+                self.largest = max(self.largest, leaf.untyped_storage().nbytes())
+        return result

@@ -14,7 +14,7 @@ from isentrope.scores.linear_heads import linear_head_parts
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope_wire.errors import InputError
 from tests.probe.ranks.gang import one_after_another, run_ranks
-from tests.probe.scores.exact_heads import FIELDS, Head
+from tests.probe.scores.exact_heads import FIELDS, Head, NewTensors
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300,
@@ -226,8 +226,6 @@ def test_heads_that_are_not_a_weight_and_its_adapters_are_refused() -> None:
 
 
 def test_no_weight_of_the_heads_size_is_made_for_an_adapter() -> None:
-    from tests.probe.scores.test_linear_token_scores import NewTensors
-
     head = adapted_model().get_base_model().lm_head
     with NewTensors() as made:  # type: ignore[no-untyped-call]
         linear_token_scores(torch.randn(8, 16), *weight_ids_bias(head, torch.arange(8))).logprobs.sum().backward()

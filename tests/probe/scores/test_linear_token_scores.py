@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from isentrope.scores import TokenScores, head_tiles, token_scores
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope_wire.errors import InputError
 from tests.probe.scores import reference64
-from tests.probe.scores.exact_heads import FIELDS, Head, logits64, scores64
+from tests.probe.scores.exact_heads import FIELDS, Head, NewTensors, logits64, scores64
 
 RULES = [
     {},
@@ -181,24 +180,6 @@ def test_each_part_gets_its_gradient_without_the_others() -> None:
         alone = linear_token_scores(parts[0], parts[1], head.token_ids, parts[2])
         alone.logprobs.sum().backward()
         assert torch.equal(parts[index].grad, expected[index])  # type: ignore[arg-type]
-
-
-class NewTensors(TorchDispatchMode):
-    """Bytes of the largest tensor made within."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {
-            leaf.untyped_storage().data_ptr()
-            for leaf in torch.utils._pytree.tree_leaves((args, kwargs))
-            if isinstance(leaf, Tensor)
-        }
-        for leaf in torch.utils._pytree.tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in given:
-                self.largest = max(self.largest, leaf.untyped_storage().nbytes())
-        return result
 
 
 def test_neither_the_logits_nor_a_gradient_nobody_needs_is_ever_made() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
 from isentrope_wire.errors import InputError
+from tests.probe.kernels.numerics import Case, exact_gradient
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.scores import reference64
 from tests.probe.scores.exact_heads import ALL_FIELDS, FIELDS
@@ -114,21 +115,8 @@ def test_every_rank_gets_the_scores_and_its_gradient_of_the_whole(
             ("RedOpType.SUM", 84),
         ]
     got = torch.cat([result["gradient"] for result in results], 1).double()
-    by_whole = gradient64(logits.double(), token_ids, temperature, *upstream())
+    by_whole = exact_gradient(Case("whole", logits, token_ids, temperature), *upstream())
     torch.testing.assert_close(ordinary(got), ordinary(by_whole), rtol=0, atol=10 * atol)
-
-
-def gradient64(
-    logits: Tensor, token_ids: Tensor, temperature: float, towards_chosen: Tensor, towards_flat: Tensor
-) -> Tensor:
-    """(g (1[i = k] - p) - h p (H + log p)) / T, in the plainest words."""
-    logprobs = (logits / temperature).log_softmax(-1)
-    p = logprobs.exp()
-    p_log_p = torch.where(p > 0, p * logprobs, 0.0)
-    entropies = -p_log_p.sum(-1, keepdim=True)
-    chosen = torch.nn.functional.one_hot(token_ids, logits.shape[-1])
-    towards_chosen, towards_flat = towards_chosen.unsqueeze(1), towards_flat.unsqueeze(1)
-    return (towards_chosen * (chosen - p) - towards_flat * (p * entropies + p_log_p)) / temperature
 
 
 def test_shards_take_a_temperature_of_each_token() -> None:

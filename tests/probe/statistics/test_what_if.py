@@ -174,21 +174,6 @@ def test_micro_batches_and_ranks_add_up_to_the_step() -> None:
         assert bins.change_sums == pytest.approx(merged.by_method[method].change_sums, abs=1e-12)
 
 
-def test_tokens_outside_the_mask_may_hold_anything() -> None:
-    tokens = Tokens(200, seed=7)
-    statistics = statistics_of(tokens)
-    before = tokens.sums(statistics)
-    for values, anything in (
-        (tokens.scores.vocab_centered_scores, torch.inf),
-        (tokens.scores.discriminator_scores, -torch.inf),
-        (tokens.advantages, torch.nan),
-        (tokens.ratios, 1e30),
-    ):
-        values[~tokens.mask] = anything
-    assert int((~tokens.mask).sum()) > 10
-    assert torch.equal(tokens.sums(statistics), before)
-
-
 def test_thresholds_are_counted_from_the_tokens_themselves_where_none_are_given() -> None:
     tokens = Tokens(300, seed=10)
     own, given = tokens.sums(None), tokens.sums(statistics_of(tokens))

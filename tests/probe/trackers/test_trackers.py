@@ -17,7 +17,8 @@ from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.trackers import MOST_FAILURES, MOST_QUEUED, requested_trackers
 from isentrope_wire.errors import ConfigurationError
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
-from tests.probe.trackers.tracked import OwnTracker, wait_until
+from tests.probe.trackers.tracked import OwnTracker
+from tests.system.running_server import wait_for
 
 
 def test_a_tracker_gets_the_scalars_of_every_report_in_order_from_one_thread_of_its_own() -> None:
@@ -77,7 +78,7 @@ def test_a_tracker_that_hangs_holds_up_neither_training_nor_reports_and_what_it_
     assert all("OwnTracker" in line for line in logged)
     assert "257" in logged[1]
     tracker.opened.set()
-    wait_until(lambda: len(tracker.written) == MOST_QUEUED + 1)
+    wait_for(lambda: len(tracker.written) == MOST_QUEUED + 1)
     assert [step for step, _ in tracker.written] == list(range(MOST_QUEUED + 1))
 
 
@@ -92,7 +93,7 @@ def test_a_tracker_that_fails_is_logged_once_counted_and_given_up(
         for step in range(MOST_FAILURES):
             probe.step(step)
             tracker.wait_for_calls(step + 1)
-        wait_until(lambda: len(caplog.records) == 2)
+        wait_for(lambda: len(caplog.records) == 2)
         probe.step(MOST_FAILURES)
         probe.step(MOST_FAILURES + 1)
         probe.finish()

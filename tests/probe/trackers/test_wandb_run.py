@@ -14,7 +14,8 @@ import pytest
 from isentrope.trackers import WandbRun
 from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
-from tests.probe.trackers.tracked import finish, wait_until
+from tests.probe.trackers.tracked import finish
+from tests.system.running_server import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def records(run: Any) -> list[Any]:
 def rows(run: Any) -> list[dict[str, Any]]:
     run.finish()
     # The file is completed by another process.
-    wait_until(lambda: bool(found := records(run)) and found[-1].WhichOneof("record_type") == "exit")
+    wait_for(lambda: bool(found := records(run)) and found[-1].WhichOneof("record_type") == "exit")
     return [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         for record in records(run)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import isentrope
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
+from tests.system.running_server import wait_for
 
 Written = list[tuple[int, dict[str, float]]]
 
@@ -34,14 +34,7 @@ class OwnTracker:
         self.written.append((step, dict(scalars)))
 
     def wait_for_calls(self, calls: int) -> None:
-        wait_until(lambda: self.calls >= calls)
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+        wait_for(lambda: self.calls >= calls)
 
 
 def finish(probe: isentrope.Probe) -> None:
@@ -51,7 +44,7 @@ def finish(probe: isentrope.Probe) -> None:
 
 def wait_for_trackers() -> None:
     """A slow machine may take longer for a database than a run's end may take."""
-    wait_until(lambda: not any(thread.name == "isentrope-trackers" for thread in threading.enumerate()))
+    wait_for(lambda: not any(thread.name == "isentrope-trackers" for thread in threading.enumerate()))
 
 
 def three_steps(trackers: object) -> list[dict[str, float]]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
+from tests.probe.transport.fake_telemetry import FakeTelemetry
+from tests.system.running_server import free_port
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -28,18 +30,21 @@ def on_disk(folder: Path) -> list[Payload]:
     return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10**6, 10**9)]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
-def free_port() -> int:
-    """A TCP port nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@contextmanager
+def lock_held(lock: Path, seconds: float = 60.0) -> Iterator[subprocess.Popen[bytes]]:
+    """By a process, as long as it lives."""
+    program = (
+        "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
+        "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(float(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", program, str(lock), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
 
 
 class FakeTelemetry(TelemetryServicer):

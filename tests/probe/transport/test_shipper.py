@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from isentrope.transport.spool_reader import DAMAGED
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.control import Control, Method
 from isentrope_wire.reports import ControlSnapshot, Gap, Payload, StepReport
-from tests.probe.transport.fake_telemetry import QUICK, RUN, FakeTelemetry, free_port, wait_until
+from tests.probe.transport.fake_telemetry import QUICK, RUN, FakeTelemetry, lock_held
+from tests.system.running_server import clean_environment, free_port, wait_for
 
 
 def report(seq: int) -> StepReport:
@@ -49,43 +51,25 @@ def folder(tmp_path: Path, server: FakeTelemetry) -> SpoolFolder:
     return a_folder
 
 
-def start_shipper(folder: SpoolFolder, **environment: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def started_shipper(folder: SpoolFolder) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "isentrope.transport.shipper", str(folder.path)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ISENTROPE_")}
-    return subprocess.Popen(command, env=clean | {"ISENTROPE_HOME": str(folder.path / "home")} | environment)
+    environment = clean_environment() | {"ISENTROPE_HOME": str(folder.path / "home")}
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def living_trainer(folder: SpoolFolder) -> subprocess.Popen[bytes]:
-    """A process that holds the trainer's lock until it is killed."""
-    program = (
-        "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
-        "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program, str(folder.trainer_lock)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
-
-
-def end(*processes: subprocess.Popen[bytes]) -> None:
-    for process in processes:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def test_a_spool_left_behind_is_delivered_once_and_in_order(folder: SpoolFolder, server: FakeTelemetry) -> None:
+def test_a_spool_left_behind_is_delivered_once_and_in_order_and_gone_with_the_folders_that_held_it(
+    folder: SpoolFolder, server: FakeTelemetry, tmp_path: Path
+) -> None:
     status = ship(folder, QUICK)
     assert status is not None
     assert (status.state, status.acked_through) == (ShipperState.DRAINED, 120)
     assert server.payloads == messages(120)
     assert server.duplicates == 0
-    assert list_segments(folder.path) == []
-
-
-def test_a_delivered_spool_is_gone_with_the_folders_that_held_it(folder: SpoolFolder, tmp_path: Path) -> None:
-    ship(folder, QUICK)
     assert not folder.exists
     assert list((tmp_path / "spool").iterdir()) == []
     with pytest.raises(SpoolError):
@@ -140,9 +124,8 @@ def test_an_acknowledgement_short_of_what_was_sent_is_not_taken_for_all(
 def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
     folder: SpoolFolder, server: FakeTelemetry
 ) -> None:
-    trainer, shipper = living_trainer(folder), start_shipper(folder)
-    try:
-        wait_until(lambda: len(server.records) == 120)
+    with lock_held(folder.trainer_lock) as trainer, started_shipper(folder) as shipper:
+        wait_for(lambda: len(server.records) == 120)
         reader = ControlFile(folder.control)
         for version in (1, 2):
             wish = ControlSnapshot(
@@ -153,22 +136,20 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
                 expires_at=1.5,  # long ago: the trainer judges that, not the shipper
             )
             server.control = wish
-            wait_until(lambda wish=wish: (read := reader.read()) is not None and read.version == wish.version)  # type: ignore[misc]
+            wait_for(lambda wish=wish: (read := reader.read()) is not None and read.version == wish.version)  # type: ignore[misc]
             read = reader.read()
             assert read is not None
             assert read.expires_at == pytest.approx(1.5, abs=5.0), "in this machine's time, which is the server's here"
             assert replace(read, expires_at=1.5) == wish
         write_segment(folder, 121, 130)
-        wait_until(lambda: len(server.records) == 130)
-        wait_until(lambda: [int(path.stem) for path in list_segments(folder.path)] == [121])
+        wait_for(lambda: len(server.records) == 130)
+        wait_for(lambda: [int(path.stem) for path in list_segments(folder.path)] == [121])
         time.sleep(0.2)
         assert len(list_segments(folder.path)) == 1, "the segment being written stays"
         assert shipper.poll() is None
-        end(trainer)
+        trainer.kill()
         assert shipper.wait(timeout=30) == EXIT_DELIVERED
         assert list_segments(folder.path) == []
-    finally:
-        end(trainer, shipper)
 
 
 def test_the_newest_answer_is_the_control_and_a_full_disk_is_tried_again(
@@ -188,28 +169,22 @@ def test_the_newest_answer_is_the_control_and_a_full_disk_is_tried_again(
         write(file, snapshot)
 
     monkeypatch.setattr(ControlFile, "write", without_room)
-    trainer = living_trainer(folder)
-    shipping = threading.Thread(target=ship, args=(folder, QUICK))
-    shipping.start()
-    try:
+    with lock_held(folder.trainer_lock):
+        shipping = threading.Thread(target=ship, args=(folder, QUICK))
+        shipping.start()
         reader = ControlFile(folder.control)
-        wait_until(lambda: (read := reader.read()) is not None and read == server.control)
-    finally:
-        end(trainer)
-        shipping.join()
+        wait_for(lambda: (read := reader.read()) is not None and read == server.control)
+    shipping.join()
     assert refused[0] == 5
 
 
 @pytest.mark.slow
 def test_one_folder_has_one_shipper(folder: SpoolFolder, server: FakeTelemetry) -> None:
-    trainer, first = living_trainer(folder), start_shipper(folder)
-    try:
-        wait_until(lambda: len(server.records) == 120)
-        second = start_shipper(folder)
-        assert second.wait(timeout=10) == EXIT_OTHER_SHIPPER
+    with lock_held(folder.trainer_lock), started_shipper(folder) as first:
+        wait_for(lambda: len(server.records) == 120)
+        with started_shipper(folder) as second:
+            assert second.wait(timeout=10) == EXIT_OTHER_SHIPPER
         assert first.poll() is None
-    finally:
-        end(trainer, first)
 
 
 def test_a_folder_that_is_no_spool_is_named(tmp_path: Path) -> None:

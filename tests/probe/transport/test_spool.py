@@ -31,7 +31,8 @@ from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot, Gap, RunFinished, RunStarted, StepReport
 from tests.probe.transport.fake_telemetry import RUN as RUN_OF_ONE_RANK
-from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port, on_disk, wait_until
+from tests.probe.transport.fake_telemetry import FakeTelemetry, on_disk
+from tests.system.running_server import free_port, wait_for
 
 RUN = replace(RUN_OF_ONE_RANK, run_id="r/1", rank=3, world_size=4)
 
@@ -79,7 +80,7 @@ def test_put_does_not_wait_for_a_report_that_is_slow_to_build(tmp_path: Path) ->
         return report(0)
 
     transport.put(slow)
-    wait_until(lambda: len(transport._queue) == 0)
+    wait_for(lambda: len(transport._queue) == 0)
     start = time.perf_counter()
     taken = [transport.put(lambda: report(1)) for _ in range(8)]
     seconds = time.perf_counter() - start
@@ -102,7 +103,7 @@ def test_the_requested_control_comes_from_the_control_file(transport: SpoolTrans
     assert transport.requested_control() is None
     wish = ControlSnapshot(version=4, control=Control(reason="try"), author="ada", requested_at=1.0)
     ControlFile(transport.folder.control).write(wish)
-    wait_until(lambda: transport.requested_control() == wish)
+    wait_for(lambda: transport.requested_control() == wish)
     transport.folder.control.write_bytes(b"torn")
     time.sleep(0.15)
     assert transport.requested_control() == wish
@@ -222,7 +223,7 @@ def test_a_closed_port_is_named_soon_and_again_after_a_while(
     transport = open_transport(run, mode="online", home=tmp_path, grpc_target=target)
     assert isinstance(transport, SpoolTransport)
     try:
-        wait_until(lambda: len(caplog.records) > 1)
+        wait_for(lambda: len(caplog.records) > 1)
     finally:
         transport.close()
     first, second = [record for record in caplog.records if "Reports are not delivered" in record.message]
@@ -282,10 +283,10 @@ def test_a_spool_that_was_removed_is_one_warning_and_what_follows_is_counted(
     transport: SpoolTransport, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert transport.put(lambda: StepReport(step=0, recorded_at=1.0))
-    wait_until(lambda: transport.statistics().spooled == 2)
+    wait_for(lambda: transport.statistics().spooled == 2)
     with caplog.at_level("WARNING", logger="isentrope"):
         shutil.rmtree(transport.folder.path.parent.parent)
-        wait_until(lambda: bool(caplog.records))
+        wait_for(lambda: bool(caplog.records))
         assert not transport.put(lambda: StepReport(step=1, recorded_at=1.0))
         transport.close()
     (record,) = caplog.records
@@ -296,7 +297,7 @@ def test_a_spool_that_was_removed_is_one_warning_and_what_follows_is_counted(
 
 def test_records_wait_for_their_acknowledgement_from_when_they_were_written(transport: SpoolTransport) -> None:
     assert transport.put(lambda: StepReport(step=0, recorded_at=1.0))
-    wait_until(lambda: transport.statistics().lag_seconds > 0.7)
+    wait_for(lambda: transport.statistics().lag_seconds > 0.7)
     write_document(transport.folder.status, ShipperStatus(acked_through=2))
-    wait_until(lambda: transport.statistics().acknowledged == 2)
+    wait_for(lambda: transport.statistics().acknowledged == 2)
     assert transport.statistics().lag_seconds == 0.0

@@ -49,19 +49,23 @@ def seqs(folder: Path) -> list[int]:
     return [record.seq for record in SpoolReader(folder).next_batch(10_000, 10**9)]
 
 
-class FailingSyncs:
-    """fdatasync as a broken disk does it: it fails `left` times, then reports success."""
+class Failing:
+    """A call of `os` as a full or broken disk does it: it fails `left` times, then does what it is to do."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:
         self.left = 0
-        self._real = os.fdatasync
-        monkeypatch.setattr(os, "fdatasync", self._sync)
+        self._real, self._error = getattr(os, call), error
+        monkeypatch.setattr(os, call, self._called)
 
-    def _sync(self, descriptor: int) -> None:
+    def _called(self, *arguments: Any) -> Any:
         if self.left:
             self.left -= 1
-            raise OSError(errno.EIO, "Input/output error")
-        self._real(descriptor)
+            raise OSError(self._error, os.strerror(self._error))
+        return self._real(*arguments)
+
+
+def failing_syncs(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    return Failing(monkeypatch, "fdatasync", errno.EIO)
 
 
 def test_a_new_segments_name_is_made_to_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +82,7 @@ def test_a_new_segments_name_is_made_to_last(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_a_failed_sync_leaves_unsure_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    syncs = FailingSyncs(monkeypatch)
+    syncs = failing_syncs(monkeypatch)
     a_disk = disk(tmp_path)
     a_disk.append([frame(1), frame(2)])
     assert a_disk.sync() == []
@@ -187,27 +191,12 @@ def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> No
     assert sum(path.stat().st_size for path in list_segments(tmp_path)) < 21_000
 
 
-class FailingWrites:
-    """os.write as a full disk does it, `left` times."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left = 0
-        self._real = os.write
-        monkeypatch.setattr(os, "write", self._write)
-
-    def _write(self, descriptor: int, data: bytes) -> int:
-        if self.left:
-            self.left -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return self._real(descriptor, data)
-
-
 @pytest.mark.parametrize("faults", [1, 2])
 def test_a_write_and_the_sync_of_what_was_before_it_that_fail_together_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: int
 ) -> None:
     writer = SpoolWriter(tmp_path, RUN, MessageQueue(max_messages=1000, max_bytes=10**9), SpoolLimits())
-    writes, syncs = FailingWrites(monkeypatch), FailingSyncs(monkeypatch)
+    writes, syncs = Failing(monkeypatch, "write", errno.ENOSPC), failing_syncs(monkeypatch)
     assert put(writer, *(full_report(step) for step in range(100)))
     writes.left, syncs.left = faults, faults
     for _ in range(4):
@@ -227,7 +216,7 @@ def test_a_report_that_may_be_on_disk_already_is_written_again_as_it_was(
 ) -> None:
     writer.write_queued()
     assert put(writer, full_report(1))
-    writes, syncs = FailingWrites(monkeypatch), FailingSyncs(monkeypatch)
+    writes, syncs = Failing(monkeypatch, "write", errno.ENOSPC), failing_syncs(monkeypatch)
     writes.left, syncs.left = 1, 1
     assert not put(writer, full_report(2))
     assert writer.spooled_through == 0

@@ -10,7 +10,7 @@ import pytest
 
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SegmentWriter, list_segments
 from isentrope.transport.spool_disk import SpoolLimits
-from isentrope.transport.spool_writer import NOT_BUILT, QUEUE_FULL, TOO_LARGE, MessageQueue, SpoolWriter
+from isentrope.transport.spool_writer import NOT_BUILT, TOO_LARGE, MessageQueue, SpoolWriter
 from isentrope.transport.transport import MakeMessage, Message
 from isentrope_wire.reports import Gap, StepReport
 from tests.probe.transport.fake_telemetry import RUN, on_disk
@@ -46,18 +46,6 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
     monkeypatch.setattr(SegmentWriter, "append", no_space)
     return monkeypatch
-
-
-def test_a_full_queue_leaves_a_gap_with_its_reason_at_its_place(
-    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue
-) -> None:
-    writer.write_queued()
-    for step in range(7):
-        queue.put(making(step))
-    writer.write_queued()
-    queue.put(making(7))
-    writer.write_queued()
-    assert on_disk(tmp_path)[5:] == [Gap(first_seq=6, last_seq=8, reason=QUEUE_FULL), making(7)()]
 
 
 def test_a_report_that_cannot_be_built_is_counted_logged_once_and_shown_as_a_gap(

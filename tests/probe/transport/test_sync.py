@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -21,13 +17,8 @@ from isentrope.transport.sync import SyncOutcome, refill_server, sync_spool, syn
 from isentrope_wire import environment
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import Gap, StepReport
-from tests.probe.transport.fake_telemetry import FakeTelemetry
+from tests.probe.transport.fake_telemetry import FakeTelemetry, lock_held
 from tests.system.spool_of_a_run import leave_spool
-
-HOLD_THE_LOCK = (
-    "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
-    "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(float(sys.argv[2]))"
-)
 
 
 @pytest.fixture
@@ -35,21 +26,8 @@ def folder(tmp_path: Path, server: FakeTelemetry) -> SpoolFolder:
     return leave_spool(tmp_path, "left", steps=3, grpc_target=server.target)
 
 
-@contextmanager
-def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """One that has printed its first line."""
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as started:
-        try:
-            assert started.stdout is not None
-            started.stdout.readline()
-            yield started
-        finally:
-            started.kill()
-
-
 def test_a_sync_waits_for_the_process_that_delivers_the_spool(folder: SpoolFolder, server: FakeTelemetry) -> None:
-    with process(HOLD_THE_LOCK, folder.shipper_lock, 1.0):
+    with lock_held(folder.shipper_lock, 1.0):
         result = sync_spool(folder, target=None, give_up_after_seconds=30.0)
     assert result.outcome is SyncOutcome.DELIVERED
     assert sorted(server.records) == [1, 2, 3, 4]
@@ -58,7 +36,7 @@ def test_a_sync_waits_for_the_process_that_delivers_the_spool(folder: SpoolFolde
 def test_a_sync_leaves_a_spool_alone_whose_process_gets_nothing_stored(
     folder: SpoolFolder, server: FakeTelemetry
 ) -> None:
-    with process(HOLD_THE_LOCK, folder.shipper_lock, 60.0) as shipper:
+    with lock_held(folder.shipper_lock) as shipper:
         write_document(
             folder.status, ShipperStatus(state=ShipperState.HOLDING, error="The token is wrong.", pid=shipper.pid)
         )
