@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from isentrope.statistics.alerts import AlertWatch
 from isentrope_trainer.reproduce.drawing import Picture, panels, points, smoothed
 from isentrope_trainer.reproduce.dynamics.clipping import Models, Thresholds
 from isentrope_trainer.reproduce.dynamics.masked_signs import MaskedSigns
@@ -17,8 +16,8 @@ from isentrope_trainer.reproduce.evidence import LEVEL
 from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
-from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN
+from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT, Course
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, HOLD_TARGET, measured_change
 
 NEIGHBOURS = 9
 """Steps about one whose mean is the entropy that an alarm is judged by."""
@@ -54,17 +53,14 @@ def alarm(run: Run) -> Alarm:
     entropies = run.series(ENTROPY_MEAN)
     left = smoothed(entropies, NEIGHBOURS) / np.nanmedian(entropies[:EARLY_STEPS])
     gone = np.flatnonzero(left <= ACT_LEFT)
-    watch = AlertWatch()
-    raised = [
-        step
-        for step, *scalars in zip(run.steps, *map(run.series, run.names), strict=True)
-        if any(
-            found.kind == "collapse" for found in watch.step(int(step), dict(zip(run.names, scalars, strict=True)), {})
-        )
-    ]
-    return Alarm(
-        int(run.steps[gone[0]]) if len(gone) else None, int(raised[0]) if raised else None, float(np.nanmin(left))
-    )
+    course, raised = Course(), list[int]()
+    for step, *values in zip(run.steps.tolist(), *map(run.series, run.names), strict=True):
+        scalars = {name: float(value) for name, value in zip(run.names, values, strict=True) if np.isfinite(value)}
+        if ENTROPY_MEAN in scalars and "collapse" in course.add(
+            step, scalars[ENTROPY_MEAN], observed=measured_change(scalars), target=scalars.get(HOLD_TARGET)
+        ):
+            raised.append(step)
+    return Alarm(int(run.steps[gone[0]]) if len(gone) else None, raised[0] if raised else None, float(np.nanmin(left)))
 
 
 class Alarms(Figure):
