@@ -222,6 +222,11 @@ class Probe:
         return self._control.active.control
 
     @property
+    def measures_influence(self) -> bool:
+        """Whether the step that is open is to have each token's influence, for which its `rescore` scores all tokens."""
+        return self._rescoring.will_take_slopes
+
+    @property
     def last_step(self) -> int | None:
         """Number of the step closed last, by the checkpoint's run where this one continues it. None before the first."""
         return self._control.last_step

@@ -186,12 +186,7 @@ class Attachment:
         return rescore if is_first and self._rescores else None
 
     def gate(
-        self,
-        own: Tensor,
-        advantages: Tensor,
-        mask: Tensor | None,
-        scores: TokenScores | None,
-        **known: Any,
+        self, own: Tensor, advantages: Tensor, mask: Tensor | None, scores: TokenScores | None, **known: Any
     ) -> Tensor:
         """Record a micro-batch and gate the framework's own log-probs of it.
 

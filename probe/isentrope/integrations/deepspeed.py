@@ -38,8 +38,7 @@ def engine_step(
     check(engine.__class__)
     after = before_update(engine)
     engine.step()
-    about = after()
-    if about is None:
+    if (about := after()) is None:
         return False
     probe.step(engine.global_steps, engine.optimizer, rescore, **about)
     return True

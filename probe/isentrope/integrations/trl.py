@@ -37,11 +37,7 @@ from isentrope.scores import TokenScores
 from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
 from isentrope_wire.control import Control, Hold
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.metrics import (
-    ADVANTAGE_ZERO_GROUP_FRACTION,
-    COMPLETION_LENGTH_MEAN,
-    REWARD_MEAN,
-)
+from isentrope_wire.metrics import ADVANTAGE_ZERO_GROUP_FRACTION, COMPLETION_LENGTH_MEAN, REWARD_MEAN
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +46,7 @@ _KEPT = "isentrope/"
 """Before the names of what is kept of each completion among the inputs of TRL's loss, as `Probe.gate` takes it."""
 _ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 """Of a dataset: the first that there is has the expected answers."""
-PROMISED = {
-    "reward": REWARD_MEAN,
-    "completions/mean_length": COMPLETION_LENGTH_MEAN,
-}
+PROMISED = {"reward": REWARD_MEAN, "completions/mean_length": COMPLETION_LENGTH_MEAN}
 """TRL's names of metrics, and the promised names that they are reported under as well."""
 ZERO_GROUPS = "frac_reward_zero_std", ADVANTAGE_ZERO_GROUP_FRACTION
 """The same for a metric that the probe itself counts from the advantages of the step's groups, where it knows the groups.
@@ -172,6 +165,7 @@ class TrainerAttachment(StepReports):
         self._resumed_from: Path | None = None
         self._groups_known = False
         self._learning_rates: LearningRates | None = None
+        self._update: list[Any] = []
         self._norm: Tensor | None = None
         """Norm of its gradient before it was clipped; None: not known."""
         self._finished = False
@@ -206,12 +200,13 @@ class TrainerAttachment(StepReports):
         """Continue the probe from the checkpoint that training continues from."""
         resume_training(self._probe, args, state, self._resumed_from)
 
-    def on_pre_optimizer_step(
+    def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Read the learning rates: when the step is closed, the scheduler has changed them."""
+        """Read the learning rates, and keep the gradients for influences: before the step is closed both are changed."""
         with self._guard.protect("reading the learning rate"):
             self._learning_rates = learning_rates_of(self._trainer.optimizer)
+            self._update = _update_of(self._trainer.optimizer) if self._probe.measures_influence else []
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         names = PROMISED if self._groups_known else {**PROMISED, ZERO_GROUPS[0]: ZERO_GROUPS[1]}
@@ -220,15 +215,15 @@ class TrainerAttachment(StepReports):
 
     def close_step(self, step: int) -> None:
         self._groups_known, self._room = False, None
-        rates, self._learning_rates = self._learning_rates, None
         norm, self._norm = self._norm, None
-        self._steps.close(
-            self._trainer.optimizer,
-            step=step,
-            norm=norm,
-            largest_norm=self._trainer.args.max_grad_norm,
-            learning_rates=rates,
-        )
+        optimizer, largest, rates = self._trainer.optimizer, self._trainer.args.max_grad_norm, self._learning_rates
+        update, self._update = self._update, []
+        now = _update_of(optimizer) if update else []
+        _put(update)
+        try:
+            self._steps.close(optimizer, step=step, norm=norm, largest_norm=largest, learning_rates=rates)
+        finally:
+            _put(now)
 
     def finish(self, status: str = "finished", error: str = "") -> None:
         self._finished = True
@@ -351,7 +346,7 @@ class TrainerAttachment(StepReports):
         )
 
     def _rescore_of(self, inputs: trl_head.Inputs) -> Callable[[], TokenScores] | None:
-        """What scores the first sequences of a micro-batch once more after the update; None where the step has its share.
+        """What scores the first sequences, or all for influences, again after the update; None where the step has its share.
 
         TRL has shuffled the sequences, so the first ones are a random sample. Where not even one fits, its end is cut off.
         """
@@ -360,6 +355,8 @@ class TrainerAttachment(StepReports):
         if self._room is None:
             sixteenth = rows * width * self._trainer.args.gradient_accumulation_steps // 16
             self._room = max(width, sixteenth) if self._rescore_tokens is None else self._rescore_tokens
+        if self._probe.measures_influence:
+            self._room = rows * width
         rows = min(rows, max(0, self._room // width))
         if is_first and not rows:
             rows, tokens = 1, self._room - prompt
@@ -369,8 +366,9 @@ class TrainerAttachment(StepReports):
         return functools.partial(self._rescored, inputs, rows, tokens)
 
     def _rescored(self, inputs: trl_head.Inputs, rows: int, tokens: int) -> TokenScores:
-        """Entropies of these sequences under the policy as it is now, NaN for the others."""
+        """Log-probs and entropies of these sequences under the policy as it is now, NaN for the others."""
         entropies = torch.full_like(inputs["completion_ids"], math.nan, dtype=torch.float32)
+        logprobs = entropies.clone()
         if self._rescore_tokens != 0:  # training has not failed
             ids, mask = (
                 torch.cat([inputs[f"prompt_{part}"][:rows], inputs[f"completion_{part}"][:rows, :tokens]], 1)
@@ -379,12 +377,25 @@ class TrainerAttachment(StepReports):
             # Below TRL's profiling decorator, which would log this forward as one of its own.
             forward = inspect.unwrap(type(self._trainer)._get_per_token_logps_and_entropies)
             with trl_head.as_in_training(self._trainer.model), self._head.recording(alone=True) as records:
-                logprobs, *_ = forward(self._trainer, self._trainer.model, ids, mask, tokens)
-            entropies[:rows, :tokens] = trl_head.completion_scores(records, logprobs).entropies
-        return TokenScores(*[entropies] * 5)
+                own, *_ = forward(self._trainer, self._trainer.model, ids, mask, tokens)
+            scores = trl_head.completion_scores(records, own)
+            logprobs[:rows, :tokens], entropies[:rows, :tokens] = scores.logprobs, scores.entropies
+        return TokenScores(logprobs, *[entropies] * 4)
 
     def _observing(self) -> bool:
         return not self._finished and cast(bool, self._trainer.model.training) and torch.is_grad_enabled()
+
+
+def _update_of(optimizer: Any) -> list[Any]:
+    """Of each of its groups: the learning rate, and the gradient of each weight."""
+    return [(group, group["lr"], [(one, one.grad) for one in group["params"]]) for group in optimizer.param_groups]
+
+
+def _put(update: list[Any]) -> None:
+    for group, rate, gradients in update:
+        group["lr"] = rate
+        for weight, gradient in gradients:
+            weight.grad = gradient
 
 
 def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs) -> list[TokenScores]:

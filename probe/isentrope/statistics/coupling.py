@@ -44,7 +44,7 @@ class EntropyGradient:
         """`coupling` says whose weights h is of, "last_block" or "model"; `every`, how many steps lie between two
         gradients."""
         self._coupling, self._every = coupling, every
-        self._steps = 0
+        self.steps = 0
         self._blocks: tuple[nn.Module, nn.Module] | None = None
         """The first and the last of the repeated blocks; None: not known yet, or not asked for."""
         self._called: _Called | None = None
@@ -65,7 +65,7 @@ class EntropyGradient:
         Raises:
             ConfigurationError: there is no gradient to be had of this optimiser's weights.
         """
-        self._steps += 1
+        self.steps += 1
         if not self._weights:
             self._weights = _weights_of(optimizer)
         several = optimizer.optimizers if isinstance(optimizer, SeveralOptimizers) else [optimizer]
@@ -78,7 +78,7 @@ class EntropyGradient:
     @property
     def is_due(self) -> bool:
         """Whether this step takes a gradient."""
-        return (self._steps - 1) % self._every == 0 or not self._gradient
+        return (self.steps - 1) % self._every == 0 or not self._gradient
 
     @contextmanager
     def recorded(self) -> Iterator[None]:

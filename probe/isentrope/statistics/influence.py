@@ -43,12 +43,10 @@ class TokenInfluence:
 
     def __init__(self, coupling: EntropyGradient, every: int) -> None:
         self._coupling, self._every = coupling, every
-        self._steps = 0
 
-    def is_due(self) -> bool:
-        """Whether this step has influences; asked once a step."""
-        self._steps += 1
-        return bool(self._every) and self._steps % self._every == 0 and any(self._coupling.parts())
+    def is_due(self, ahead: int = 0) -> bool:
+        """Whether the step whose update was just made has influences; with `ahead` 1, the step that is open."""
+        return bool(self._every) and (self._coupling.steps + ahead) % self._every == 0 and any(self._coupling.parts())
 
     def slopes(self, batches: Sequence[TokenBatch], score: Callable[[], Sequence[TokenScores | None]] | None) -> Slopes:
         """Of the step whose update was just made; `score` scores the tokens of all batches again.

@@ -81,6 +81,11 @@ class Rescoring:
         self._coupled(lambda coupling: coupling.look_ahead())
         return AfterUpdate(after, change, coupled, slopes)
 
+    @property
+    def will_take_slopes(self) -> bool:
+        """Whether the step that is open is to have the influence of each token."""
+        return self._coupling is not None and self._influence is not None and self._influence.is_due(ahead=1)
+
     def _slopes(self, rescore: Rescore | None, batches: Sequence[TokenBatch]) -> Slopes | None:
         """Before another gradient is learnt: those of the prediction of this step."""
         if self._influence is None or self._coupling is None or not self._influence.is_due():

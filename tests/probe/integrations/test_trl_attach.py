@@ -31,8 +31,9 @@ def test_observing_leaves_dropout_and_the_random_numbers_of_a_run_as_they_were(t
 @pytest.mark.parametrize("head", ["replace", "observe"])
 def test_a_coupled_prediction_changes_nothing_either(tmp_path: Path, coupling: Any, policy: Any, head: Any) -> None:
     def weights_of(coupling: Any) -> tuple[Tensor, list[StepReport]]:
-        trainer, transport = tiny_trl.trainer(tmp_path, steps=3, policy=policy()), InMemoryTransport()
-        attach(trainer, head=head, coupling=coupling, transport=transport)
+        trainer = tiny_trl.trainer(tmp_path, steps=3, policy=policy(), gradient_accumulation_steps=2)
+        transport, every = InMemoryTransport(), 2 if coupling == "model" else 0
+        attach(trainer, head=head, coupling=coupling, influence_every=every, transport=transport)
         trainer.train()
         return tiny_trl.parameters(trainer), tiny_trl.reports(transport)
 
@@ -40,14 +41,13 @@ def test_a_coupled_prediction_changes_nothing_either(tmp_path: Path, coupling: A
     assert torch.equal(plain, coupled)
     assert reports[-1].labels["entropy/prediction_basis"] == "entropy_gradient"
     assert reports[-1].scalars["entropy/predicted_change"] != 0
+    checks = {one.step: one.scalars["entropy/influence_check"] for one in reports if one.rollouts[0].influences}
+    assert checks == pytest.approx({2: 1} if coupling == "model" else {}, abs=0.02)
 
 
 def test_what_trl_logs_rides_along_under_its_own_and_the_promised_names(tmp_path: Path) -> None:
-    trainer, transport, tracker = (
-        tiny_trl.trainer(tmp_path, steps=3, temperature=0.7),
-        InMemoryTransport(),
-        OwnTracker(),
-    )
+    trainer = tiny_trl.trainer(tmp_path, steps=3, temperature=0.7)
+    transport, tracker = InMemoryTransport(), OwnTracker()
     attach(trainer, trackers=tracker, transport=transport)
     trainer.train()
     wait_for_trackers()
