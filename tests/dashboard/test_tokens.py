@@ -170,13 +170,12 @@ def test_the_pull_is_split_by_quadrant(site: Site) -> None:
     audited = {"influence/negative_low": -0.003, "influence/positive_high": -0.001, "influence/positive_low": 0.002}
     run = site.run(3, change=lambda one: replace(one, scalars={**one.scalars, **(audited if one.step == 2 else {})}))
     scalars = site.client.step(run, 3).scalars
-    for step, of, sums in ((2, "influence", audited), (3, "g S c", scalars)):
-        down = [value for name, value in sums.items() if name.endswith(("negative_low", "positive_high"))]
-        for address in ("", "&step=2") if step == 2 else ("&step=3",):
-            shown = words(site.values(tokens.PART, f"/runs/{run}?tab=tokens{address}")["token-pull"])
-            assert f"By {of} , step {step}, " in " ".join(shown.split())
-            for value in down:
-                assert f"{abs(value) / -sum(down):.0%}".removesuffix("%") + "\N{NO-BREAK SPACE}% of the pull" in shown
+    for address, step, of, sums in (("", 2, "influence", audited), ("&step=3", 3, "g S c", scalars)):
+        down = [value for name, value in sums.items() if name.endswith(("/negative_low", "/positive_high"))]
+        shown = words(site.values(tokens.PART, f"/runs/{run}?tab=tokens{address}")["token-pull"])
+        assert f"By {of} , step {step}, " in " ".join(shown.split())
+        for value in down:
+            assert f"{abs(value) / -sum(down):.0%}".removesuffix("%") + "\N{NO-BREAK SPACE}% of the pull" in shown
     assert "of the pull" not in to_json(tokens.quadrant_bars(None))
 
 

@@ -138,7 +138,9 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
     down, up = (max((abs(v) for v in values.values() if (v < 0) == side), default=0.0) for side in (True, False))
     zero = 100 * down / (down + up) if down + up else 50.0
     of, unit = (["influence"], "nats") if sums else (["g ", *symbol("S", "c")], "nats per unit gain")
-    rows = [html.Div(["By ", *of, f", step {count(report and report.step)}, {unit}"], className="dim small num")]
+    rows = [
+        html.Div(["By ", *of, f", step {count(report.step if report else None)}, {unit}"], className="dim small num")
+    ]
     for part, value in values.items():
         width = 100 * abs(value) / (down + up) if down + up else 0.0
         place = {"width": f"{width:.1f}%", "left": f"{zero - width if value < 0 else zero:.1f}%"}

@@ -105,7 +105,7 @@ def _influence_metrics(numbers: Sequence[float], step: StepSums) -> Metrics:
     if not expected:
         return {}
     sums = {name: step.change(sum(by_code[code] for code in codes)) for name, codes in _QUADRANTS.items()}
-    check = {metrics.ENTROPY_INFLUENCE_CHECK: sum(sums.values()) * ranks / expected}
+    check: dict[str, float] = {metrics.ENTROPY_INFLUENCE_CHECK: sum(sums.values()) * ranks / expected}
     return check | {metrics.INFLUENCES[name]: total for name, total in sums.items()}
 
 
