@@ -257,7 +257,7 @@ class ReportBuilder:
         labels = {**report.labels, **_sources(sums)}
         if sums.tokens and sums.basis is not None:
             found = sums[CONTRIBUTIONS]
-            adds_up = abs(measured.get(metrics.ENTROPY_INFLUENCE_CHECK, math.nan) - 1) <= INFLUENCE_TOLERANCE
+            adds_up = metrics.INFLUENCES.values() & measured.keys()
             influence = _clip_factor(closed) * sums.change(1.0) if adds_up else None
             report = replace(
                 report,
@@ -295,8 +295,10 @@ class ReportBuilder:
             scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
             scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
             scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
-        if metrics.ENTROPY_INFLUENCE_CHECK in scalars:
-            scalars[metrics.ENTROPY_INFLUENCE_CHECK] *= _clip_factor(closed)
+        if (check := metrics.ENTROPY_INFLUENCE_CHECK) in scalars:
+            scalars[check] *= _clip_factor(closed)
+            parts = {name: scalars.pop(name) * _clip_factor(closed) for name in metrics.INFLUENCES.values()}
+            scalars |= parts if abs(scalars[check] - 1) <= INFLUENCE_TOLERANCE else {}
         unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)

@@ -231,6 +231,10 @@ CHANGE_POSITIVE_HIGH = metric(
 CHANGE_POSITIVE_LOW = metric("change/positive_low", PER_UNIT, "the same, A > 0, S_c ≤ 0")
 CHANGE_NEGATIVE_HIGH = metric("change/negative_high", PER_UNIT, "the same, A < 0, S_c > 0")
 CHANGE_NEGATIVE_LOW = metric("change/negative_low", PER_UNIT, "the same, A < 0, S_c ≤ 0")
+INFLUENCES: dict[str, Metric] = {
+    part: metric(part.replace("change", "influence"), PER_STEP, f"sum of the influences of the tokens of {part}")
+    for part in (CHANGE_POSITIVE_HIGH, CHANGE_POSITIVE_LOW, CHANGE_NEGATIVE_HIGH, CHANGE_NEGATIVE_LOW)
+}
 CHANGE_BY_POLICY_LOSS = metric(
     "change/by_policy_loss", PER_UNIT, "part of the unit prediction that the parts below do not explain"
 )

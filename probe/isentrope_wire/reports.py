@@ -189,7 +189,7 @@ class AlertCause(Answer):
     mechanism: str | None
     """The same of the parts by mechanism: `change/by_kl_penalty` ...; None where none is measured or pulls that way."""
     changes: Mapping[str, float | None]
-    """Mean of every such part over the last steps, in nats per unit gain, by its metric; None: not finite, in an answer."""
+    """Mean of every such part over the last steps, in nats per unit gain, and newest influences, in nats; None: not finite, in an answer."""
     message: str
     """The same in a sentence."""
 

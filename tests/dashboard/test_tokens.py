@@ -152,12 +152,7 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
         12, change=lambda report: with_rollouts(report) if report.step <= 8 else replace(report, rollouts=())
     )
     values = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&mu=9")
-    assert (
-        HOSTILE
-        in json.loads(to_json(values["token-context"]))[0]["props"]["children"][0]["props"]["children"][1]["props"][
-            "children"
-        ][1]["props"]["children"]
-    )
+    assert HOSTILE in words(values["token-context"])
     assert values["token-count"] == "step 6, 1 rollout"
     assert values["recurring-steps"] == "steps 1 to 6"
     filtered = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&q=nowhere")
@@ -172,14 +167,15 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
 
 
 def test_the_pull_is_split_by_quadrant(site: Site) -> None:
-    run = site.run(3)
+    audited = {"influence/negative_low": -0.003, "influence/positive_high": -0.001, "influence/positive_low": 0.002}
+    run = site.run(3, change=lambda one: replace(one, scalars={**one.scalars, **(audited if one.step == 2 else {})}))
     scalars = site.client.step(run, 3).scalars
-    down = [scalars[f"change/{name}"] for name in ("negative_low", "positive_high")]
-    bars = to_json(tokens.quadrant_bars(site.client.step(run, 3)))
-    for value in down:
-        assert f"{abs(value) / -sum(down):.0%}".removesuffix("%") + "\\u00a0% of the pull" in bars.replace(
-            "\N{NO-BREAK SPACE}", "\\u00a0"
-        )
+    for address, step, of, sums in (("", 2, "influence", audited), ("&step=3", 3, "g S c", scalars)):
+        down = [value for name, value in sums.items() if name.endswith(("/negative_low", "/positive_high"))]
+        shown = words(site.values(tokens.PART, f"/runs/{run}?tab=tokens{address}")["token-pull"])
+        assert f"By {of} , step {step}, " in " ".join(shown.split())
+        for value in down:
+            assert f"{abs(value) / -sum(down):.0%}".removesuffix("%") + "\N{NO-BREAK SPACE}% of the pull" in shown
     assert "of the pull" not in to_json(tokens.quadrant_bars(None))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.metrics import INFLUENCES
 from isentrope_wire.reports import StepReport
 from tests.probe.test_coupling import VOCABULARY, policy
 from tests.probe.tiny_loop import CLIP, reports
@@ -81,9 +82,15 @@ def test_influences_are_those_of_autograd(optimizer_of: Any, control: Any) -> No
     report = loop.report()
     assert report.scalars["entropy/influence_check"] == pytest.approx(1, rel=1e-5)
     assert len(report.rollouts) == 4
+    parts = dict.fromkeys(INFLUENCES.values(), 0.0)
     for one in report.rollouts:
-        expected = (g * of_logprobs + BONUS / 20 * of_entropies)[one.sequence].tolist()
-        assert one.influences == pytest.approx(expected, rel=1e-5, abs=1e-7)
+        by_loss, by_bonus = ((g * of_logprobs)[one.sequence], (BONUS / 20 * of_entropies)[one.sequence])
+        assert one.influences == pytest.approx((by_loss + by_bonus).tolist(), rel=1e-5, abs=1e-7)
+        passed = by_loss * torch.tensor(one.kept) + by_bonus
+        for score, influence in zip(one.vocab_centered_scores, passed.tolist(), strict=True):
+            signs = "positive" if one.advantage > 0 else "negative", "high" if score > 0 else "low"
+            parts[INFLUENCES["change/" + "_".join(signs)]] += influence
+    assert {name: report.scalars[name] for name in parts} == pytest.approx(parts, rel=1e-5, abs=1e-7)
     assert (False in report.rollouts[0].kept) == (control is not None)
 
 
@@ -117,5 +124,6 @@ def test_influences_that_cannot_be_had_are_left_out(about: str, caplog: pytest.L
     assert {one.influences for one in report.rollouts} == {()}
     assert [about in record.getMessage() for record in caplog.records].count(True) == (about in REFUSED)
     assert ("entropy/influence_check" in report.scalars) == (about not in REFUSED)
+    assert not INFLUENCES.values() & report.scalars.keys()
     with pytest.raises(ConfigurationError, match='coupling="model"'):
         isentrope.Probe(mode="disabled", coupling="last_block", influence_every=5)

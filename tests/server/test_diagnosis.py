@@ -22,6 +22,7 @@ from tests.wire.test_diagnosis import collapse, sums
 
 def send_step(rank: Rank, step: int, entropy: float, *, what_if: WhatIfSums | None = None, **known: object) -> None:
     scalars = {"entropy/mean": entropy, "entropy/gain": 0.5, "change/negative_low": -0.3, "change/positive_high": -0.1}
+    scalars |= {"influence/negative_low": -0.001, "influence/positive_high": -0.004} if step % 50 == 45 else {}
     rank.send(StepReport(step=step, recorded_at=1.0, scalars=scalars, what_if=what_if, **known))  # type: ignore[arg-type]
 
 
@@ -43,8 +44,8 @@ def test_a_stored_collapse_is_diagnosed(client: Client, collapsed: Rank) -> None
     assert found.early_level == pytest.approx(collapse(2))
     assert found.entropy == pytest.approx(collapse(98))
     assert found.cause is not None
-    assert found.cause.quadrant == "change/negative_low"
-    assert found.cause.share == pytest.approx(0.75)
+    assert (found.cause.quadrant, found.cause.share) == ("change/positive_high", pytest.approx(0.8))
+    assert found.cause.influence_step == 95
     assert found.alert is not None
     assert (found.alert.kind, found.alert.step) == ("collapse", 30)
     assert found.verdict is None

@@ -204,13 +204,18 @@ def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
 
 def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
     parts = {"change/negative_low": -0.6, "change/positive_high": -0.3, "change/positive_low": 0.5}
-    falling = some(diagnose(run(collapse, 41, parts=[parts, parts])).cause)
+    falling = some(diagnose(run(collapse, 41, parts={40: parts, 41: parts})).cause)
     assert (falling.quadrant, falling.mechanism, falling.share) == ("change/negative_low", None, pytest.approx(2 / 3))  # type: ignore[comparison-overlap]
     assert falling.message == "Tokens with A < 0, S_c < 0 make 67 % of the pull."
     by_bonus = parts | {"change/by_policy_loss": -0.1, "change/by_kl_penalty": -0.3}
-    named = some(diagnose(run(collapse, 41, parts=[by_bonus])).cause)
+    named = some(diagnose(run(collapse, 41, parts={41: by_bonus})).cause)
     assert "kl penalty" in named.message
-    assert diagnose(run(lambda step: 0.6, 41, parts=[parts])).cause is None
+    audited = by_bonus | {"influence/negative_low": -0.001, "influence/positive_high": -0.003}
+    steps = {32: parts | {"influence/negative_low": -9.0}, 35: audited, 41: by_bonus}
+    newest = some(diagnose(run(collapse, 41, parts=steps)).cause)
+    assert (newest.quadrant, newest.share, newest.influence_step) == ("change/positive_high", 0.75, 35)  # type: ignore[comparison-overlap]
+    assert "by influence in step 35" in newest.message
+    assert diagnose(run(lambda step: 0.6, 41, parts={41: parts})).cause is None
 
 
 # ---- what to do ------------------------------------------------------------------------------------------------------

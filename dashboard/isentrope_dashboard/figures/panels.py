@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from html import escape
 
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures.entropy import entropy_figure, law_figure
@@ -11,6 +11,7 @@ from isentrope_dashboard.figures.heat import heat_figure
 from isentrope_dashboard.figures.panel import REST, Line, Panel, Quantity
 from isentrope_dashboard.formatting import change
 from isentrope_wire import metrics
+from isentrope_wire.diagnosis.pull import QUADRANTS
 
 HEAT_HEIGHT, LAW_HEIGHT = 236, 220
 TALL, SHORT = (f"max({least}px, {share} * (100vh - 360px))" for least, share in ((325, 0.589), (227, 0.411)))
@@ -80,28 +81,13 @@ OVERVIEW: Sequence[Panel] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Quadrant:
-    """Tokens by the signs of their advantage A and score S_c, and what their update does to the entropy."""
-
-    metric: str
-    advantage: str
-    score: str
-    meaning: str
-    lowers: bool
-
-    @property
-    def markup(self) -> str:
-        signs = {"<": "&lt;", ">": "&gt;"}
-        return f"A {signs[self.advantage]} 0, S<sub>c</sub> {signs[self.score]} 0"
-
-
-QUADRANTS = (
-    Quadrant(metrics.CHANGE_NEGATIVE_LOW, "<", "<", "unlikely tokens, punished", True),
-    Quadrant(metrics.CHANGE_POSITIVE_HIGH, ">", ">", "likely tokens, rewarded", True),
-    Quadrant(metrics.CHANGE_POSITIVE_LOW, ">", "<", "unlikely tokens, rewarded", False),
-    Quadrant(metrics.CHANGE_NEGATIVE_HIGH, "<", ">", "likely tokens, punished", False),
-)
+MEANINGS = {
+    metrics.CHANGE_NEGATIVE_LOW: "unlikely tokens, punished",
+    metrics.CHANGE_POSITIVE_HIGH: "likely tokens, rewarded",
+    metrics.CHANGE_POSITIVE_LOW: "unlikely tokens, rewarded",
+    metrics.CHANGE_NEGATIVE_HIGH: "likely tokens, punished",
+}
+"""Of the QUADRANTS; the first two lower the entropy."""
 _DASHES = ("solid", "5px,3px")
 
 
@@ -137,8 +123,8 @@ DISTRIBUTIONS: Sequence[Panel] = (
         unit="nats per unit gain",
         lines=[
             *(
-                Line(quadrant.metric, quadrant.markup, "act" if quadrant.lowers else "up", _DASHES[number % 2])
-                for number, quadrant in enumerate(QUADRANTS)
+                Line(part, escape(QUADRANTS[part]).replace("S_c", "S<sub>c</sub>"), "act" if number < 2 else "up", _DASHES[number % 2])
+                for number, part in enumerate(MEANINGS)
             ),
             Line(metrics.ENTROPY_UNIT_PREDICTED_CHANGE, "sum", "observed"),
         ],

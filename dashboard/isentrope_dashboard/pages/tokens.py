@@ -25,6 +25,7 @@ from isentrope_dashboard.components.basics import (
     spacer,
     symbol,
     text,
+    with_symbols,
 )
 from isentrope_dashboard.components.token_text import (
     ORDERS,
@@ -36,12 +37,15 @@ from isentrope_dashboard.components.token_text import (
     top_token_table,
     visible,
 )
-from isentrope_dashboard.figures.panels import QUADRANTS
+from isentrope_dashboard.figures.chart import EMPTY
+from isentrope_dashboard.figures.panels import MEANINGS
 from isentrope_dashboard.formatting import change, count, percent
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages.steps import NO_STEP, PARAM, chosen_step, report_of
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
+from isentrope_wire.diagnosis.pull import CAUSE_STEPS, QUADRANTS
+from isentrope_wire.metrics import CHANGE_POSITIVE_HIGH, INFLUENCES
 
 RECURRING_STEPS = 10
 BESIDE = "beside"
@@ -64,6 +68,10 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.ask(calls.tokens(run_id, step=wanted)),
         client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=chosen.mu)),
     )
+    if wanted is None and step is not None:
+        since = max(0, step - CAUSE_STEPS + 1)
+        audited = await client.ask(calls.series(run_id, INFLUENCES[CHANGE_POSITIVE_HIGH], from_step=since))
+        step = [step, *audited.series.get(INFLUENCES[CHANGE_POSITIVE_HIGH], EMPTY).step][-1]
     report = await report_of(client, run_id, step)
     order = view.query.get("by", "")
     how_many: Any
@@ -117,9 +125,11 @@ def _sentence(words: str) -> html.P:
 
 
 def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> list[Component]:
-    """The parts of the unit prediction by the signs of A and S_c, each with its share of the pull; or why there are none."""
-    known = {quadrant: None if report is None else report.scalars.get(quadrant.metric) for quadrant in QUADRANTS}
-    values = {quadrant: value for quadrant, value in known.items() if value is not None and math.isfinite(value)}
+    """Influences, else parts of the unit prediction, by the signs of A and S_c, each with its share of the pull; or why there are none."""
+    scalars = {} if report is None else report.scalars
+    sums = INFLUENCES if INFLUENCES.values() & scalars.keys() else {}
+    known = {part: scalars.get(sums.get(part, part)) for part in MEANINGS}
+    values = {part: value for part, value in known.items() if value is not None and math.isfinite(value)}
     if not values:
         return [_sentence(absent)]
     lowering = -sum(value for value in values.values() if value < 0)
@@ -127,17 +137,19 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
     pull = max(lowering, raising)
     down, up = (max((abs(v) for v in values.values() if (v < 0) == side), default=0.0) for side in (True, False))
     zero = 100 * down / (down + up) if down + up else 50.0
-    rows = []
-    for quadrant, value in values.items():
+    of, unit = (["influence"], "nats") if sums else (["g ", *symbol("S", "c")], "nats per unit gain")
+    rows = [
+        html.Div(["By ", *of, f", step {count(report.step if report else None)}, {unit}"], className="dim small num")
+    ]
+    for part, value in values.items():
         width = 100 * abs(value) / (down + up) if down + up else 0.0
         place = {"width": f"{width:.1f}%", "left": f"{zero - width if value < 0 else zero:.1f}%"}
         of_pull = pull and (value < 0) == (lowering >= raising)
         share = f"{percent(abs(value) / pull, 0)} of the pull" if of_pull else ""
-        signs = [html.I("A"), f" {quadrant.advantage} 0, ", *symbol("S", "c"), f" {quadrant.score} 0"]
         rows.append(
             html.Div(
                 [
-                    html.Div([html.Div(signs, className="strong"), text(quadrant.meaning, "dim small")]),
+                    html.Div([html.Div(with_symbols(QUADRANTS[part]), className="strong"), text(MEANINGS[part], "dim small")]),
                     html.Div(
                         [html.I(className="zero", style={"left": f"{zero:.1f}%"}),
                          html.I(className="down" if value < 0 else "up", style=place)],
@@ -227,12 +239,7 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         beside=row(html.Span(id="token-count", className="dim num small"), order),
         name="token-rollouts",
     )
-    pull = card(
-        html.Div(id="token-pull"),
-        title="Where the pull comes from",
-        beside=text("nats per unit gain", "dim small"),
-        name="token-side",
-    )
+    pull = card(html.Div(id="token-pull"), title="Where the pull comes from", name="token-side")
     tokens = grid(
         "recurring", COLUMNS, row_id="id", empty="No token recurs, or none passes the filters", className="recurring-grid",
         defaultColDef={"resizable": False}, dashGridOptions={"rowHeight": 31, "headerHeight": 28},

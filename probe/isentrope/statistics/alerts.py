@@ -72,7 +72,7 @@ class AlertWatch:
     _version: int = 0
     _signal: metrics.EarlyLevel = field(default_factory=lambda: metrics.EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
-    _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
+    _parts: deque[tuple[int, dict[str, float]]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     _checks: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _signals: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -92,7 +92,7 @@ class AlertWatch:
     ) -> tuple[Alert, ...]:
         """Find the alerts of the next step."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
-        self._parts.append(change_parts(finite))
+        self._parts.append((step, change_parts(finite)))
         if what_if is not None and what_if.tokens:
             self._what_if.append(what_if)
         dead = labels.get("control/dead")
@@ -132,7 +132,7 @@ class AlertWatch:
             explained=scalars.get(metrics.ENTROPY_PREDICTION_R2),
         )
         self._version = control_version
-        interventions = [parts.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for parts in self._parts]
+        interventions = [parts.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for _, parts in self._parts]
         last = LastSteps(
             sums=list(self._what_if),
             intervention=fmean(interventions) if interventions else 0.0,
@@ -150,7 +150,7 @@ class AlertWatch:
                     level=_LEVELS[urgency],
                     message=message,
                     evidence=evidence,
-                    cause=_cause(mean_parts(self._parts), DIRECTIONS[kind]),
+                    cause=_cause(dict(self._parts), DIRECTIONS[kind]),
                     suggestion=control,
                 )
             )
@@ -232,10 +232,12 @@ class AlertWatch:
         return _alert("zero_advantage", AlertLevel.WATCH, message, share=now, early_share=early)
 
 
-def _cause(changes: Mapping[str, float], direction: int) -> AlertCause | None:
-    if (cause := cause_of(changes, direction)) is None:
+def _cause(steps: Mapping[int, Mapping[str, float]], direction: int) -> AlertCause | None:
+    if (found := cause_of(steps, direction)) is None:
         return None
-    return AlertCause(quadrant=cause.quadrant, mechanism=cause.mechanism, changes=changes, message=cause.message)
+    return AlertCause(
+        quadrant=found.quadrant, mechanism=found.mechanism, changes=mean_parts(steps), message=found.message
+    )
 
 
 def _alert(kind: str, level: AlertLevel, message: str, **evidence: float) -> Alert:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from isentrope.statistics.moments import device_constant, flat, zeros
+from isentrope.statistics.moments import device_constant, device_number, flat, zeros
 from isentrope.statistics.samples import REWARD, SAMPLE_NUMBERS, Sample, sample_numbers, sample_of
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import StepTokens, TokenBatch
@@ -149,11 +149,6 @@ def _steps(device: torch.device) -> Tensor:
     return device_constant(range(WINDOW), device).long()
 
 
-@cache
-def _no_rewards(device: torch.device) -> Tensor:
-    return device_constant([math.inf] * ROWS, device)
-
-
 def _or_unknown(token_ids: Tensor | None, mask: Tensor) -> Tensor:
     return torch.full_like(mask, -1, dtype=torch.int64) if token_ids is None else token_ids.long()
 
@@ -239,7 +234,7 @@ class _Rows:
         rewards = [batch.completions.get(REWARD) for batch in self.batches]
         known = [reward for reward in rewards if reward is not None]
         if len(known) < len(rewards):
-            return _no_rewards(self._device)[: len(rows)]
+            return device_number(math.inf, self._device).expand(len(rows))
         return flat(known).double().index_select(0, rows)
 
 

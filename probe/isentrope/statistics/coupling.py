@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -177,40 +177,31 @@ class EntropyGradient:
         total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for optimizer, group, weight, gradient in self.parts():
-                momentum = _momentum(optimizer, group, optimizer.state.get(weight, {}))
-                if momentum is None:
+                if (momentum := _momentum(optimizer, group, optimizer.state.get(weight, {}))) is None:
                     return total.fill_(torch.nan)
+                kept, step = momentum
                 rate = group["lr"] * group["weight_decay"] if group.get("decoupled_weight_decay") else 0.0
-                flat = [_local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *momentum.of)]
+                flat = [_local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *kept)]
                 for theta, h, *numbers in zip(*flat, strict=True):
-                    by_momentum = torch.dot(h, momentum.step(*numbers).to(h.dtype)) if numbers else h.new_zeros(())
+                    by_momentum = torch.dot(h, step(*numbers).to(h.dtype)) if numbers else h.new_zeros(())
                     parts = torch.stack([by_momentum.double(), -rate * torch.dot(h, theta.to(h.dtype)).double()])
                     total += _shards(weight) * parts.to(total.device)
         return total
 
 
-class _Momentum(NamedTuple):
-    """How a weight moves in an update whose gradient is 0."""
-
-    of: Sequence[Tensor]
-    """What the optimiser keeps of the weight, of its shape."""
-    step: Callable[..., Tensor]
-    """The move, from pieces of them."""
-
-
-def _momentum(optimizer: object, group: Mapping[str, Any], state: Mapping[str, Any]) -> _Momentum | None:
-    """Of Adam and AdamW, and of SGD as torch has them; None: another optimiser."""
+def _momentum(
+    optimizer: object, group: Mapping[str, Any], state: Mapping[str, Any]
+) -> tuple[Sequence[Tensor], Callable[..., Tensor]] | None:
+    """What Adam, AdamW or SGD of torch keeps of a weight, and how it moves from pieces of that where the gradient is 0; None: another."""
     if isinstance(optimizer, torch.optim.Adam) and not group["amsgrad"] and "exp_avg" in state:
         (first, second), updates = group["betas"], state["step"] + 1
         scale, spread = group["lr"] * first / (1 - first**updates), second / (1 - second**updates)
-        return _Momentum(
-            (state["exp_avg"], state["exp_avg_sq"]),
-            lambda mean, square: -scale * mean / ((spread * square).sqrt() + group["eps"]),
-        )
+        kept = state["exp_avg"], state["exp_avg_sq"]
+        return kept, lambda mean, square: -scale * mean / ((spread * square).sqrt() + group["eps"])
     if isinstance(optimizer, torch.optim.SGD):
         buffer = state.get("momentum_buffer")
         factor = group["lr"] * group["momentum"] ** (2 if group["nesterov"] else 1)
-        return _Momentum(() if buffer is None else (buffer,), lambda mean: -factor * mean)
+        return () if buffer is None else (buffer,), lambda mean: -factor * mean
     return None
 
 
@@ -248,15 +239,15 @@ def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]
     if optimizer is None:
         raise ConfigurationError("it needs the optimiser. Pass it to probe.step(step, optimizer, rescore).")
     weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
+    is_deepspeed = type(optimizer).__module__.startswith("deepspeed") or any(hasattr(one, "ds_id") for one in weights)
+    is_flat, is_updated = (
+        any(getattr(weight, name, False) for weight in weights)
+        for name in ("_is_flat_param", "_post_accumulate_grad_hooks")
+    )
     reasons = {
-        "DeepSpeed shards and flattens the weights": type(optimizer).__module__.startswith("deepspeed")
-        or any(hasattr(weight, "ds_id") for weight in weights),
-        "FSDP1 flattens the weights (FSDP2 does not)": any(
-            getattr(weight, "_is_flat_param", False) for weight in weights
-        ),
-        "the weights are updated while backward runs (post-accumulate hooks)": any(
-            getattr(weight, "_post_accumulate_grad_hooks", None) for weight in weights
-        ),
+        "DeepSpeed shards and flattens the weights": is_deepspeed,
+        "FSDP1 flattens the weights (FSDP2 does not)": is_flat,
+        "the weights are updated while backward runs (post-accumulate hooks)": is_updated,
         "no weights require gradient": not weights,
     }
     for reason, applies in reasons.items():

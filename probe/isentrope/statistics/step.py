@@ -27,7 +27,7 @@ from torch import Tensor
 
 from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
-from isentrope.statistics.moments import device_moments, finite, flat
+from isentrope.statistics.moments import device_moments, finite, flat, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, mean_of, moments, no_metrics, totals
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
 from isentrope_wire import metrics
@@ -92,20 +92,25 @@ COUPLED_PREDICTION = totals(
 """Mean over the ranks; None where no rank has it."""
 
 
-def _influences(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
+def _influences(tokens: StepTokens) -> Tensor:
     found = tokens.influences("gated" if tokens.factors is None else "logprobs")
     if found is None or tokens.slopes is None:
-        return tokens.none, tokens.none, tokens.none
-    return found.sum(), tokens.slopes.expected, tokens.one
+        return zeros(2 + CODES, tokens.count.device)
+    by_code = found.new_zeros(CODES).scatter_add_(0, tokens.change_codes, found)
+    return torch.hstack([tokens.slopes.expected, tokens.one, by_code])
 
 
-INFLUENCES = totals(
-    lambda *sums: sums,
-    3,
-    _influences,
-    lambda sums, step: {metrics.ENTROPY_INFLUENCE_CHECK: step.change(sums[0]) * sums[2] / sums[1]} if sums[1] else {},
-)
-"""Sum of the tokens' influences behind the intervention; sum over the ranks of -<P h, G>; and their number."""
+def _influence_metrics(numbers: Sequence[float], step: StepSums) -> Metrics:
+    expected, ranks, *by_code = numbers
+    if not expected:
+        return {}
+    sums = {name: step.change(sum(by_code[code] for code in codes)) for name, codes in _QUADRANTS.items()}
+    check: dict[str, float] = {metrics.ENTROPY_INFLUENCE_CHECK: sum(sums.values()) * ranks / expected}
+    return check | {metrics.INFLUENCES[name]: total for name, total in sums.items()}
+
+
+INFLUENCES = totals(lambda *numbers: numbers, 2 + CODES, _influences, _influence_metrics)
+"""Sum over the ranks of -<P h, G>, their number, and the sums of the tokens' influences behind the intervention, by code."""
 
 OLD_ENTROPIES_KNOWN = count(
     lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count

@@ -36,7 +36,7 @@ from isentrope_wire.diagnosis.effect import (
     predicted_effect,
     stopping_control,
 )
-from isentrope_wire.diagnosis.pull import Cause, cause_of, mean_parts
+from isentrope_wire.diagnosis.pull import Cause, cause_of
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.hold_decision import HoldStatus, control_under
 from isentrope_wire.methods import Method
@@ -169,8 +169,8 @@ class Measured:
     """Step -> mean reward, finite."""
     applied_steps: Sequence[int] = ()
     """The steps from which another control was active."""
-    parts: Sequence[Mapping[str, float]] = ()
-    """`change_parts` of the last CAUSE_STEPS steps."""
+    parts: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Step -> its `change_parts`, of the last CAUSE_STEPS steps."""
     last: LastSteps = field(default_factory=LastSteps)
     newest: ControlVersion | None = None
     """The newest control, in any state."""
@@ -232,7 +232,7 @@ def diagnose(measured: Measured) -> Diagnosis:
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
         message=message,
-        cause=None if state.level == HealthLevel.HOLDING else cause_of(mean_parts(measured.parts), state.direction),
+        cause=None if state.level == HealthLevel.HOLDING else cause_of(measured.parts, state.direction),
         suggestion=_suggestion(state, message),
         alert=measured.alert,
         verdict=measured.verdict,

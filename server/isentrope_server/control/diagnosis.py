@@ -115,7 +115,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         parts=parts,
         last=LastSteps(
             sums=[sums for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)],
-            intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts]) if parts else 0.0,
+            intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts.values()]) if parts else 0.0,
             gain=next(reversed(gains.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,
@@ -130,10 +130,10 @@ def first_step(connection: Connection, run: Run) -> int | None:
     return min((first for first in firsts if first is not None), default=None)
 
 
-def _last_parts(last: Mapping[str, Series]) -> list[dict[str, float]]:
+def _last_parts(last: Mapping[str, Series]) -> dict[int, dict[str, float]]:
     """The parts of the unit prediction over the last steps that have some."""
     steps: dict[int, dict[str, float]] = {}
     for name in _CHANGES:
         for step, value in finite(last[name]).items():
             steps.setdefault(step, {})[name] = value
-    return [steps[step] for step in sorted(steps)[-CAUSE_STEPS:]]
+    return {step: steps[step] for step in sorted(steps)[-CAUSE_STEPS:]}
