@@ -297,8 +297,9 @@ class ReportBuilder:
             scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
         if (check := metrics.ENTROPY_INFLUENCE_CHECK) in scalars:
             scalars[check] *= _clip_factor(closed)
-            parts = {name: scalars.pop(name) * _clip_factor(closed) for name in metrics.INFLUENCES.values()}
-            scalars |= parts if abs(scalars[check] - 1) <= INFLUENCE_TOLERANCE else {}
+            parts = {str(name): scalars.pop(name) * _clip_factor(closed) for name in metrics.INFLUENCES.values()}
+            if abs(scalars[check] - 1) <= INFLUENCE_TOLERANCE:
+                scalars |= parts
         unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)

@@ -88,7 +88,7 @@ def test_influences_are_those_of_autograd(optimizer_of: Any, control: Any) -> No
         assert one.influences == pytest.approx((by_loss + by_bonus).tolist(), rel=1e-5, abs=1e-7)
         passed = by_loss * torch.tensor(one.kept) + by_bonus
         for score, influence in zip(one.vocab_centered_scores, passed.tolist(), strict=True):
-            signs = "positive" if one.advantage > 0 else "negative", "high" if score > 0 else "low"
+            signs = "positive" if (one.advantage or 0) > 0 else "negative", "high" if (score or 0) > 0 else "low"
             parts[INFLUENCES["change/" + "_".join(signs)]] += influence
     assert {name: report.scalars[name] for name in parts} == pytest.approx(parts, rel=1e-5, abs=1e-7)
     assert (False in report.rollouts[0].kept) == (control is not None)

@@ -213,7 +213,7 @@ def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
     audited = by_bonus | {"influence/negative_low": -0.001, "influence/positive_high": -0.003}
     steps = {32: parts | {"influence/negative_low": -9.0}, 35: audited, 41: by_bonus}
     newest = some(diagnose(run(collapse, 41, parts=steps)).cause)
-    assert (newest.quadrant, newest.share, newest.influence_step) == ("change/positive_high", 0.75, 35)  # type: ignore[comparison-overlap]
+    assert (newest.quadrant, newest.share, newest.influence_step) == ("change/positive_high", 0.75, 35)
     assert "by influence in step 35" in newest.message
     assert diagnose(run(lambda step: 0.6, 41, parts={41: parts})).cause is None
 
