@@ -32,7 +32,7 @@ class Worker:
 
     def update(self, number: int) -> str:
         """The method that the update was made under."""
-        import_module("tiny_actor").update(self._engine, number % 3)
+        import_module("tiny_actor").update(self._engine, number % 3, spoilt=number == 1)
         return str(self._engine._isentrope_attachment.probe.control.method)
 
     def end(self) -> str:

@@ -39,8 +39,8 @@ def run(python: Path, home: Path, *arguments: object, **variables: str) -> dict[
     done = subprocess.run([python, *map(str, arguments)], check=False, env=environment, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]
     assert lines, done.stderr[-4000:]
-    results: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULTS "))
-    return results
+    alerts = [line for line in done.stderr.splitlines() if "isentrope: step" in line]
+    return {**json.loads(lines[-1].removeprefix("RESULTS ")), "alerts": alerts}
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +188,9 @@ def test_a_pushed_control_switches_two_ranks_together(
     ]
     assert pushed
     assert methods[0] == ["none"] * 2
+    (alert,) = [line for one in results for line in one["alerts"]]  # rank 0's alone, which Ray forwards to the driver
+    assert "step 2: Act:" in alert
+    assert alert.endswith(f"/runs/{run_id}")
     assert all(of_rank_0 == of_rank_1 for of_rank_0, of_rank_1 in methods)
     assert methods[-2:] == [["clip_v"] * 2] * 2
     assert len({end for one in results for end in one["fingerprints"]}) == 1

@@ -100,12 +100,14 @@ def batch_of(seed: int) -> TensorDict:
     )
 
 
-def update(engine: Any, seed: int, *, temperature: float | torch.Tensor = 1.0) -> dict[str, Any]:
+def update(engine: Any, seed: int, *, temperature: float | torch.Tensor = 1.0, spoilt: bool = False) -> dict[str, Any]:
     """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two micro-batches.
 
-    Each data-parallel rank has sequences of its own.
+    Each data-parallel rank has sequences of its own. Spoilt, an advantage is NaN: an alert, and verl makes no update.
     """
     data = batch_of(seed * engine.get_data_parallel_size() + engine.get_data_parallel_rank())
+    if spoilt:
+        data["advantages"].values()[0] = torch.nan
     tu.assign_non_tensor(
         data, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, use_remove_padding=engine.use_remove_padding,
         use_fused_kernels=engine.engine_config.use_fused_kernels, calculate_entropy=False, max_token_len_per_gpu=4096,
