@@ -33,7 +33,7 @@ from tests.system.running_server import clean_environment
 from tests.wire.test_diagnosis import collapse, last, run, sums
 from tests.wire.test_verdict import judge
 
-COLLAPSED = diagnose(run(collapse, 41, last=last(), parts=[{"change/negative_low": -0.3}]))
+COLLAPSED = diagnose(run(collapse, 41, last=last(), parts={41: {"change/negative_low": -0.3}}))
 MEASURED = {
     "entropy/predicted_change": -0.002,
     "entropy/observed_change": math.nan,
