@@ -210,11 +210,11 @@ def test_what_a_control_adds_fades() -> None:
     course, _, _ = walked([falling(100)(step) for step in range(60)])
     unchanged, added, cut = (course.ahead(20, change) for change in (0.0, 0.01, -0.2))
     assert 0.1 < added - unchanged < 0.2
-    assert added - unchanged < course.ahead(50, 0.01) - course.ahead(50) < 0.35
+    assert added - unchanged < course.ahead(50, 0.01) - course.ahead(50) < 0.3
     assert 0 < cut < unchanged
     # What would end the fall at first ends it for good.
     stops = -course.rate * course.ahead(0)
-    assert [course.ahead(steps, stops) for steps in (20, 50)] == pytest.approx([course.ahead(0)] * 2, rel=0.12)
+    assert [course.ahead(steps, stops) for steps in (20, 50)] == pytest.approx([course.ahead(0)] * 2, rel=0.1)
     pace, wide = course.mean_pace(20, 0.01, 0.0), course.mean_pace(20, 0.01, 0.005)
     assert pace is not None
     assert wide is not None

@@ -61,17 +61,17 @@ async def read(client: AsyncClient, view: View) -> Values:
     run = await client.ask(calls.run(run_id))
     step = await chosen_step(client, run, view)
     wanted = None if view.whole_number(PARAM) is None else step  # the newest that has any
+    audit = INFLUENCES[CHANGE_POSITIVE_HIGH]
     # Steps with the same prompts are looked for where the reader stays: not again with each new step.
     stays, beside, chosen = wanted is not None or run.status.is_over, view.whole_number(BESIDE), Filter.of(view)
-    rollouts, top, recurring = await asyncio.gather(
+    rollouts, top, recurring, audited = await asyncio.gather(
         client.ask(calls.rollouts(run_id, step=wanted, also_in=stays)),
         client.ask(calls.tokens(run_id, step=wanted)),
         client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=chosen.mu)),
+        client.ask(calls.series(run_id, audit, from_step=max(0, (step or 0) - CAUSE_STEPS + 1))),
     )
-    if wanted is None and step is not None:
-        since = max(0, step - CAUSE_STEPS + 1)
-        audited = await client.ask(calls.series(run_id, INFLUENCES[CHANGE_POSITIVE_HIGH], from_step=since))
-        step = [step, *audited.series.get(INFLUENCES[CHANGE_POSITIVE_HIGH], EMPTY).step][-1]
+    if wanted is None and audited.series.get(audit, EMPTY).step:
+        step = audited.series[audit].step[-1]
     report = await report_of(client, run_id, step)
     order = view.query.get("by", "")
     how_many: Any

@@ -44,7 +44,7 @@ class EntropyGradient:
         """`coupling` says whose weights h is of, "last_block" or "model"; `every`, how many steps lie between two
         gradients."""
         self._coupling, self._every = coupling, every
-        self.steps = 0
+        self.steps = 0  # updates so far
         self._blocks: tuple[nn.Module, nn.Module] | None = None
         """The first and the last of the repeated blocks; None: not known yet, or not asked for."""
         self._called: _Called | None = None

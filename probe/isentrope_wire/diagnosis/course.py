@@ -44,7 +44,7 @@ LEAST_POINTS = 5
 
 _LEAST_FORECAST = 10
 """Steps that a forecast needs."""
-_PACE_LASTS, _RISE_LASTS, _EFFECT_LASTS = 2.0, 0.4, 3.5
+_PACE_LASTS, _RISE_LASTS, _EFFECT_LASTS = 2.0, 0.4, 3.0
 """The memories after which a pace has faded to 1 / e: what lasted long goes on for long, rises end sooner, and what a control
 adds later. Fixed on recorded runs, as the usual errors are."""
 _LEAST_MEMORY, _PART_OF_AGE, _LONGEST_MEMORY = 12.0, 8.0, 60.0

@@ -24,8 +24,8 @@ def test_the_example_s_second_life_goes_on_with_what_the_first_one_learnt(tmp_pa
     (tmp_path / "train.py").write_text(example, encoding="utf-8")
     run_ranks(1, run_example, str(tmp_path / "train.py"), str(tmp_path / "home"), group=False, timeout_seconds=120)
     spools = find_spool_folders(tmp_path / "home")
-    lives = [[one for one in on_disk(spool.path) if isinstance(one, StepReport)] for spool in spools]
-    first, second = sorted(lives, key=lambda reports: reports[0].step)
+    attempts = [[one for one in on_disk(spool.path) if isinstance(one, StepReport)] for spool in spools]
+    first, second = sorted(attempts, key=lambda reports: reports[0].step)
     assert [report.step for report in first] == list(range(1, 11))
     assert [report.step for report in second] == list(range(11, 21))
     # A new probe predicts nothing before it has seen some steps; this one says what twenty steps in one life would.

@@ -32,7 +32,7 @@ def on_disk(folder: Path) -> list[Payload]:
 
 @contextmanager
 def lock_held(lock: Path, seconds: float = 60.0) -> Iterator[subprocess.Popen[bytes]]:
-    """By a process, as long as it lives."""
+    """By a process that is killed at the end."""
     program = (
         "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
         "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(float(sys.argv[2]))"
