@@ -31,7 +31,7 @@ SCHEMES: tuple[Literal["dark"], Literal["light"]] = ("dark", "light")
 
 def _wait_for_step(page: Page, step: int) -> None:
     page.wait_for_function(f"() => Number(document.querySelector('#run-step')?.textContent) >= {step}", timeout=200_000)
-    page.wait_for_timeout(1_000)
+    page.wait_for_timeout(2_000)
 
 
 def main(folder: Path) -> None:
