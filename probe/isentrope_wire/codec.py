@@ -281,8 +281,9 @@ def _rounded(name: str) -> _Field:
 def _rounded_to_pb(numbers: Sequence[float | None]) -> pb.RoundedNumbers:
     """What is not finite becomes 0."""
     known = [number if number is not None and math.isfinite(number) else 0.0 for number in numbers]
-    known = [max(-_LARGEST_FLOAT, min(number, _LARGEST_FLOAT)) for number in known]
     largest = max(map(abs, known), default=0.0)
+    if largest > _LARGEST_FLOAT:
+        known, largest = [max(-_LARGEST_FLOAT, min(one, _LARGEST_FLOAT)) for one in known], _LARGEST_FLOAT
     scale = _PARTS / largest if largest > _SMALLEST_FLOAT else 0.0
     return pb.RoundedNumbers(largest=largest, parts=[round(scale * number) for number in known])
 

@@ -123,8 +123,8 @@ def trainer_of(folder: str, turns: TurnTaking, steps: int) -> Any:
 
 def seconds_per_step(rounds: int) -> dict[str, list[float]]:
     """Seconds of each step of each candidate; the n-th of all were made one after another."""
-    taking_turns = {name: TurnTaking() for name in CANDIDATES}
-    threads = []
+    names, threads = list(CANDIDATES), []
+    taking_turns = {name: TurnTaking() for name in names}
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(ISENTROPE_HOME=folder, ISENTROPE_MODE="offline")
         for name, turns in taking_turns.items():
@@ -133,9 +133,10 @@ def seconds_per_step(rounds: int) -> dict[str, list[float]]:
             threads.append(threading.Thread(target=trainer.train, daemon=True))
             threads[-1].start()
             turns.wait()
-        for _ in range(rounds + 2):
-            for turns in taking_turns.values():
-                turns.step()
+        for turn in range(rounds + 2):
+            # Another one begins each time: what a step leaves behind is not always the next one's.
+            for place in range(len(names)):
+                taking_turns[names[(turn + place) % len(names)]].step()
         for thread in threads:
             thread.join()
     # The first step warms up; the last one also reports the finish.

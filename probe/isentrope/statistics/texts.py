@@ -211,5 +211,6 @@ def _rollout(
 
 
 def _cut(text: str) -> str:
+    text = text[:TEXT_CHARACTERS]
     # Half a character can't be written to the spool.
-    return text[:TEXT_CHARACTERS].encode(errors="replace").decode()
+    return text if text.isascii() else text.encode(errors="replace").decode()
