@@ -106,7 +106,7 @@ def score(
     return scores, None if state.value_head is None or reading.hidden is None else state.value_head(reading.hidden)
 
 
-PANEL_STEPS = 10
+PANEL_STEPS = 5
 """Updates until a new panel is drawn: the policy's answers change."""
 _FIRST_PROBLEM = 1 << 30
 """Far from the problems that are trained on."""
@@ -126,8 +126,7 @@ class Panel:
         self.replaced = None
         if not config.unseen or (self.newest is not None and state.step % PANEL_STEPS):
             return
-        rollouts = config.prompts * config.group_size // config.updates_per_batch
-        number = max(1, rollouts // (config.unseen * state.ranks.size))
+        number = max(1, config.prompts * config.group_size // (config.unseen * state.ranks.size))
         first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
         drawn = state.policy.sample(
             [task.problem(first + index).prompt for index in range(number)],
@@ -155,14 +154,15 @@ PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
 """Bins of the pass rate in percent. Never right and always right have bins of their own; elsewhere a bin contains its lower
 end, and 0-25 begins above 0."""
 
+EVAL_RIGHT_ANSWERS, EVAL_TRIGRAMS = "eval/right_answers", "eval/trigrams"
 _EVALUATION_SEED = 20_250_522
 """Seed of the sampler: every evaluation of every run draws with the same random numbers."""
 
 
 def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:
     """Sample answers to the problems that the task holds out. Returns `eval/avg_at_k`, `eval/pass_at_k`, and
-    `eval/pass_rate/BIN`, the share of the problems in each bin. A generator of its own draws the answers, so that
-    evaluating a run does not change it. ConfigurationError: the task holds out fewer problems than are wanted."""
+    `eval/pass_rate/BIN`, the share of the problems in each bin, and `EVAL_RIGHT_ANSWERS` and `EVAL_TRIGRAMS`. A generator of
+    its own draws the answers, so that evaluating a run does not change it. ConfigurationError: the task holds out fewer problems than are wanted."""
     problems = [task.problem(index, "held_out") for index in range(config.problems)]
     rollouts = policy.sample(
         [problem.prompt for problem in problems],
@@ -171,13 +171,33 @@ def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, 
         temperature=config.temperature,
         max_tokens=task.max_tokens,
     )
-    right = judge(task, problems, policy.texts(rollouts)) >= SOLVED
+    texts = policy.texts(rollouts)
+    right = judge(task, problems, texts) >= SOLVED
     shares = pass_rate_shares(right)
     return {
         EVAL_AVG_AT_K: right.double().mean().item(),
         EVAL_PASS_AT_K: pass_at_k(right, config.k),
         **{f"eval/pass_rate/{name}": share for name, share in shares.items()},
+        EVAL_RIGHT_ANSWERS: right_answers(right, texts),
+        EVAL_TRIGRAMS: trigrams(rollouts),
     }
+
+
+def right_answers(right: Tensor, texts: Sequence[str | None]) -> float:
+    """How many of the texts of a problem's samples are right and differ, averaged over the problems of bool [problems,
+    samples]."""
+    solved = right.flatten().tolist()
+    return len({(row // right.shape[1], texts[row]) for row in range(len(texts)) if solved[row]}) / len(right)
+
+
+def trigrams(rollouts: Rollouts) -> float:
+    """Share of the runs of three tokens in the samples of a problem that differ, of all problems together; NaN: there are none."""
+    found = [
+        (row // rollouts.group_size, *ids[first : first + 3])
+        for row, (ids, mask) in enumerate(zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True))
+        for first in range(sum(mask) - 2)
+    ]
+    return len(set(found)) / len(found) if found else math.nan
 
 
 def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) -> Tensor:

@@ -246,7 +246,7 @@ class TrainingConfig:
     """How many updates old the weights are that rollouts are sampled with."""
     unseen: int = option(
         16,
-        "To measure an update, draw this fraction of its rollouts in addition (16: a sixteenth), unused for learning; 0: none.",
+        "To measure updates, draw this fraction of a batch in addition (16: a sixteenth), unused for learning; 0: none.",
     )
     coupling: Literal["model", "last_block"] | None = option(
         "model",

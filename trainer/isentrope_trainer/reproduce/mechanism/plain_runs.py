@@ -15,6 +15,7 @@ from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.metrics import (
     COVARIANCE_ADVANTAGE_DISCRIMINATOR,
     COVARIANCE_ADVANTAGE_LOGPROB,
+    COVARIANCE_GROUP,
     COVARIANCE_GROUP_EASY,
     COVARIANCE_GROUP_HARD,
     COVARIANCE_GROUP_MIDDLE,
@@ -28,6 +29,7 @@ SHARE_SMOOTHED = 11
 THIRD, TWELFTH = 1 / 3, 1 / 12
 ENTROPY, REWARD = "entropy lost", "reward gained"
 METRICS = {ENTROPY: ENTROPY_MEAN, REWARD: REWARD_MEAN}
+COVARIANCES = {"of tokens": COVARIANCE_ADVANTAGE_LOGPROB, "of sequences (eq. 9)": COVARIANCE_GROUP}
 DIFFICULTIES = {"easy": COVARIANCE_GROUP_EASY, "middle": COVARIANCE_GROUP_MIDDLE, "hard": COVARIANCE_GROUP_HARD}
 COVARIANCE_SMOOTHED = 4 * drawing.SMOOTHED_STEPS + 1
 SHARES = {float(f"{100 * share:g}"): metric for metric, share in COVARIANCE_TOP.items()}
@@ -161,8 +163,10 @@ class CovarianceMovesEntropy(_OfPlainRuns):
     def draw(self, results: Results) -> Picture:
         picture, (left, middle, right) = panels(1, 3)
         runs = self.plain(results)
-        course(left, runs, COVARIANCE_ADVANTAGE_LOGPROB, label="covariance", index=1, smooth=COVARIANCE_SMOOTHED)
+        for index, (label, metric) in enumerate(COVARIANCES.items()):
+            course(left, runs, metric, label=label, index=index + 1, smooth=COVARIANCE_SMOOTHED)
         left.set_ylabel("Cov(log p, A), nats")
+        left.legend(fontsize=6)
         course(middle, runs, ENTROPY_OBSERVED_CHANGE, label="change", index=2, smooth=COVARIANCE_SMOOTHED)
         middle.set_ylabel("observed change, nats a step")
         for index, (label, metric) in enumerate(DIFFICULTIES.items()):
@@ -177,7 +181,7 @@ class CovarianceMovesEntropy(_OfPlainRuns):
 
     def columns(self, run: Run) -> dict[str, object]:
         return {
-            "covariance": run.mean(COVARIANCE_ADVANTAGE_LOGPROB),
+            **{f"covariance_{label.split()[1]}": run.mean(metric) for label, metric in COVARIANCES.items()},
             "observed_change": run.mean(ENTROPY_OBSERVED_CHANGE),
             "share_above_0": _share_above_0(run),
             **{f"covariance_{label}": run.mean(metric) for label, metric in DIFFICULTIES.items()},
@@ -185,19 +189,23 @@ class CovarianceMovesEntropy(_OfPlainRuns):
 
     def checks(self, results: Results) -> list[Check]:
         runs = self.plain(results)
-        return [
+        alike = [
             correlated(
-                "the covariance and the entropy's decrease run alike",
+                f"the covariance {label} and the entropy's decrease run alike",
                 [
                     (
-                        smoothed(run.series(COVARIANCE_ADVANTAGE_LOGPROB), COVARIANCE_SMOOTHED),
+                        smoothed(run.series(metric), COVARIANCE_SMOOTHED),
                         smoothed(-run.series(ENTROPY_OBSERVED_CHANGE), COVARIANCE_SMOOTHED),
                     )
                     for run in runs
                 ],
                 bound=0.3,
                 reason="The covariance leaves the probability out: it is that of a natural gradient (Theorem 2), not of this optimiser.",
-            ),
+            )
+            for label, metric in COVARIANCES.items()
+        ]
+        return [
+            *alike,
             at_least(
                 "the covariance is above 0 in most steps",
                 [_share_above_0(run) for run in runs],
