@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 import time
 
@@ -38,15 +39,17 @@ def train(packages: str, folder: str) -> str | None:
         fields = {name: [getattr(e, name) for e in batch] for name in ("sequences", "action_mask", "attention_mask")}
         for experience, known in zip(batch, ray.get(actor.async_run_method_batch("forward", **fields))[0], strict=True):
             openrlhf_actor.complete(experience, known)
+            if state == State.APPLIED:
+                experience.advantages.fill_(math.nan)
         ray.get(actor.async_run_method_batch("append", experience=batch))
         ray.get(actor.async_run_method("fit", kl_ctl=0.01))
+        if state == State.APPLIED:
+            break
         if pushed:
             state = client.control_history(run_id)[0].state
         elif any(run.id == run_id for run in client.runs()):
             client.set_control(run_id, method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test")
             pushed = True
-        if state == State.APPLIED:
-            break
         time.sleep(0.2)
     ray.get(actor.async_save_model())
     return state

@@ -120,6 +120,9 @@ def test_the_command_puts_a_probe_into_a_ray_worker(server: RunningServer, tmp_p
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]
     assert lines, done.stderr[-4000:]
     assert json.loads(lines[-1].removeprefix("RESULTS ")) == State.APPLIED
+    alerts = [line for line in (done.stdout + done.stderr).splitlines() if ": Act:" in line]
+    assert alerts, done.stderr[-4000:]  # of the update whose advantages are NaN; Ray forwards the worker's line
+    assert alerts[0].endswith("/runs/openrlhf-ray")
     client = isentrope.Client(server.url, server.token)
     wait_for(lambda: client.run("openrlhf-ray").status == "finished" or None, 30, "The run has ended.")
 
