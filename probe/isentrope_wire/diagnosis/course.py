@@ -62,7 +62,7 @@ _USUAL_ERRORS = (0.12, 0.15, 0.20, 0.26)
 """What nine of ten forecasts of recorded runs were off by at most at these horizons, in log H."""
 _USUAL_NOISE = 0.04
 """Standard deviation of their steps, in log H."""
-_OFF_OF_MOVED = 0.7
+_OFF_OF_MOVED = 1.1
 """Share of the way to a forecast that nine of ten were off by at most, where runs move faster than recorded ones."""
 _USUAL = [NormalDist().inv_cdf(0.5 + (place + 0.5) / 20) / 1.6449 for place in range(10)]
 """They count as ten errors, spread as a normal variable's are."""
