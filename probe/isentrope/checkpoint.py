@@ -90,8 +90,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         hold=memory.hold.state(),
         next=memory.ranks.next_action,
     )
-    document: dict[str, Any] = document_of(state)
-    return document
+    return dict(document_of(state))
 
 
 def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSnapshot | None) -> None:

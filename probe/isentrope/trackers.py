@@ -121,10 +121,7 @@ class Trackers:
 
     def scalars(self) -> dict[str, float]:
         """Counts of what went wrong so far, for the next report; empty where nothing did."""
-        counts = {
-            "probe/tracker_failures": self._guard.failures,
-            "probe/tracker_dropped_reports": self._dropped,
-        }
+        counts = {"probe/tracker_failures": self._guard.failures, "probe/tracker_dropped_reports": self._dropped}
         return {name: float(count) for name, count in counts.items() if count}
 
     def close(self, timeout_seconds: float) -> None:

@@ -126,8 +126,7 @@ class Hold:
 
     def to_document(self) -> dict[str, object]:
         """As JSON takes it, with every field."""
-        document: dict[str, object] = document_of(self)
-        return document
+        return dict(document_of(self))
 
     def target_at(self, step: int, early_level: float | None) -> float | None:
         """H* of a step of the run, from 1, in nats; None where it is a share of an early level that is not known yet."""
@@ -405,8 +404,7 @@ class Control(ControlFields):
 
     def to_document(self) -> dict[str, object]:
         """The control as the JSON object users send and read."""
-        document: dict[str, object] = document_of(self)
-        return document
+        return dict(document_of(self))
 
     @classmethod
     def from_document(cls, document: Mapping[str, object]) -> Control:

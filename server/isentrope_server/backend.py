@@ -19,14 +19,7 @@ from isentrope_server.home import locked_home, make_private_file
 from isentrope_server.live import Hub, Notifications
 from isentrope_server.security.tokens import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, TokenBook, ensure_owner_token
 from isentrope_server.settings import Settings
-from isentrope_server.store.database import (
-    POSTGRESQL,
-    Database,
-    OtherTables,
-    check_file_system,
-    in_a_line,
-    upgrade,
-)
+from isentrope_server.store.database import POSTGRESQL, Database, OtherTables, check_file_system, in_a_line, upgrade
 from isentrope_server.store.sqlite_file import DamagedFile, check_sound
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 

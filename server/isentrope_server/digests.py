@@ -25,9 +25,10 @@ from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import DigestControl, RunDigest, Status
-from isentrope_wire.control import Control, Hold
+from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.health import diagnose
 from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, REWARD_MEAN
+from isentrope_wire.numbers import part_of
 from isentrope_wire.reports import error_in_a_line
 
 LINE_PARTS = 36
@@ -171,9 +172,4 @@ def _control(connection: Connection, run: Run) -> DigestControl | None:
     if active is None:
         return None
     control = Control.from_document(active.document)
-    return DigestControl(
-        method=control.method,
-        mu_low=control.mu_low,
-        mu_high=control.mu_high,
-        hold_target=None if control.hold is None else Hold.from_document(control.hold).target,
-    )
+    return part_of(DigestControl, control, hold_target=None if control.held is None else control.held.target)

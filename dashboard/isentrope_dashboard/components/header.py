@@ -56,8 +56,7 @@ def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, 
         [
             html.Span("Connection lost: the server does not answer. This page goes on when it does.", className="lost"),
             html.Span(
-                ["This token was revoked or the session ended. ", html.A("Sign in again", href="")],
-                className="revoked",
+                ["This token was revoked or the session ended. ", html.A("Sign in again", href="")], className="revoked"
             ),
             html.Span(["This run was deleted. ", html.A("All runs", href="/")], className="deleted"),
         ],
@@ -128,13 +127,7 @@ def run_state(run: RunSummary) -> list[Component]:
     age = html.Span(
         id="report-age", className="num dim wide", **{"data-since": "0", "data-before": "updated " if live else "last report "}
     )  # fmt: skip
-    return [
-        badge,
-        step,
-        *([bar] if run.planned_steps else []),
-        text(_pace_words(run), "num dim wide"),
-        age,
-    ]
+    return [badge, step, *([bar] if run.planned_steps else []), text(_pace_words(run), "num dim wide"), age]
 
 
 def _pace_words(run: RunSummary) -> str:

@@ -41,22 +41,15 @@ from isentrope_dashboard.pages import charts
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.theme import look_of, looks_of
 from isentrope_dashboard.view import View, address_of, listed, listed_in
+from isentrope_wire import metrics
 from isentrope_wire.answers import RunDetail, RunSummary, SeriesColumns, Status
 from isentrope_wire.control_answers import ControlVersion
-from isentrope_wire.metrics import (
-    CLIP_FRACTION,
-    ENTROPY_MEAN,
-    ENTROPY_PREDICTED_CHANGE,
-    METRICS,
-    REWARD_MEAN,
-    reported_names,
-)
 
 PATH = "/compare"
 MOST_RUNS, MOST_GROUPS, MOST_GROUPED = 12, 6, 36
 """Lines of runs, lines of groups, and runs in all groups together."""
 MOST_METRICS = 12
-AT_FIRST = (ENTROPY_MEAN, REWARD_MEAN, ENTROPY_PREDICTED_CHANGE, CLIP_FRACTION)
+AT_FIRST = (metrics.ENTROPY_MEAN, metrics.REWARD_MEAN, metrics.ENTROPY_PREDICTED_CHANGE, metrics.CLIP_FRACTION)
 POINTS = 400
 HEIGHT = 240
 SEEDS_AMONG = 100
@@ -237,9 +230,9 @@ async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view:
             client.ask(calls.run(run_id)), client.every(calls.control_history(run_id)), client.ask(calls.latest(run_id))
         )
         reported = {item.name for item in latest.items}
-        known = reported_names(reported)
-        names = {panel.name: panel.name if panel.name in reported else known[METRICS[panel.name]]
-                 for panel in panels if panel.name in reported or METRICS.get(panel.name) in known}  # fmt: skip
+        known = metrics.reported_names(reported)
+        names = {panel.name: panel.name if panel.name in reported else known[metrics.METRICS[panel.name]]
+                 for panel in panels if panel.name in reported or metrics.METRICS.get(panel.name) in known}  # fmt: skip
         own = [metric_panel(name, HEIGHT) for name in names.values()]
         shown = await charts.read_shown(client, view, run, own, points=POINTS, is_live=False, label=run.name)
     except ApiError as error:
@@ -368,7 +361,7 @@ PART = Part(name="compare", read=read, layout=layout)
 
 
 async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]:
-    part, runs, metrics = await asyncio.gather(PART.component(client, view), _offered_runs(client, view.runs, ""),
+    part, runs, names = await asyncio.gather(PART.component(client, view), _offered_runs(client, view.runs, ""),
                                                _offered_metrics(client, view))  # fmt: skip
     shared: dict[str, Any] = {
         "searchable": True,
@@ -381,7 +374,7 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
         **shared, **{"aria-label": f"Runs, at most {MOST_GROUPED}"},
     )  # fmt: skip
     what = dmc.MultiSelect(
-        id={"param": "metric"}, data=metrics, value=chosen_metrics(view), maxValues=MOST_METRICS, placeholder="Search metrics",
+        id={"param": "metric"}, data=names, value=chosen_metrics(view), maxValues=MOST_METRICS, placeholder="Search metrics",
         **shared, **{"aria-label": f"Metrics, at most {MOST_METRICS}"},
     )  # fmt: skip
     group = choice("group", GROUPS, view.query.get("group", "none"), "What is one line")
@@ -422,13 +415,13 @@ async def _offered_metrics(client: AsyncClient, view: View) -> list[str]:
 
 def register(app: Dash, api: Api) -> None:
     """Search runs on the server, and offer the metrics of the chosen runs."""
-    runs, metrics = {"param": "run"}, {"param": "metric"}
+    runs, names = {"param": "run"}, {"param": "metric"}
 
     @api.callback(app, Output(runs, "data"), Input(runs, "searchValue"))
     async def search(client: AsyncClient, view: View, wanted: str | None) -> Any:
         # The picked run's own label is the search text for a moment.
         return await _offered_runs(client, view.runs, (wanted or "").split(" · ")[0])
 
-    @api.callback(app, Output(metrics, "data"), Input(runs, "value"))
+    @api.callback(app, Output(names, "data"), Input(runs, "value"))
     async def offer(client: AsyncClient, view: View, chosen: list[str]) -> Any:
         return await _offered_metrics(client, View(query=view.query, runs=tuple(chosen), metrics=view.metrics))

@@ -22,44 +22,27 @@ from isentrope_dashboard.formatting import MISSING, count, method, number, perce
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
+from isentrope_wire import metrics
 from isentrope_wire.answers import Gap, Me, RunDetail, SeriesColumns, Status, TokenScope
-from isentrope_wire.metrics import (
-    PROBE_ACCEPTED_REPORTS,
-    PROBE_ACKNOWLEDGED_RECORDS,
-    PROBE_DELIVERY_LAG_SECONDS,
-    PROBE_DROPPED_REPORTS,
-    PROBE_FAILURES,
-    PROBE_LEFT_OUT_REPORTS,
-    PROBE_SECONDS,
-    PROBE_SPOOLED_RECORDS,
-    SYSTEM_DEVICE_MEMORY,
-    SYSTEM_DEVICE_PEAK_MEMORY,
-    SYSTEM_DEVICE_UTILISATION,
-    SYSTEM_HOST_MEMORY,
-    SYSTEM_TOKENS_PER_SECOND,
-    TIME_STEP_SECONDS,
-    Metric,
-    Show,
-)
 from isentrope_wire.reports import OUTPUT
 
 LAST_STEPS = 20
 """Whose mean the times are."""
 MOST_GAPS = 100
-COUNTERS: Sequence[tuple[str, Metric]] = (
-    ("Reports accepted", PROBE_ACCEPTED_REPORTS),
-    ("Reports dropped", PROBE_DROPPED_REPORTS),
-    ("Without tokens or histograms", PROBE_LEFT_OUT_REPORTS),
-    ("Records spooled", PROBE_SPOOLED_RECORDS),
-    ("Records acknowledged", PROBE_ACKNOWLEDGED_RECORDS),
-    ("Failures inside the probe", PROBE_FAILURES),
+COUNTERS: Sequence[tuple[str, metrics.Metric]] = (
+    ("Reports accepted", metrics.PROBE_ACCEPTED_REPORTS),
+    ("Reports dropped", metrics.PROBE_DROPPED_REPORTS),
+    ("Without tokens or histograms", metrics.PROBE_LEFT_OUT_REPORTS),
+    ("Records spooled", metrics.PROBE_SPOOLED_RECORDS),
+    ("Records acknowledged", metrics.PROBE_ACKNOWLEDGED_RECORDS),
+    ("Failures inside the probe", metrics.PROBE_FAILURES),
 )
-MACHINE: Sequence[tuple[str, Metric]] = (
-    ("Tokens a second", SYSTEM_TOKENS_PER_SECOND),
-    ("Device memory in tensors", SYSTEM_DEVICE_MEMORY),
-    ("Device memory, most taken", SYSTEM_DEVICE_PEAK_MEMORY),
-    ("Device utilisation", SYSTEM_DEVICE_UTILISATION),
-    ("Host memory", SYSTEM_HOST_MEMORY),
+MACHINE: Sequence[tuple[str, metrics.Metric]] = (
+    ("Tokens a second", metrics.SYSTEM_TOKENS_PER_SECOND),
+    ("Device memory in tensors", metrics.SYSTEM_DEVICE_MEMORY),
+    ("Device memory, most taken", metrics.SYSTEM_DEVICE_PEAK_MEMORY),
+    ("Device utilisation", metrics.SYSTEM_DEVICE_UTILISATION),
+    ("Host memory", metrics.SYSTEM_HOST_MEMORY),
 )
 SAVE, SAVED, KNOWN = "config-save", "config-saved", "config-known"
 FIELDS = ("name", "tags", "notes")
@@ -88,8 +71,8 @@ async def read(client: AsyncClient, view: View) -> Values:
     latest, gaps, paces, probe = await asyncio.gather(
         client.ask(calls.latest(run_id)),
         client.newest(calls.gaps(run_id), MOST_GAPS),
-        charts.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first),
-        charts.read_metric(client, run_id, PROBE_SECONDS, from_step=first),
+        charts.read_metric(client, run_id, metrics.TIME_STEP_SECONDS, from_step=first),
+        charts.read_metric(client, run_id, metrics.PROBE_SECONDS, from_step=first),
     )
     newest = {item.name: item.value for item in latest.items}
     return {
@@ -122,7 +105,7 @@ def system_facts(newest: Mapping[str, float], paces: SeriesColumns, probe: Serie
     """What the probe costs, and what it delivered. Means are of the last steps."""
     pace, cost = _mean(paces), _mean(probe)
     share = None if pace is None or cost is None or pace <= 0 else cost / pace
-    lag = newest.get(PROBE_DELIVERY_LAG_SECONDS)
+    lag = newest.get(metrics.PROBE_DELIVERY_LAG_SECONDS)
     counters: list[Fact] = [
         (words, count(int(newest[name]))) for words, name in COUNTERS if math.isfinite(newest.get(name, math.nan))
     ]
@@ -136,8 +119,8 @@ def system_facts(newest: Mapping[str, float], paces: SeriesColumns, probe: Serie
     ]
 
 
-def _written(name: Metric, value: float) -> str:
-    if name.show is Show.PERCENT:
+def _written(name: metrics.Metric, value: float) -> str:
+    if name.show is metrics.Show.PERCENT:
         return percent(value, 0)
     return f"{number(value, 1)}\N{NO-BREAK SPACE}GiB" if name.unit == "GiB" else significant(value)
 

@@ -61,23 +61,16 @@ def law_words(law: EntropyPerformance) -> list[Any]:
         return [html.Div([html.B("No fit. "), law.reason.message if law.reason else ""])]
     fit, words = law.fit, []
     if fit.ceiling is not None:
-        words.append(
-            html.Div(
-                [html.B(f"Ceiling {number(fit.ceiling.value)}"), f" at H = 0 ({_range(fit.ceiling)})."]
-            )
-        )  # fmt: skip
+        ceiling = html.B(f"Ceiling {number(fit.ceiling.value)}")
+        words.append(html.Div([ceiling, f" at H = 0 ({_range(fit.ceiling)})."]))
     failed = [check.message for check in fit.checks if not check.passed]
     verdict = "The run follows the curve. " if fit.conclusive else "Not conclusive. "
     words.append(html.Div([html.B(verdict), " ".join(failed)]))
     if law.forecast is not None:
         made = law.forecast
         when = f"the last {made.final_steps} steps{'' if made.run_over else ' so far'}"
-        words.append(
-            html.Div(
-                [html.B(f"Forecast from step {count(made.through_step)}: {number(made.reward.value)}"),
-                 f" ({_range(made.reward)}); {when}: {number(made.actual)}."]
-            )
-        )  # fmt: skip
+        said = html.B(f"Forecast from step {count(made.through_step)}: {number(made.reward.value)}")
+        words.append(html.Div([said, f" ({_range(made.reward)}); {when}: {number(made.actual)}."]))
     elif law.forecast_reason is not None:
         words.append(html.Div([html.B("No forecast. "), law.forecast_reason.message]))
     return words

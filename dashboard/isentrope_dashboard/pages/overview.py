@@ -25,18 +25,10 @@ from isentrope_dashboard.formatting import change, number, percent
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts, compare
 from isentrope_dashboard.view import View
+from isentrope_wire import metrics
 from isentrope_wire.answers import RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.metrics import (
-    CLIP_FRACTION,
-    ENTROPY_MEAN,
-    ENTROPY_PREDICTED_CHANGE,
-    NEWEST_STEPS,
-    REWARD_MEAN,
-    EarlyLevel,
-    Metric,
-)
 
 FIRST_STEPS = 10
 LAST_STEPS = 20
@@ -47,11 +39,11 @@ async def read(client: AsyncClient, view: View) -> Values:
     run, diagnosis = await asyncio.gather(client.ask(calls.run(run_id)), client.ask(calls.diagnosis(run_id)))
     begins = (diagnosis.step or 0) - (diagnosis.lost_in_steps or 0)
     is_live = run.status == Status.RUNNING
-    metrics = [kpi.metric for kpi in KPIS]
+    names = [kpi.metric for kpi in KPIS]
     shown, early, newest = await asyncio.gather(
         charts.read_shown(client, view, run, OVERVIEW, is_live=is_live, early_level=diagnosis.early_level),
-        client.ask(calls.series(run_id, metrics, to_step=begins + FIRST_STEPS)),
-        client.ask(calls.series(run_id, metrics, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
+        client.ask(calls.series(run_id, names, to_step=begins + FIRST_STEPS)),
+        client.ask(calls.series(run_id, names, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
     )
     shown = await compare.with_seeds(client, view, run, shown, charts.CHART_POINTS)
     if is_live:
@@ -152,7 +144,7 @@ class Kpi:
 
     title: str
     unit: str
-    metric: Metric
+    metric: metrics.Metric
     written: Callable[[float | None], str]
     against: Callable[[float | None, float | None], Against]
     """Of the early level and the newest one."""
@@ -184,20 +176,20 @@ def _in_points(early: float | None, now: float | None) -> Against:
 
 
 KPIS = (
-    Kpi("Entropy", "nats", ENTROPY_MEAN, number, _in_percent),
-    Kpi("Reward", "mean", REWARD_MEAN, number, _in_percent),
-    Kpi("Predicted ΔH", "nats a step", ENTROPY_PREDICTED_CHANGE, change, _as_a_share),
-    Kpi("Clipped", "of tokens", CLIP_FRACTION, percent, _in_points),
+    Kpi("Entropy", "nats", metrics.ENTROPY_MEAN, number, _in_percent),
+    Kpi("Reward", "mean", metrics.REWARD_MEAN, number, _in_percent),
+    Kpi("Predicted ΔH", "nats a step", metrics.ENTROPY_PREDICTED_CHANGE, change, _as_a_share),
+    Kpi("Clipped", "of tokens", metrics.CLIP_FRACTION, percent, _in_points),
 )
 
 
 def kpi_card(kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: SeriesColumns) -> html.Section:
     """The card of a number: `first` and `last` are the values of the run's first and last steps, not reduced; `course`
     those that the charts show."""
-    level = EarlyLevel()  # as the alerts define it
+    level = metrics.EarlyLevel()  # as the alerts define it
     for value in filter(math.isfinite, first.value):
         level.add(value)
-    newest = last.value[-NEWEST_STEPS:]
+    newest = last.value[-metrics.NEWEST_STEPS :]
     known = [value for value in newest if math.isfinite(value)]
     now = median(known) if known else (math.nan if newest else None)
     difference, tone, early = kpi.against(level.level, now)

@@ -90,9 +90,7 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     others, body, tools = await asyncio.gather(
-        compare.newest_runs(client, OTHER_RUNS),
-        tab_body(client, view),
-        _tools(client, view),
+        compare.newest_runs(client, OTHER_RUNS), tab_body(client, view), _tools(client, view)
     )
     tabs = dmc.Tabs(
         [dmc.TabsList([dmc.TabsTab(tab.label, value=name) for name, tab in TABS.items()])],

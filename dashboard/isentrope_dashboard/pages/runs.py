@@ -339,10 +339,7 @@ def register(app: Dash, api: Api) -> None:
         return _options(await _counts(client, view), view)
 
     @app.callback(
-        Output(GRID, "columnDefs"),
-        Input(views.STORE, "data"),
-        State(GRID, "columnDefs"),
-        prevent_initial_call=True,
+        Output(GRID, "columnDefs"), Input(views.STORE, "data"), State(GRID, "columnDefs"), prevent_initial_call=True
     )
     async def show_columns(stored: dict[str, Any], shown: list[dict[str, Any]]) -> Any:
         chosen = columns(View.of(stored))

@@ -18,14 +18,8 @@ from isentrope_dashboard.formatting import change, count
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages.charts import marks
 from isentrope_dashboard.view import View
+from isentrope_wire import metrics
 from isentrope_wire.answers import RunDetail, Status, StepReport
-from isentrope_wire.metrics import (
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTED_CHANGE,
-    ENTROPY_UNSEEN_CHANGE,
-    TOKEN_COUNT,
-)
 
 PARAM = "step"
 """In the address; without it the newest step is shown."""
@@ -46,17 +40,19 @@ async def chosen_step(client: AsyncClient, run: RunDetail, view: View) -> int | 
 
 
 async def _reported(client: AsyncClient, run: RunDetail, near: int) -> Sequence[int]:
-    answer = await client.ask(calls.series(run.id, ENTROPY_MEAN, from_step=max(0, near - NEAR), to_step=near + NEAR))
-    return answer.series.get(ENTROPY_MEAN, EMPTY).step
+    answer = await client.ask(
+        calls.series(run.id, metrics.ENTROPY_MEAN, from_step=max(0, near - NEAR), to_step=near + NEAR)
+    )
+    return answer.series.get(metrics.ENTROPY_MEAN, EMPTY).step
 
 
 async def first_step(client: AsyncClient, run_id: str) -> int:
     """The first reported step; 0 of a run without any."""
-    answer = await client.ask(calls.series(run_id, ENTROPY_MEAN, points=200))
-    columns = answer.series.get(ENTROPY_MEAN, EMPTY)
+    answer = await client.ask(calls.series(run_id, metrics.ENTROPY_MEAN, points=200))
+    columns = answer.series.get(metrics.ENTROPY_MEAN, EMPTY)
     if columns.reduced:
-        answer = await client.ask(calls.series(run_id, ENTROPY_MEAN, to_step=columns.step[0]))
-        columns = answer.series[ENTROPY_MEAN]
+        answer = await client.ask(calls.series(run_id, metrics.ENTROPY_MEAN, to_step=columns.step[0]))
+        columns = answer.series[metrics.ENTROPY_MEAN]
     return columns.step[0] if columns.step else 0
 
 
@@ -139,15 +135,15 @@ def _words(report: StepReport | None) -> list[Any]:
         return [text("No report of this step.", "dim")]
     words: list[Any] = []
     changes = (
-        (ENTROPY_PREDICTED_CHANGE, "predicted"),
-        (ENTROPY_UNSEEN_CHANGE, "on unseen tokens"),
-        (ENTROPY_OBSERVED_CHANGE, "on its own"),
+        (metrics.ENTROPY_PREDICTED_CHANGE, "predicted"),
+        (metrics.ENTROPY_UNSEEN_CHANGE, "on unseen tokens"),
+        (metrics.ENTROPY_OBSERVED_CHANGE, "on its own"),
     )
     for name, what in changes:
         if name in report.scalars:
             words += [", " if words else "ΔH ", html.B(change(report.scalars[name])), f" {what}"]
-    if TOKEN_COUNT in report.scalars:
-        words += [" · " if words else "", f"{count(int(report.scalars[TOKEN_COUNT]))} tokens"]
+    if metrics.TOKEN_COUNT in report.scalars:
+        words += [" · " if words else "", f"{count(int(report.scalars[metrics.TOKEN_COUNT]))} tokens"]
     return words
 
 

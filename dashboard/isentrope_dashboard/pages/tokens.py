@@ -14,6 +14,7 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components import token_text
 from isentrope_dashboard.components.basics import (
     RIGHT,
     button,
@@ -26,16 +27,6 @@ from isentrope_dashboard.components.basics import (
     symbol,
     text,
     with_symbols,
-)
-from isentrope_dashboard.components.token_text import (
-    ORDERS,
-    Filter,
-    coloured_by,
-    legend,
-    rollout_rows,
-    side_by_side,
-    top_token_table,
-    visible,
 )
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.panels import MEANINGS
@@ -63,7 +54,8 @@ async def read(client: AsyncClient, view: View) -> Values:
     wanted = None if view.whole_number(PARAM) is None else step  # the newest that has any
     audit = INFLUENCES[CHANGE_POSITIVE_HIGH]
     # Steps with the same prompts are looked for where the reader stays: not again with each new step.
-    stays, beside, chosen = wanted is not None or run.status.is_over, view.whole_number(BESIDE), Filter.of(view)
+    stays, beside = wanted is not None or run.status.is_over, view.whole_number(BESIDE)
+    chosen = token_text.Filter.of(view)
     rollouts, top, recurring, audited = await asyncio.gather(
         client.ask(calls.rollouts(run_id, step=wanted, also_in=stays)),
         client.ask(calls.tokens(run_id, step=wanted)),
@@ -75,13 +67,13 @@ async def read(client: AsyncClient, view: View) -> Values:
     report = await report_of(client, run_id, step)
     order = view.query.get("by", "")
     how_many: Any
-    by = coloured_by(rollouts.items)
+    by = token_text.coloured_by(rollouts.items)
     if beside is None:
         context, how_many = _context(rollouts, top, chosen, order)
     else:
         other = await client.ask(calls.rollouts(run_id, step=beside))
-        by = coloured_by([*rollouts.items, *other.items])
-        rows = side_by_side(rollouts, other, chosen, order) or [
+        by = token_text.coloured_by([*rollouts.items, *other.items])
+        rows = token_text.side_by_side(rollouts, other, chosen, order) or [
             _sentence("These steps have no rollouts of one prompt.")
         ]
         steps = " and ".join(count(each) for each in sorted((rollouts.step or 0, beside)))
@@ -94,14 +86,14 @@ async def read(client: AsyncClient, view: View) -> Values:
         "token-pull": quadrant_bars(report, NO_STEP if run.step is None else NOTHING_MEASURED),
         "recurring": recurring_rows(recurring, chosen),
         "recurring-steps": _steps_words(recurring),
-        "token-legend": legend(chosen.mu, by),
+        "token-legend": token_text.legend(chosen.mu, by),
     }
 
 
-def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter, order: str) -> tuple[list[Any], str]:
+def _context(rollouts: Rollouts, top: TopTokens, chosen: token_text.Filter, order: str) -> tuple[list[Any], str]:
     """The running text, or what there is instead of it; and of which step and how much of it is shown."""
     if rollouts.items:
-        rows = rollout_rows(rollouts, chosen, order)
+        rows = token_text.rollout_rows(rollouts, chosen, order)
         body = html.Div(rows) if rows else _sentence("No token of these rollouts passes the filters.")
         return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:
@@ -111,7 +103,7 @@ def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter, order: str) -> 
         if all(token.text is None for token in top.items)
         else "This step has no running text; these are its top contributing tokens."
     )
-    table = html.Div(top_token_table(top, chosen), className="token-scroll", tabIndex=0)
+    table = html.Div(token_text.top_token_table(top, chosen), className="token-scroll", tabIndex=0)
     return [_sentence(why), table], _how_many(top.step, len(top.items), len(top.items), "token")
 
 
@@ -163,12 +155,12 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
     return rows
 
 
-def recurring_rows(recurring: RecurringTokens, chosen: Filter) -> list[dict[str, Any]]:
+def recurring_rows(recurring: RecurringTokens, chosen: token_text.Filter) -> list[dict[str, Any]]:
     """Rows of the grid: shares as parts of one, None where not measured."""
     return [
         {
             "id": f"{item.token_id}-{item.text}",
-            "token": visible(item.text) if item.text is not None else f"id {item.token_id}",
+            "token": token_text.visible(item.text) if item.text is not None else f"id {item.token_id}",
             "lowers": item.contribution < 0,
             "share": item.share,
             "contribution": item.contribution,
@@ -214,10 +206,10 @@ COLUMNS: Sequence[dict[str, Any]] = (
 
 async def layout(_client: AsyncClient, view: View) -> Component:
     """Filters over two columns: running text, and beside it the pull and the recurring tokens."""
-    chosen = Filter.of(view)
+    chosen = token_text.Filter.of(view)
     find = search("q", chosen.text, "Search texts", width=176)
     order = dmc.Select(
-        id={"param": "by"}, data=[{"value": value, "label": words} for value, words in ORDERS], value=view.query.get("by", ""),
+        id={"param": "by"}, data=[{"value": value, "label": words} for value, words in token_text.ORDERS], value=view.query.get("by", ""),
         size="xs", w=186, **{"aria-label": "Order of the rollouts"},
     )  # fmt: skip
     filters = row(

@@ -152,13 +152,7 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
 @as_json_option
 @url_option
 def export(
-    run: str,
-    file_format: str,
-    out: str | None,
-    names: tuple[str, ...],
-    labels: bool,
-    as_json: bool,
-    url: str | None,
+    run: str, file_format: str, out: str | None, names: tuple[str, ...], labels: bool, as_json: bool, url: str | None
 ) -> None:
     """Write all reports of RUN to a file: a row per report, of every rank and attempt, with every metric."""
     with _client(url) as client:

@@ -32,12 +32,7 @@ _TOKEN_ADVICE = (
     "Set ISENTROPE_TOKEN to a token of this server; `isentrope token create --scope control` there creates one."
 )
 _ANSWERS = frozenset(
-    {
-        grpc.StatusCode.OK,
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-    }
+    {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 )
 
 

@@ -18,11 +18,7 @@ from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
 from isentrope_wire import answers
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import (
-    ControlVersion,
-    EntropyPerformance,
-    RunControl,
-)
+from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
 from isentrope_wire.diagnosis.health import Diagnosis
 
 Columns = dict[str, list[Any]]

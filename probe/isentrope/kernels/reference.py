@@ -127,9 +127,7 @@ def split_log_normalizer(log_normalizer: Tensor, temperature: Temperature, dtype
 
 def _per_row(upstream: Tensor | None, like: Tensor, temperature: Temperature, dtype: torch.dtype) -> Tensor | None:
     """g / T or h / T, [rows, 1]."""
-    if upstream is None:
-        return None
-    return (upstream.reshape(like.numel()) / temperature).to(dtype).unsqueeze(1)
+    return None if upstream is None else (upstream.reshape(like.numel()) / temperature).to(dtype).unsqueeze(1)
 
 
 def _of_rows(factor: Temperature, rows: slice, dtype: torch.dtype) -> Temperature:

@@ -251,35 +251,17 @@ def moments_kernel(
     for block in range(tl.maximum(first, whole_from), tl.minimum(last, whole_to)):
         left, right = read_block(words_ptr, block, lead, end, True, LOGITS_TYPE, GROUPS, THREADS)
         maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
-            left,
-            right,
-            maximum,
-            total,
-            total_shifted,
-            square,
-            square_shifted,
-            square_twice,
-            exponent_scale,
-            floor,
-            SQUARED,
-        )
+            left, right, maximum, total, total_shifted, square, square_shifted, square_twice,
+            exponent_scale, floor, SQUARED,
+        )  # fmt: skip
     for side in range(tl.minimum(blocks, 2)):
         block = side * (blocks - 1)
         if (block >= first) & (block < last) & ((block < whole_from) | (block >= whole_to)):
             left, right = read_block(words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, THREADS)
             maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
-                left,
-                right,
-                maximum,
-                total,
-                total_shifted,
-                square,
-                square_shifted,
-                square_twice,
-                exponent_scale,
-                floor,
-                SQUARED,
-            )
+                left, right, maximum, total, total_shifted, square, square_shifted, square_twice,
+                exponent_scale, floor, SQUARED,
+            )  # fmt: skip
 
     # The threads' sums, counted from the largest logit of them all; in float64, as they are added up.
     largest = tl.max(maximum, 0)

@@ -230,10 +230,7 @@ def _own_means(tokens: TokenBatch) -> tuple[Tensor, Tensor]:
     logprobs, advantages = tokens.scores.logprobs.double(), tokens.advantages.double()
     valid = tokens.mask & (logprobs + advantages).isfinite()
     count = valid.sum()
-    return (
-        torch.where(valid, logprobs, 0.0).sum() / count,
-        torch.where(valid, advantages, 0.0).sum() / count,
-    )
+    return torch.where(valid, logprobs, 0.0).sum() / count, torch.where(valid, advantages, 0.0).sum() / count
 
 
 def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:

@@ -44,9 +44,7 @@ def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selectio
         factors = with_shrunken_denominator(factors, tokens.mask)
     again = own.in_backward
     return Selection(
-        factors,
-        own.selected,
-        None if again is None else lambda gradient: _completed(again(gradient), control, tokens),
+        factors, own.selected, None if again is None else lambda gradient: _completed(again(gradient), control, tokens)
     )
 
 
@@ -67,9 +65,7 @@ FactorsOfGradient = Callable[[Tensor], Tensor | None]
 
 
 def gated_logprobs(
-    logprobs: Float[Tensor, "*tokens"],
-    factors: Shaped[Tensor, "*tokens"],
-    in_backward: FactorsOfGradient | None = None,
+    logprobs: Float[Tensor, "*tokens"], factors: Shaped[Tensor, "*tokens"], in_backward: FactorsOfGradient | None = None
 ) -> Float[Tensor, "*tokens"]:
     """The same values, nats; their gradient is multiplied by the factors, or by those that `in_backward` gives once it
     is known. A NaN in it stops at a factor of 0."""

@@ -17,6 +17,7 @@ from isentrope_wire import metrics
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
+from isentrope_wire.numbers import part_of
 from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
 from isentrope_wire.what_if import WhatIfSums
 
@@ -233,11 +234,8 @@ class AlertWatch:
 
 
 def _cause(steps: Mapping[int, Mapping[str, float]], direction: int) -> AlertCause | None:
-    if (found := cause_of(steps, direction)) is None:
-        return None
-    return AlertCause(
-        quadrant=found.quadrant, mechanism=found.mechanism, changes=mean_parts(steps), message=found.message
-    )
+    found = cause_of(steps, direction)
+    return None if found is None else part_of(AlertCause, found, changes=mean_parts(steps))
 
 
 def _alert(kind: str, level: AlertLevel, message: str, **evidence: float) -> Alert:

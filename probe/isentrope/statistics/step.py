@@ -238,10 +238,7 @@ def _by_code(tokens: StepTokens) -> Tensor:
 def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
     tokens = step.tokens
     found: dict[str, float] = {} if step.basis is None else _change_metrics(sums.changes, step)
-    found |= {
-        metrics.CLIP_CANDIDATE_FRACTION: sums.selected / tokens,
-        metrics.CLIP_FRACTION: sums.clipped / tokens,
-    }
+    found |= {metrics.CLIP_CANDIDATE_FRACTION: sums.selected / tokens, metrics.CLIP_FRACTION: sums.clipped / tokens}
     if sums.positive:
         found[metrics.CLIP_FRACTION_POSITIVE] = sums.clipped_positive / sums.positive
     if sums.negative:

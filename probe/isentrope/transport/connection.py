@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -94,9 +93,7 @@ class TelemetryConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def hello(self) -> tuple[int, ControlSnapshot | None]:

@@ -375,12 +375,7 @@ Mode = Literal["online", "offline", "disabled"]
 
 
 def open_transport(
-    run: RunStarted,
-    *,
-    mode: Mode,
-    home: Path,
-    grpc_target: str,
-    limits: SpoolLimits | None = None,
+    run: RunStarted, *, mode: Mode, home: Path, grpc_target: str, limits: SpoolLimits | None = None
 ) -> Transport:
     """Open the transport of one rank of one attempt of a run.
 

@@ -277,13 +277,7 @@ def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:
         return ()
     idle = tuple(idle_parameters(control.method, control.parameters))
     own = () if idle else control.method.dead(control.number, step)
-    return (
-        *_nothing_to_act_on(control, step),
-        *_ratio(control, step),
-        *idle,
-        *_thresholds(control, step),
-        *own,
-    )
+    return (*_nothing_to_act_on(control, step), *_ratio(control, step), *idle, *_thresholds(control, step), *own)
 
 
 def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:

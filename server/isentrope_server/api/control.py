@@ -72,11 +72,7 @@ async def get_control(run: RunDep, backend: BackendDep, response: Response) -> R
     return view
 
 
-@router.put(
-    "/runs/{run_id}/control",
-    status_code=202,
-    responses={200: {"model": ControlVersion}, **_REFUSALS},
-)
+@router.put("/runs/{run_id}/control", status_code=202, responses={200: {"model": ControlVersion}, **_REFUSALS})
 async def put_control(
     run: RunDep,
     document: ControlDocument,

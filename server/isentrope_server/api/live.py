@@ -126,9 +126,7 @@ class _LiveStream:
             return None if item is None else self._event("control", control_version(item))
         silent_after = backend.settings.silent_after_seconds
         current = await backend.read(lambda c: runs.find(c, run.id, silent_after_seconds=silent_after))
-        if current is None:
-            return None
-        return self._event("run", await describe(backend, current))
+        return None if current is None else self._event("run", await describe(backend, current))
 
     def _event(self, name: str, data: Answer) -> ServerSentEvent:
         return ServerSentEvent(event=name, id=str(self._place), data=json_text(data))

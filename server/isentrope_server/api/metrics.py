@@ -8,14 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import (
-    BackendDep,
-    ReportCursor,
-    RunDep,
-    StepRangeDep,
-    decode,
-    read_of,
-)
+from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, StepRangeDep, decode, read_of
 from isentrope_server.api.responses import json_answer
 from isentrope_server.errors import NotFound, UnknownHistogram, UnknownMetric
 from isentrope_server.store import runs

@@ -30,17 +30,7 @@ from isentrope_server.store.access import Principal
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.runs import Run, RunFilter
 from isentrope_server.store.writer import RunChanged, Transaction
-from isentrope_wire.answers import (
-    Alert,
-    Gap,
-    HealthLevel,
-    Page,
-    RunCounts,
-    RunDetail,
-    RunOrder,
-    RunSummary,
-    Status,
-)
+from isentrope_wire.answers import Alert, Gap, HealthLevel, Page, RunCounts, RunDetail, RunOrder, RunSummary, Status
 from isentrope_wire.diagnosis.health import Diagnosis, diagnose
 from isentrope_wire.numbers import part_of, plain_json
 from isentrope_wire.reports import NAME_CHARACTERS, cut

@@ -17,35 +17,23 @@ from isentrope_server.store import controls, streams
 from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
+from isentrope_wire import metrics
 from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
 from isentrope_wire.diagnosis.health import Measured
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, change_parts
-from isentrope_wire.metrics import (
-    CHANGE_BY_INTERVENTION,
-    EARLY_STEPS,
-    ENTROPY_GAIN,
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_UNSEEN_CHANGE,
-    HOLD_MU,
-    HOLD_TARGET,
-    METRICS,
-    REWARD_MEAN,
-)
 
 _COURSE = (
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_UNSEEN_CHANGE,
-    CHANGE_BY_INTERVENTION,
-    HOLD_MU,
-    HOLD_TARGET,
-    REWARD_MEAN,
+    metrics.ENTROPY_MEAN,
+    metrics.ENTROPY_OBSERVED_CHANGE,
+    metrics.ENTROPY_UNSEEN_CHANGE,
+    metrics.CHANGE_BY_INTERVENTION,
+    metrics.HOLD_MU,
+    metrics.HOLD_TARGET,
+    metrics.REWARD_MEAN,
 )
-_PREDICTION = (ENTROPY_GAIN, ENTROPY_PREDICTION_R2)
-_CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
+_PREDICTION = (metrics.ENTROPY_GAIN, metrics.ENTROPY_PREDICTION_R2)
+_CHANGES = tuple(change_parts(dict.fromkeys(metrics.METRICS, 0.0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +68,27 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
     names = [*dict.fromkeys((*_COURSE, *((*_PREDICTION, *_CHANGES) if for_control else ())))]
     last = series.read(connection, run.key, names, span)
-    interventions = finite(last[CHANGE_BY_INTERVENTION])
+    interventions = finite(last[metrics.CHANGE_BY_INTERVENTION])
     if interventions and not for_control:
         last |= series.read(connection, run.key, _PREDICTION, span)
-    if basis is not None and len(basis.early_entropies) == EARLY_STEPS:
+    if basis is not None and len(basis.early_entropies) == metrics.EARLY_STEPS:
         early = basis.early_entropies
     else:
         beginning = StepRange(first=first, last=first + STEPS_READ)
-        read = series.read(connection, run.key, [ENTROPY_MEAN], beginning)[ENTROPY_MEAN]
-        early = list(islice(finite(read).values(), EARLY_STEPS))
-    entropies, unseen = last[ENTROPY_MEAN], finite(last[ENTROPY_UNSEEN_CHANGE])
+        read = series.read(connection, run.key, [metrics.ENTROPY_MEAN], beginning)[metrics.ENTROPY_MEAN]
+        early = list(islice(finite(read).values(), metrics.EARLY_STEPS))
+    entropies, unseen = last[metrics.ENTROPY_MEAN], finite(last[metrics.ENTROPY_UNSEEN_CHANGE])
     gains, explained = (finite(last[name]) if name in last else {} for name in _PREDICTION)
     found = replace(
         found,
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
-        observed=unseen or finite(last[ENTROPY_OBSERVED_CHANGE]),
+        observed=unseen or finite(last[metrics.ENTROPY_OBSERVED_CHANGE]),
         by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()} if interventions else {},
         explained=explained,
-        targets=finite(last[HOLD_TARGET]),
-        is_acting=run.step in finite(last[HOLD_MU]),
-        rewards=finite(last[REWARD_MEAN]),
+        targets=finite(last[metrics.HOLD_TARGET]),
+        is_acting=run.step in finite(last[metrics.HOLD_MU]),
+        rewards=finite(last[metrics.REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
     )
     if not for_control:
@@ -115,7 +103,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         parts=parts,
         last=LastSteps(
             sums=[sums for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)],
-            intervention=fmean([one.get(CHANGE_BY_INTERVENTION, 0.0) for one in parts.values()]) if parts else 0.0,
+            intervention=fmean(one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values())
+            if parts
+            else 0.0,
             gain=next(reversed(gains.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,

@@ -5,7 +5,6 @@ Version 0 is not requested by anybody: each incarnation of a run announces the c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire.control_answers import ControlVersion, RunControl, State, Verdict
+from isentrope_wire.diagnosis import health
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
 from isentrope_wire.diagnosis.verdict import judged_after, verdict_on
 from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, CLIP_FRACTION, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET
@@ -65,9 +65,7 @@ def _verdicts(connection: Connection, run: Run, versions: Sequence[ControlVersio
 
 def finite(one: Series) -> dict[int, float]:
     """Step -> value, of the values that are finite."""
-    return {
-        step: value for step, value in zip(one.steps.tolist(), one.values.tolist(), strict=True) if math.isfinite(value)
-    }
+    return health.finite(zip(one.steps.tolist(), one.values.tolist(), strict=True))
 
 
 def run_control(connection: Connection, run: Run) -> RunControl:

@@ -19,21 +19,9 @@ from isentrope_server.store import rows
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.streams import Stream
+from isentrope_wire import reports
 from isentrope_wire.errors import CodecError
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
-from isentrope_wire.reports import (
-    CONFIG_CHARACTERS,
-    DROPPED_SERIES,
-    LOGGED_SCALARS,
-    NAME_CHARACTERS,
-    TAG_CHARACTERS,
-    TAGS,
-    Alert,
-    AlertLevel,
-    StepReport,
-    cut,
-    first_of,
-)
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
 
@@ -44,7 +32,7 @@ class Limit:
     most: int
     unit: str
     reason: str
-    count: Callable[[StepReport], int] | None = None
+    count: Callable[[reports.StepReport], int] | None = None
     """How many a report has; None: the limit is not one of a report."""
 
 
@@ -68,12 +56,12 @@ OUTCOMES = Limit(10_000, "control outcomes", "versions a report may answer", lam
 
 _OF_A_REPORT = (
     OUTCOMES,
-    Limit(LOGGED_SCALARS + 2_000, "scalars", "every name is a series", lambda r: len(r.scalars)),
+    Limit(reports.LOGGED_SCALARS + 2_000, "scalars", "every name is a series", lambda r: len(r.scalars)),
     Limit(500, "histograms", "every name is a series", lambda r: len(r.histograms)),
     Limit(4_096, "bins of a histogram", "64 are drawn", lambda r: _longest(h.counts for h in r.histograms)),
     Limit(500, "labels", "stored as JSON", lambda r: len(r.labels)),
     Limit(10_000, "characters in a label", "stored as JSON", lambda r: _longest(r.labels.values())),
-    Limit(NAME_CHARACTERS, "characters in a label's name", "as a metric's name", lambda r: _longest(r.labels)),
+    Limit(reports.NAME_CHARACTERS, "characters in a label's name", "as a metric's name", lambda r: _longest(r.labels)),
     Limit(1_000, "tokens", "the probe sends 16", lambda r: len(r.tokens)),
     Limit(1_000, "characters of a token", "shown in a table", lambda r: _longest(t.text or "" for t in r.tokens)),
     Limit(16, "rollouts", "the probe sends 6", lambda r: len(r.rollouts)),
@@ -91,7 +79,7 @@ _OF_A_REPORT = (
 )
 
 
-def excess(report: StepReport) -> str:
+def excess(report: reports.StepReport) -> str:
     """Describe the first limit that a report exceeds; empty where it exceeds none."""
     for limit in _OF_A_REPORT:
         count = 0 if limit.count is None else limit.count(report)
@@ -103,21 +91,21 @@ def excess(report: StepReport) -> str:
 def cut_to_size(run: pb.RunStarted) -> None:
     """Shorten in place what is too long in a Hello's description of a run; CodecError: the first control is too
     long."""
-    if len(run.config_json) > CONFIG_CHARACTERS:
+    if len(run.config_json) > reports.CONFIG_CHARACTERS:
         # Part of a JSON document is not JSON.
-        left_out = f"{len(run.config_json)} characters of JSON, at most {CONFIG_CHARACTERS} are kept"
+        left_out = f"{len(run.config_json)} characters of JSON, at most {reports.CONFIG_CHARACTERS} are kept"
         run.config_json = json.dumps({"left_out": left_out})
-    tags = [cut(tag, TAG_CHARACTERS) for tag in run.tags[:TAGS]]
+    tags = [reports.cut(tag, reports.TAG_CHARACTERS) for tag in run.tags[: reports.TAGS]]
     capabilities = [name for name in run.capabilities[: CAPABILITIES.most] if len(name) <= CAPABILITY.most]
     del run.tags[:], run.capabilities[:]
     run.tags.extend(tags)
     run.capabilities.extend(capabilities)
-    run.probe_version = cut(run.probe_version, VERSION.most)
+    run.probe_version = reports.cut(run.probe_version, VERSION.most)
     if run.HasField("initial_control"):
         size = len(run.initial_control.document_json)
         if size > FIRST_CONTROL.most:
             raise CodecError(f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}.")
-        run.initial_control.author = cut(run.initial_control.author, AUTHOR.most)
+        run.initial_control.author = reports.cut(run.initial_control.author, AUTHOR.most)
 
 
 _ALERT_KIND = "left_out"
@@ -147,7 +135,7 @@ class SeriesLimit:
         fits = rows.NO_LAYOUT
         for arrival in arrivals:
             # Mostly the very object that the report before had.
-            if arrival.layout is fits or not isinstance(arrival.message, StepReport):
+            if arrival.layout is fits or not isinstance(arrival.message, reports.StepReport):
                 kept.append(arrival)
                 continue
             dropped = self._dropped(known, arrival.message)
@@ -164,7 +152,7 @@ class SeriesLimit:
                 report,
                 scalars={name: value for name, value in report.scalars.items() if name not in dropped},
                 histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
-                labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {first_of(dropped)}"},
+                labels={**report.labels, reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"},
             )
             kept.append(replace(arrival, message=message if is_reported else self._with_alert(message, dropped)))
             is_reported = True
@@ -184,7 +172,7 @@ class SeriesLimit:
             self._names.popitem(last=False)
         return known
 
-    def _dropped(self, known: set[str], report: StepReport) -> set[str]:
+    def _dropped(self, known: set[str], report: reports.StepReport) -> set[str]:
         """Names of a report beyond the limit; the others are remembered."""
         histograms = [histogram.name for histogram in report.histograms]
         if report.scalars.keys() <= known and known.issuperset(histograms):
@@ -196,14 +184,14 @@ class SeriesLimit:
         known.update(others[:room])
         return set(others[room:])
 
-    def _with_alert(self, report: StepReport, dropped: Collection[str]) -> StepReport:
-        alert = Alert(
+    def _with_alert(self, report: reports.StepReport, dropped: Collection[str]) -> reports.StepReport:
+        alert = reports.Alert(
             kind=_ALERT_KIND,
-            level=AlertLevel.WATCH,
+            level=reports.AlertLevel.WATCH,
             message=(
                 f"From step {report.step} on new metrics are dropped: the run has {self._limit}, the most one may have "
                 f"(ISENTROPE_SERIES_PER_RUN of the server). Check whether names contain a number that changes with every "
-                f"step: {first_of(dropped)}."
+                f"step: {reports.first_of(dropped)}."
             ),
             evidence={_EVIDENCE: float(self._limit), "left_out": float(len(dropped))},
         )

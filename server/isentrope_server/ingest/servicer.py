@@ -15,15 +15,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from isentrope_server.backend import Backend
 from isentrope_server.control.requests import snapshot_to_send
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
-from isentrope_server.ingest.intake import (
-    Receipt,
-    Sender,
-    Sorted,
-    one_by_one,
-    sort_out,
-    take_in,
-    unstorable,
-)
+from isentrope_server.ingest.intake import Receipt, Sender, Sorted, one_by_one, sort_out, take_in, unstorable
 from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
 from isentrope_server.ingest.opening import open_stream
 from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6

@@ -21,25 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
-from isentrope_server.security.permissions import (
-    changes_something,
-    is_open,
-    required_grpc_scope,
-    required_scope,
-    shows_run,
-)
-from isentrope_server.security.sessions import (
-    FOREIGN_LOG_IN,
-    FOREIGN_LOG_IN_PAGE,
-    NO_PAGES,
-    SESSION_ENDED,
-    WRONG_TOKEN,
-    BrowserSessions,
-    comes_from_own_page,
-    is_own_host,
-    security_headers,
-    sign_in_page,
-)
+from isentrope_server.security import permissions, sessions
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.store.access import Principal
 from isentrope_wire.answers import TokenScope
@@ -71,9 +53,9 @@ class Gate:
         return tokens
 
     @property
-    def _sessions(self) -> BrowserSessions:
-        sessions: BrowserSessions = self._state.sessions
-        return sessions
+    def _sessions(self) -> sessions.BrowserSessions:
+        found: sessions.BrowserSessions = self._state.sessions
+        return found
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -84,7 +66,7 @@ class Gate:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
-        send = _with_headers(send, security_headers(self._state.script_hashes))
+        send = _with_headers(send, sessions.security_headers(self._state.script_hashes))
         answer = await self._sign_in(scope, receive) if _is_sign_in(scope) else self._admit(scope)
         if answer is None:
             await self._app(scope, receive, send)
@@ -102,10 +84,10 @@ class Gate:
     def _admit(self, scope: Scope) -> Response | None:
         """Return the refusal or log-in to answer; None to let the request in."""
         method, path = scope["method"], scope["path"]
-        if is_open(method, path, metrics_open=self._metrics_open):
+        if permissions.is_open(method, path, metrics_open=self._metrics_open):
             return None
         headers = Headers(scope=scope)
-        if not is_own_host(headers.get("host", ""), self._allowed_hosts):
+        if not sessions.is_own_host(headers.get("host", ""), self._allowed_hosts):
             return _unknown_host()
         if path == "/" and method == "GET":
             login = self._log_in(scope, headers)
@@ -118,15 +100,19 @@ class Gate:
         is_session = "authorization" not in headers
         if is_session:
             principal = self._signed_in(scope, headers)
-            if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
+            if (
+                principal
+                and permissions.changes_something(method)
+                and not sessions.comes_from_own_page(headers, scope["scheme"])
+            ):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
         if principal is None:
-            return _unauthenticated(headers, SESSION_ENDED if self._sessions.has_cookie(headers) else "")
-        needed = required_scope(method, path)
+            return _unauthenticated(headers, sessions.SESSION_ENDED if self._sessions.has_cookie(headers) else "")
+        needed = permissions.required_scope(method, path)
         if not principal.may(needed):
             message = f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}."
             return _refusal(403, "forbidden", message, scope=str(principal.scope), needed=str(needed))
-        if principal.run_id is not None and not shows_run(path, principal.run_id):
+        if principal.run_id is not None and not permissions.shows_run(path, principal.run_id):
             message = f"You came by a link to the run {principal.run_id}, which shows no other."
             return _refusal(403, "forbidden", message)
         scope.setdefault("state", {}).update(principal=principal, is_session=is_session)
@@ -149,25 +135,25 @@ class Gate:
             return None
         # From a terminal or the address bar it is `none`; clients other than browsers don't send it.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
+            return _refusal_of(headers, 403, "foreign_log_in", sessions.FOREIGN_LOG_IN, sessions.FOREIGN_LOG_IN_PAGE)
         principal = self._by_secret(secret)
         # Who is signed in stays so.
         known = self._signed_in(scope, headers)
         if principal is not None:
             stays = principal.run_id is not None and known is not None and known.run_id in (None, principal.run_id)
             return self._begin(scope, principal, is_new=not stays)
-        return None if known is not None else _unauthenticated(headers, WRONG_TOKEN)
+        return None if known is not None else _unauthenticated(headers, sessions.WRONG_TOKEN)
 
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
         headers = Headers(scope=scope)
-        if not is_own_host(headers.get("host", ""), self._allowed_hosts):
+        if not sessions.is_own_host(headers.get("host", ""), self._allowed_hosts):
             return _unknown_host()
-        if not comes_from_own_page(headers, scope["scheme"]):
-            return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
+        if not sessions.comes_from_own_page(headers, scope["scheme"]):
+            return _refusal_of(headers, 403, "foreign_log_in", sessions.FOREIGN_LOG_IN, sessions.FOREIGN_LOG_IN_PAGE)
         form = dict(parse_qsl((await _read_form(receive)).decode("latin-1")))
         principal = self._by_secret(form.get("token", "").strip())
         if principal is None or not principal.may(TokenScope.READ):
-            return _unauthenticated(headers, WRONG_TOKEN if principal is None else NO_PAGES)
+            return _unauthenticated(headers, sessions.WRONG_TOKEN if principal is None else sessions.NO_PAGES)
         return self._begin(scope, principal)
 
     def _begin(self, scope: Scope, principal: Principal, *, is_new: bool = True) -> Response:
@@ -231,11 +217,11 @@ def _unauthenticated(headers: Headers, note: str) -> Response:
         headers,
         401,
         "unauthenticated",
-        f"{WRONG_TOKEN} Check ISENTROPE_TOKEN."
+        f"{sessions.WRONG_TOKEN} Check ISENTROPE_TOKEN."
         if "authorization" in headers
         else "A token is needed: set ISENTROPE_TOKEN, send Authorization: Bearer TOKEN, or open the login address that "
         "`isentrope up` printed.",
-        sign_in_page(note),
+        sessions.sign_in_page(note),
     )
     answer.headers["www-authenticate"] = "Bearer"
     return answer
@@ -332,7 +318,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         method = str(handler_call_details.method)
         metadata = dict(handler_call_details.invocation_metadata or ())
         principal = self._tokens.of_authorization(str(metadata.get("authorization", "")))
-        needed = required_grpc_scope(method)
+        needed = permissions.required_grpc_scope(method)
         if principal is None:
             return _refusing(
                 method,

@@ -134,12 +134,7 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
     run_key = int(result.scalar_one())
     connection.execute(
         insert(run_digests).values(
-            run_key=run_key,
-            attention=_OTHER_LEVELS,
-            level=HealthLevel.NO_DATA,
-            status="",
-            position=0,
-            computed_at=0.0,
+            run_key=run_key, attention=_OTHER_LEVELS, level=HealthLevel.NO_DATA, status="", position=0, computed_at=0.0
         )
     )
     return run_key
@@ -182,13 +177,8 @@ def edit(
     connection: Connection, run_key: int, *, name: str | None, tags: Sequence[str] | None, notes: str | None
 ) -> None:
     """Change what people wrote; None leaves a field as it is."""
-    values: dict[str, object] = {}
-    if name is not None:
-        values["given_name"] = name
-    if tags is not None:
-        values["tags"] = _stored_tags(tags)
-    if notes is not None:
-        values["notes"] = notes
+    fields = {"given_name": name, "tags": None if tags is None else _stored_tags(tags), "notes": notes}
+    values = {column: value for column, value in fields.items() if value is not None}
     if values:
         connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
 

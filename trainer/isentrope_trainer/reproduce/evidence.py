@@ -95,11 +95,7 @@ def trend(
 
 
 def correlated(
-    statement: str,
-    pairs: Sequence[tuple[ArrayLike, ArrayLike]],
-    *,
-    bound: float = 0.0,
-    reason: str = "",
+    statement: str, pairs: Sequence[tuple[ArrayLike, ArrayLike]], *, bound: float = 0.0, reason: str = ""
 ) -> Check:
     """Pairs of series, one a seed, go together: Pearson's r of each without places where one is NaN, and a t-test of
     Fisher's z over seeds against a bound that r must exceed."""

@@ -185,11 +185,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
             quiet=True,
         )
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
-    made = {
-        "cpu_seconds": time.process_time() - cpu,
-        "torch": torch.__version__,
-        "processor": _processor(),
-    }
+    made = {"cpu_seconds": time.process_time() - cpu, "torch": torch.__version__, "processor": _processor()}
     before = [report.what_if for report in reports if report.step <= settings.pushed_after][-EFFECT_STEPS:]
     packed = [b64encode(encode_what_if(sums)).decode() for sums in before if sums is not None]
     return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {

@@ -15,16 +15,9 @@ from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.streams import Stream, Timeline
 from isentrope_server.store.tables import alerts, driving_tokens, notified, rollouts, runs, shown_name, what_if_sums
+from isentrope_wire import codec
 from isentrope_wire import reports as wire
 from isentrope_wire.answers import Alert, Rollouts, TopTokens
-from isentrope_wire.codec import (
-    decode_rollouts,
-    decode_tokens,
-    decode_what_if,
-    encode_rollouts,
-    encode_tokens,
-    encode_what_if,
-)
 from isentrope_wire.metrics import SCORE_VOCAB_CENTERED_STD
 from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, StepReport
 from isentrope_wire.what_if import WhatIfSums
@@ -205,12 +198,12 @@ def append(connection: Connection, run_key: int, stream_key: int, reports: Seque
     for position, report in reports:
         place = {"run_key": run_key, "position": position, "stream_key": stream_key, "step": report.step}
         if report.tokens:
-            rows[driving_tokens].append({**place, "packed": encode_tokens(report.tokens)})
+            rows[driving_tokens].append({**place, "packed": codec.encode_tokens(report.tokens)})
         if report.rollouts:
-            rows[rollouts].append({**place, "packed": encode_rollouts(report.rollouts)})
+            rows[rollouts].append({**place, "packed": codec.encode_rollouts(report.rollouts)})
         # A step without tokens has no curve; it must not hide an older step that has one.
         if report.what_if is not None and report.what_if.tokens > 0:
-            rows[what_if_sums].append({**place, "packed": encode_what_if(report.what_if)})
+            rows[what_if_sums].append({**place, "packed": codec.encode_what_if(report.what_if)})
         rows[alerts] += [
             {**place, "number": number, "recorded_at": report.recorded_at, **_columns_of(alert)}
             for number, alert in enumerate(report.alerts[:_MOST_IN_A_REPORT])
@@ -228,7 +221,8 @@ def top_tokens(
     shown = _shown_rows(connection, driving_tokens, run_key, step=step, last=last)[-steps:]
     packed, around = _packed(connection, driving_tokens, run_key, shown), _around(connection, run_key, shown)
     return [
-        TopTokens(step=at, items=list(decode_tokens(packed[position])), **around[position]) for at, position in shown
+        TopTokens(step=at, items=list(codec.decode_tokens(packed[position])), **around[position])
+        for at, position in shown
     ]
 
 
@@ -237,7 +231,7 @@ def rollouts_of(connection: Connection, run_key: int, step: int | None) -> Rollo
     shown = _shown_rows(connection, rollouts, run_key, step=step)[-1:]
     packed, around = _packed(connection, rollouts, run_key, shown), _around(connection, run_key, shown)
     for at, position in shown:
-        return Rollouts(step=at, items=list(decode_rollouts(packed[position])), **around[position])
+        return Rollouts(step=at, items=list(codec.decode_rollouts(packed[position])), **around[position])
     return None
 
 
@@ -251,7 +245,7 @@ def steps_with_prompts(connection: Connection, run_key: int, found: Rollouts) ->
         content = packed.get(position, b"")
         # Decoding takes a hundred times as long as looking for the text.
         if step != found.step and any(text in content for text in prompts.values()):
-            for prompt in prompts.keys() & {item.prompt for item in decode_rollouts(content)}:
+            for prompt in prompts.keys() & {item.prompt for item in codec.decode_rollouts(content)}:
                 also_in[prompt].append(step)
     return also_in
 
@@ -264,7 +258,7 @@ def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int
     stds = series.read(connection, run_key, [SCORE_VOCAB_CENTERED_STD], between)[SCORE_VOCAB_CENTERED_STD]
     of_step = {at: std for at, std in zip(stds.steps.tolist(), stds.values.tolist(), strict=True) if 0 < std < np.inf}
     pulls = {
-        position: decode_what_if(content).pulls
+        position: codec.decode_what_if(content).pulls
         for position, content in _packed(connection, what_if_sums, run_key, shown).items()
     }
     found = {}
@@ -280,7 +274,7 @@ def read_what_if(
     """The newest `steps` steps that have what-if sums, none later than `last`, with these, by rising step."""
     shown = _shown_rows(connection, what_if_sums, run_key, last=last)[-steps:]
     packed = _packed(connection, what_if_sums, run_key, shown)
-    return [(step, decode_what_if(packed[position])) for step, position in shown]
+    return [(step, codec.decode_what_if(packed[position])) for step, position in shown]
 
 
 def _shown_rows(

@@ -139,11 +139,7 @@ def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) 
             )
 
 
-_KINDS: dict[type[Payload], str] = {
-    RunStarted: "run_started",
-    RunFinished: "run_finished",
-    Gap: "gap",
-}
+_KINDS: dict[type[Payload], str] = {RunStarted: "run_started", RunFinished: "run_finished", Gap: "gap"}
 
 _LONGEST_REASON = 10_000
 """Characters; no spool writes more."""

@@ -13,20 +13,10 @@ from isentrope_trainer.reproduce.drawing import Picture, panels, points
 from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
+from isentrope_wire import metrics
 from isentrope_wire.diagnosis.course import WATCH_LEFT
 from isentrope_wire.diagnosis.effect import LastSteps
 from isentrope_wire.diagnosis.health import Measured, diagnose, finite
-from isentrope_wire.metrics import (
-    CHANGE_BY_INTERVENTION,
-    EARLY_STEPS,
-    ENTROPY_GAIN,
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTION_R2,
-    ENTROPY_UNSEEN_CHANGE,
-    HOLD_MU,
-    HOLD_TARGET,
-)
 from isentrope_wire.what_if import WhatIfSums
 
 HORIZONS = (10, 20, 50)
@@ -48,8 +38,8 @@ class Score(NamedTuple):
 
 def scores(run: Run) -> dict[int, Score]:
     """Scores by horizon, without horizons that no forecast reached."""
-    entropies = run.series(ENTROPY_MEAN)
-    early = float(np.nanmedian(entropies[:EARLY_STEPS]))
+    entropies = run.series(metrics.ENTROPY_MEAN)
+    early = float(np.nanmedian(entropies[: metrics.EARLY_STEPS]))
     found: dict[int, list[Score]] = {}
     for place in range(EVERY - 1, len(entropies), EVERY):
         said = diagnose(measured_at(run, place))
@@ -79,20 +69,20 @@ def measured_at(run: Run, place: int, what_if: Sequence[WhatIfSums] = ()) -> Mea
     def series(name: str) -> Series:
         return run.series(name) if name in run.names else np.full(len(run.steps), np.nan)
 
-    is_unseen = ENTROPY_UNSEEN_CHANGE in run.names
-    by_control = series(ENTROPY_GAIN) * series(CHANGE_BY_INTERVENTION)
+    is_unseen = metrics.ENTROPY_UNSEEN_CHANGE in run.names
+    by_control = series(metrics.ENTROPY_GAIN) * series(metrics.CHANGE_BY_INTERVENTION)
     newest = {name: float(run.series(name)[place]) for name in run.names}
     scalars = {name: value for name, value in newest.items() if np.isfinite(value)}
-    last = LastSteps(sums=what_if, gain=scalars.get(ENTROPY_GAIN), of_unseen=is_unseen, scalars=scalars)
+    last = LastSteps(sums=what_if, gain=scalars.get(metrics.ENTROPY_GAIN), of_unseen=is_unseen, scalars=scalars)
     return Measured(
         step=int(run.steps[place]),
         first_step=int(run.steps[0]),
-        entropies=at(run.series(ENTROPY_MEAN)),
-        observed=at(series(ENTROPY_UNSEEN_CHANGE if is_unseen else ENTROPY_OBSERVED_CHANGE)),
+        entropies=at(run.series(metrics.ENTROPY_MEAN)),
+        observed=at(series(metrics.ENTROPY_UNSEEN_CHANGE if is_unseen else metrics.ENTROPY_OBSERVED_CHANGE)),
         by_control=at(by_control),
-        explained=at(np.where(np.isfinite(by_control), series(ENTROPY_PREDICTION_R2), np.nan)),
-        targets=at(series(HOLD_TARGET)),
-        is_acting=HOLD_MU in scalars,
+        explained=at(np.where(np.isfinite(by_control), series(metrics.ENTROPY_PREDICTION_R2), np.nan)),
+        targets=at(series(metrics.HOLD_TARGET)),
+        is_acting=metrics.HOLD_MU in scalars,
         last=last,
     )
 
@@ -106,7 +96,7 @@ def straight(past: Series, horizon: int) -> float:
 
 def falls(run: Run) -> bool:
     """Whether a quarter of the early entropy is gone at the end."""
-    return run.end(ENTROPY_MEAN) < WATCH_LEFT * run.start(ENTROPY_MEAN, EARLY_STEPS)
+    return run.end(metrics.ENTROPY_MEAN) < WATCH_LEFT * run.start(metrics.ENTROPY_MEAN, metrics.EARLY_STEPS)
 
 
 class Forecasts(Figure):

@@ -143,15 +143,15 @@ class Prediction(Figure):
         return quality(run)._asdict()
 
     def checks(self, results: Results) -> list[Check]:
-        checks, found = [], {label: [quality(run) for run in runs] for label, runs in self.finished(results).items()}
-        for label, of_seeds in found.items():
-            checks.append(
-                higher(
-                    f"{label}: the coupled prediction goes with the unseen change more closely than the theory's",
-                    [one.coupled for one in of_seeds],
-                    [one.theory for one in of_seeds],
-                )
+        found = {label: [quality(run) for run in runs] for label, runs in self.finished(results).items()}
+        checks = [
+            higher(
+                f"{label}: the coupled prediction goes with the unseen change more closely than the theory's",
+                [one.coupled for one in of_seeds],
+                [one.theory for one in of_seeds],
             )
+            for label, of_seeds in found.items()
+        ]
         count = min(map(len, found.values()))
         by_seed = [Quality(*np.mean([of_arm[place] for of_arm in found.values()], axis=0)) for place in range(count)]
         # Of all settings together: in some the entropy ends where it began.

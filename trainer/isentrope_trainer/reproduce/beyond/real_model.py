@@ -20,13 +20,7 @@ from isentrope_trainer.reproduce.figure import Check, Figure, Results, paired
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig
-from isentrope_wire.metrics import (
-    CLIP_FRACTION,
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_PREDICTED_CHANGE,
-    REWARD_MEAN,
-)
+from isentrope_wire import metrics
 
 BASELINE, FOUR_UPDATES, KL_COV, BONUS = "vanilla", "vanilla, 4 updates", "KL-Cov, 4 updates", "entropy bonus 0.01"
 LOWERED = "positive: without S* < 0"
@@ -91,8 +85,8 @@ class LanguageModel(Figure):
         for column, title in enumerate(titles):
             arms = {label: found[label] for label in (BASELINE, *shown[title]) if label in found}
             for panel, metric, unit in (
-                (axes[column], ENTROPY_MEAN, "entropy, nats"),
-                (axes[column + len(titles)], REWARD_MEAN, "reward"),
+                (axes[column], metrics.ENTROPY_MEAN, "entropy, nats"),
+                (axes[column + len(titles)], metrics.REWARD_MEAN, "reward"),
             ):
                 courses(panel, arms, metric, unit, smooth=9)
                 panel.set(ylim=(0, None))
@@ -101,7 +95,7 @@ class LanguageModel(Figure):
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
-        return super().columns(run) | {CLIP_FRACTION: run.mean(CLIP_FRACTION)}
+        return super().columns(run) | {metrics.CLIP_FRACTION: run.mean(metrics.CLIP_FRACTION)}
 
     def checks(self, results: Results) -> list[Check]:
         found, checks = self.finished(results), []
@@ -111,21 +105,21 @@ class LanguageModel(Figure):
             checks.append(at_most(f"{BASELINE}: at most a tenth of the early entropy is left", lowest, 0.1))
             for words, predicted in (
                 ("theory's prediction", theory),
-                ("coupled prediction by the last block", lambda run: judged(run, ENTROPY_PREDICTED_CHANGE)),
+                ("coupled prediction by the last block", lambda run: judged(run, metrics.ENTROPY_PREDICTED_CHANGE)),
             ):
-                pairs = [(predicted(run), judged(run, ENTROPY_OBSERVED_CHANGE)) for run in plain]
+                pairs = [(predicted(run), judged(run, metrics.ENTROPY_OBSERVED_CHANGE)) for run in plain]
                 checks.append(correlated(f"{BASELINE}: the {words} goes with the change of the step's tokens", pairs))
         for label, runs in found.items():
             plain = found.get(FOUR_UPDATES if label == KL_COV else BASELINE, [])
             if not plain or label in (BASELINE, FOUR_UPDATES):
                 continue
             if label == LOWERED:
-                sides = paired(plain, runs, lambda run: run.mean(ENTROPY_MEAN))
+                sides = paired(plain, runs, lambda run: run.mean(metrics.ENTROPY_MEAN))
                 checks.append(higher(f"{label}: less entropy than without, mean of all steps", *sides, unit="nats"))
                 continue
-            sides = paired(runs, plain, lambda run: run.end(ENTROPY_MEAN))
+            sides = paired(runs, plain, lambda run: run.end(metrics.ENTROPY_MEAN))
             checks.append(higher(f"{label}: more entropy at the end than without", *sides, unit="nats"))
-            own, its = paired(runs, plain, lambda run: float(np.nanmean(run.series(REWARD_MEAN)[-20:])))
+            own, its = paired(runs, plain, lambda run: float(np.nanmean(run.series(metrics.REWARD_MEAN)[-20:])))
             checks.append(
                 higher(f"{label}: at most a tenth less reward, last 20 steps", own, [0.9 * one for one in its])
             )
