@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Estimate, Outcome, PredictedEffect, Verdict
 from isentrope_wire.diagnosis.slope import slope_of
-from isentrope_wire.diagnosis.verdict import judged_after, verdict_on
+from isentrope_wire.diagnosis.verdict import judged_after, pace_without, verdict_on
 from tests.wire.test_diagnosis import version
 
 CLIP = Control(method="clip_v", mu_low=1.0, mu_high=1.0)
@@ -54,12 +56,12 @@ def judge(
     ("realised", "added", "outcome", "words"),
     [
         (0.0, 0.004, Outcome.STOPPED, "Stopped the fall:"),
-        (-0.0008, 0.004, Outcome.STOPPED, "Stopped the fall:"),
-        (-0.002, 0.002, Outcome.SLOWED, "Slowed the fall to "),
+        (-0.0004, 0.004, Outcome.STOPPED, "Stopped the fall:"),
+        (-0.002, 0.003, Outcome.SLOWED, "Slowed the fall to "),
         (-0.004, 0.0004, Outcome.NO_EFFECT, "No effect on the fall:"),
-        (0.003, 0.006, Outcome.TURNED, "Turned the fall into a rise:"),
+        (0.003, 0.008, Outcome.TURNED, "Turned the fall into a rise:"),
         (0.0, -0.004, Outcome.STOPPED, "Stopped the rise:"),
-        (-0.003, -0.006, Outcome.TURNED, "Turned the rise into a fall:"),
+        (-0.003, -0.009, Outcome.TURNED, "Turned the rise into a fall:"),
         (0.0, 0.0, Outcome.UNDECIDED, "Too early to say"),
     ],
 )
@@ -82,8 +84,24 @@ def test_a_verdict_in_numbers() -> None:
     assert verdict.clip_fraction.realised == pytest.approx(0.12)
     assert verdict.promised == 0.0002
     assert verdict.realised == pytest.approx(-0.001, abs=1e-4)
-    assert verdict.without == pytest.approx(-0.004, abs=2e-4)
-    assert verdict.left == pytest.approx(0.25, abs=0.03)
+    assert verdict.realised is not None
+    assert verdict.without is not None
+    assert verdict.left == pytest.approx(verdict.realised / verdict.without)
+
+
+@pytest.mark.parametrize("steps", [20, 50, 200])
+def test_what_would_have_come_is_a_twin_without_the_control(steps: int) -> None:
+    """What the control adds is a share of the entropy that fades to 1 / e in three memories of twelve steps."""
+    twin = [0.6 * math.exp(-0.01 * step) for step in range(steps)]
+    lasting = [sum(math.exp(-one / 36) for one in range(1, step + 1)) for step in range(steps)]
+    under = [entropy * math.exp(0.008 * share) for entropy, share in zip(twin, lasting, strict=True)]
+    expected = slope_of(range(steps), twin)
+    assert expected is not None
+    assert pace_without(under, range(21, 21 + steps), 0.008 * fmean(under)) == pytest.approx(expected.value, rel=1e-6)
+
+
+def test_an_entropy_without_the_control_does_not_fall_below_0() -> None:
+    assert 50 * pace_without([0.43] * 50, range(16, 66), 0.02) > -0.43
 
 
 def test_a_verdict_is_revised_after_20_50_100_200_steps() -> None:
@@ -102,7 +120,7 @@ def test_before_twenty_steps_it_is_too_early() -> None:
     assert judge(0.0, steps=3, is_over=True).outcome == Outcome.UNDECIDED
 
 
-@pytest.mark.parametrize(("realised", "added"), [(0.0, 0.004), (-0.002, 0.002), (-0.004, 0.0002), (0.004, 0.008)])
+@pytest.mark.parametrize(("realised", "added"), [(0.0, 0.004), (-0.002, 0.003), (-0.004, 0.0002), (0.004, 0.012)])
 def test_over_any_window_of_a_constant_course_it_says_the_same(realised: float, added: float) -> None:
     """Of a hundred windows of fifty steps, with the noise of the reference run, in ninety-five."""
     outcomes = Counter(judge(realised, added, steps=50, scatter=0.015, seed=seed).outcome for seed in range(100))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import NormalDist, fmean, median
@@ -247,17 +248,8 @@ class Course:
 
     @property
     def own_share(self) -> float:
-        """What the entropy moves for each nat that updates move on their own tokens, which are fitted to them.
-
-        Over the last fifty steps, drawn towards what it was in recorded runs.
-        """
-        known = [moved for _, moved in self._moved if moved is not None]
-        own, prior = sum(known), _USUAL_OWN
-        if not own:
-            return prior
-        course = math.copysign(1, own) * (self._moved[-1][0] - self._moved[0][0])
-        found = (prior * _OWN_PRIOR + course) / (_OWN_PRIOR + abs(own))
-        return min(max(found, _LEAST_OWN), 1 / _LEAST_OWN)
+        """Over the last fifty steps; see `own_share`."""
+        return own_share(self._moved)
 
     def shares(self, steps: int) -> list[float]:
         """The entropy now by that of each of the last steps, at most AHEAD."""
@@ -346,13 +338,10 @@ class Course:
         )
 
     def _effect_in(self, steps: int, is_kept: bool = False) -> float:
-        """How many steps' worth of its effect a control has after so many."""
-        return steps if is_kept else self._fading(steps, _EFFECT_LASTS)
+        return steps if is_kept else effect_in(steps, self.age)
 
     def _fading(self, steps: int, lasts: float) -> float:
-        """Sum of what is left of a pace in each of the steps, after so many memories 1 / e."""
-        kept = math.exp(-1 / (self._memory * lasts))
-        return kept * (1 - kept**steps) / (1 - kept)
+        return _faded(steps, self._memory * lasts)
 
     @property
     def _start(self) -> float:
@@ -383,7 +372,7 @@ class Course:
 
     @property
     def _memory(self) -> float:
-        return min(max(_LEAST_MEMORY, self.age / _PART_OF_AGE), _LONGEST_MEMORY)
+        return _memory(self.age)
 
     def _follow(self, z: float, passed: int) -> None:
         known = self._moved[-1][1] if self._moved and passed == 1 else None
@@ -530,3 +519,31 @@ class Course:
         known = [moved for _, moved in steps[1:] if moved is not None]
         change = way * (steps[-1][0] - steps[0][0])
         return len(known) < len(steps) / 2 or way * sum(known) >= _UNEXPLAINED * change
+
+
+def own_share(moved: Sequence[tuple[float, float | None]]) -> float:
+    """What the entropy moves for each nat that updates move on their own tokens, which are fitted to them.
+
+    Of steps with log H and its change on their own tokens (None: not measured), drawn towards what it was in recorded runs.
+    """
+    own, prior = sum(change for _, change in moved if change is not None), _USUAL_OWN
+    if not own:
+        return prior
+    course = math.copysign(1, own) * (moved[-1][0] - moved[0][0])
+    found = (prior * _OWN_PRIOR + course) / (_OWN_PRIOR + abs(own))
+    return min(max(found, _LEAST_OWN), 1 / _LEAST_OWN)
+
+
+def effect_in(steps: int, age: int) -> float:
+    """How many steps' worth of its effect a control has after so many; the run was so old when it was applied."""
+    return _faded(steps, _memory(age) * _EFFECT_LASTS)
+
+
+def _faded(steps: int, lasts: float) -> float:
+    """Sum of what is left of a pace in each of the steps, after so many 1 / e."""
+    kept = math.exp(-1 / lasts)
+    return kept * (1 - kept**steps) / (1 - kept)
+
+
+def _memory(age: int) -> float:
+    return min(max(_LEAST_MEMORY, age / _PART_OF_AGE), _LONGEST_MEMORY)

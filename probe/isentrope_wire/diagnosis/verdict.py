@@ -1,28 +1,30 @@
 """The verdict on a pushed control: what the entropy did under it, beside what would have come without it.
 
-What would have come is the pace that came less what the control added to each step: the measured part of the unit prediction
-that it made, times the gain. So a run that slows down by itself credits no control. All steps since it was applied count,
-up to 5 000, and the verdict is given after 20 of them and again after 50, 100, 200 ...
+What would have come is what came less what the control added: the measured part of the unit prediction that it made, times the
+gain. What it adds fades as the preview has it, for a higher entropy falls faster, and is taken away as a share, for an entropy does
+not fall below 0. So a run that slows down by itself credits no control. All steps since it was applied count, up to 5 000, and
+the verdict is given after 20 of them and again after 50, 100, 200 ...
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from isentrope_wire.control import Method
 from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, Verdict
-from isentrope_wire.diagnosis.course import LEAST_POINTS, OVER_LEFT
+from isentrope_wire.diagnosis.course import LEAST_POINTS, OVER_LEFT, effect_in
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.numbers import decimals_of, fixed, percent
 
-STOPPED, NO_EFFECT = 0.25, 0.75
-"""Remaining share of the expected pace: at most the first where a control stopped the change, at least the second where it
-had no effect."""
+TURNED, STOPPED, NO_EFFECT = -0.5, 0.25, 0.75
+"""Remaining share of the expected pace: below the first where a control turned the change, at most the second where it stopped
+it, at least the third where it had no effect."""
 _REVISED = (PROMISED_STEPS, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 """Steps under a control after which its verdict is given, and given again."""
-_CERTAIN = 0.5
+_CERTAIN = 0.75
 """An interval wider to each side than this share of the expected pace decides nothing."""
 _NEAR = 0.05
 """A hold has reached its target where the mean entropy is within this share of it."""
@@ -68,7 +70,9 @@ def verdict_on(
     last = under[-1] if under else applied
     realised = slope_of(under, [entropies[step] for step in under])
     part = [value for step, value in added.items() if applied <= step <= last]
-    without = None if realised is None or not part else realised.value - fmean(part)
+    without = (
+        None if realised is None or not part else pace_without([entropies[at] for at in under], under, fmean(part))
+    )
     if targets is not None:
         outcome, left = _of_hold(under, entropies, targets, realised), None
     elif given < LEAST_POINTS or realised is None or without is None:
@@ -91,7 +95,7 @@ def verdict_on(
         realised=None if realised is None else realised.value,
         without=without,
         left=left,
-        message=_in_words(version, outcome, given, left, realised, without),
+        message=_in_words(version, outcome, given, left, realised, without, clip_fractions.get(last, 0.0)),
     )
 
 
@@ -101,11 +105,27 @@ def outcome_of(realised: Estimate, without: float) -> tuple[Outcome, float | Non
     if without == 0 or margin > _CERTAIN * abs(without):
         return Outcome.UNDECIDED, None
     left = realised.value / without
-    if left < -STOPPED and realised.direction:
+    if left < TURNED and realised.direction:
         return Outcome.TURNED, left
     if left <= STOPPED:
         return Outcome.STOPPED, left
     return (Outcome.SLOWED if left <= NO_EFFECT else Outcome.NO_EFFECT), left
+
+
+def pace_without(entropies: Sequence[float], steps: Sequence[int], added: float) -> float:
+    """Pace without a control that added so much to each of these steps on average, in nats a step.
+
+    Args:
+        entropies: under it, in nats, of `steps`; the first is the one that it was applied at.
+    """
+    share = added / fmean(entropies)
+    courses = [
+        entropy * math.exp(-share * effect_in(step - steps[0], steps[0]))
+        for step, entropy in zip(steps, entropies, strict=True)
+    ]
+    found = slope_of(steps, courses)
+    assert found is not None, "the same steps have a slope with the control"
+    return found.value
 
 
 def _of_hold(
@@ -134,9 +154,12 @@ def _in_words(
     left: float | None,
     realised: Estimate | None,
     without: float | None,
+    clipped: float,
 ) -> str:
     if version.hold is not None:
-        return _HOLDS[outcome]
+        words = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
+        with_all = f", with {percent(clipped)} of the tokens clipped" if clipped and outcome == Outcome.FAILED else ""
+        return f"{words}{with_all}."
     if steps < LEAST_POINTS or realised is None:
         return f"Too early to say: judged after {PROMISED_STEPS} steps."
     if version.method == Method.NONE:
@@ -157,10 +180,10 @@ def _in_words(
 
 
 _HOLDS = {
-    Outcome.REACHED: "The entropy is at its target.",
-    Outcome.APPROACHING: "The entropy approaches its target.",
-    Outcome.WAITING: "The hold waits: the entropy has not moved to its target yet.",
-    Outcome.FAILED: "The entropy does not come to its target.",
+    Outcome.REACHED: "The entropy is at its target",
+    Outcome.APPROACHING: "The entropy approaches its target",
+    Outcome.WAITING: "The hold {acts}: the entropy has not come to its target yet",
+    Outcome.FAILED: "The entropy does not come to its target",
 }
 
 

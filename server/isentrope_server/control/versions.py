@@ -5,6 +5,7 @@ Version 0 is not requested by anybody: each incarnation of a run announces the c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -15,14 +16,18 @@ from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
+from isentrope_wire import metrics
 from isentrope_wire.control_answers import ControlVersion, RunControl, State, Verdict
 from isentrope_wire.diagnosis import health
+from isentrope_wire.diagnosis.course import AHEAD, own_share
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
 from isentrope_wire.diagnosis.verdict import judged_after, verdict_on
-from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, CLIP_FRACTION, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET
 from isentrope_wire.numbers import document_of, read
 
-_JUDGED = (ENTROPY_MEAN, CLIP_FRACTION, HOLD_TARGET, CHANGE_BY_INTERVENTION, ENTROPY_GAIN)
+_JUDGED = (
+    *(metrics.ENTROPY_MEAN, metrics.CLIP_FRACTION, metrics.HOLD_TARGET, metrics.CHANGE_BY_INTERVENTION),
+    *(metrics.ENTROPY_GAIN, metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE),
+)
 _HOLD_STEPS = 200
 """Newest steps that a hold is judged by."""
 
@@ -48,12 +53,14 @@ def _verdicts(connection: Connection, run: Run, versions: Sequence[ControlVersio
         if version.hold is not None and end - step > _HOLD_STEPS:
             span = StepRange(first=end - _HOLD_STEPS, last=end)
         found = series.read(connection, run.key, _JUDGED, span)
-        entropies, clipped, targets, interventions, gains = (finite(found[name]) for name in _JUDGED)
+        entropies, clipped, targets, interventions, gains, unseen, own = (finite(found[name]) for name in _JUDGED)
+        moved = [(math.log(entropies[at]), own[at] / entropies[at]) for at in own if entropies.get(at, 0.0) > 0]
+        share = 1.0 if unseen or not moved else own_share(moved[-AHEAD:])
         verdict = verdict_on(
             version,
             entropies,
             clipped,
-            {at: value * gains[at] for at, value in interventions.items() if at in gains},
+            {at: share * value * gains[at] for at, value in interventions.items() if at in gains},
             targets=targets if version.hold else None,
             end=end,
             is_over=replaced_at is not None or run.status.is_over,

@@ -19,8 +19,8 @@ from isentrope_wire.control_answers import Outcome
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import preview
 from isentrope_wire.diagnosis.slope import slope_of
-from isentrope_wire.diagnosis.verdict import outcome_of
-from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY_MEAN
+from isentrope_wire.diagnosis.verdict import outcome_of, pace_without
+from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_UNSEEN_CHANGE
 
 STATES, LENGTH = (30, 90), 30
 """Steps after which a control is pushed, and steps under it."""
@@ -162,9 +162,12 @@ def fork(run: Run, without: Run) -> Fork:
     apart = (courses[0] - courses[1])[: PROMISED_STEPS + AROUND][-2 * AROUND - 1 :]
     judged = after & (run.steps <= run.settings.pushed_after + PROMISED_STEPS)
     slope = slope_of(run.steps[judged].tolist(), run.series(ENTROPY_MEAN)[judged].tolist())
-    added = run.series(ENTROPY_GAIN)[judged] * run.series(CHANGE_BY_INTERVENTION)[judged]
+    course = measured_at(run, int(np.flatnonzero(judged)[-1])).course
+    share = 1.0 if ENTROPY_UNSEEN_CHANGE in run.names or course is None else course.own_share
+    added = share * run.series(ENTROPY_GAIN)[judged] * run.series(CHANGE_BY_INTERVENTION)[judged]
     assert slope is not None, "there are as many steps"
-    outcome, left = outcome_of(slope, slope.value - float(np.nanmean(added)))
+    entropies = run.series(ENTROPY_MEAN)[judged].tolist()
+    outcome, left = outcome_of(slope, pace_without(entropies, run.steps[judged].tolist(), float(np.nanmean(added))))
     return Fork(
         promised=promise(run),
         came=float(np.mean(apart)) / PROMISED_STEPS,
