@@ -333,7 +333,7 @@ def _on_the_way(action: Action, state: HoldState, gap: float, watch: str) -> Act
     if abs(gap) <= FAR * target or pace <= 0 or abs(gap) > LONGEST_WAY * pace:
         return action
     steps = math.ceil(abs(gap) / pace)
-    way = f"About {steps} steps to the target, at {pace:.2g} nats a step."
+    way = f"About {float(f'{steps:.0e}'):,.0f} steps to the target, at {pace:.2g} nats a step."
     reason = f"{way} {watch}".strip()
     return replace(action, status=HoldStatus.APPROACHING, steps_to_target=float(steps), reason=reason)
 

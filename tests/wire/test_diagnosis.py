@@ -97,7 +97,7 @@ def test_a_collapse_in_numbers() -> None:
     # The sentence has the numbers of the forecast.
     ends = [f"{column[-1]:.3f}" for column in (forecast.entropy, forecast.low, forecast.high)]
     assert answer.message == (
-        f"Entropy has lost 60 % in 41 steps and falls by 0.0056 nats a step now: {ends[0]} nats in 50 steps "
+        f"Entropy has lost 60 % in 41 steps and falls by 0.0056 nats a step now, to {ends[0]} nats in 50 steps "
         f"({ends[1]} to {ends[2]})."
     )
     assert answer.steps_to_three_quarters_lost == 30
@@ -195,11 +195,16 @@ def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_fo
 
 
 def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
-    active = version(Control(method="clip_v", mu_low=1.0, mu_high=1.0))
+    active = version(Control(method="clip_v", mu_low=1.0, mu_high=1.0), applied_step=40)
     known = {"verdict": verdict_of(Outcome.STOPPED), "active": active, "newest": active, "applied_steps": [40]}
     stopped = run(lambda step: max(collapse(step), collapse(40)), 80, **known)
-    assert found(stopped) == (HealthLevel.HOLDING, "Entropy holds at 0.221 nats, for 59 steps now.")
+    words = "Entropy holds at 0.221 nats; it was 0.232 when version 3 was applied, 40 steps ago."
+    assert found(stopped) == (HealthLevel.HOLDING, words)
     assert found(run(collapse, 80, **known))[0] == HealthLevel.ACT
+    # Level again, but at less than seven eighths of what it was then.
+    assert found(run(lambda step: max(collapse(step), collapse(48)), 90, **known))[0] == HealthLevel.WATCH
+    rising = run(lambda step: max(collapse(step), collapse(40) + 0.002 * (step - 40)), 80, **known)
+    assert found(rising)[0] == HealthLevel.HOLDING
 
 
 def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
@@ -306,6 +311,7 @@ def test_a_recovery_is_not_stopped() -> None:
     assert answer.pace.low > 0
     assert answer.suggestion is not None
     assert answer.suggestion.control["hold"] is not None
+    assert answer.suggestion.message == "Hold 0.220 nats: so that it does not fall again."
 
 
 def test_two_steps_have_no_early_level() -> None:
@@ -408,13 +414,39 @@ def test_clip_cov_and_kl_cov_are_previewed_from_their_own_sums() -> None:
     assert preview(older, Control(method="clip_cov")).clip_fraction is None
 
 
+def test_a_preview_compares_with_the_active_control_on_the_same_steps() -> None:
+    """It was applied two steps ago: most of the steps that effects are counted from ran without it."""
+    control = Control(method="clip_v", mu_low=1.0, mu_high=1.0)
+    measured = run(collapse, 41, last=last(active=control, intervention=0.001), active=version(control))
+    same, weaker = (preview(measured, replace(control, mu_low=mu, mu_high=mu)) for mu in (1.0, 2.0))
+    assert (same.change, same.pace) == (0.0, same.unchanged)
+    assert same.forecast == diagnose(measured).forecast
+    assert some(weaker.change) < 0
+
+
+@pytest.mark.parametrize(
+    ("course", "outcome", "level"),
+    [
+        (lambda step: collapse(min(step, 50)), Outcome.APPROACHING, HealthLevel.WATCH),
+        (lambda step: collapse(min(step, 50)), Outcome.FAILED, HealthLevel.ACT),
+        (collapse, Outcome.APPROACHING, HealthLevel.ACT),
+    ],
+    ids=["level", "failed", "goes away"],
+)
+def test_a_hold_on_its_way_is_no_reason_to_act(
+    course: Callable[[int], float], outcome: Outcome, level: HealthLevel
+) -> None:
+    held = dict.fromkeys(range(1, 61), 0.5)
+    assert found(run(course, 60, targets=held, is_acting=True, verdict=verdict_of(outcome)))[0] == level
+
+
 @pytest.mark.parametrize(
     "control", [Control(method="top_entropy"), Control(method="kl_cov", parameters={"estimator": "k3"})]
 )
 def test_a_method_that_the_sums_do_not_know_has_no_preview_and_says_so(control: Control) -> None:
     answer = preview(run(collapse, 41, last=last()), control)
     assert (answer.forecast, answer.clip_fraction, answer.pace) == (None, None, None)
-    assert "no preview" in answer.message
+    assert "No preview" in answer.message
 
 
 def test_a_hold_is_previewed_by_the_decision_that_the_probe_would_make() -> None:

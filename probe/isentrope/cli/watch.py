@@ -33,7 +33,7 @@ from isentrope_wire.answers import Gap, HealthLevel, RunDetail, Status
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.health import Diagnosis, Suggestion
-from isentrope_wire.numbers import MINUS, percent, printable
+from isentrope_wire.numbers import MINUS, fixed, percent, printable
 
 _OBSERVED = (metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE)
 _CHARTED = (metrics.ENTROPY_MEAN, metrics.HOLD_TARGET, metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
@@ -123,7 +123,7 @@ def _control_of(suggestion: Suggestion) -> str:
 def _verdict_in_words(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
-    promised = "" if verdict.promised is None else f" (promised {_number(verdict.promised)})"
+    promised = "" if verdict.promised is None else f" (promised {fixed(verdict.promised, 4)})"
     return f"version {verdict.version}: {verdict.message}{promised}"
 
 

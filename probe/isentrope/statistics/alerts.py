@@ -17,7 +17,7 @@ from isentrope_wire import metrics
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
-from isentrope_wire.numbers import part_of
+from isentrope_wire.numbers import part_of, percent
 from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
 from isentrope_wire.what_if import WhatIfSums
 
@@ -163,7 +163,7 @@ class AlertWatch:
         now = course.entropy
         base, named = (early, "its early level") if target is None else (target, "the level to hold")
         message = (
-            f"The entropy is {abs(1 - now / base):.0%} {'below' if now < base else 'above'} {named}: "
+            f"The entropy is {percent(abs(1 - now / base))} {'below' if now < base else 'above'} {named}: "
             f"{now:.3g} instead of {base:.3g} nats."
         )
         evidence = {"entropy": now, "share_lost": 1 - now / early, "early_entropy": early}
@@ -172,7 +172,7 @@ class AlertWatch:
         forecast = course.forecast() if target is None else None
         if forecast is not None:
             low, middle, high = forecast.low[-1], forecast.entropy[-1], forecast.high[-1]
-            message += f" In {AHEAD} steps {middle:.2g} nats ({low:.2g} to {high:.2g})."
+            message += f" In {AHEAD} steps {middle:.3g} nats ({low:.3g} to {high:.3g})."
             evidence |= {"forecast": middle, "forecast_low": low, "forecast_high": high}
         return message, evidence
 
@@ -227,7 +227,7 @@ class AlertWatch:
             return None
         now = fmean(self._signals)
         message = (
-            f"Only {now:.0%} of the groups have an advantage that is not 0, in the first steps it was {early:.0%}: "
+            f"Only {percent(now)} of the groups have an advantage that is not 0, in the first steps it was {percent(early)}: "
             "most rollouts teach nothing."
         )
         return _alert("zero_advantage", AlertLevel.WATCH, message, share=now, early_share=early)

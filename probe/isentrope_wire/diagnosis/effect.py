@@ -18,7 +18,7 @@ from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedE
 from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.methods import METHODS, RATIO_TOLERANCE, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
 from isentrope_wire.numbers import percent
-from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, merged, under
+from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve, WhatIfSums, merged, under
 
 EFFECT_STEPS = 10
 """Steps that a control's effect is predicted from: the tokens of one step alone scatter by half."""
@@ -42,6 +42,8 @@ class LastSteps:
     """What-if sums of the last EFFECT_STEPS steps that have some, by rising step."""
     intervention: float = 0.0
     """Mean part of the unit prediction that the active control made in these steps, in nats per unit gain."""
+    active: Control | None = None
+    """The active control, which may be newer than these steps; None: not known, or it is a hold, whose thresholds move."""
     gain: float | None = None
     """From the unit prediction to nats; None: not known."""
     of_unseen: bool = False
@@ -67,13 +69,13 @@ def predicted_effect(control: Control, last: LastSteps, course: Course | None) -
     fractions = [one.clip_fraction for one in found]
     shares = _shares(last, course)
     added = [
-        share * (one.unit_predicted_change - sums.change_sum / sums.tokens)
-        for share, one, sums in zip(shares, found, last.sums, strict=True)
+        of_new - of_active
+        for of_new, of_active in zip(_added(found, last, shares), _by_active(last, shares), strict=True)
     ]
     change = error = pace = None
     gain = last.entropy_gain(course)
     if gain is not None:
-        change = gain * (fmean(added, tokens) - fmean(shares) * last.intervention)
+        change = gain * fmean(added, tokens)
         error = math.hypot(_OFF * change, gain * _std(added) / math.sqrt(len(added)))
         pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error)
     return PredictedEffect(
@@ -143,7 +145,7 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
     tokens = [sums.tokens for sums in last.sums]
     shares = _shares(last, course)
     before = [share * sums.change_sum / sums.tokens for share, sums in zip(shares, last.sums, strict=True)]
-    unchanged = fmean(before, tokens) + fmean(shares) * last.intervention
+    unchanged = fmean(before, tokens) + fmean(_by_active(last, shares), tokens)
     gain = last.entropy_gain(course)
 
     def side(*, low: bool) -> EffectCurve:
@@ -168,6 +170,23 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
 def _shares(last: LastSteps, course: Course | None) -> list[float]:
     """What a step's change is multiplied by: an entropy moves by shares of itself."""
     return [1.0] * len(last.sums) if course is None else course.shares(len(last.sums))
+
+
+def _added(answers: Sequence[WhatIf], last: LastSteps, shares: Sequence[float]) -> list[float]:
+    """What a control adds to the unit prediction of each of the steps."""
+    return [
+        share * (one.unit_predicted_change - sums.change_sum / sums.tokens)
+        for share, one, sums in zip(shares, answers, last.sums, strict=True)
+    ]
+
+
+def _by_active(last: LastSteps, shares: Sequence[float]) -> list[float]:
+    """What the active control adds to each of the steps; where their sums don't know it, what was added to them on average."""
+    answers = [] if last.active is None else [under(last.active, sums) for sums in last.sums]
+    found = [one for one in answers if one is not None]
+    if not found or len(found) < len(answers):
+        return [fmean(shares) * last.intervention] * len(shares)
+    return _added(found, last, shares)
 
 
 def _std(values: Sequence[float]) -> float:
@@ -240,6 +259,8 @@ def _beyond_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
         yield f"Only {percent(found.clip_fraction, 1)} of the tokens lie between omega_low and omega_high: {some}."
     elif found.capped:
         yield "max_fraction binds: more tokens lie beyond the thresholds, and moving µ changes nothing."
+    elif found.clip_fraction == 1:
+        yield "Every token of these steps would be clipped: nothing is learnt from them."
     elif found.clip_fraction == 0 and (wanted.mu_low is not None or wanted.mu_high is not None):
         yield "No token of these steps lies beyond the thresholds."
 

@@ -300,7 +300,8 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
     entropies = [value for value in measured.entropies.values() if math.isfinite(value)]
     highest = max([*entropies, state.early or 0.0])
     action = expected_action(control, measured.last, measured.step, course.entropy, state.early, highest)
-    words = f"The hold {_HOLD_WORDS[action.status]}"
+    is_moved = action.mu is not None and action.status == HoldStatus.APPROACHING
+    words = f"The hold {'would move the entropy there' if is_moved else _HOLD_WORDS[action.status]}"
     if action.target is not None:
         words += f" (target {_nats(action.target)} nats, now {_nats(course.entropy)})"
     under = Control() if action.mu is None else replace(control_under(action, control), hold=None)
@@ -316,6 +317,14 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)
         effect = replace(effect, pace=_pace_of(forecast, course.entropy))
+    if action.status == HoldStatus.APPROACHING and action.target is not None and forecast is not None:
+        target = action.target
+        near = next((at for at, to in enumerate(forecast.entropy, 1) if abs(to / target - 1) <= 1 - OVER_LEFT), None)
+        return (
+            effect,
+            forecast,
+            f"{words}. It is near in {f'more than {AHEAD}' if near is None else _in_one_digit(near)} steps.",
+        )
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
@@ -387,16 +396,37 @@ class _State:
         elif self.is_near_target or self._is_stopped():
             level = HealthLevel.HOLDING
         else:
-            level = (HealthLevel.HEALTHY, HealthLevel.WATCH, HealthLevel.ACT)[self.course.urgency]
+            urgency = min(self.course.urgency, 1) if self._is_on_its_way() else self.course.urgency
+            level = (HealthLevel.HEALTHY, HealthLevel.WATCH, HealthLevel.ACT)[urgency]
         lost_contact = self.measured.status == Status.SILENT or self.newest_not_finite is not None
         return HealthLevel.WATCH if lost_contact and level != HealthLevel.ACT else level
 
     def _is_stopped(self) -> bool:
-        """Whether the newest control stopped the change, and the forecast goes on so."""
-        verdict = self.measured.verdict
-        if verdict is None or verdict.outcome != Outcome.STOPPED or self.course is None:
+        """Whether the newest control ended the change, and that went on no further since, and does not in the forecast."""
+        verdict, then, lost = self.measured.verdict, self.at_push, self.share_lost
+        if verdict is None or verdict.outcome not in (Outcome.STOPPED, Outcome.TURNED) or verdict.without is None:
             return False
-        return self.direction == 0 or abs(self.course.gone_in(AHEAD)) < MOVES
+        if self.course is None or then is None or lost is None:
+            return False
+        way = math.copysign(1, verdict.without)
+        further = self.direction * way > 0 and abs(self.course.gone_in(AHEAD)) >= MOVES
+        return not further and way * lost < 0 and way * math.log(self.course.entropy / then) < -math.log(OVER_LEFT)
+
+    def _is_on_its_way(self) -> bool:
+        """Whether a hold moves the entropy to its target, or has not had its time, and the entropy does not go away from it."""
+        target, verdict = self.measured.target, self.measured.verdict
+        if target is None or verdict is None or self.course is None:
+            return False
+        away = self.direction * (self.course.entropy - target) > 0
+        return not away and verdict.outcome in (Outcome.APPROACHING, Outcome.WAITING)
+
+    @cached_property
+    def at_push(self) -> float | None:
+        """The entropy when the active control was applied: the median of the five steps up to then."""
+        applied = None if self.measured.active is None else self.measured.active.applied_step
+        steps = [] if applied is None else sorted(step for step in self.measured.entropies if step <= applied)
+        values = [self.measured.entropies[step] for step in steps[-LEAST_POINTS:]]
+        return median(values) if values and all(math.isfinite(value) and value > 0 for value in values) else None
 
     @cached_property
     def newest_not_finite(self) -> float | None:
@@ -411,7 +441,7 @@ class _State:
             return None
         left, is_held = 1 - self.share_lost, self.measured.target is not None
         found = 0.0 if left <= 0.25 else None if is_held else self.course.steps_until(0.25 / left)
-        return None if found is None else int(float(f"{found:.0e}"))
+        return None if found is None else _in_one_digit(found)
 
 
 # ---- suggestion ------------------------------------------------------------------------------------------------------
@@ -486,12 +516,16 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
     if target <= 0:
         return None
     control = Control(hold=Hold(target_entropy=target).to_document(), reason=why)
+    going = "fall" if direction < 0 else "rise"
+    because = f"no threshold is sure to stop the {going}"
+    if direction * state.direction < 0:
+        because = f"so that it does not {going} again"
     return Suggestion(
         control=control.to_document(),
         stops=True,
         clip_fraction=None,
         pace=None,
-        message=f"Hold {_nats(target)} nats: no threshold is sure to {'stop the fall' if direction < 0 else 'stop the rise'}.",
+        message=f"Hold {_nats(target)} nats: {because}.",
     )
 
 
@@ -500,10 +534,10 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
 
 def _effect_in_words(state: _State, control: Control, effect: PredictedEffect | None) -> str:
     if effect is None and not knows(control):
-        return f"{control.method.label} {control.method.does}: no preview, its effect shows after a push."
+        return f"{control.method.label}: {control.method.does}. No preview: its effect shows after a push."
     if effect is None:
         return "Nothing is known yet: no step has what-if sums."
-    clips = f"Clips {percent(effect.clip_fraction, 1)}"
+    clips = f"Clips {'less than 0.1 %' if 0 < effect.clip_fraction < 5e-4 else percent(effect.clip_fraction, 1)}"
     if control.method == "kl_cov":
         clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
     now = None if state.course is None else state.course.mean_pace(PROMISED_STEPS)
@@ -544,8 +578,10 @@ def _course_in_words(state: _State, course: Course) -> str:
     if measured.target is not None:
         return _held_in_words(state, course, measured.target)
     if state.level == HealthLevel.HOLDING and measured.active is not None:
-        since = (measured.step or 0) - (measured.active.applied_step or 0)
-        return f"Entropy holds at {_nats(course.entropy)} nats, for {since:,} steps now."
+        since, was = (measured.step or 0) - (measured.active.applied_step or 0), ""
+        if state.at_push is not None:
+            was = f"; it was {_nats(state.at_push)} when version {measured.active.version} was applied, {since:,} steps ago"
+        return f"Entropy holds at {_nats(course.entropy)} nats{was}."
     lost = state.share_lost
     if lost is None:
         return f"Entropy {_moves(pace.value) if state.direction else 'is level'}, at {_nats(course.entropy)} nats."
@@ -559,12 +595,12 @@ def _course_in_words(state: _State, course: Course) -> str:
 
 
 def _to_come(course: Course) -> str:
-    """`: 0.21 nats in 50 steps (0.14 to 0.30)`."""
+    """`, to 0.21 nats in 50 steps (0.14 to 0.30)`."""
     found = course.forecast()
     if found is None:
         return ""
     middle, low, high = (_nats(column[-1]) for column in (found.entropy, found.low, found.high))
-    return f": {middle} nats in {AHEAD} steps ({low} to {high})"
+    return f", to {middle} nats in {AHEAD} steps ({low} to {high})"
 
 
 def _with_reward(rewards: Mapping[int, float]) -> str:
@@ -589,8 +625,11 @@ def _held_in_words(state: _State, course: Course, target: float) -> str:
     )
     if state.is_near_target:
         return f"Entropy is held at {_nats(course.entropy)} nats, {where}."
+    verdict = state.measured.verdict
     if state.direction * off < 0:
         return f"Entropy is {where} and approaches it by {_pace_text(state.pace.value)} nats a step."
+    if not state.direction and verdict is not None and verdict.outcome == Outcome.APPROACHING:
+        return f"Entropy is {where} and approaches it."
     return f"Entropy is {where} and {_moves(state.pace.value) if state.direction else 'level'}."
 
 
@@ -619,6 +658,10 @@ def _pace_text(slope: float) -> str:
 
 def _nats(entropy: float) -> str:
     return fixed(entropy, max(3, min(decimals_of(entropy, 2), 5)) if abs(entropy) < 10 else 1)
+
+
+def _in_one_digit(steps: float) -> int:
+    return int(float(f"{steps:.0e}"))
 
 
 def _mu(mu: float) -> str:

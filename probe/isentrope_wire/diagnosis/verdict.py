@@ -157,9 +157,9 @@ def _in_words(
     clipped: float,
 ) -> str:
     if version.hold is not None:
-        words = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
-        with_all = f", with {percent(clipped)} of the tokens clipped" if clipped and outcome == Outcome.FAILED else ""
-        return f"{words}{with_all}."
+        of_hold = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
+        why = f", with {percent(clipped)} of the tokens clipped" if clipped and outcome == Outcome.FAILED else ""
+        return f"{of_hold}{why}."
     if steps < LEAST_POINTS or realised is None:
         return f"Too early to say: judged after {PROMISED_STEPS} steps."
     if version.method == Method.NONE:

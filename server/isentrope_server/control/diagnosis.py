@@ -106,6 +106,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             intervention=fmean(one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values())
             if parts
             else 0.0,
+            active=None if control.active is None or control.active.hold else control.active.control,
             gain=next(reversed(gains.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,

@@ -11,7 +11,7 @@ import torch
 from isentrope.statistics.alerts import PERSISTENCE, REARM, WINDOW, AlertWatch
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.control import Control
-from isentrope_wire.numbers import document_of, read_exactly
+from isentrope_wire.numbers import document_of, percent, read_exactly
 from isentrope_wire.reports import Alert, AlertCause, AlertLevel, StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 from tests.wire.test_diagnosis import sums
@@ -47,9 +47,9 @@ def test_a_collapse_is_raised_at_a_quarter_and_at_each_halving() -> None:
     evidence = act.evidence
     assert evidence["forecast_low"] < evidence["forecast"] < evidence["entropy"]
     assert act.message == (
-        f"The entropy is {evidence['share_lost']:.0%} below its early level: {evidence['entropy']:.3g} instead of "
-        f"{falling(1):.3g} nats. In 50 steps {evidence['forecast']:.2g} nats ({evidence['forecast_low']:.2g} to "
-        f"{evidence['forecast_high']:.2g})."
+        f"The entropy is {percent(evidence['share_lost'])} below its early level: {evidence['entropy']:.3g} instead of "
+        f"{falling(1):.3g} nats. In 50 steps {evidence['forecast']:.3g} nats ({evidence['forecast_low']:.3g} to "
+        f"{evidence['forecast_high']:.3g})."
     )
 
 
