@@ -402,9 +402,11 @@ class _State:
         return HealthLevel.WATCH if lost_contact and level != HealthLevel.ACT else level
 
     def _is_stopped(self) -> bool:
-        """Whether the newest control ended the change, and that went on no further since, and does not in the forecast."""
-        verdict, then, lost = self.measured.verdict, self.at_push, self.share_lost
-        if verdict is None or verdict.outcome not in (Outcome.STOPPED, Outcome.TURNED) or verdict.without is None:
+        """Whether the newest control is not known to have let the change go on, which did not since, and does not in the forecast."""
+        verdict, then, lost = self.measured.verdict, self._under_control, self.share_lost
+        if verdict is None or not verdict.judged_steps or verdict.without is None:
+            return False
+        if verdict.outcome not in (Outcome.STOPPED, Outcome.TURNED, Outcome.UNDECIDED):
             return False
         if self.course is None or then is None or lost is None:
             return False
@@ -420,13 +422,15 @@ class _State:
         away = self.direction * (self.course.entropy - target) > 0
         return not away and verdict.outcome in (Outcome.APPROACHING, Outcome.WAITING)
 
-    @cached_property
-    def at_push(self) -> float | None:
-        """The entropy when the active control was applied: the median of the five steps up to then."""
+    @property
+    def _under_control(self) -> float | None:
+        """The entropy that the active control began with: the median of the first twenty steps under it."""
         applied = None if self.measured.active is None else self.measured.active.applied_step
-        steps = [] if applied is None else sorted(step for step in self.measured.entropies if step <= applied)
-        values = [self.measured.entropies[step] for step in steps[-LEAST_POINTS:]]
-        return median(values) if values and all(math.isfinite(value) and value > 0 for value in values) else None
+        if applied is None:
+            return None
+        values = [self.measured.entropies.get(step, math.nan) for step in range(applied, applied + PROMISED_STEPS)]
+        known = [value for value in values if math.isfinite(value) and value > 0]
+        return median(known) if known else None
 
     @cached_property
     def newest_not_finite(self) -> float | None:
@@ -517,9 +521,9 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
         return None
     control = Control(hold=Hold(target_entropy=target).to_document(), reason=why)
     going = "fall" if direction < 0 else "rise"
-    because = f"no threshold is sure to stop the {going}"
-    if direction * state.direction < 0:
-        because = f"so that it does not {going} again"
+    because = f"so that it does not {going} further"
+    if direction * state.direction > 0:
+        because = f"no threshold is sure to stop the {going}"
     return Suggestion(
         control=control.to_document(),
         stops=True,
@@ -578,10 +582,9 @@ def _course_in_words(state: _State, course: Course) -> str:
     if measured.target is not None:
         return _held_in_words(state, course, measured.target)
     if state.level == HealthLevel.HOLDING and measured.active is not None:
-        since, was = (measured.step or 0) - (measured.active.applied_step or 0), ""
-        if state.at_push is not None:
-            was = f"; it was {_nats(state.at_push)} when version {measured.active.version} was applied, {since:,} steps ago"
-        return f"Entropy holds at {_nats(course.entropy)} nats{was}."
+        since = (measured.step or 0) - (measured.active.applied_step or 0)
+        version = measured.active.version
+        return f"Entropy holds at {_nats(course.entropy)} nats, {since:,} steps after version {version} was applied."
     lost = state.share_lost
     if lost is None:
         return f"Entropy {_moves(pace.value) if state.direction else 'is level'}, at {_nats(course.entropy)} nats."
