@@ -277,7 +277,8 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
             foot.append(html.Span(words, className="dim small ellipsis", title=words))
         elif may_acknowledge:
             foot.append(button("Acknowledge", **{"data-acknowledge": alert.id}))
-        rows.append(html.Div([head, html.Div(alert.message, className="dim small"), row(*foot)], className="alert-row"))
+        found = html.Div(alert.message, className="dim small")
+        rows.append(html.Div([head, found, row(*foot, name="foot")], className="alert-row"))
     return rows or [html.P("No alert was raised.", className="dim small none")]
 
 
