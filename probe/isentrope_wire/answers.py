@@ -352,6 +352,7 @@ class RecurringTokens(Answer):
 class Alert(Answer):
     """One alert of a step."""
 
+    id: str
     step: int
     recorded_at: float
     kind: str
@@ -364,6 +365,9 @@ class Alert(Answer):
     """The numbers behind the message."""
     suggestion: dict[str, Any] | None
     """The cheapest control that would stop it, as a document to PUT; null where none would."""
+    acknowledged_by: str | None
+    """Name of the token; null: nobody has acknowledged it."""
+    acknowledged_at: float | None
 
 
 REFUSED = "The server could not use it: "

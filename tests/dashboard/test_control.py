@@ -213,15 +213,16 @@ def test_an_ended_run_says_what_was_in_force(site: Site) -> None:
 
 
 def test_alerts_of_all_kinds_are_on_the_page() -> None:
-    known: dict[str, Any] = {"recorded_at": 1.0, "cause": None, "evidence": {}, "suggestion": None}
-    alerts = [
-        Alert(step=9, kind=kind, level=AlertLevel.WATCH, message=f"What {kind} found.", **known) for kind in ALERT_KINDS
-    ]
-    shown = words(card.alert_rows(alerts))
-    for alert in alerts:
+    known: dict[str, Any] = {"recorded_at": 1.0, "evidence": {}} | dict.fromkeys(
+        ("cause", "suggestion", "acknowledged_by", "acknowledged_at")
+    )
+    for kind, in_words in ALERT_KINDS.items():
+        alert = Alert(id="7.0", step=9, kind=kind, level=AlertLevel.WATCH, message=f"What {kind} found.", **known)
+        shown = words(card.alert_rows([alert], may_acknowledge=False))
+        assert in_words in shown
         assert alert.message in shown
-        assert ALERT_KINDS[alert.kind] in shown
-    assert words(card.alert_rows([])) == "No alert was raised."
+        assert "Acknowledge" not in shown
+    assert words(card.alert_rows([], may_acknowledge=True)) == "No alert was raised."
 
 
 def test_a_pending_control_counts_down_to_its_expiry() -> None:

@@ -114,6 +114,15 @@ def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> 
     page.wait_for_function(f"() => {WITH}")
 
 
+def test_an_alert_says_what_to_do_and_who_acknowledged_it(site: Site, open_page: OpenPage) -> None:
+    newest = open_page(f"/runs/{site.run(60)}").locator(".alert-row").first
+    expect(newest).to_contain_text("Suggested: Clip_V · µ 3.20 · decreasing")
+    expect(newest.locator(".chip")).to_have_class("chip act")
+    newest.get_by_role("button", name="Acknowledge").click()
+    expect(newest).to_contain_text("acknowledged by owner")
+    expect(newest.locator(".chip")).to_have_class("chip")
+
+
 @pytest.mark.slow
 def test_a_push_to_a_server_that_is_away_says_so(tmp_path: Path, window: BrowserContext) -> None:
     with ServerInThread(tmp_path / "home", dashboard=True) as server:

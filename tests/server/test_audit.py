@@ -126,17 +126,7 @@ def test_every_entry_of_a_token_s_doing_holds_its_id(make_server: MakeServer) ->
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "owner",
-        " Owner",
-        "SERVER",
-        "rank 0",
-        "rank 0, rank 1",
-        "rank",
-        "run",
-        "run (ada)",
-        "\uff4fwner",
-    ],
+    ["owner", " Owner", "SERVER", "rank 0", "rank 0, rank 1", "rank", "run", "run (ada)", "\uff4fwner"],
 )
 def test_no_token_is_called_what_somebody_else_is(server: ServerInThread, name: str) -> None:
     answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": name})

@@ -40,6 +40,7 @@ CALLS: dict[tuple[str, str], Call[Any]] = {
     ("GET", f"{_RUN_PATH}/tokens/recurring"): calls.recurring_tokens(RUN),
     ("GET", f"{_RUN_PATH}/rollouts"): calls.rollouts(RUN),
     ("GET", f"{_RUN_PATH}/alerts"): calls.alerts(RUN),
+    ("PUT", f"{_RUN_PATH}/alerts/{{alert_id}}/acknowledgement"): calls.acknowledge(RUN, "1.0"),
     ("GET", f"{_RUN_PATH}/gaps"): calls.gaps(RUN),
     ("GET", f"{_RUN_PATH}/law"): calls.law(RUN),
     ("GET", f"{_RUN_PATH}/what-if"): calls.what_if(RUN),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from isentrope.client.connection import ApiError
 from isentrope_wire.control import Control
 from isentrope_wire.reports import Alert, AlertCause, AlertLevel, DrivingToken, Rollout, StepReport
 from isentrope_wire.what_if import BinSums, WhatIfSums
+from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -22,18 +24,9 @@ HOSTILE = "<img src=x onerror=alert(1)>\x00\u202e{{7*7}}"
 
 def token(contribution: float = -0.5, **known: object) -> DrivingToken:
     fields: dict[str, object] = {
-        "rank": 0,
-        "sequence": 3,
-        "position": 7,
-        "token_id": 42,
-        "text": HOSTILE,
-        "logprob": -0.25,
-        "entropy": 1.5,
-        "vocab_centered_score": 0.5,
-        "advantage": 1.0,
-        "contribution": contribution,
-        "kept": True,
-    }
+        "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25, "entropy": 1.5,
+        "vocab_centered_score": 0.5, "advantage": 1.0, "contribution": contribution, "kept": True,
+    }  # fmt: skip
     return DrivingToken(**(fields | known))  # type: ignore[arg-type]
 
 
@@ -50,21 +43,11 @@ def sums(lowering: float, raising: float) -> WhatIfSums:
 
 def rollout(**known: Any) -> Rollout:
     fields: dict[str, Any] = {
-        "rank": 0,
-        "sequence": 3,
-        "first_position": 6,
-        "cut_before": True,
-        "cut_after": False,
-        "advantage": -1.0,
-        "reward": None,
-        "absolute_contribution": 0.75,
-        "texts": (HOSTILE, "", "字"),
-        "logprobs": (-2.0, None, -1.0),
-        "vocab_centered_scores": (0.25, None, -0.125),
-        "contributions": (-0.5, None, 0.25),
-        "kept": (False, None, True),
-        "influences": (-0.5, None, 0.5),
-    }
+        "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
+        "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"), "logprobs": (-2.0, None, -1.0),
+        "vocab_centered_scores": (0.25, None, -0.125), "contributions": (-0.5, None, 0.25),
+        "kept": (False, None, True), "influences": (-0.5, None, 0.5),
+    }  # fmt: skip
     return Rollout(**(fields | known))
 
 
@@ -164,20 +147,13 @@ def test_tokens_and_alerts_of_a_resumed_run_are_the_newest_attempts(server: Serv
     assert kinds == ["second_3", "first_2", "first_1", "first_0"]
 
 
-def test_alerts_come_newest_first_with_message_and_numbers_page_by_page(server: ServerInThread) -> None:
-    rank = Rank(server)
+def test_alerts_come_newest_first_with_message_and_numbers(server: ServerInThread, rank: Rank) -> None:
     send(rank, 1, alerts=(alert("dead_knob"), alert("collapse", rate=-0.5, r2=math.nan)))
-    send(rank, 2)
     send(rank, 3, alerts=(alert("prediction"),))
-    found = server.http.get(f"{rank.path}/alerts?limit=2").json()
-    assert [(item["step"], item["kind"]) for item in found["items"]] == [(3, "prediction"), (1, "collapse")]
-    assert found["items"][1]["evidence"] == {"rate": -0.5, "r2": None}
-    assert (found["items"][1]["message"], found["items"][1]["recorded_at"]) == ("collapse \ufffd because", 1.5)
-    rest = server.http.get(f"{rank.path}/alerts", params={"cursor": found["next_cursor"]}).json()
-    assert ([item["kind"] for item in rest["items"]], rest["next_cursor"]) == (["dead_knob"], None)
-    with Client(server.url, server.owner_token) as client:
-        assert [item.step for item in client.items(calls.alerts(rank.run_id))] == [3, 1, 1]
-    assert server.http.get(f"{rank.path}/alerts?cursor=x").status_code == 400
+    found = server.http.get(f"{rank.path}/alerts").json()["items"]
+    assert [(item["step"], item["kind"]) for item in found] == [(3, "prediction"), (1, "collapse"), (1, "dead_knob")]
+    assert found[1]["evidence"] == {"rate": -0.5, "r2": None}
+    assert (found[1]["message"], found[1]["recorded_at"]) == ("collapse \ufffd because", 1.5)
 
 
 def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(server: ServerInThread) -> None:
@@ -196,8 +172,31 @@ def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(server: Se
     assert second["suggestion"] == suggestion.to_document()
     put = server.http.put(f"{rank.path}/control", json=second["suggestion"], headers={"If-Match": '"0"'})
     assert put.status_code == 202
+
+
+def test_the_first_who_acknowledges_an_alert_is_kept_over_a_restart(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    send(rank, 1, alerts=(alert("prediction"), alert("collapse")))
+    with Client(server.url, server.issue("control", "ann")["token"]) as ann:
+        collapse, _ = ann.items(calls.alerts(rank.run_id))
+        assert (collapse.acknowledged_by, collapse.acknowledged_at) == (None, None)
+        path = f"{rank.path}/alerts/{collapse.id}/acknowledgement"
+        with server.client(server.token("read")) as reader:
+            refused, of_push = reader.put(path), reader.put(f"{rank.path}/control", json={"method": "none"})
+            assert (refused.status_code, refused.json()["error"]) == (403, of_push.json()["error"])
+        first = ann.acknowledge(rank.run_id, collapse.id)
+        assert first.acknowledged_at == pytest.approx(time.time(), abs=30)
+        assert first == replace(collapse, acknowledged_by="ann", acknowledged_at=first.acknowledged_at)
+        assert server.http.put(path).json()["acknowledged_by"] == "ann"
+        for unknown in ("0.0", "x", "\0"):
+            with pytest.raises(ApiError, match="no alert") as missing:
+                ann.acknowledge(rank.run_id, unknown)
+            assert (missing.value.status, missing.value.code) == (404, "not_found")
+    server.stop()
+    server = make_server()
     with Client(server.url, server.owner_token) as client:
-        (newest, _) = client.items(calls.alerts(rank.run_id))
-        assert newest.level is AlertLevel.ACT
-        assert newest.cause is not None
-        assert newest.cause.quadrant == "change/negative_low"
+        assert [one.acknowledged_by for one in client.items(calls.alerts(rank.run_id))] == ["ann", None]
+        assert client.diagnosis(rank.run_id).alert == first
+        (entry,) = (one for one in client.items(calls.audit(rank.run_id)) if one.action == "alert.acknowledged")
+        assert (entry.actor, entry.subject) == ("ann", f"runs/{rank.run_id}/alerts/{collapse.id}")

@@ -12,6 +12,7 @@
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
   const SLOW_NEWS_MILLISECONDS = 3000;
+  const ANSWERED_FOR = 1000; // the server keeps an answer so long for other tabs
   const DOUBLE_CLICK = 320;
   const no_update = () => window.dash_clientside.no_update;
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
@@ -286,6 +287,8 @@
     if (copying) copy(location.href).then(() => say(copying, "Link copied"), () => say(copying, "Not copied: take it from the address bar"));
     const sharing = event.target.closest("#share-run");
     if (sharing) (sharing.closest("details").open = false), share(document.getElementById("copy-link"));
+    const seen = event.target.closest("[data-acknowledge]");
+    if (seen) acknowledge(seen);
   });
   // Others see this view, of this run alone.
   async function share(place) {
@@ -293,6 +296,11 @@
     if (!made.ok) return say(place, "No link: " + (await made.json()).error.message);
     const link = location.origin + "/?token=" + encodeURIComponent((await made.json()).token) + location.search.replace("?", "&");
     copy(link).then(() => say(place, "Link copied: it shows this run alone, until you revoke it on the page Access"), () => window.prompt("The link", link));
+  }
+  async function acknowledge(button) {
+    const answer = await fetch("/api/v1/runs/" + run() + "/alerts/" + button.dataset.acknowledge + "/acknowledgement", { method: "PUT" });
+    if (!answer.ok) return say(button, (await answer.json()).error.message);
+    setTimeout(() => Object.assign(live, { owed: true, slow: 0, tried: null }), ANSWERED_FOR);
   }
   // Without TLS, browsers give pages of other machines no clipboard.
   async function copy(words) {

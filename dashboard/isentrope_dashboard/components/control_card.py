@@ -10,8 +10,8 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import SIGMA, card, chip, icon, plot, row, spacer, text
-from isentrope_dashboard.formatting import count
+from isentrope_dashboard.components.basics import SIGMA, button, card, chip, icon, plot, row, spacer, text
+from isentrope_dashboard.formatting import count, short_label
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
 from isentrope_wire.control import Control, HoldSide, Scope
@@ -152,6 +152,11 @@ def takes_controls(run: RunDetail) -> bool:
     return bool(run.capabilities) and not run.status.is_over
 
 
+def may_control(me: Me) -> bool:
+    """Whether this reader's token may push controls and acknowledge alerts."""
+    return me.scope in (TokenScope.CONTROL, TokenScope.ADMIN)
+
+
 def has_form(run: RunDetail, closed: str) -> bool:
     """Whether the form is shown: to push, or, where nothing can be pushed, to see what thresholds would do."""
     return not closed or run.step is not None
@@ -163,7 +168,7 @@ def why_closed(run: RunDetail, me: Me) -> str:
         return f"This run has {run.status}: no trainer is there to apply a control."
     if not run.capabilities:
         return "This run only observes: its trainer applies no controls."
-    if me.scope not in (TokenScope.CONTROL, TokenScope.ADMIN):
+    if not may_control(me):
         return f"Signed in as {me.name} with the scope {me.scope}: to push a control, sign in with a token of scope control."
     return ""
 
@@ -258,14 +263,22 @@ def control_card(*body: Component) -> Component:
     return card(close, *body, title="Control", name="control", id="control", **{"aria-label": "Control"})
 
 
-def alert_rows(alerts: Sequence[Alert]) -> list[Component]:
-    """The newest alerts of all kinds: step, level and kind in words, what was found."""
+def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Component]:
+    """The newest alerts of all kinds: step, level and kind in words, what was found, what to do, who acknowledged it."""
     rows = []
     for alert in alerts:
-        tone = "act" if alert.level == AlertLevel.ACT else "watch"
+        tone = "" if alert.acknowledged_by is not None else "act" if alert.level == AlertLevel.ACT else "watch"
         head = row(chip(alert.level.capitalize(), tone), text(ALERT_KINDS.get(alert.kind, alert.kind), "strong"), spacer(),
                    text(f"step {count(alert.step)}", "dim small num"))  # fmt: skip
-        rows.append(html.Div([head, html.Div(alert.message, className="dim small")], className="alert-row"))
+        cure = alert.suggestion and short_label(Control.from_document(alert.suggestion), Control())
+        foot = [text(f"Suggested: {cure}", "small nowrap") if cure else None, spacer()]
+        if alert.acknowledged_by is not None:
+            words = f"acknowledged by {alert.acknowledged_by}"
+            foot.append(html.Span(words, className="dim small ellipsis", title=words))
+        elif may_acknowledge:
+            foot.append(button("Acknowledge", **{"data-acknowledge": alert.id}))
+        found = html.Div(alert.message, className="dim small")
+        rows.append(html.Div([head, found, row(*foot, name="foot")], className="alert-row"))
     return rows or [html.P("No alert was raised.", className="dim small none")]
 
 

@@ -108,7 +108,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         + (instead if closed and card.has_form(run, closed) else ""),
         NEWEST: known(run.control),
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
-        card.ALERTS: card.alert_rows(alerts),
+        card.ALERTS: card.alert_rows(alerts, may_acknowledge=card.may_control(me)),
     }
 
 

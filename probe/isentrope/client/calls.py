@@ -115,6 +115,11 @@ def preview(run_id: str, wanted: Control, *, curves: bool = False) -> Call[Previ
     return Call(verb="POST", path=path, answer=Preview, body=wanted.to_document(), query={"curves": curves})
 
 
+def acknowledge(run_id: str, alert_id: str) -> Call[answers.Alert]:
+    path = f"{_run(run_id)}/alerts/{quote(alert_id, safe='')}/acknowledgement"
+    return Call(verb="PUT", path=path, answer=answers.Alert)
+
+
 def runs(**query: object) -> Call[answers.Page[answers.RunSummary]]:
     return Call(path="runs", answer=answers.Page[answers.RunSummary], query=query)
 

@@ -177,6 +177,10 @@ class Client(Connection):
         """Records of a run that were lost, newest first."""
         return list(self.items(calls.gaps(run_id), limit))
 
+    def acknowledge(self, run_id: str, alert_id: str) -> answers.Alert:
+        """Acknowledge an alert; returns it with the name and time of the first who did."""
+        return self.ask(calls.acknowledge(run_id, alert_id))
+
     def law(self, run_id: str, *, points: int | None = None, reward: str | None = None) -> EntropyPerformance:
         """R = -a exp(H) + b fitted to a run, with intervals, ceiling and forecast, or the reason why there is none.
 

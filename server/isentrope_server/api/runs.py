@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field
 from sqlalchemy import Connection
 
@@ -24,7 +24,7 @@ from isentrope_server.api.responses import json_answer
 from isentrope_server.backend import Backend
 from isentrope_server.control.diagnosis import measured
 from isentrope_server.control.versions import run_control
-from isentrope_server.errors import Conflict
+from isentrope_server.errors import Conflict, NotFound
 from isentrope_server.store import access, removal, runs, streams
 from isentrope_server.store.access import Principal
 from isentrope_server.store.reports import attachments
@@ -188,6 +188,32 @@ async def list_alerts(run: RunDep, backend: BackendDep, cursor: str | None = Non
         backend, run, lambda connection: attachments.newest_alerts(connection, run.key, before=before, limit=limit + 1)
     )
     return page_of(found, limit)
+
+
+@router.put("/runs/{run_id}/alerts/{alert_id}/acknowledgement")
+async def acknowledge_alert(
+    run: RunDep,
+    alert_id: Annotated[str, Path(description="The alert's id.")],
+    backend: BackendDep,
+    principal: PrincipalDep,
+) -> Alert:
+    """Acknowledge an alert: the name of the token and the time are stored. The first is kept.
+
+    A resumed run's alerts, which replace those of the steps it repeats, are acknowledged anew.
+    """
+    return await backend.write(lambda transaction: _acknowledge(transaction, run, alert_id, principal))
+
+
+def _acknowledge(transaction: Transaction, run: Run, alert_id: str, principal: Principal) -> Alert:
+    now = time.time()
+    check_still_there(transaction.connection, run)
+    alert, is_first = attachments.acknowledge(transaction.connection, run.key, alert_id, principal.name, now)
+    if alert is None:
+        raise NotFound(f"Run {run.id} has no alert {alert_id[:64]!r}.", alert_id=alert_id[:64])
+    if is_first:
+        subject, change = f"runs/{run.id}/alerts/{alert.id}", {"kind": alert.kind, "step": alert.step}
+        access.record_audit(transaction.connection, principal, "alert.acknowledged", subject, change, now)
+    return alert
 
 
 @router.get("/runs/{run_id}/diagnosis")

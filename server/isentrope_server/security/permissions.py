@@ -32,6 +32,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}/tokens/recurring"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/rollouts"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/alerts"): TokenScope.READ,
+    ("PUT", "/api/v1/runs/{run_id}/alerts/{alert_id}/acknowledgement"): TokenScope.CONTROL,
     ("GET", "/api/v1/runs/{run_id}/gaps"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/law"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/what-if"): TokenScope.READ,

@@ -247,6 +247,8 @@ alerts = Table(
     Column("evidence", JSON, nullable=False),
     Column("cause", JSON(none_as_null=True)),
     Column("suggestion", JSON(none_as_null=True)),  # a control document
+    Column("acknowledged_by", Text),  # a token's name; NULL: nobody
+    Column("acknowledged_at", Double),
 )
 
 notified = Table(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Table, and_, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, cast, exists, func, insert, or_, select, tuple_, update
 
-from isentrope_server.store import removal, streams
+from isentrope_server.store import removal, streams, tables
 from isentrope_server.store.database import as_answer
 from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import StepRange
@@ -25,6 +25,7 @@ from isentrope_wire.what_if import WhatIfSums
 _LONGEST_MESSAGE = 2000
 _LONGEST_KIND = 64
 _MOST_IN_A_REPORT = 16
+_ALERT_ID = (cast(alerts.c.position, tables.Text) + "." + cast(alerts.c.number, tables.Text)).label("id")
 
 
 def append_servers_alert(
@@ -87,7 +88,7 @@ def newest_alerts(
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
     while shown and len(found) < limit:
-        query = select(alerts).where(alerts.c.run_key == run_key)
+        query = select(alerts, _ALERT_ID).where(alerts.c.run_key == run_key)
         if kinds is not None:
             query = query.where(alerts.c.kind.in_(kinds))
         if before is not None:
@@ -103,6 +104,15 @@ def newest_alerts(
             break
         before = (rows[-1].position, rows[-1].number)
     return found[:limit]
+
+
+def acknowledge(connection: Connection, run_key: int, alert_id: str, by: str, now: float) -> tuple[Alert | None, bool]:
+    """Note who acknowledges an alert; returns it, None where there is none, and whether nobody had before."""
+    this = (alerts.c.run_key == run_key, _ALERT_ID.element == alert_id)
+    of_nobody = update(alerts).where(*this, alerts.c.acknowledged_at.is_(None))
+    is_first = connection.execute(of_nobody.values(acknowledged_by=by, acknowledged_at=now)).rowcount > 0
+    row = connection.execute(select(alerts, _ALERT_ID).where(*this)).one_or_none()
+    return None if row is None else as_answer(Alert, row), is_first
 
 
 def _shown(connection: Connection, run_key: int) -> set[tuple[int, bool]]:
@@ -145,7 +155,7 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
     same = [done[name] == alert[name] for name in ("run_key", "kind", "level", "step")]
     over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
     query = (
-        select(alerts, runs.c.id.label("run_id"), shown_name.label("run_name"))
+        select(alerts, _ALERT_ID, runs.c.id.label("run_id"), shown_name.label("run_name"))
         .join(runs, runs.c.key == alert.run_key)
         .where(runs.c.state != removal.DELETING, alert.recorded_at >= since)
         .where(~exists().where(*same, done.destination == destination, over))

@@ -6,7 +6,7 @@ from alembic import op
 
 from isentrope_server.store.tables import metadata
 
-revision = "0002"
+revision = "0003"
 down_revision = None
 branch_labels = None
 depends_on = None
