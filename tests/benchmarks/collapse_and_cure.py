@@ -11,17 +11,7 @@ import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
-from isentrope_wire.metrics import (
-    CLIP_FRACTION,
-    ENTROPY_MEAN,
-    ENTROPY_OBSERVED_CHANGE,
-    ENTROPY_UNIT_PREDICTED_CHANGE,
-    PROBE_SECONDS,
-    REWARD_MEAN,
-    SCORE_DISCRIMINATOR_MEAN,
-    SCORE_VOCAB_CENTERED_MEAN,
-    TIME_STEP_SECONDS,
-)
+from isentrope_wire import metrics
 from isentrope_wire.reports import StepReport
 
 ENDS = 10
@@ -56,13 +46,17 @@ def figures(config: TrainingConfig, control: isentrope.Control) -> Figures:
     reports = [message.scalars for message in transport.messages if isinstance(message, StepReport)]
 
     def column(name: str) -> list[float]:
-        return [report.get(name, 0.0) if name == CLIP_FRACTION else report[name] for report in reports]
+        return [report.get(name, 0.0) if name == metrics.CLIP_FRACTION else report[name] for report in reports]
 
     def size(name: str) -> float:
         return fmean(map(abs, column(name)))
 
-    reward, entropy, unit = column(REWARD_MEAN), column(ENTROPY_MEAN), column(ENTROPY_UNIT_PREDICTED_CHANGE)
-    observed, averaged = column(ENTROPY_OBSERVED_CHANGE), exponential_average(unit, config.betas[0])
+    reward, entropy, unit = (
+        column(metrics.REWARD_MEAN),
+        column(metrics.ENTROPY_MEAN),
+        column(metrics.ENTROPY_UNIT_PREDICTED_CHANGE),
+    )
+    observed, averaged = column(metrics.ENTROPY_OBSERVED_CHANGE), exponential_average(unit, config.betas[0])
     return Figures(
         reward_start=reward[0],
         reward_end=fmean(reward[-ENDS:]),
@@ -72,9 +66,9 @@ def figures(config: TrainingConfig, control: isentrope.Control) -> Figures:
         sign_agreement=sign_agreement(unit, observed),
         momentum_aware_correlation=correlation(averaged, observed),
         momentum_aware_sign_agreement=sign_agreement(averaged, observed),
-        centring_ratio=size(SCORE_DISCRIMINATOR_MEAN) / size(SCORE_VOCAB_CENTERED_MEAN),
-        clip_fraction=fmean(column(CLIP_FRACTION)),
-        probe_share=fmean(column(PROBE_SECONDS)) / fmean(column(TIME_STEP_SECONDS)),
+        centring_ratio=size(metrics.SCORE_DISCRIMINATOR_MEAN) / size(metrics.SCORE_VOCAB_CENTERED_MEAN),
+        clip_fraction=fmean(column(metrics.CLIP_FRACTION)),
+        probe_share=fmean(column(metrics.PROBE_SECONDS)) / fmean(column(metrics.TIME_STEP_SECONDS)),
     )
 
 

@@ -12,18 +12,7 @@ from dash._utils import to_json
 from playwright.sync_api import expect
 
 from isentrope.client import calls
-from isentrope_dashboard.components.token_text import (
-    Filter,
-    coloured_by,
-    in_order,
-    legend,
-    probability,
-    pull_of,
-    readable,
-    rollout_rows,
-    share_words,
-    visible,
-)
+from isentrope_dashboard.components import token_text
 from isentrope_dashboard.pages import tokens
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Rollouts
@@ -59,13 +48,13 @@ WAIT = rollout(
 
 def shown(*items: Rollout, **wanted: Any) -> list[dict[str, Any]]:
     """Every coloured token of the rows: its properties."""
-    rows = json.loads(to_json(rollout_rows(answer(*items), Filter(**wanted))))
+    rows = json.loads(to_json(token_text.rollout_rows(answer(*items), token_text.Filter(**wanted))))
     pieces = [piece for row in rows for piece in row["props"]["children"][1]["props"]["children"]]
     return [piece["props"] for piece in pieces if isinstance(piece, dict)]
 
 
 def test_tokens_that_contribute_are_marked_and_the_rest_is_text() -> None:
-    row = json.loads(to_json(rollout_rows(answer(WAIT), Filter())))[0]
+    row = json.loads(to_json(token_text.rollout_rows(answer(WAIT), token_text.Filter())))[0]
     pieces = row["props"]["children"][1]["props"]["children"]
     words = [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces]
     assert words == [" Then ", ["wait"], "! ", ["so"], " ", ["it"]]
@@ -97,8 +86,8 @@ def test_influences_colour_where_every_step_shown_has_them() -> None:
     assert so["children"] == "so"
     assert "Influence\t−0.0004" in so["data-facts"]
     assert "Influence" not in shown(measured, WAIT)[0]["data-facts"]
-    assert "by influence" in words(legend(1.0, coloured_by([measured])))
-    assert "by influence" not in words(legend(1.0, coloured_by([measured, WAIT])))
+    assert "by influence" in words(token_text.legend(1.0, token_text.coloured_by([measured])))
+    assert "by influence" not in words(token_text.legend(1.0, token_text.coloured_by([measured, WAIT])))
 
 
 @pytest.mark.parametrize(
@@ -119,12 +108,14 @@ def test_filters(wanted: dict[str, str], found: list[str]) -> None:
 
 def test_filters_come_from_the_address() -> None:
     view = View(query={"q": "x", "sign": "up", "kept": "clipped", "a": "negative"})
-    assert Filter.of(view) == Filter(text="x", sign="up", kept="clipped", advantage="negative", mu=1.0)
+    assert token_text.Filter.of(view) == token_text.Filter(
+        text="x", sign="up", kept="clipped", advantage="negative", mu=1.0
+    )
 
 
 def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:
     item = rollout(("", -0.5, True), ("\n\n", -0.4, True), ("\u202e", -0.3, True), cut_before=True, cut_after=True)
-    row = json.loads(to_json(rollout_rows(answer(item), Filter())))[0]
+    row = json.loads(to_json(token_text.rollout_rows(answer(item), token_text.Filter())))[0]
     pieces = row["props"]["children"][1]["props"]["children"]
     assert [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces] == [
         "… ", ["·"], ["⏎⏎"], "\n", ["\\u202e"], " …",
@@ -132,15 +123,15 @@ def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:
 
 
 def test_numbers_are_written_as_shares_and_probabilities() -> None:
-    assert share_words(-0.024) == "−2.4\N{NO-BREAK SPACE}%"
-    assert share_words(0.0004) == "+0.04\N{NO-BREAK SPACE}%"
-    assert probability(math.log(0.012)) == "0.012"
-    assert probability(math.log(2e-5)) == "2e−5"
-    assert pull_of(-2.0, 0.5) == 2.0
-    assert pull_of(None, 0.5) is None
-    assert pull_of(0.0, 0.0) is None
-    assert visible(None) == "–"
-    assert readable("a\tb\u200bc") == "a b\\u200bc"
+    assert token_text.share_words(-0.024) == "−2.4\N{NO-BREAK SPACE}%"
+    assert token_text.share_words(0.0004) == "+0.04\N{NO-BREAK SPACE}%"
+    assert token_text.probability(math.log(0.012)) == "0.012"
+    assert token_text.probability(math.log(2e-5)) == "2e−5"
+    assert token_text.pull_of(-2.0, 0.5) == 2.0
+    assert token_text.pull_of(None, 0.5) is None
+    assert token_text.pull_of(0.0, 0.0) is None
+    assert token_text.visible(None) == "–"
+    assert token_text.readable("a\tb\u200bc") == "a b\\u200bc"
 
 
 def with_rollouts(report: StepReport) -> StepReport:
@@ -215,7 +206,7 @@ def test_recurring_tokens_say_what_a_threshold_would_keep(site: Site) -> None:
     ]
     for mu in (0.0, 4.0, 100.0):
         for row in site.values(tokens.PART, address + str(mu))["recurring"]:
-            scores = [score for text, score in reported if visible(text) == row["token"]]
+            scores = [score for text, score in reported if token_text.visible(text) == row["token"]]
             assert row["kept_if"] == pytest.approx(sum(score <= mu for score in scores) / len(scores))
 
 
@@ -231,7 +222,7 @@ def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: Open
     assert page.locator(".rollout-text img").count() == 0
     found.nth(1).focus()
     card = page.locator("#token-card")
-    expect(card).to_contain_text(visible(HOSTILE))
+    expect(card).to_contain_text(token_text.visible(HOSTILE))
     assert card.locator("img").count() == 0
     page.keyboard.press("ArrowRight")
     expect(card).to_contain_text("so")
@@ -244,14 +235,14 @@ def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: Open
 
 def test_a_rollout_has_its_prompt_and_the_parts_of_its_reward() -> None:
     asked = replace(WAIT, prompt="<b>7 8 9", answer="24", reward=0.5, rewards={"format": 0.25}, advantage=2.0)
-    (row,) = rollout_rows(answer(asked), Filter())
+    (row,) = token_text.rollout_rows(answer(asked), token_text.Filter())
     assert (
         " ".join(words(row).split())
         == "Rollout 7 reward 0.50 format 0.25 advantage +2.00 <b>7 8 9 Then wait ! so it expected 24"
     )
-    assert len(rollout_rows(answer(asked, WAIT), Filter(text="8 9"))) == 1
-    assert len(rollout_rows(answer(asked, WAIT), Filter(text="then wait"))) == 2
+    assert len(token_text.rollout_rows(answer(asked, WAIT), token_text.Filter(text="8 9"))) == 1
+    assert len(token_text.rollout_rows(answer(asked, WAIT), token_text.Filter(text="then wait"))) == 2
     unknown = replace(WAIT, reward=None)
     for order, first in {"": unknown, "-reward": asked, "reward": WAIT, "advantage": unknown, "prompt": asked}.items():
-        assert in_order([unknown, asked, WAIT], order)[0] == first
-    assert in_order([unknown, asked, WAIT], "reward")[-1] == unknown
+        assert token_text.in_order([unknown, asked, WAIT], order)[0] == first
+    assert token_text.in_order([unknown, asked, WAIT], "reward")[-1] == unknown

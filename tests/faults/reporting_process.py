@@ -20,17 +20,8 @@ from isentrope.control import ControlState
 from isentrope.transport.spool import Mode, open_transport
 from isentrope.transport.spool_writer import SpoolLimits  # type: ignore[attr-defined]  # version_skew runs earlier versions
 from isentrope.transport.transport import Message, Transport
-from isentrope_wire import environment
+from isentrope_wire import environment, reports
 from isentrope_wire.control import Control
-from isentrope_wire.reports import (
-    ControlOutcome,
-    ControlSnapshot,
-    DrivingToken,
-    RunFinished,
-    RunStarted,
-    ScoreHistogram,
-    StepReport,
-)
 from tests.faults.ledger import LedgerWriter
 
 CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v")
@@ -68,16 +59,18 @@ class Plan:
         return json.dumps(asdict(self))
 
 
-def report_of(plan: Plan, step: int, version: int, outcomes: tuple[ControlOutcome, ...]) -> StepReport:
+def report_of(plan: Plan, step: int, version: int, outcomes: tuple[reports.ControlOutcome, ...]) -> reports.StepReport:
     """A report whose every number says which step of which rank of which life it belongs to."""
     base = step + plan.rank / 16 + plan.salt
     scalars = {"entropy/mean": base} | {f"filler/{i}": base * (i + 1) for i in range(plan.scalars - 1)}
     histograms = tuple(
-        ScoreHistogram(name=f"histogram/{i}", low=-1.0, high=1.0, counts=tuple((step + b) % 97 for b in range(64)))
+        reports.ScoreHistogram(
+            name=f"histogram/{i}", low=-1.0, high=1.0, counts=tuple((step + b) % 97 for b in range(64))
+        )
         for i in range(plan.histograms)
     )
     tokens = tuple(
-        DrivingToken(
+        reports.DrivingToken(
             rank=plan.rank,
             sequence=0,
             position=i,
@@ -92,7 +85,7 @@ def report_of(plan: Plan, step: int, version: int, outcomes: tuple[ControlOutcom
         )
         for i in range(plan.tokens)
     )
-    return StepReport(
+    return reports.StepReport(
         step=step,
         recorded_at=time.time(),
         scalars=scalars,
@@ -103,9 +96,9 @@ def report_of(plan: Plan, step: int, version: int, outcomes: tuple[ControlOutcom
     )
 
 
-def run_of(plan: Plan) -> RunStarted:
+def run_of(plan: Plan) -> reports.RunStarted:
     """What the process sends first."""
-    return RunStarted(
+    return reports.RunStarted(
         run_id=plan.run_id,
         incarnation=plan.incarnation,
         rank=plan.rank,
@@ -125,7 +118,7 @@ class ReportingLoop:
         self._plan = plan
         self._transport = transport
         self._ledger = ledger
-        initial = ControlSnapshot(
+        initial = reports.ControlSnapshot(
             version=plan.initial_version, control=Control(), author="run", requested_at=time.time()
         )
         self._control = ControlState(initial, CAPABILITIES)
@@ -150,7 +143,7 @@ class ReportingLoop:
         self.last_step = step
 
     def finish(self, status: str = "finished") -> None:
-        finished = RunFinished(
+        finished = reports.RunFinished(
             status=status, finished_at=time.time(), step=self.last_step, outcomes=self._control.pending_outcomes
         )
         self._put(finished)

@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
-from isentrope_wire.metrics import (
-    SYSTEM_DEVICE_MEMORY,
-    SYSTEM_HOST_MEMORY,
-    SYSTEM_TOKENS_PER_SECOND,
-    TIME_STEP_SECONDS,
-    TOKEN_COUNT,
-)
+from isentrope_wire import metrics
 from isentrope_wire.reports import OutcomeState
 from tests.probe.tiny_loop import CLIP, VOCABULARY, TinyLoop, probe_and_transport, pushed, reports, run_steps
 
@@ -154,15 +148,15 @@ def test_a_report_has_pace_and_memory_of_its_process() -> None:
         run_steps(loop, probe, 1, first=step)
     first, second, third = reports(transport)
     pace = (second.recorded_at - first.recorded_at) / 2
-    assert TIME_STEP_SECONDS not in first.scalars
-    assert second.scalars[TIME_STEP_SECONDS] == pytest.approx(pace)
-    assert second.scalars[SYSTEM_TOKENS_PER_SECOND] == pytest.approx(second.scalars[TOKEN_COUNT] / pace)
-    assert TIME_STEP_SECONDS not in third.scalars  # the loop has said it
-    assert SYSTEM_TOKENS_PER_SECOND in third.scalars
+    assert metrics.TIME_STEP_SECONDS not in first.scalars
+    assert second.scalars[metrics.TIME_STEP_SECONDS] == pytest.approx(pace)
+    assert second.scalars[metrics.SYSTEM_TOKENS_PER_SECOND] == pytest.approx(second.scalars[metrics.TOKEN_COUNT] / pace)
+    assert metrics.TIME_STEP_SECONDS not in third.scalars  # the loop has said it
+    assert metrics.SYSTEM_TOKENS_PER_SECOND in third.scalars
     if sys.platform == "linux":
-        assert 0.01 < third.scalars[SYSTEM_HOST_MEMORY] < 100
+        assert 0.01 < third.scalars[metrics.SYSTEM_HOST_MEMORY] < 100
     if not torch.cuda.is_initialized():
-        assert SYSTEM_DEVICE_MEMORY not in third.scalars
+        assert metrics.SYSTEM_DEVICE_MEMORY not in third.scalars
 
 
 def test_a_logged_tensor_has_the_value_it_had_when_it_was_logged() -> None:

@@ -10,18 +10,9 @@ from sqlalchemy import update
 
 from isentrope_server.store.tables import runs
 from isentrope_server.store.writer import StepStored
+from isentrope_wire import reports
 from isentrope_wire.answers import LiveStep
 from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
-from isentrope_wire.reports import (
-    PROTOCOL_VERSION,
-    ControlOutcome,
-    ControlSnapshot,
-    OutcomeState,
-    Payload,
-    RunStarted,
-    ScoreHistogram,
-    StepReport,
-)
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
 
@@ -46,11 +37,11 @@ class Rank:
         capabilities: Sequence[str] = CAPABILITIES,
         tags: Sequence[str] = (),
         probe_version: str = "0.1.0",
-        initial_control: ControlSnapshot | None = None,
+        initial_control: reports.ControlSnapshot | None = None,
     ) -> None:
         self.run_id = run_id or f"run-{uuid.uuid4().hex[:8]}"
         self.path = f"/api/v1/runs/{self.run_id}"
-        self.started = RunStarted(
+        self.started = reports.RunStarted(
             run_id=self.run_id,
             incarnation=incarnation,
             rank=rank,
@@ -71,10 +62,12 @@ class Rank:
         self.welcome = self.hello()
 
     def hello(self) -> pb.HelloReply:
-        request = pb.HelloRequest(run=to_pb(self.started), protocol_version=PROTOCOL_VERSION, sent_at=self.sent_at)
+        request = pb.HelloRequest(
+            run=to_pb(self.started), protocol_version=reports.PROTOCOL_VERSION, sent_at=self.sent_at
+        )
         return self.stub.Hello(request, metadata=self.metadata, timeout=10)
 
-    def send(self, *messages: Payload) -> pb.PushReply:
+    def send(self, *messages: reports.Payload) -> pb.PushReply:
         """Push messages under the next seqs."""
         records = []
         for message in messages:
@@ -94,9 +87,9 @@ class Rank:
 
     def answer(self, step: int, version: int, state: str, *, code: str = "", active: int = 0) -> pb.PushReply:
         """Push a step whose report has the outcome of a control version."""
-        outcome = ControlOutcome(
+        outcome = reports.ControlOutcome(
             version=version,
-            state=OutcomeState(state),
+            state=reports.OutcomeState(state),
             at=time.time(),
             step=step if state == "APPLIED" else None,
             code=code,
@@ -133,11 +126,11 @@ def step_report(
     scalars: Mapping[str, float],
     *,
     control_version: int = 0,
-    outcomes: Sequence[ControlOutcome] = (),
-    histograms: Sequence[ScoreHistogram] = (),
+    outcomes: Sequence[reports.ControlOutcome] = (),
+    histograms: Sequence[reports.ScoreHistogram] = (),
     labels: Mapping[str, str] | None = None,
-) -> StepReport:
-    return StepReport(
+) -> reports.StepReport:
+    return reports.StepReport(
         step=step,
         recorded_at=1_700_000_000.0 + step,
         scalars=scalars,
@@ -160,7 +153,7 @@ def stored_step(run_id: str, step: int, scalars: Mapping[str, float] | None = No
     return StepStored(run_id=run_id, position=position, report=report)
 
 
-def wire_record(seq: int, message: Payload, *, claimed_hash: bytes | None = None) -> pb.Record:
+def wire_record(seq: int, message: reports.Payload, *, claimed_hash: bytes | None = None) -> pb.Record:
     """A record as it goes over the line, with a wrong hash if one is given."""
     payload = encode_payload(message)
     return pb.Record(seq=seq, payload=payload, payload_hash=claimed_hash or payload_hash(payload))

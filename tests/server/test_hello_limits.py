@@ -9,19 +9,9 @@ import grpc
 import pytest
 
 from isentrope_server.ingest.limits import cut_to_size
-from isentrope_wire import __version__
+from isentrope_wire import __version__, reports
 from isentrope_wire.codec import to_pb
 from isentrope_wire.control import Control
-from isentrope_wire.reports import (
-    CONFIG_CHARACTERS,
-    ERROR_CHARACTERS,
-    PROTOCOL_VERSION,
-    TAG_CHARACTERS,
-    TAGS,
-    ControlSnapshot,
-    RunFinished,
-    StepReport,
-)
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import CAPABILITIES, Rank
@@ -32,8 +22,8 @@ def test_the_largest_that_a_probe_sends_of_a_run_is_kept_whole(rank: Rank) -> No
         rank.started,
         name="x" * 200,
         project="x" * 500,
-        config={"data": "x" * (CONFIG_CHARACTERS - len('{"data":""}'))},
-        tags=("y" * TAG_CHARACTERS,) * TAGS,
+        config={"data": "x" * (reports.CONFIG_CHARACTERS - len('{"data":""}'))},
+        tags=("y" * reports.TAG_CHARACTERS,) * reports.TAGS,
         initial_control=first_control(0),
     )
     sent = to_pb(started)
@@ -44,7 +34,7 @@ def test_the_largest_that_a_probe_sends_of_a_run_is_kept_whole(rank: Rank) -> No
 def test_what_no_probe_sends_of_a_run_is_cut_and_the_run_goes_on(server: ServerInThread) -> None:
     rank = Rank(
         server,
-        config={"a": [1] * CONFIG_CHARACTERS},
+        config={"a": [1] * reports.CONFIG_CHARACTERS},
         tags=["z" * 3_000_000, *(f"tag {number}" for number in range(99))],
         capabilities=[*CAPABILITIES, "x" * 201, *["y"] * 1_000],
         probe_version="1" * 1_000_000,
@@ -66,7 +56,7 @@ def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(rank:
     started.initial_control.CopyFrom(pb.ControlSnapshot(document_json="[" * 1_000_000))
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Hello(
-            pb.HelloRequest(run=started, protocol_version=PROTOCOL_VERSION), metadata=rank.metadata, timeout=10
+            pb.HelloRequest(run=started, protocol_version=reports.PROTOCOL_VERSION), metadata=rank.metadata, timeout=10
         )
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert {"65536", "1000000"} <= set((refused.value.details() or "").replace(".", "").split())
@@ -82,16 +72,16 @@ def test_another_protocol_is_refused_with_both_versions(rank: Rank) -> None:
 
 
 def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread, rank: Rank) -> None:
-    reply = rank.send(RunFinished(status="failed", finished_at=2.0, error="out of memory " + "x" * 8_000_000))
+    reply = rank.send(reports.RunFinished(status="failed", finished_at=2.0, error="out of memory " + "x" * 8_000_000))
     assert (reply.acked_through, list(reply.quarantined)) == (1, [])
     run = server.http.get(rank.path).json()
-    assert (run["status"], len(run["error"])) == ("failed", ERROR_CHARACTERS)
+    assert (run["status"], len(run["error"])) == ("failed", reports.ERROR_CHARACTERS)
     assert run["error"].startswith("out of memory xxx")
     assert run["error"].endswith("xxx ... cut")
 
 
 def test_a_report_with_names_that_no_probe_writes_is_kept_aside(server: ServerInThread) -> None:
-    reply = Rank(server).send(StepReport(step=1, recorded_at=1.0, labels={"x" * 501: "a"}))
+    reply = Rank(server).send(reports.StepReport(step=1, recorded_at=1.0, labels={"x" * 501: "a"}))
     assert [aside.code for aside in reply.quarantined] == ["too_much"]
     assert "501 characters in a label's name" in reply.quarantined[0].message
 
@@ -113,5 +103,5 @@ def test_a_run_that_starts_with_the_largest_version_can_be_controlled(server: Se
     assert server.http.get(f"{rank.path}/control").json()["version"] == 2**31 + 1
 
 
-def first_control(version: int) -> ControlSnapshot:
-    return ControlSnapshot(version=version, control=Control(), author="trainer", requested_at=1.0)
+def first_control(version: int) -> reports.ControlSnapshot:
+    return reports.ControlSnapshot(version=version, control=Control(), author="trainer", requested_at=1.0)
