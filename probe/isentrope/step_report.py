@@ -276,7 +276,9 @@ class ReportBuilder:
         scalars = measured | dict(report.scalars)
         with self._lock:
             alerts = self._alerts.step(
-                report.step, scalars, labels, report.what_if, control_version=report.control_version
+                *(report.step, scalars, labels, report.what_if),
+                control_version=report.control_version,
+                control=closed.active.control,
             )
             share_lost = self._alerts.share_lost
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:

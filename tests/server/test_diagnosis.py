@@ -161,7 +161,9 @@ def test_an_applied_control_gets_its_verdict(client: Client, cured: Rank) -> Non
     assert diagnosis.verdict == verdict
     assert control.active is not None
     assert control.active.verdict == verdict
-    assert diagnosis.level == HealthLevel.HOLDING
+    listed = next(one for one in client.runs() if one.id == cured.run_id)
+    assert listed.digest is not None
+    assert listed.digest.level == diagnosis.level == HealthLevel.HOLDING
     assert diagnosis.message == "Entropy holds at 0.700 nats, 29 steps after version 1 was applied."
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from isentrope_wire import metrics
+from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
@@ -90,8 +91,9 @@ class AlertWatch:
         what_if: WhatIfSums | None = None,
         *,
         control_version: int = 0,
+        control: Control | None = None,
     ) -> tuple[Alert, ...]:
-        """Find the alerts of the next step."""
+        """Find the alerts of the next step; it ran under `control`."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._parts.append((step, change_parts(finite)))
         if what_if is not None and what_if.tokens:
@@ -110,14 +112,16 @@ class AlertWatch:
             for kind, alert in {**lasting, "not_finite": _not_finite(*counts)}.items()
             if self._raised.setdefault(kind, _Raised()).raises(alert) and alert is not None
         ]
-        return (*self._about_the_course(step, finite, control_version), *alerts)
+        return (*self._about_the_course(step, finite, control_version, control), *alerts)
 
     @property
     def share_lost(self) -> float | None:
         """Lost share of the early entropy at the newest step that measured one; None before the early level is known."""
         return self.course.share_lost
 
-    def _about_the_course(self, step: int, scalars: Mapping[str, float], control_version: int) -> list[Alert]:
+    def _about_the_course(
+        self, step: int, scalars: Mapping[str, float], control_version: int, active: Control | None
+    ) -> list[Alert]:
         """Collapse and explosion."""
         entropy, target = scalars.get(metrics.ENTROPY_MEAN), scalars.get(metrics.HOLD_TARGET)
         if entropy is None or (self.course.steps and step <= self.course.step):
@@ -137,6 +141,7 @@ class AlertWatch:
         last = LastSteps(
             sums=list(self._what_if),
             intervention=fmean(interventions) if interventions else 0.0,
+            active=None if active is None or active.hold is not None else active,
             gain=gain,
             of_unseen=metrics.ENTROPY_UNSEEN_CHANGE in scalars,
         )

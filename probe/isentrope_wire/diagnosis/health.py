@@ -38,7 +38,7 @@ from isentrope_wire.diagnosis.effect import (
 )
 from isentrope_wire.diagnosis.pull import Cause, cause_of
 from isentrope_wire.diagnosis.slope import slope_of
-from isentrope_wire.hold_decision import HoldStatus, control_under
+from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
 from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
 from isentrope_wire.reports import error_in_a_line
@@ -292,14 +292,21 @@ def _pace_of(forecast: EntropyForecast, entropy: float) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
+def _decision(state: _State, control: Control) -> Action | None:
+    """What the probe would decide to hold the entropy; None where nothing is known."""
+    measured, course = state.measured, state.course
+    if course is None or not measured.last.sums or measured.step is None:
+        return None
+    highest = max([*filter(math.isfinite, measured.entropies.values()), state.early or 0.0])
+    return expected_action(control, measured.last, measured.step, course.entropy, state.early, highest)
+
+
 def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, EntropyForecast | None, str]:
     """What the thresholds do that the probe would choose, the forecast up to the target, and the decision in words."""
     measured, course = state.measured, state.course
-    if course is None or not measured.last.sums or measured.step is None:
+    action = _decision(state, control)
+    if course is None or action is None:
         return None, None, "The hold would wait: no step has what-if sums."
-    entropies = [value for value in measured.entropies.values() if math.isfinite(value)]
-    highest = max([*entropies, state.early or 0.0])
-    action = expected_action(control, measured.last, measured.step, course.entropy, state.early, highest)
     is_moved = action.mu is not None and action.status == HoldStatus.APPROACHING
     words = f"The hold {'would move the entropy there' if is_moved else _HOLD_WORDS[action.status]}"
     if action.target is not None:
@@ -310,13 +317,13 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
         words += f": µ {_mu(action.mu)}, {action.scope}, clips {percent(effect.clip_fraction, 1)}"
     forecast = None
     if effect is not None and effect.change is not None:
-        forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=True)
+        forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=action.mu is not None)
     if effect is not None and forecast is not None:
         if action.target is not None and action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
             forecast = _moved(forecast, _approach(course.entropy, action.target))
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)
-        effect = replace(effect, pace=_pace_of(forecast, course.entropy))
+        effect = effect if action.mu is None else replace(effect, pace=_pace_of(forecast, course.entropy))
     if action.status == HoldStatus.APPROACHING and action.target is not None and forecast is not None:
         target = action.target
         near = next((at for at, to in enumerate(forecast.entropy, 1) if abs(to / target - 1) <= 1 - OVER_LEFT), None)
@@ -503,7 +510,7 @@ def _is_enough(version: ControlVersion, control: Control, direction: int) -> boo
     """Whether a version was promised to end the change, clips what `control` would, or holds: thresholds read from ten steps
     scatter."""
     promised = None if version.predicted is None else version.predicted.pace
-    if promised is not None and direction * promised.value <= 0:
+    if promised is not None and (direction * promised.value <= 0 or promised.low <= 0 <= promised.high):
         return True
     enough = 1.25 * (control.mu_low or 0.0)
     clipping = all(mu is not None and mu <= enough for mu in (version.mu_low, version.mu_high))
@@ -520,6 +527,14 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
     if target <= 0:
         return None
     control = Control(hold=Hold(target_entropy=target).to_document(), reason=why)
+    action, active = _decision(state, control), state.measured.active
+    if (
+        action is not None
+        and action.status == HoldStatus.FALLBACK
+        and active is not None
+        and active.method != Method.NONE
+    ):
+        return None  # it would wait, and the active control would be gone
     going = "fall" if direction < 0 else "rise"
     because = f"so that it does not {going} further"
     if direction * state.direction > 0:

@@ -62,7 +62,10 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     first = first_step(connection, run) if basis is None else basis.first_step
     applied = controls.newest_applied(connection, run.key)
     verdict = None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
-    found = Measured(status=run.status, error=run.error, step=run.step, first_step=first, verdict=verdict)
+    active = None if applied is None else control_version(applied)
+    found = Measured(
+        status=run.status, error=run.error, step=run.step, first_step=first, verdict=verdict, active=active
+    )
     if run.step is None or first is None:
         return replace(found, newest=run_control(connection, run)) if for_control else found
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
