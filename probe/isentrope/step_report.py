@@ -275,11 +275,7 @@ class ReportBuilder:
             labels |= {"control/dead": " ".join(dead)} if dead else {}
         scalars = measured | dict(report.scalars)
         with self._lock:
-            alerts = self._alerts.step(
-                *(report.step, scalars, labels, report.what_if),
-                control_version=report.control_version,
-                control=closed.active.control,
-            )
+            alerts = self._alerts.step(report.step, scalars, labels, report.what_if, closed.active)
             share_lost = self._alerts.share_lost
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from statistics import fmean
 
@@ -10,6 +11,7 @@ import pytest
 
 from isentrope.client import calls
 from isentrope.client.client import Client
+from isentrope_server.digests import renew_digests
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Outcome
@@ -144,7 +146,7 @@ def test_a_push_is_predicted_when_it_is_made(client: Client, cured: Rank) -> Non
     assert begun.predicted is None
 
 
-def test_an_applied_control_gets_its_verdict(client: Client, cured: Rank) -> None:
+def test_an_applied_control_gets_its_verdict(server: ServerInThread, client: Client, cured: Rank) -> None:
     none, clipped, begun = client.control_history(cured.run_id)
     diagnosis = client.diagnosis(cured.run_id)
     control = client.control(cured.run_id)
@@ -161,9 +163,10 @@ def test_an_applied_control_gets_its_verdict(client: Client, cured: Rank) -> Non
     assert diagnosis.verdict == verdict
     assert control.active is not None
     assert control.active.verdict == verdict
-    listed = next(one for one in client.runs() if one.id == cured.run_id)
-    assert listed.digest is not None
-    assert listed.digest.level == diagnosis.level == HealthLevel.HOLDING
+    asyncio.run(renew_digests(server.backend, rest=0))
+    listed = client.run(cured.run_id).digest
+    assert listed is not None
+    assert listed.level == diagnosis.level == HealthLevel.HOLDING
     assert diagnosis.message == "Entropy holds at 0.700 nats, 29 steps after version 1 was applied."
 
 

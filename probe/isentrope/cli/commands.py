@@ -37,20 +37,14 @@ url_option = click.option("--url", help="The server's address.  [default: ISENTR
 @click.command()
 @click.option("--project", "projects", multiple=True, help="Only runs of this project; may be repeated.")
 @click.option(
-    "--status",
-    "statuses",
-    type=click.Choice([str(status) for status in Status]),
-    multiple=True,
+    "--status", "statuses", type=click.Choice([*map(str, Status)]), multiple=True,
     help="Only runs with this status; may be repeated.",
-)
+)  # fmt: skip
 @click.option("--tag", "tags", multiple=True, help="Only runs with this tag; may be repeated.")
 @click.option(
-    "--level",
-    "levels",
-    type=click.Choice([str(level) for level in HealthLevel]),
-    multiple=True,
+    "--level", "levels", type=click.Choice([*map(str, HealthLevel)]), multiple=True,
     help="Only running runs of this level of health; may be repeated.",
-)
+)  # fmt: skip
 @click.option("--query", "-q", help="Only runs with this text in id, name, project, a tag or the error.")
 @click.option(
     "--order",

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from isentrope_wire import metrics
-from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.numbers import part_of, percent
-from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
+from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel, ControlSnapshot
 from isentrope_wire.what_if import WhatIfSums
 
 WINDOW = 20
@@ -89,11 +88,9 @@ class AlertWatch:
         scalars: Mapping[str, float],
         labels: Mapping[str, str],
         what_if: WhatIfSums | None = None,
-        *,
-        control_version: int = 0,
-        control: Control | None = None,
+        active: ControlSnapshot | None = None,
     ) -> tuple[Alert, ...]:
-        """Find the alerts of the next step; it ran under `control`."""
+        """Find the alerts of the next step; it ran under `active`."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._parts.append((step, change_parts(finite)))
         if what_if is not None and what_if.tokens:
@@ -112,36 +109,34 @@ class AlertWatch:
             for kind, alert in {**lasting, "not_finite": _not_finite(*counts)}.items()
             if self._raised.setdefault(kind, _Raised()).raises(alert) and alert is not None
         ]
-        return (*self._about_the_course(step, finite, control_version, control), *alerts)
+        return (*self._about_the_course(step, finite, active), *alerts)
 
     @property
     def share_lost(self) -> float | None:
         """Lost share of the early entropy at the newest step that measured one; None before the early level is known."""
         return self.course.share_lost
 
-    def _about_the_course(
-        self, step: int, scalars: Mapping[str, float], control_version: int, active: Control | None
-    ) -> list[Alert]:
+    def _about_the_course(self, step: int, scalars: Mapping[str, float], active: ControlSnapshot | None) -> list[Alert]:
         """Collapse and explosion."""
         entropy, target = scalars.get(metrics.ENTROPY_MEAN), scalars.get(metrics.HOLD_TARGET)
         if entropy is None or (self.course.steps and step <= self.course.step):
             return []
-        gain = scalars.get(metrics.ENTROPY_GAIN)
+        gain, version = scalars.get(metrics.ENTROPY_GAIN), 0 if active is None else active.version
         raised = self.course.add(
             step,
             entropy,
             observed=metrics.measured_change(scalars),
             target=target,
-            is_new_control=control_version != self._version,
+            is_new_control=version != self._version,
             by_control=None if gain is None else gain * scalars.get(metrics.CHANGE_BY_INTERVENTION, 0.0),
             explained=scalars.get(metrics.ENTROPY_PREDICTION_R2),
         )
-        self._version = control_version
+        self._version = version
         interventions = [parts.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for _, parts in self._parts]
         last = LastSteps(
             sums=list(self._what_if),
             intervention=fmean(interventions) if interventions else 0.0,
-            active=None if active is None or active.hold is not None else active,
+            active=None if active is None or active.control.hold is not None else active.control,
             gain=gain,
             of_unseen=metrics.ENTROPY_UNSEEN_CHANGE in scalars,
         )

@@ -71,7 +71,7 @@ def test_a_collapse_has_its_cause_and_the_control_that_stops_it() -> None:
     watch, found = AlertWatch(), list[Alert]()
     for step in range(80):
         row = {"entropy/mean": falling(step), "entropy/gain": 0.5, **parts}
-        found += watch.step(step, row, {}, sums(-4.0), control_version=0)
+        found += watch.step(step, row, {}, sums(-4.0))
     act = next(alert for alert in found if alert.level == ACT)
     assert act.cause is not None
     assert (act.cause.quadrant, act.cause.mechanism) == ("change/negative_low", "change/by_kl_penalty")
@@ -203,7 +203,7 @@ def test_alerts_and_the_share_lost_are_in_the_report_of_their_step(monkeypatch: 
     monkeypatch.setattr(
         AlertWatch,
         "step",
-        lambda self, step, scalars, labels, what_if, **_: (
+        lambda self, step, scalars, labels, what_if, active: (
             (alert,) if what_if is not None and "entropy/mean" in scalars else ()
         ),
     )
