@@ -36,12 +36,14 @@ def answers(host: str, port: int) -> bool:
     [("0.0.0.0", {"127.0.0.1"}), ("::", {"127.0.0.1", "::1"}), ("::1", {"::1"}), ("localhost", None)],
 )
 def test_both_ports_listen_on_the_same_addresses(tmp_path: Path, host: str, reached: set[str] | None) -> None:
-    with up(tmp_path, ISENTROPE_HOST=host, ISENTROPE_INSECURE_I_KNOW="1") as (process, url, _):
-        ports = int(url.rpartition(":")[2]), grpc_port(process)
-        http, grpc = ({host for host in ("127.0.0.1", "::1") if answers(host, port)} for port in ports)
-    assert http == grpc
-    # Which address a name has is the system's to say.
-    assert http == reached or (reached is None and len(http) == 1)
+    for _ in range(2):  # another process may listen on the same port of another address, once
+        with up(tmp_path, ISENTROPE_HOST=host, ISENTROPE_INSECURE_I_KNOW="1") as (process, url, _):
+            ports = int(url.rpartition(":")[2]), grpc_port(process)
+            http, grpc = ({host for host in ("127.0.0.1", "::1") if answers(host, port)} for port in ports)
+        # Which address a name has is the system's to say.
+        if http == grpc and (http == reached or (reached is None and len(http) == 1)):
+            return
+    pytest.fail(f"HTTP is reached by {http}, gRPC by {grpc}")
 
 
 def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers() -> None:
