@@ -11,15 +11,8 @@ import pytest
 import torch
 
 import isentrope
+from isentrope_wire import reports as wire
 from isentrope_wire.errors import ConfigurationError, InputError
-from isentrope_wire.reports import (
-    CONFIG_CHARACTERS,
-    DROPPED_SERIES,
-    ERROR_CHARACTERS,
-    TAG_CHARACTERS,
-    TAGS,
-    RunFinished,
-)
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 
@@ -45,9 +38,9 @@ def test_what_a_server_would_refuse_is_left_out_and_said_once(caplog: pytest.Log
     first, second, third = reports(transport)
     for report in (first, second):
         assert set(report.scalars) & {"n" * 501, "reward/mean"} == {"reward/mean"}
-        assert report.labels[DROPPED_SERIES].startswith("1: nnn")
+        assert report.labels[wire.DROPPED_SERIES].startswith("1: nnn")
     assert len([name for name in third.scalars if name.startswith("norm/")]) == 10_000
-    assert third.labels[DROPPED_SERIES] == "1: norm/10000"
+    assert third.labels[wire.DROPPED_SERIES] == "1: norm/10000"
     assert [record.getMessage() for record in caplog.records if "logged scalars" in record.getMessage()] == [
         f"1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of them: {'n' * 100}"
     ]
@@ -115,18 +108,18 @@ def test_settings_that_cannot_work_are_named_where_the_probe_is_built(
 
 
 def test_a_configuration_and_tags_as_large_as_allowed_begin_a_run() -> None:
-    config = {"data": "x" * (CONFIG_CHARACTERS - len('{"data":""}'))}
-    probe_and_transport(config=config, tags=["y" * TAG_CHARACTERS] * TAGS)
+    config = {"data": "x" * (wire.CONFIG_CHARACTERS - len('{"data":""}'))}
+    probe_and_transport(config=config, tags=["y" * wire.TAG_CHARACTERS] * wire.TAGS)
     with pytest.raises(ConfigurationError, match="262145"):
         probe_and_transport(config={"data": config["data"] + "x"})
 
 
 def test_why_a_run_failed_is_cut() -> None:
     probe, transport = probe_and_transport()
-    probe.finish("failed", "RuntimeError: " + "x" * 2 * ERROR_CHARACTERS)
+    probe.finish("failed", "RuntimeError: " + "x" * 2 * wire.ERROR_CHARACTERS)
     goodbye = transport.messages[-1]
-    assert isinstance(goodbye, RunFinished)
-    assert len(goodbye.error) == ERROR_CHARACTERS
+    assert isinstance(goodbye, wire.RunFinished)
+    assert len(goodbye.error) == wire.ERROR_CHARACTERS
     assert goodbye.error.startswith("RuntimeError: xxx")
     assert goodbye.error.endswith("xxx ... cut")
 

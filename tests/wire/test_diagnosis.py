@@ -203,6 +203,10 @@ def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
     assert found(run(collapse, 80, **known))[0] == HealthLevel.ACT
     # Level again, but at less than seven eighths of what it was in the first steps under it.
     assert found(run(lambda step: max(collapse(step), collapse(70)), 120, **known))[0] == HealthLevel.WATCH
+    # Of a long run the first steps under it are no longer read.
+    long = run(lambda step: max(collapse(step), collapse(40)), 700, **known)
+    newest = {step: value for step, value in long.entropies.items() if step > 200}
+    assert found(replace(long, entropies=newest))[0] == HealthLevel.HOLDING
     rising = run(lambda step: max(collapse(step), collapse(40) + 0.002 * (step - 40)), 80, **known)
     assert found(rising)[0] == HealthLevel.HOLDING
 
@@ -431,7 +435,6 @@ def test_a_preview_compares_with_the_active_control_on_the_same_steps() -> None:
         (lambda step: collapse(min(step, 50)), Outcome.FAILED, HealthLevel.ACT),
         (collapse, Outcome.APPROACHING, HealthLevel.ACT),
     ],
-    ids=["level", "failed", "goes away"],
 )
 def test_a_hold_on_its_way_is_no_reason_to_act(
     course: Callable[[int], float], outcome: Outcome, level: HealthLevel

@@ -97,11 +97,15 @@ def test_what_would_have_come_is_a_twin_without_the_control(steps: int) -> None:
     under = [entropy * math.exp(0.008 * share) for entropy, share in zip(twin, lasting, strict=True)]
     expected = slope_of(range(steps), twin)
     assert expected is not None
-    assert pace_without(under, range(21, 21 + steps), 0.008 * fmean(under)) == pytest.approx(expected.value, rel=1e-6)
+    found = pace_without(under, range(21, 21 + steps), 0.008 * fmean(under), 21)
+    assert found == pytest.approx(expected.value, rel=1e-6)
 
 
 def test_an_entropy_without_the_control_does_not_fall_below_0() -> None:
-    assert 50 * pace_without([0.43] * 50, range(16, 66), 0.02) > -0.43
+    assert 50 * pace_without([0.43] * 50, range(16, 66), 0.02, 16) > -0.43
+    # Nothing is left to take a share of.
+    for entropy, added in ((1e-9, 0.02), (1e-9, -0.02), (0.0, 0.02), (0.0, -0.02)):
+        assert abs(pace_without([entropy] * 50, range(16, 66), added, 16)) <= 0.02
 
 
 def test_a_verdict_is_revised_after_20_50_100_200_steps() -> None:

@@ -162,7 +162,8 @@ _EVALUATION_SEED = 20_250_522
 def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:
     """Sample answers to the problems that the task holds out. Returns `eval/avg_at_k`, `eval/pass_at_k`, and
     `eval/pass_rate/BIN`, the share of the problems in each bin, and `EVAL_RIGHT_ANSWERS` and `EVAL_TRIGRAMS`. A generator of
-    its own draws the answers, so that evaluating a run does not change it. ConfigurationError: the task holds out fewer problems than are wanted."""
+    its own draws the answers, so that evaluating a run does not change it. ConfigurationError: the task holds out fewer
+    problems than are wanted."""
     problems = [task.problem(index, "held_out") for index in range(config.problems)]
     rollouts = policy.sample(
         [problem.prompt for problem in problems],

@@ -275,7 +275,7 @@ async def _judged(
     # Beside thresholds the card has the numbers.
     note: Any = "" if found.pace is not None and wanted.method.thresholds and wanted.hold is None else found.message
     if found.warnings and takes:
-        note = html.Span(["If pushed: ", " ".join(found.warnings)], className="warning")
+        note = html.Span(["If pushed: " if changed else "", " ".join(found.warnings)], className="warning")
     if wanted.hold is None and wanted.method == Method.NONE:
         note = ""
     active = (run.control.active or run.control).control

@@ -327,11 +327,8 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
     if action.status == HoldStatus.APPROACHING and action.target is not None and forecast is not None:
         target = action.target
         near = next((at for at, to in enumerate(forecast.entropy, 1) if abs(to / target - 1) <= 1 - OVER_LEFT), None)
-        return (
-            effect,
-            forecast,
-            f"{words}. It is near in {f'more than {AHEAD}' if near is None else _in_one_digit(near)} steps.",
-        )
+        steps = f"more than {AHEAD}" if near is None else _in_one_digit(near)
+        return effect, forecast, f"{words}. It is near in {steps} steps."
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
@@ -400,7 +397,7 @@ class _State:
     def level(self) -> HealthLevel:
         if self.course is None:
             level = HealthLevel.NO_DATA
-        elif self.is_near_target or self._is_stopped():
+        elif self.is_near_target or self._is_kept():
             level = HealthLevel.HOLDING
         else:
             urgency = min(self.course.urgency, 1) if self._is_on_its_way() else self.course.urgency
@@ -408,8 +405,9 @@ class _State:
         lost_contact = self.measured.status == Status.SILENT or self.newest_not_finite is not None
         return HealthLevel.WATCH if lost_contact and level != HealthLevel.ACT else level
 
-    def _is_stopped(self) -> bool:
-        """Whether the newest control is not known to have let the change go on, which did not since, and does not in the forecast."""
+    def _is_kept(self) -> bool:
+        """Whether the level is kept under a control that was judged: it did not merely slow the change, which does not go on
+        in the forecast, and took no eighth since its first steps."""
         verdict, then, lost = self.measured.verdict, self._under_control, self.share_lost
         if verdict is None or not verdict.judged_steps or verdict.without is None:
             return False
@@ -431,12 +429,12 @@ class _State:
 
     @property
     def _under_control(self) -> float | None:
-        """The entropy that the active control began with: the median of the first twenty steps under it."""
+        """The entropy that the active control began with, in nats: the median of the first twenty known steps under it."""
         applied = None if self.measured.active is None else self.measured.active.applied_step
         if applied is None:
             return None
-        values = [self.measured.entropies.get(step, math.nan) for step in range(applied, applied + PROMISED_STEPS)]
-        known = [value for value in values if math.isfinite(value) and value > 0]
+        under = (value for step, value in sorted(self.measured.entropies.items()) if step >= applied)
+        known = [value for value in under if math.isfinite(value) and value > 0][:PROMISED_STEPS]
         return median(known) if known else None
 
     @cached_property

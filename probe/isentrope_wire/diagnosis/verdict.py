@@ -70,9 +70,9 @@ def verdict_on(
     last = under[-1] if under else applied
     realised = slope_of(under, [entropies[step] for step in under])
     part = [value for step, value in added.items() if applied <= step <= last]
-    without = (
-        None if realised is None or not part else pace_without([entropies[at] for at in under], under, fmean(part))
-    )
+    without = None
+    if realised is not None and part:
+        without = pace_without([entropies[at] for at in under], under, fmean(part), applied)
     if targets is not None:
         outcome, left = _of_hold(under, entropies, targets, realised), None
     elif given < LEAST_POINTS or realised is None or without is None:
@@ -112,18 +112,20 @@ def outcome_of(realised: Estimate, without: float) -> tuple[Outcome, float | Non
     return (Outcome.SLOWED if left <= NO_EFFECT else Outcome.NO_EFFECT), left
 
 
-def pace_without(entropies: Sequence[float], steps: Sequence[int], added: float) -> float:
-    """Pace without a control that added so much to each of these steps on average, in nats a step.
+def pace_without(entropies: Sequence[float], steps: Sequence[int], added: float, applied: int) -> float:
+    """Pace without a control, in nats a step.
 
     Args:
-        entropies: under it, in nats, of `steps`; the first is the one that it was applied at.
+        entropies: under it, in nats, of `steps`, two at least.
+        added: what it added to each of these steps on average, in nats.
+        applied: the step that it was applied at.
     """
-    share = added / fmean(entropies)
-    courses = [
-        entropy * math.exp(-share * effect_in(step - steps[0], steps[0]))
-        for step, entropy in zip(steps, entropies, strict=True)
-    ]
-    found = slope_of(steps, courses)
+    now, lasting = fmean(entropies), [effect_in(step - applied, applied) for step in steps]
+    if added > 0 and now > 0:
+        course = [entropy * math.exp(-added / now * last) for entropy, last in zip(entropies, lasting, strict=True)]
+    else:
+        course = [entropy - added * last for entropy, last in zip(entropies, lasting, strict=True)]
+    found = slope_of(steps, course)
     assert found is not None, "the same steps have a slope with the control"
     return found.value
 

@@ -199,7 +199,7 @@ async def acknowledge_alert(
 ) -> Alert:
     """Acknowledge an alert: the name of the token and the time are stored. The first is kept.
 
-    A resumed run's alerts, which replace those of the steps it repeats, are acknowledged anew.
+    A run that goes on from a checkpoint has new alerts for the steps that it makes again; they are not acknowledged.
     """
     return await backend.write(lambda transaction: _acknowledge(transaction, run, alert_id, principal))
 

@@ -61,8 +61,8 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     basis = Basis.of(run)
     first = first_step(connection, run) if basis is None else basis.first_step
     applied = controls.newest_applied(connection, run.key)
-    verdict = None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
-    active = None if applied is None else control_version(applied)
+    active = None if applied is None else judged(connection, run, [control_version(applied)])[0]
+    verdict = None if active is None else active.verdict
     found = Measured(
         status=run.status, error=run.error, step=run.step, first_step=first, verdict=verdict, active=active
     )

@@ -166,8 +166,8 @@ def fork(run: Run, without: Run) -> Fork:
     share = 1.0 if ENTROPY_UNSEEN_CHANGE in run.names or course is None else course.own_share
     added = share * run.series(ENTROPY_GAIN)[judged] * run.series(CHANGE_BY_INTERVENTION)[judged]
     assert slope is not None, "there are as many steps"
-    entropies = run.series(ENTROPY_MEAN)[judged].tolist()
-    outcome, left = outcome_of(slope, pace_without(entropies, run.steps[judged].tolist(), float(np.nanmean(added))))
+    steps, entropies = run.steps[judged].tolist(), run.series(ENTROPY_MEAN)[judged].tolist()
+    outcome, left = outcome_of(slope, pace_without(entropies, steps, float(np.nanmean(added)), steps[0]))
     return Fork(
         promised=promise(run),
         came=float(np.mean(apart)) / PROMISED_STEPS,
