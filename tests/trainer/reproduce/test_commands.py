@@ -33,7 +33,7 @@ def test_a_plan_counts_shared_runs_once() -> None:
     assert "12 runs with 2 seeds" in both.stdout
 
 
-@pytest.mark.parametrize("arguments", [("--llm",), (), ("beyond",)])
+@pytest.mark.parametrize("arguments", [("--llm",), ("--llm", "beyond-llm-forks"), (), ("beyond",)])
 def test_the_chapter_on_a_language_model_is_planned_where_it_is_asked_for(arguments: tuple[str, ...]) -> None:
     planned = CliRunner().invoke(main, ["reproduce", *arguments, "--plan"])
     assert planned.exit_code == 0, planned.output

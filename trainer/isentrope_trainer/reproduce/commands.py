@@ -102,9 +102,9 @@ def reproduce(
 
 
 def _selected(figures: dict[str, Figure], names: Sequence[str], llm: bool) -> list[Figure]:
-    # Hours, and another extra: only when asked for.
-    chosen = {own: one for own, one in figures.items() if own.startswith(LANGUAGE_MODEL)} if llm else {}
-    figures = {own: one for own, one in figures.items() if not own.startswith(LANGUAGE_MODEL)}
+    # Those of the language model take hours and another extra: only when asked for.
+    figures = {own: one for own, one in figures.items() if own.startswith(LANGUAGE_MODEL) == llm}
+    chosen: dict[str, Figure] = {}
     for name in names:
         found = {own: one for own, one in figures.items() if own == name or own.startswith(f"{name}-")}
         if not found:
