@@ -273,6 +273,17 @@ def test_a_forecast_begins_nearer_to_the_entropy_than_its_last_steps() -> None:
     assert off < 0.5 * unchanged
 
 
+def test_what_updates_changed_brings_a_forecast_nearer_where_steps_scatter() -> None:
+    truth = falling(100)
+    known, plain, off = Course(), Course(), {True: 0.0, False: 0.0}
+    for step, value in enumerate(noisy(truth, 150, scatter=0.2)):
+        known.add(step, value, observed=truth(step + 1) - truth(step))
+        plain.add(step, value)
+        for course in (known, plain) if step > 20 else ():
+            off[course is known] += abs(course.ahead(20) - truth(step + 20))
+    assert off[True] < 0.8 * off[False]
+
+
 def test_one_odd_measured_change_does_not_carry_the_forecast_away() -> None:
     course = Course()
     for step, value in enumerate(noisy(lambda step: 0.6, 40, scatter=0.3)):

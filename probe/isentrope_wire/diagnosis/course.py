@@ -360,15 +360,18 @@ class Course:
 
     @property
     def _going_on(self) -> float:
-        """The pace that a forecast goes on at.
+        """The pace that a forecast goes on at: half that of the line, half what updates changed, which has less noise.
 
         What a control adds is measured long before the course shows it; as far as such predictions explain what comes.
         """
-        steps = self._under_control
+        steps, rate = self._under_control, self.rate
+        known = [moved for _, moved in [*self._moved][-(steps or AHEAD) :] if moved is not None]
+        if len(known) >= LEAST_POINTS:
+            rate = (rate + self.own_share * fmean(known)) / 2
         if steps is None:
-            return self.rate
+            return rate
         expected = self._without + self._by_control / math.exp(self.level) if self._added else 0.0
-        return (steps * self.rate + _TRIAL * self._explained * expected) / (steps + _TRIAL)
+        return (steps * rate + _TRIAL * self._explained * expected) / (steps + _TRIAL)
 
     @property
     def _memory(self) -> float:

@@ -90,7 +90,7 @@ class Diagnosis(Answer):
     lost_in_steps: int | None
     """Age of the run: its steps so far."""
     pace: Estimate | None
-    """How fast the entropy moves now, with a 90 % interval; the forecast begins with this pace, which fades."""
+    """How fast the entropy moves now, with a 90 % interval."""
     mean_pace: Estimate | None
     """Mean over the next twenty steps by the forecast: what a preview calls `unchanged`."""
     forecast: EntropyForecast | None
