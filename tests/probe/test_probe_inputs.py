@@ -133,10 +133,12 @@ def score_hidden(probe: isentrope.Probe, token_ids: torch.Tensor, value: float =
 
 
 def rescored_by(probe: isentrope.Probe, found: Callable[[isentrope.Probe], Any] | None) -> None:
-    """`found` None: by what was gated."""
-    gated = some_scores(probe)
-    probe.gate(gated, torch.zeros(4))
-    probe.step(0, rescore=lambda: gated if found is None else found(probe))
+    """`found` None: a micro-batch by the scores that the next one was gated with, which a helper kept."""
+    kept = some_scores(probe)
+    if found is None:
+        probe.gate(some_scores(probe), torch.zeros(4), rescore=lambda: kept)
+    probe.gate(kept, torch.zeros(4))
+    probe.step(0, rescore=None if found is None else lambda: found(probe))
 
 
 IDS = torch.arange(4)

@@ -203,18 +203,14 @@ def scored_again(
         raise InputError(
             f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
         )
-    if any(part is not None and _are_gated(part, batch) for part, batch in zip(parts, batches, strict=True)):
+    # Of any batch: a helper that keeps its scores may keep those of the last one.
+    gated = {batch.scores.discriminator_scores.data_ptr() for batch in batches if batch.scores.entropies.numel()}
+    if any(part is not None and part.discriminator_scores.data_ptr() in gated for part in parts):
         raise InputError(
             "rescore returned the scores that were gated, from before the update: every change would be 0. Let it score "
             "again; gradients are off during the call."
         )
     return parts
-
-
-def _are_gated(scores: TokenScores, batch: TokenBatch) -> bool:
-    """Whether these are the very tensors that were gated."""
-    again, gated = scores.discriminator_scores, batch.scores.discriminator_scores
-    return bool(again.numel()) and again.data_ptr() == gated.data_ptr()
 
 
 def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:
