@@ -611,12 +611,13 @@ def _course_in_words(state: _State, course: Course) -> str:
 
 
 def _to_come(course: Course) -> str:
-    """`, to 0.21 nats in 50 steps (0.14 to 0.30)`."""
+    """`, to 0.21 nats in 50 steps (0.14 to 0.30)`, or where the forecast turns, `; forecast: 0.21 nats ...`."""
     found = course.forecast()
     if found is None:
         return ""
     middle, low, high = (_nats(column[-1]) for column in (found.entropy, found.low, found.high))
-    return f", to {middle} nats in {AHEAD} steps ({low} to {high})"
+    goes_on = (found.entropy[-1] - course.entropy) * course.rate > 0
+    return f"{', to' if goes_on else '; forecast:'} {middle} nats in {AHEAD} steps ({low} to {high})"
 
 
 def _with_reward(rewards: Mapping[int, float]) -> str:
