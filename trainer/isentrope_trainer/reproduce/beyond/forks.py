@@ -110,15 +110,14 @@ class Forks(Figure):
         shown = [one for one in forks if one.promised is not None]
         promised = np.array([one.promised for one in shown], dtype=float)
         came, vanilla = np.array([one.came for one in shown]), float(np.mean([abs(one.without) for one in forks]))
-        known = np.abs(promised) > 0.1 * vanilla
-        sign = float(np.mean((promised > 0)[known] == (came > 0)[known]))
+        sign = float(np.mean((promised > 0) == (came > 0)))
         error, ratio = float(np.mean(np.abs(promised - came))), float(promised @ came / (promised @ promised))
         decided = [one for one in forks if one.verdict is not None]
         agree = sum(one.verdict == one.helped for one in decided)
         test = f"{len(shown)} forks, r = {pearson(promised, came):.2f}"
         noise = "The means of eleven steps of two runs differ by chance by as much as a fifth of the pace without a control adds up to."
         return [
-            Check(statement="the sign is right in 95 %", holds=sign >= 0.95, number=f"{sign:.2f}", test=test),
+            Check(statement="the sign is right in 95 %", holds=sign >= 0.95, number=f"{sign:.3f}", test=test),
             Check(
                 statement="the mean error is below a tenth of the pace without a control",
                 holds=error < 0.1 * vanilla,
@@ -129,7 +128,7 @@ class Forks(Figure):
             Check(
                 statement="0.9 to 1.1 of the promised effect comes",
                 holds=0.9 <= ratio <= 1.1,
-                number=f"{ratio:.2f}",
+                number=f"{ratio:.3f}",
                 test=f"{test}, least squares through 0",
                 reason="Under a control the scores change: large effects get larger as the entropy rises.",
             ),

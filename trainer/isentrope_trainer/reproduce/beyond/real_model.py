@@ -120,9 +120,8 @@ class LanguageModel(Figure):
             sides = paired(runs, plain, lambda run: run.end(metrics.ENTROPY_MEAN))
             checks.append(higher(f"{label}: more entropy at the end than without", *sides, unit="nats"))
             own, its = paired(runs, plain, lambda run: float(np.nanmean(run.series(metrics.REWARD_MEAN)[-20:])))
-            checks.append(
-                higher(f"{label}: at most a tenth less reward, last 20 steps", own, [0.9 * one for one in its])
-            )
+            words, least = f"{label}: at most a tenth less reward, last 20 steps", [0.9 * one for one in its]
+            checks.append(higher(words, own, least, unit="(the second times 0.9)"))
         return checks
 
 
