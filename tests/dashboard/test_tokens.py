@@ -114,11 +114,18 @@ def test_filters_come_from_the_address() -> None:
 
 
 def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:
-    item = rollout(("", -0.5, True), ("\n\n", -0.4, True), ("\u202e", -0.3, True), cut_before=True, cut_after=True)
+    item = rollout(
+        ("", -0.5, True),
+        (" ", -0.4, True),
+        ("\n\n", -0.4, True),
+        ("\u202e", -0.3, True),
+        cut_before=True,
+        cut_after=True,
+    )
     row = json.loads(to_json(token_text.rollout_rows(answer(item), token_text.Filter())))[0]
     pieces = row["props"]["children"][1]["props"]["children"]
     assert [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces] == [
-        "… ", ["·"], ["⏎⏎"], "\n", ["\\u202e"], " …",
+        "… ", ["·"], ["␣"], ["⏎⏎"], "\n", ["\\u202e"], " …",
     ]  # fmt: skip
 
 
@@ -132,6 +139,7 @@ def test_numbers_are_written_as_shares_and_probabilities() -> None:
     assert token_text.pull_of(0.0, 0.0) is None
     assert token_text.visible(None) == "–"
     assert token_text.readable("a\tb\u200bc") == "a b\\u200bc"
+    assert [token_text.name_of(*one) for one in (("a ", 5), (None, 5), ("\ufffd", 5))] == ["a␣", "id 5", "\ufffd id 5"]
 
 
 def with_rollouts(report: StepReport) -> StepReport:
@@ -171,10 +179,15 @@ def test_the_pull_is_split_by_quadrant(site: Site) -> None:
 
 
 def test_a_run_without_tokens_is_a_sentence(site: Site) -> None:
-    run = site.run(2, change=lambda report: replace(report, tokens=(), rollouts=()))
-    values = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
+    def of(report: StepReport) -> StepReport:
+        unmoved = tuple(replace(one, contribution=0.0) for one in report.tokens)
+        return replace(report, tokens=unmoved if report.step == 2 else (), rollouts=())
+
+    address = f"/runs/{site.run(2, change=of)}?tab=tokens&step="
+    values = site.values(tokens.PART, f"{address}1")
     assert tokens.GATE_TOKENS in to_json(values["token-context"])
     assert values["recurring"] == []
+    assert words(site.values(tokens.PART, f"{address}2")["token-context"]) == tokens.NO_PULL
 
 
 def test_two_steps_are_side_by_side_for_one_prompt(site: Site) -> None:

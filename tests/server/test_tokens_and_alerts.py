@@ -104,7 +104,8 @@ def test_top_tokens_come_with_what_a_share_and_sigmas_need(rank: Rank, client: C
 
 def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(server: ServerInThread) -> None:
     rank = Rank(server)
-    send(rank, 1, token(text="early"), what_if=sums(-1.0, 0.0))
+    parts = [token(-0.125 * number, text="\ufffd", token_id=number) for number in (1, 2)]
+    send(rank, 1, token(text="early"), *parts, what_if=sums(-1.0, 0.0))
     send(rank, 2, token(-1.0, text="wait", logprob=math.log(0.5)), token(4.0, text="so"), what_if=sums(-6.0, 1.0))
     send(rank, 3, what_if=sums(-6.0, 1.0))
     again = token(-1.0, text="wait", logprob=math.log(0.25), vocab_centered_score=-0.5, kept=False)
@@ -120,7 +121,9 @@ def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(server: Se
         assert (so.text, so.share) == ("so", 0.5)
         assert (unnamed.text, unnamed.token_id, unnamed.times) == (None, 7, 1)
         assert client.ask(calls.recurring_tokens(rank.run_id, steps=10, step=3)).steps == [1, 2]
-        assert client.ask(calls.recurring_tokens(rank.run_id, steps=1, step=1)).items[0].text == "early"
+        first = client.ask(calls.recurring_tokens(rank.run_id, steps=1, step=1)).items
+        assert [(one.text, one.token_id) for one in first[-2:]] == [("\ufffd", 2), ("\ufffd", 1)]
+        assert first[0].text == "early"
     assert server.http.get(f"{rank.path}/tokens/recurring?steps=101").status_code == 422
 
 

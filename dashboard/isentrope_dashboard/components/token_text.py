@@ -82,6 +82,14 @@ def visible(words: str | None) -> str:
     return "".join(known.get(c) or (c if c.isprintable() else f"\\u{ord(c):04x}") for c in words) or NOTHING_VISIBLE
 
 
+def name_of(words: str | None, token_id: int | None) -> str:
+    """A token in a table: its text, or id; both where the text does not tell it from others, as of a part of a character."""
+    if words is not None and "\ufffd" not in words:
+        return visible(words)
+    own_id = f"id {MISSING if token_id is None else token_id}"
+    return own_id if words is None else f"{visible(words)} {own_id}"
+
+
 def readable(words: str) -> str:
     """Running text: lines stay, what can't be printed or turns the reading direction is shown by its number."""
     return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else f"\\u{ord(c):04x}" for c in words)
@@ -218,7 +226,7 @@ def _running_text(
         ):
             _add_text(pieces, readable(words))
             continue
-        own = words.lstrip(" ")
+        own = words.lstrip(" ") or words
         _add_text(pieces, " " * (len(words) - len(own)))
         strength = abs(effect) / largest if largest else 0.0
         share = (
@@ -226,7 +234,7 @@ def _running_text(
         )
         gradient = "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept"
         facts = [
-            (f"“{visible(words)}”", gradient),
+            (f"“{visible(words)}”" if words else "Part of the next character", gradient),
             *([("Influence", change(effect))] if by == "influences" else []),
             share,
             ("Probability p", MISSING if logprob is None else probability(logprob)),
@@ -236,7 +244,7 @@ def _running_text(
         ]
         pieces.append(
             html.Span(
-                readable(own).strip("\n") or visible(own),
+                readable(own).strip("\n") if own.strip(" \n") else visible(own),
                 className=look,
                 style={"--strength": round(FAINTEST + (STRONGEST - FAINTEST) * math.sqrt(min(strength, 1.0)), 2)},
                 tabIndex=0 if has_focus and not found else -1,
@@ -274,8 +282,6 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     for token in answer.items:
         if not wanted.passes(token.text, token.contribution, float(token.kept), token.advantage):
             continue
-        token_id = MISSING if token.token_id is None else token.token_id
-        name = f"id {token_id}" if token.text is None else visible(token.text)
         row = MISSING if token.sequence is None else count(token.sequence)
         share = share_words(token.contribution / pull) if pull else change(token.contribution)
         cells = [
@@ -283,7 +289,7 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
             number(token.advantage, 2, signed=True), row, count(token.position), "kept" if token.kept else "clipped",
         ]  # fmt: skip
         look = _look(token.contribution, token.kept, token.vocab_centered_score, answer.score_std, wanted.mu)
-        rows.append([html.Span(name, className=look), *cells])
+        rows.append([html.Span(name_of(token.text, token.token_id), className=look), *cells])
     heads = ("Token", "Share" if pull else "Contribution", "p", "Score", "A", "Row", "Position", "Gradient")
     return table(heads, rows, "token-table num")
 

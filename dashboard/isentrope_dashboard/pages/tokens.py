@@ -44,6 +44,7 @@ BESIDE = "beside"
 IF_MU = "Share of them that Clip_V would keep with this µ on both sides"
 _ONE_STEP = button("One step", **{"data-show": json.dumps({BESIDE: None})})
 NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
+NO_PULL = "No token moved the entropy in this step: no advantage differs from 0, as where each group has one reward."
 GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate()."
 
 
@@ -98,6 +99,8 @@ def _context(rollouts: Rollouts, top: TopTokens, chosen: token_text.Filter, orde
         return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:
         return [_sentence(GATE_TOKENS)], ""
+    if not any(token.contribution for token in top.items):
+        return [_sentence(NO_PULL)], f"step {count(top.step)}"
     why = (
         "This step has no running text: Probe(tokenizer=...) gives it."
         if all(token.text is None for token in top.items)
@@ -160,7 +163,7 @@ def recurring_rows(recurring: RecurringTokens, chosen: token_text.Filter) -> lis
     return [
         {
             "id": f"{item.token_id}-{item.text}",
-            "token": token_text.visible(item.text) if item.text is not None else f"id {item.token_id}",
+            "token": token_text.name_of(item.text, item.token_id),
             "lowers": item.contribution < 0,
             "share": item.share,
             "contribution": item.contribution,

@@ -89,8 +89,9 @@ def _recurring(connection: Connection, run: Run, steps: int, last: int | None, m
     occurrences: dict[tuple[str | None, int | None], list[tuple[TopTokens, DrivingToken]]] = defaultdict(list)
     for of_step in found:
         for token in of_step.items:
-            named = token.text is None and token.token_id is not None
-            occurrences[token.text, token.token_id if named else None].append((of_step, token))
+            # A part of a character has the text of any other.
+            is_told_by_text = token.text is not None and "\ufffd" not in token.text
+            occurrences[token.text, None if is_told_by_text else token.token_id].append((of_step, token))
     items = [_recurring_token(of_text, pull, mu) for of_text in occurrences.values()]
     net = sum((one.lowering or 0) + (one.raising or 0) for one in found)
     items.sort(key=lambda item: (item.contribution * net < 0, -abs(item.contribution)))
