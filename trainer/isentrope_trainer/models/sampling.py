@@ -6,6 +6,7 @@ Completions that began alike go on from one and the same distribution, which is 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ def sample_rollouts(
     tokens, masks, logprobs = [], [], []
     for position in range(max_tokens):
         places = _places(prompt_mask, prompt_of_beginning, position)
-        logits = model(input_ids=next_to_read[:, None], past_key_values=cache, **places).logits[:, -1]
+        logits = model(input_ids=next_to_read[:, None], **_with(model, cache), **places).logits[:, -1]
         distribution = torch.log_softmax(logits.float() / temperature, dim=-1)[beginning_of_row]
         drawn = torch.multinomial(distribution.exp(), 1, generator=generator)
         last_tokens = torch.where(unfinished, drawn[:, 0], pad_id)
@@ -127,8 +128,13 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -
     if not prompt_mask.all():
         seen = prompt_mask[:, :-1]
         known = {"attention_mask": seen, "position_ids": positions(seen)}
-    model.base_model(input_ids=prompts[:, :-1], past_key_values=cache, **known)
+    model.base_model(input_ids=prompts[:, :-1], **_with(model, cache), **known)
     return cache
+
+
+def _with(model: PreTrainedModel, cache: DynamicCache) -> dict[str, DynamicCache]:
+    """From transformers 5.24 on the argument has another name."""
+    return {"cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values": cache}
 
 
 def positions(seen: Tensor) -> Tensor:
