@@ -513,7 +513,7 @@ class Probe:
         """Close a step after its optimiser update, and send its report.
 
         Args:
-            step: the number of the optimiser update. It may go backwards (a resume): nothing is overwritten, and a
+            step: the number of the optimiser update, counted from 0 or 1. It may go backwards (a resume): nothing is overwritten, and a
                 warning is logged once.
             optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
                 call `scheduler.step()` after this, for the rate is that of the update just made. Of several, as with Muon for

@@ -138,17 +138,22 @@ def test_gate_is_given_what_is_known_of_each_completion(tmp_path: Path, kind: st
     )
 
 
-def test_texts_of_a_byte_level_tokenizer_whose_end_is_its_padding_are_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"activation_checkpointing": True, "top_k": 40}], ids=["", "lora"])
+def test_texts_of_a_byte_level_tokenizer_whose_end_is_its_padding_are_whole(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     """With a chat template, prompts padded at the left, and characters of several tokens."""
     tokenizer = tiny_trl.byte_level_tokenizer()
     asked = Dataset.from_list(
         [{"prompt": [{"role": "user", "content": text}]} for text in ("2 + 2?", "Größe in 字?") for _ in range(8)]
     )
+    policy = tiny_trl.model(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
     trainer, probe, transport = attached(
         tmp_path,
-        policy=tiny_trl.model(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id),
+        policy=tiny_trl.adapted(policy) if settings else policy,
         trainer_processing_class=tokenizer,
         trainer_train_dataset=asked,
+        **settings,
     )
     theirs, completions = probe.gate, list[list[int]]()
 

@@ -66,11 +66,11 @@ def model(seed: int = 0, **config: Any) -> PreTrainedModel:
     return Qwen2ForCausalLM(Qwen2Config(**{**shape, **config}))
 
 
-def adapted(**config: Any) -> Any:
+def adapted(policy: PreTrainedModel | None = None, **config: Any) -> Any:
     """The policy with LoRA adapters that already do something."""
     targets = ["q_proj", "v_proj"]
     lora = LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False, **config)
-    return get_peft_model(model(), lora)
+    return get_peft_model(policy or model(), lora)
 
 
 def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
