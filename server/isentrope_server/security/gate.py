@@ -105,7 +105,7 @@ class Gate:
             principal = self._signed_in(scope, headers)
             if (
                 principal
-                and permissions.changes_something(method)
+                and method not in permissions.SAFE_METHODS
                 and not sessions.comes_from_own_page(headers, scope["scheme"])
             ):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
