@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from starlette.routing import compile_path
 
 from isentrope_wire.answers import TokenScope
 
@@ -100,14 +100,6 @@ def required_grpc_scope(method: str) -> TokenScope:
     return GRPC_SCOPES.get(method, TokenScope.ADMIN)
 
 
-def _pattern(template: str) -> str:
-    return "".join(
-        part if index % 2 == 0 else (".+" if part.endswith(":path") else "[^/]+")
-        for index, part in enumerate(re.split(r"[{}]", template))
-    )
-
-
 _RULES = [
-    (method, re.compile(_pattern(template)), scope)
-    for (method, template), scope in {**ROUTE_SCOPES, **PAGE_SCOPES}.items()
+    (method, compile_path(template)[0], scope) for (method, template), scope in {**ROUTE_SCOPES, **PAGE_SCOPES}.items()
 ]
