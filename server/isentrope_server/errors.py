@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from isentrope_wire.errors import IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 
 
-class StartupError(IsentropeError, OSError):
-    """The server can't start; the command line shows the message. Exit status 2."""
+class StartupError(ConfigurationError):
+    """The server can't start."""
 
 
 class RequestError(IsentropeError, ValueError):
