@@ -193,12 +193,11 @@ def method(
     parameters: tuple[Parameter, ...] = (),
     rising: tuple[str, ...] = (),
     presets: Mapping[str, Mapping[str, object]] | None = None,
-    rows: dict[str, Method] = METHODS,
 ) -> Method:
     """Add a row."""
-    if name in rows:
+    if name in METHODS:
         raise ValueError(f"There is a method of the name {name!r} already.")
-    row = rows[name] = Method(name)
+    row = METHODS[name] = Method(name)
     row.label, row.does, row.source, row.implementation = label, does, source, implementation
     row.thresholds, row.histogram, row.bounds = thresholds, histogram, bounds
     row.dead, row.positive_only = dead, positive_only

@@ -32,7 +32,7 @@ from isentrope_server.api import (
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
 from isentrope_server.backend import in_background, open_backend
-from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFigures
+from isentrope_server.counters import MeasuredRequests, ServerFigures
 from isentrope_server.digests import keep_digests_current
 from isentrope_server.housekeeping import end_expired_controls, keep_house, keep_tokens_current
 from isentrope_server.ingest.servicer import start_grpc
@@ -137,8 +137,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.backend = backend
         session_key = await backend.write(lambda transaction: access.ensure_session_key(transaction.connection))
         app.state.sessions = BrowserSessions(session_key)
-        interceptors = [MeasuredCalls(app.state.figures), GrpcGate(backend.tokens)]
-        grpc_server, app.state.grpc_port = await start_grpc(backend, interceptors)
+        gate = GrpcGate(backend.tokens, app.state.figures)
+        grpc_server, app.state.grpc_port = await start_grpc(backend, [gate])
         async with in_background(
             keep_house(backend),
             keep_tokens_current(backend),

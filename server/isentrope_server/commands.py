@@ -13,25 +13,19 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import click
 
 from isentrope_wire import environment
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.numbers import printable
 
 if TYPE_CHECKING:
     import httpx
 
     from isentrope_server.settings import Settings
-
-_USAGE = 2
-
-
-def _fail(message: str, status: int = 1) -> NoReturn:
-    click.echo(f"Error: {printable(message)}", err=True)
-    sys.exit(status)
 
 
 @click.command()
@@ -52,15 +46,11 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 @click.option("--public-url", metavar="URL", help="Address of the pages, for links in notifications.")
 def up(notify: tuple[str, ...], **given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
-    from isentrope_server.errors import StartupError
     from isentrope_server.serving import log_to_stderr, serve
 
     settings = _settings(notify=notify or None, **given)
     log_to_stderr(as_json=settings.log_json)
-    try:
-        asyncio.run(serve(settings, announce=partial(_announce, settings)))
-    except StartupError as error:
-        _fail(str(error), _USAGE)
+    asyncio.run(serve(settings, announce=partial(_announce, settings)))
 
 
 def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
@@ -152,7 +142,7 @@ def backup(file: Path) -> None:
 
     database = _sqlite_file(_settings())
     if not database.exists():
-        _fail(f"There is no database {database} to back up. Set ISENTROPE_HOME to the server's home.")
+        raise IsentropeError(f"There is no database {database} to back up. Set ISENTROPE_HOME to the server's home.")
     size = back_up(database, file)
     click.echo(f"{database} was copied to {file}: {size / 1e6:.1f} MB.")
 
@@ -169,7 +159,9 @@ def restore(file: Path) -> None:
 
     settings = _settings()
     if (url := running_server_url(settings.home)) is not None:
-        _fail(f"The server at {url} uses the home {settings.home}. Stop it, then restore; trainers keep their reports.")
+        raise IsentropeError(
+            f"The server at {url} uses the home {settings.home}. Stop it, then restore; trainers keep their reports."
+        )
     with locked_home(settings.home, settings.local_url):
         restored = backups.restore(file, _sqlite_file(settings))
     at = restored.newest_report_at
@@ -190,7 +182,7 @@ def _sqlite_file(settings: Settings) -> Path:
     database = Database(settings.resolved_database_url)
     database.close()
     if database.file is None:
-        _fail(
+        raise IsentropeError(
             f"{settings.database_name} is no SQLite file. Use its own tools: pg_dump and pg_restore (docs/backup.md)."
         )
     return database.file
@@ -211,7 +203,7 @@ def _ask(
         place = f"the server at {url}, whose home is {settings.home}"
     answer = asyncio.run(_answer(settings, url, method, path, body))
     if answer.is_error:
-        _fail(answer.json()["error"]["message"])
+        raise IsentropeError(answer.json()["error"]["message"])
     return answer.json() if answer.content else None, place
 
 
@@ -222,7 +214,6 @@ async def _answer(
 
     from isentrope_server.app import create_app
     from isentrope_server.backend import open_backend
-    from isentrope_server.errors import StartupError
 
     async def send(address: str, secret: str, transport: httpx.AsyncBaseTransport | None = None) -> httpx.Response:
         headers = {"Authorization": f"Bearer {secret}"}
@@ -236,10 +227,8 @@ async def _answer(
             app = create_app(settings.model_copy(update={"dashboard": False}))
             app.state.backend = backend
             return await send("http://localhost", backend.owner_token, httpx.ASGITransport(app))
-    except StartupError as error:
-        _fail(str(error), _USAGE)
     except (OSError, httpx.HTTPError) as error:
-        _fail(f"The server of the home {settings.home} can't be asked: {error}.")
+        raise IsentropeError(f"The server of the home {settings.home} can't be asked: {error}.") from error
 
 
 def _check_database(settings: Settings, *, makes_database: bool) -> None:
@@ -252,7 +241,7 @@ def _check_database(settings: Settings, *, makes_database: bool) -> None:
         if is_here
         else f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
     )
-    _fail(
+    raise IsentropeError(
         f"There is no database at {settings.database_name}, and no server runs with the home {settings.home}. {advice}"
     )
 
@@ -268,6 +257,6 @@ def _settings(**given: object) -> Settings:
     except ValidationError as error:
         problem = error.errors()[0]
         what = problem["msg"].removeprefix("Value error, ")
-        _fail(f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {what}.", _USAGE)
+        raise ConfigurationError(f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {what}.") from error
     except SettingsError as error:
-        _fail(f"A list among the ISENTROPE_ variables must be a JSON array: {error}.", _USAGE)
+        raise ConfigurationError(f"A list among the ISENTROPE_ variables must be a JSON array: {error}.") from error

@@ -7,7 +7,8 @@ metric, so the number of lines does not grow with runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -17,16 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
 if TYPE_CHECKING:
-    # The stubs make them generic; at run time they are not.
+    # The stubs make it generic; at run time it is not.
     _Context = grpc.aio.ServicerContext[Any, Any]
-    _Handler = grpc.RpcMethodHandler[Any, Any]
 
 _ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.3, 1.0, 3.0, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _GRPC_METHODS = frozenset(method.name for method in pb.DESCRIPTOR.services_by_name["Telemetry"].methods)
 _API_PREFIX = "/api/v1"
-_REFUSALS = {
+REFUSALS = {
     401: "unauthenticated",
     403: "forbidden",
     grpc.StatusCode.UNAUTHENTICATED.name: "unauthenticated",
@@ -69,6 +69,21 @@ class ServerFigures:
         )
         ProcessCollector(registry=own)
 
+    @contextmanager
+    def call(self, method: str, context: _Context) -> Iterator[None]:
+        """Count a gRPC call by its method, which clients may have made up, and by the code that it has at the end."""
+        try:
+            yield
+        finally:
+            name = method.rpartition("/")[2]
+            self.calls.labels(name if name in _GRPC_METHODS else "other", _code(context)).inc()
+
+    def pushed(self, request: pb.PushRequest, reply: pb.PushReply, seconds: float) -> None:
+        """Count what a Push brought."""
+        self.acknowledgement_seconds.observe(seconds)
+        self.records.inc(len(request.records))
+        self.quarantined.inc(len(reply.quarantined))
+
 
 class MeasuredRequests:
     """ASGI middleware: times every HTTP request by its route's template."""
@@ -97,79 +112,14 @@ class MeasuredRequests:
         try:
             await self._app(scope, receive, note_and_send)
         finally:
-            if status in _REFUSALS:
-                self._figures.not_let_in.labels("http", _REFUSALS[status]).inc()
+            if status in REFUSALS:
+                self._figures.not_let_in.labels("http", REFUSALS[status]).inc()
             if not is_stream:
                 self._figures.request_seconds.labels(
                     scope["method"] if scope["method"] in _METHODS else "other",
                     _template(scope),
                     f"{status // 100}xx",
                 ).observe(time.perf_counter() - began)
-
-
-class MeasuredCalls(grpc.aio.ServerInterceptor):
-    """gRPC interceptor: times pushes, counts calls."""
-
-    def __init__(self, figures: ServerFigures) -> None:
-        self._figures = figures
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler | None:
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        name = str(handler_call_details.method).rpartition("/")[2]
-        # Clients may call methods that don't exist.
-        method = name if name in _GRPC_METHODS else "other"
-        if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._refusal(method, handler.stream_stream))
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                self._stream(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            self._answer(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
-        )
-
-    def _answer(self, method: str, behaviour: Any) -> Any:
-        async def answer(request: object, context: _Context) -> object:
-            began = time.perf_counter()
-            try:
-                reply: object = await behaviour(request, context)
-            finally:
-                self._figures.calls.labels(method, _code(context)).inc()
-            if isinstance(request, pb.PushRequest) and isinstance(reply, pb.PushReply):
-                self._figures.acknowledgement_seconds.observe(time.perf_counter() - began)
-                self._figures.records.inc(len(request.records))
-                self._figures.quarantined.inc(len(reply.quarantined))
-            return reply
-
-        return answer
-
-    def _refusal(self, method: str, behaviour: Any) -> Any:
-        """A refusal of the gate: no other handler takes a stream of messages."""
-
-        async def refuse(messages: object, context: _Context) -> None:
-            try:
-                await behaviour(messages, context)
-            finally:
-                self._figures.calls.labels(method, _code(context)).inc()
-                self._figures.not_let_in.labels("grpc", _REFUSALS[_code(context)]).inc()
-
-        return refuse
-
-    def _stream(self, method: str, behaviour: Any) -> Any:
-        async def stream(request: object, context: _Context) -> Any:
-            try:
-                async for reply in behaviour(request, context):
-                    yield reply
-            finally:
-                self._figures.calls.labels(method, _code(context)).inc()
-
-        return stream
 
 
 def _template(scope: Scope) -> str:

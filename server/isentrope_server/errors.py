@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from isentrope_wire.errors import IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 
 
-class StartupError(IsentropeError, OSError):
-    """The server can't start; the command line shows the message. Exit status 2."""
+class StartupError(ConfigurationError):
+    """The server can't start."""
 
 
 class RequestError(IsentropeError, ValueError):
@@ -18,39 +18,17 @@ class RequestError(IsentropeError, ValueError):
     status: ClassVar[int] = 400
     code: ClassVar[str] = "bad_request"
 
-    def __init__(self, message: str, **details: object) -> None:
+    def __init__(self, message: str, *, code: str | None = None, **details: object) -> None:
+        """`code` is for programs, where it says more than that of the class; `details` are values that the message names."""
         super().__init__(message)
         self.message = message
+        self.reason = code or self.code
         self.details: Mapping[str, object] = details
-
-
-class BadCursor(RequestError):
-    """A cursor that is not from an earlier answer."""
-
-    code = "bad_cursor"
 
 
 class NotFound(RequestError, LookupError):
     status = 404
     code = "not_found"
-
-
-class UnknownMetric(NotFound):
-    """The run has reports, but none with this metric."""
-
-    code = "metric_unknown"
-
-
-class UnknownHistogram(NotFound):
-    """The run has reports, but none with this histogram."""
-
-    code = "histogram_unknown"
-
-
-class WhatIfMissing(NotFound):
-    """The step was reported without the sums for what-if curves."""
-
-    code = "what_if_missing"
 
 
 class Conflict(RequestError):
@@ -72,12 +50,6 @@ class Unprocessable(RequestError):
 
     status = 422
     code = "unprocessable"
-
-
-class UnsupportedControl(Unprocessable):
-    """The run's probe does not have this method."""
-
-    code = "capability_missing"
 
 
 class PreconditionRequired(RequestError):

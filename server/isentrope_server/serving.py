@@ -69,24 +69,6 @@ class _Connection(H11Protocol):
             self.transport.close()
 
 
-class _Uncrowded:
-    """Answers 503 instead of the application where too many connections are open."""
-
-    def __init__(self, app: FastAPI, server: Callable[[], uvicorn.Server]) -> None:
-        self._app = app
-        self._server = server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer: ASGIApp = self._app
-        if len(self._server().server_state.connections) > HTTP_CONNECTIONS and scope.get("path") != "/healthz":
-            answer = JSONResponse(
-                error_body("too_many_connections", f"More than {HTTP_CONNECTIONS} connections are open; try again."),
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                {"Retry-After": "5"},
-            )
-        await answer(scope, receive, send)
-
-
 class _JsonLine(logging.Formatter):
     """One object a line; a traceback is part of its message."""
 
@@ -162,9 +144,20 @@ def _tune_interpreter() -> None:
 
 def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
     """Make the HTTP server of one port; `serve` runs it."""
-    server: _Server = _Server(
+
+    async def unless_crowded(scope: Scope, receive: Receive, send: Send) -> None:
+        answer: ASGIApp = app
+        if len(server.server_state.connections) > HTTP_CONNECTIONS and scope.get("path") != "/healthz":
+            answer = JSONResponse(
+                error_body("too_many_connections", f"More than {HTTP_CONNECTIONS} connections are open; try again."),
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                {"Retry-After": "5"},
+            )
+        await answer(scope, receive, send)
+
+    server = _Server(
         uvicorn.Config(
-            _Uncrowded(app, lambda: server),
+            unless_crowded,
             # Run by `serve`, so that a failure is reported in one sentence.
             lifespan="off",
             # It would write login addresses, tokens included, to the log.

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
+from isentrope.cli.frame import main
 from isentrope_server import alerting
-from isentrope_server.commands import up
 from isentrope_server.settings import Settings
 from isentrope_server.store.reports import attachments
 from isentrope_wire.control import Control
@@ -191,7 +191,7 @@ def test_destinations_are_separated_by_commas_that_a_scheme_follows(monkeypatch:
 def test_an_address_that_apprise_does_not_read_is_refused_without_showing_it() -> None:
     with pytest.raises(ValidationError, match="got 'nonsense'"):
         Settings(notify=("nonsense://user:secret@host",))
-    result = CliRunner().invoke(up, ["--notify", "nonsense://user:secret@host"])
+    result = CliRunner().invoke(main, ["up", "--notify", "nonsense://user:secret@host"])
     assert result.exit_code == 2
     assert "ISENTROPE_NOTIFY" in result.output
     assert "secret" not in result.output

@@ -398,25 +398,20 @@ def _checked(
     default: TrainingConfig = TrainingConfig(),  # noqa: B008  (frozen)
 ) -> tuple[TrainingConfig, Control]:
     """Settings that can't work end the command before anything is started."""
-    from isentrope_wire.errors import IsentropeError
-
     by_flag = {_flag(name).replace("-", "_"): name for name in _OPTIONS}
     given = {by_flag[flag]: value for flag, value in options.items() if flag in by_flag and value is not None}
     if "model.path" in given:
         given |= {"model.path": str(Path(given["model.path"]).resolve()), "task.wording": "question"}
-    try:
-        config = with_settings(default, given)
-        config = with_settings(config, dict(_setting(text) for text in options.get("settings", ())))
-        control = Control(
-            method=options["method"],
-            mu_low=options["mu_low"],
-            mu_high=options["mu_high"],
-            scope=options["scope"],
-            parameters=dict(name_and_value(text) for text in options["parameters"]),
-            hold=None if options["hold_target"] is None else {"target": options["hold_target"]},
-        )
-    except IsentropeError as error:
-        raise click.UsageError(str(error)) from error
+    config = with_settings(default, given)
+    config = with_settings(config, dict(_setting(text) for text in options.get("settings", ())))
+    control = Control(
+        method=options["method"],
+        mu_low=options["mu_low"],
+        mu_high=options["mu_high"],
+        scope=options["scope"],
+        parameters=dict(name_and_value(text) for text in options["parameters"]),
+        hold=None if options["hold_target"] is None else {"target": options["hold_target"]},
+    )
     return config, control
 
 
@@ -436,20 +431,16 @@ def _setting(text: str) -> tuple[str, Any]:
 def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     """The settings of a saved run. Its control comes with its checkpoint."""
     from isentrope_trainer.training_state import Checkpoints
-    from isentrope_wire.errors import IsentropeError
 
     context, allowed = click.get_current_context(), {"resume", "steps", "as_json", "host", "http_port", "grpc_port"}
     given = [name for name in options if context.get_parameter_source(name) != _BY_DEFAULT and name not in allowed]
     if given:
         superfluous = given[0].replace("_", "-")
         raise click.UsageError(f"--resume continues a run with its own settings: leave out --{superfluous}.")
-    try:
-        run = Checkpoints(Path(options["resume"])).run()
-        config = training_config(run["config"])
-        if context.get_parameter_source("steps") != _BY_DEFAULT:
-            config = replace(config, steps=options["steps"])
-    except IsentropeError as error:
-        raise click.UsageError(str(error)) from error
+    run = Checkpoints(Path(options["resume"])).run()
+    config = training_config(run["config"])
+    if context.get_parameter_source("steps") != _BY_DEFAULT:
+        config = replace(config, steps=options["steps"])
     options |= run["started_with"]
     return config, Control()
 

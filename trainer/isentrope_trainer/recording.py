@@ -81,14 +81,10 @@ _PUSH_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 
 
-class ControlNotDelivered(IsentropeError, RuntimeError):
-    """The server did not take a recorded control, or did not hand it on."""
-
-
 def replay(recording: Recording, *, steps_per_second: float, announce: Callable[[str], None]) -> None:
     """Report a recorded run to the server that `ISENTROPE_URL` and `ISENTROPE_GRPC` name, and announce the new run's
     id. A control that was pushed while it was recorded is pushed again, and applied at the same step;
-    ControlNotDelivered: the server didn't take it. Any other is rejected: what was trained can't change."""
+    IsentropeError: the server didn't take it. Any other is rejected: what was trained can't change."""
     now, initial = time.time(), recording.run.initial_control
     run = replace(
         recording.run,
@@ -161,4 +157,4 @@ def _push(document: Mapping[str, Any], run_id: str, transport: Transport) -> int
                     # The server does not know the run yet, or the control changed meanwhile.
                     reason = str(error)
             time.sleep(_POLL_SECONDS)
-    raise ControlNotDelivered(f"The recorded control could not be pushed again within {_PUSH_SECONDS:g} s: {reason}")
+    raise IsentropeError(f"The recorded control could not be pushed again within {_PUSH_SECONDS:g} s: {reason}")

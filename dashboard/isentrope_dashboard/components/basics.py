@@ -79,11 +79,7 @@ def card(*children: Any, title: Content = None, beside: Any = None, name: str = 
     return html.Section([*head, *children], className=f"card {name}".strip(), **more)
 
 
-def symbol(letter: str, below: str) -> list[Any]:
-    """A letter with an index, as S_c."""
-    return [html.I(letter), html.Sub(below)]
-
-
+S_C = [html.I("S"), html.Sub("c")]
 ADVANTAGE = "A, the advantage: above 0 for tokens of completions that are better than their group's mean"
 SCORE = (
     "S_c, the score of a token: above 0 where the policy finds it likelier than it expects, below 0 where less likely. The entropy "
@@ -94,7 +90,7 @@ SIGMA = "σ: the threshold counts standard deviations of the score over the toke
 
 def with_symbols(words: str) -> list[Any]:
     """A sentence of the server's, in which A and S_c are written as in the papers."""
-    known = {"A": html.Span(html.I("A"), title=ADVANTAGE), "S_c": html.Span(symbol("S", "c"), title=SCORE)}
+    known = {"A": html.Span(html.I("A"), title=ADVANTAGE), "S_c": html.Span(S_C, title=SCORE)}
     return [known.get(piece, piece) for piece in re.split(r"\b(A|S_c)\b(?= [<>≤≥])", words)]
 
 

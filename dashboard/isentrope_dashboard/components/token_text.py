@@ -15,7 +15,7 @@ from typing import Any, Literal
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import native, symbol, table, text
+from isentrope_dashboard.components.basics import S_C, native, table, text
 from isentrope_dashboard.formatting import MISSING, change, count, number, percent
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Rollouts, TopTokens
@@ -303,7 +303,7 @@ def legend(mu: float, by: str) -> list[Any]:
         "data-value": mu,
     }
     return [
-        html.Span(["by influence"] if by == "influences" else ["by g ", *symbol("S", "c")], className="dim"),
+        html.Span(["by influence"] if by == "influences" else ["by g ", *S_C], className="dim"),
         text("entropy down", "dim"),
         html.Span(className="token-scale", **{"aria-hidden": "true"}),
         text("up", "dim"),

@@ -17,6 +17,7 @@ from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components import token_text
 from isentrope_dashboard.components.basics import (
     RIGHT,
+    S_C,
     button,
     card,
     choice,
@@ -24,7 +25,6 @@ from isentrope_dashboard.components.basics import (
     row,
     search,
     spacer,
-    symbol,
     text,
     with_symbols,
 )
@@ -132,7 +132,7 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
     pull = max(lowering, raising)
     down, up = (max((abs(v) for v in values.values() if (v < 0) == side), default=0.0) for side in (True, False))
     zero = 100 * down / (down + up) if down + up else 50.0
-    of, unit = (["influence"], "nats") if sums else (["g ", *symbol("S", "c")], "nats per unit gain")
+    of, unit = (["influence"], "nats") if sums else (["g ", *S_C], "nats per unit gain")
     rows = [
         html.Div(["By ", *of, f", step {count(report.step if report else None)}, {unit}"], className="dim small num")
     ]

@@ -18,6 +18,7 @@ import click
 from isentrope.cli import printing
 from isentrope_wire.answers import HealthLevel, RunOrder, Status
 from isentrope_wire.control import TARGETS, Control, Hold, Scope
+from isentrope_wire.errors import IsentropeError
 from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.numbers import plain_json, printable
 
@@ -305,7 +306,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, final: b
     from itertools import chain
 
     from isentrope.transport.spool_folder import DELIVERED, SPOOLS, find_spool_folders
-    from isentrope.transport.sync import SpoolsLeft, SyncOutcome, refill_server, sync_spools
+    from isentrope.transport.sync import SyncOutcome, refill_server, sync_spools
     from isentrope_wire import environment
 
     folders = find_spool_folders(folder or environment.home() / SPOOLS)
@@ -331,7 +332,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, final: b
         if not as_json and len({result.detail for result in left}) > 1:
             click.echo("\n".join(_sync_line(result) for result in left))
         remedy = " Start the server, or name another with --grpc." if any(result.server_away for result in left) else ""
-        raise SpoolsLeft(
+        raise IsentropeError(
             f"{len(left)} of {len(results)} spools were not delivered. "
             f"Run {left[0].run}: {left[0].detail.rstrip('. ')}.{remedy}"
         )

@@ -260,16 +260,13 @@ class Client(Connection):
         """
         end = time.monotonic() + timeout_seconds
         while True:
-            item = self._control_version(run_id, version)
+            history = self.items(calls.control_history(run_id))
+            item = next((item for item in history if item.version == version), None)
+            if item is None:
+                raise ApiError(f"Run {run_id} has no control version {version}.", 404, "not_found")
             if item.state.is_final or time.monotonic() >= end:
                 return item
             time.sleep(_POLL_SECONDS)
-
-    def _control_version(self, run_id: str, version: int) -> ControlVersion:
-        for item in self.items(calls.control_history(run_id)):
-            if item.version == version:
-                return item
-        raise ApiError(f"Run {run_id} has no control version {version}.", 404, "not_found")
 
     def me(self) -> answers.Me:
         """Name and scope of the token that this client sends."""

@@ -143,14 +143,14 @@ class _Training:
 
     def _save(self, theirs: Callable[..., Any], iteration: int, *arguments: Any, **settings: Any) -> Any:
         result = theirs(iteration, *arguments, **settings)
-        self._close_open_step()
+        self._close()
         self.attachment.save(_folder(Path(self._args.save), iteration))
         return result
 
     def begin_step(self, optimizer: Any) -> None:
         if self._optimizer is not None and not self._has_observed:
             refuse("slime", [f"--custom-loss-function-path does not call {__name__}.policy_loss."])
-        self._close_open_step()
+        self._close()  # where slime made no update: a gradient was NaN or infinite
         self._recomputed.clear()
         # Gradients are averaged over all ranks of the group, of which one in so many counts.
         self._loss_scale = 1.0 / self._mpu.get_tensor_model_parallel_world_size()
@@ -162,15 +162,12 @@ class _Training:
 
     def _update(self, theirs: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         result = theirs(*arguments, **settings)
-        if self._is_open:
-            self._close(norm=result[1])  # whether it was made, norm of the gradient, its zeros
+        self._close(norm=result[1])  # whether it was made, norm of the gradient, its zeros
         return result
 
-    def _close_open_step(self) -> None:
-        if self._is_open:  # slime made no update: a gradient was NaN or infinite
-            self._close()
-
     def _close(self, norm: float | Tensor | None = None) -> None:
+        if not self._is_open:
+            return
         self._is_open = False
         largest = getattr(getattr(self._optimizer, "config", None), "clip_grad", None)
         self.attachment.close(self._optimizer, norm=norm, largest_norm=largest, loss_scale=self._loss_scale)

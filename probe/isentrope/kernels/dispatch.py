@@ -59,7 +59,9 @@ OF_DEVICE = {"cpu": "cpp", "cuda": "triton", "xpu": "triton"}
 def backend_for(logits: Tensor) -> Backend:
     """The backend that reads `logits`; ConfigurationError: one was asked for by name that can't work here, or there is
     none of that name."""
-    name = _checked(os.environ.get("ISENTROPE_KERNELS", ""))
+    name = os.environ.get("ISENTROPE_KERNELS") or "auto"
+    if name not in (names := ("auto", *BACKENDS)):
+        raise ConfigurationError(f"ISENTROPE_KERNELS takes one of {', '.join(names)}; got {name!r}.")
     if name == "auto":
         name = OF_DEVICE.get(logits.device.type, "reference")
         if _why_not(name) is not None:
@@ -78,12 +80,6 @@ def row_scores(
     if backend is BACKENDS["triton"]:
         return triton_backend.row_scores(logits, token_ids, temperature, squared=squared)
     return finish(backend.row_moments(logits, token_ids, temperature, squared=squared))
-
-
-def _checked(name: str) -> str:
-    if name and name not in (names := ("auto", *BACKENDS)):
-        raise ConfigurationError(f"ISENTROPE_KERNELS takes one of {', '.join(names)}; got {name!r}.")
-    return name or "auto"
 
 
 def _why_not(name: str) -> str | None:

@@ -13,12 +13,7 @@ from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder, records_are
 from isentrope_wire import environment
-from isentrope_wire.errors import IsentropeError
 from isentrope_wire.reports import RunStarted
-
-
-class SpoolsLeft(IsentropeError, ConnectionError):
-    """Some spools could not be delivered; they stay on disk for another attempt."""
 
 
 class SyncOutcome(StrEnum):

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
-from isentrope_server.errors import BadCursor, NotFound, Unprocessable
+from isentrope_server.errors import NotFound, RequestError, Unprocessable
 from isentrope_server.security.gate import principal_of
 from isentrope_server.store import runs
 from isentrope_server.store.access import Principal
@@ -119,14 +119,15 @@ def encode(*places: int) -> str:
 
 
 def decode(cursor: str, length: int) -> list[int]:
-    """Read the `length` numbers in a cursor; BadCursor: it is not from this server."""
+    """Read the `length` numbers in a cursor; RequestError: it is not from this server."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         places = [int(place) for place in text.split(".")]
     except (binascii.Error, ValueError):
         places = []
     if len(places) != length or not all(0 <= place < 2**63 for place in places):
-        raise BadCursor(f"A cursor must be one of an earlier answer, unchanged; got {cursor[:80]!r}.")
+        message = f"A cursor must be one of an earlier answer, unchanged; got {cursor[:80]!r}."
+        raise RequestError(message, code="bad_cursor")
     return places
 
 
@@ -135,7 +136,7 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 
 
 def page_after(cursor: str | None, length: int) -> list[int] | None:
-    """The place of the last item on the previous page; None for the first page. BadCursor: the cursor is not from this
+    """The place of the last item on the previous page; None for the first page. RequestError: the cursor is not from this
     server."""
     return None if cursor is None else decode(cursor, length)
 

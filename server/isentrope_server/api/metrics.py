@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, StepRangeDep, decode, read_of
 from isentrope_server.api.responses import json_answer
-from isentrope_server.errors import NotFound, UnknownHistogram, UnknownMetric
+from isentrope_server.errors import NotFound
 from isentrope_server.store import runs
 from isentrope_server.store.reports import histograms, series, steps
 from isentrope_server.store.reports.series import StepRange
@@ -70,13 +70,14 @@ def _answer(
 
 
 def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
-    """Check that at least one name is known; UnknownMetric: the run has reports, but none with any of these names."""
+    """Check that at least one name is known; NotFound: the run has reports, but none with any of these names."""
     if not reported or not (reported | promised_metrics()).isdisjoint(names):
         return
     nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]
-    raise UnknownMetric(
+    raise NotFound(
         f"Run {run.id} never reported {', '.join(repr(name[:100]) for name in names[:3])}; "
         f"it reports e.g. {', '.join(nearest)}. `isentrope metrics {run.id}` lists all its metrics.",
+        code="metric_unknown",
         names=[name[:100] for name in names],
     )
 
@@ -110,9 +111,10 @@ def _read_histograms(
     if found.step or run.step is None or name in HISTOGRAMS:
         return found
     if not histograms.is_known(connection, run.key, name):
-        raise UnknownHistogram(
+        raise NotFound(
             f"Run {run.id} never reported a histogram {name[:100]!r}; "
             f"GET /api/v1/runs/{run.id}/steps/{run.step} shows those of its newest step.",
+            code="histogram_unknown",
             name=name[:100],
         )
     return found

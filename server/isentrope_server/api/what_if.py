@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
 from isentrope_server.api.tokens import check_reported
-from isentrope_server.errors import WhatIfMissing
+from isentrope_server.errors import NotFound
 from isentrope_server.store.reports import attachments, steps
 from isentrope_server.store.runs import Run
 from isentrope_wire.answers import StepReport
@@ -140,9 +140,10 @@ def _read(
         return found, newest
     check_reported(connection, run, step)
     which = f"Run {run.id} has no step" if step is None else f"Step {step} of run {run.id} was reported"
-    raise WhatIfMissing(
+    raise NotFound(
         f"{which} {'with' if step is None else 'without'} what-if sums: no token of it counted, or its probe does "
         "not measure them.",
+        code="what_if_missing",
         step=step,
     )
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from isentrope_server.control.versions import as_begun
-from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
+from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable
 from isentrope_server.store import access, controls, runs, streams
 from isentrope_server.store.access import Principal
 from isentrope_server.store.controls import ControlItem
@@ -59,9 +59,8 @@ def request_control(
     An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open: only the probe knows
     whether it was applied before the newer one.
 
-    PreconditionFailed: the newest version is not `request.expected_version`; UnsupportedControl: the run's probe does
-    not have the method; Conflict: the run has ended; Unprocessable: the idempotency key was used for another
-    document.
+    PreconditionFailed: the newest version is not `request.expected_version`; Conflict: the run has ended; Unprocessable:
+    the run's probe does not have the method, or the idempotency key was used for another document.
     """
     key = request.idempotency_key
     repeated = None if key is None else controls.by_idempotency_key(transaction.connection, run.key, key)
@@ -126,9 +125,10 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
     if run.ended:
         raise Conflict(f"Run {run.id} has {run.status}: no probe will apply a control.", status=run.status)
     if request.control.capability not in run.capabilities:
-        raise UnsupportedControl(
+        raise Unprocessable(
             f"The probe of run {run.id} can't do {request.control.capability}; "
             f"it offers {', '.join(run.capabilities) or 'nothing'}.",
+            code="capability_missing",
             capability=request.control.capability,
             capabilities=list(run.capabilities),
         )

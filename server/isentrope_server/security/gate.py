@@ -6,6 +6,7 @@ A token counts when a request or call begins: an answer that has begun runs to i
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -20,11 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from isentrope_server.counters import REFUSALS, ServerFigures
 from isentrope_server.errors import error_body
 from isentrope_server.security import permissions, sessions
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.store.access import Principal
 from isentrope_wire.answers import TokenScope
+from isentrope_wire.v1 import telemetry_pb2 as pb
 
 if TYPE_CHECKING:
     # The stubs make them generic; at run time they are not.
@@ -102,7 +105,7 @@ class Gate:
             principal = self._signed_in(scope, headers)
             if (
                 principal
-                and permissions.changes_something(method)
+                and method not in permissions.SAFE_METHODS
                 and not sessions.comes_from_own_page(headers, scope["scheme"])
             ):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
@@ -305,10 +308,10 @@ def principal_of_call() -> Principal:
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
-    """Refuses every method, known or not, without a token of the scope it needs."""
+    """Refuses every method, known or not, without a token of the scope it needs; counts calls and times pushes."""
 
-    def __init__(self, tokens: TokenBook) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: TokenBook, figures: ServerFigures) -> None:
+        self._tokens, self._figures = tokens, figures
 
     async def intercept_service(
         self,
@@ -321,6 +324,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         needed = permissions.required_grpc_scope(method)
         if principal is None:
             return _refusing(
+                self._figures,
                 method,
                 grpc.StatusCode.UNAUTHENTICATED,
                 "This server accepts reports only with a valid token: set ISENTROPE_TOKEN, "
@@ -329,6 +333,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             )
         if not principal.may(needed):
             return _refusing(
+                self._figures,
                 method,
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"The token {principal.name!r} may {principal.scope}, not {needed}: "
@@ -337,11 +342,15 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         # The call's handler runs in the task of its interceptors.
         _calling.set(principal)
         handler = await continuation(handler_call_details)
-        return None if handler is None else _checking_messages(handler)
+        return None if handler is None else _watched(handler, self._figures, method)
 
 
 def _refusing(
-    method: str, status: grpc.StatusCode, message: str, guessed: Callable[[str], Awaitable[None]] | None = None
+    figures: ServerFigures,
+    method: str,
+    status: grpc.StatusCode,
+    message: str,
+    guessed: Callable[[str], Awaitable[None]] | None = None,
 ) -> _Handler:
     """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the same."""
 
@@ -349,13 +358,15 @@ def _refusing(
         _log.info("%r from %s is refused: %s", method[:200], context.peer(), status.name)
         if guessed is not None:
             await guessed(context.peer().rpartition(":")[0])
-        await abort(context, status, message)
+        figures.not_let_in.labels("grpc", REFUSALS[status.name]).inc()
+        with figures.call(method, context):
+            await abort(context, status, message)
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _checking_messages(handler: Any) -> _Handler:
-    """The handler, which refuses bytes that are no message; gRPC would report a server error."""
+def _watched(handler: Any, figures: ServerFigures, method: str) -> _Handler:
+    """The handler, whose calls are counted, and which refuses bytes that are no message; gRPC would report a server error."""
 
     def read(content: bytes) -> ProtobufMessage | None:
         try:
@@ -370,13 +381,19 @@ def _checking_messages(handler: Any) -> _Handler:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, message)
 
     async def answer(request: ProtobufMessage | None, context: _Context) -> object:
-        await check(request, context)
-        return await handler.unary_unary(request, context)
+        began = time.perf_counter()
+        with figures.call(method, context):
+            await check(request, context)
+            reply: object = await handler.unary_unary(request, context)
+        if isinstance(request, pb.PushRequest) and isinstance(reply, pb.PushReply):
+            figures.pushed(request, reply, time.perf_counter() - began)
+        return reply
 
     async def stream(request: ProtobufMessage | None, context: _Context) -> AsyncIterator[object]:
-        await check(request, context)
-        async for reply in handler.unary_stream(request, context):
-            yield reply
+        with figures.call(method, context):
+            await check(request, context)
+            async for reply in handler.unary_stream(request, context):
+                yield reply
 
     if handler.response_streaming:
         return grpc.unary_stream_rpc_method_handler(stream, read, handler.response_serializer)

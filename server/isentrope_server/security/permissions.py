@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from starlette.routing import compile_path
 
 from isentrope_wire.answers import TokenScope
 
@@ -12,7 +12,8 @@ METRICS_PATH = "/metrics"
 """Needs no token where the setting `metrics_open` is on, for a scraper that can't send one."""
 
 _API = "/api"
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Those of requests that change nothing; others must not be caused by other sites."""
 
 ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/openapi.json"): TokenScope.READ,
@@ -77,13 +78,8 @@ def is_open(method: str, path: str, *, metrics_open: bool = False) -> bool:
     return method in ("GET", "HEAD") and (path in OPEN_PATHS or (metrics_open and path == METRICS_PATH))
 
 
-def changes_something(method: str) -> bool:
-    """Whether a request of this method may change something, so that other sites must not cause it."""
-    return method not in _SAFE_METHODS
-
-
 def required_scope(method: str, path: str) -> TokenScope:
-    asked = "GET" if method in _SAFE_METHODS else method
+    asked = "GET" if method in SAFE_METHODS else method
     for rule_method, pattern, scope in _RULES:
         if rule_method == asked and pattern.fullmatch(path):
             return scope
@@ -104,14 +100,6 @@ def required_grpc_scope(method: str) -> TokenScope:
     return GRPC_SCOPES.get(method, TokenScope.ADMIN)
 
 
-def _pattern(template: str) -> str:
-    return "".join(
-        part if index % 2 == 0 else (".+" if part.endswith(":path") else "[^/]+")
-        for index, part in enumerate(re.split(r"[{}]", template))
-    )
-
-
 _RULES = [
-    (method, re.compile(_pattern(template)), scope)
-    for (method, template), scope in {**ROUTE_SCOPES, **PAGE_SCOPES}.items()
+    (method, compile_path(template)[0], scope) for (method, template), scope in {**ROUTE_SCOPES, **PAGE_SCOPES}.items()
 ]

@@ -154,9 +154,6 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
         access.record_audit(connection, "server", "token.created", f"tokens/{owner.id}", change, owner.created_at)
         transaction.announce(TokensChanged())
         write_private(file, owner.token + "\n")
-    except StartupError:
-        # StartupError is an OSError, too.
-        raise
     except OSError as error:
         raise StartupError(
             f"The owner's token file {file} must be readable and writable by this user: {error.strerror}. "

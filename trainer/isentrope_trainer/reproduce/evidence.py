@@ -83,15 +83,8 @@ def trend(
     if len(table) < 2:
         return Check(statement=statement, holds=signed > 0, number=ends, test="no test: one seed", reason=reason)
     found, other_way = stats.page_trend_test(ordered), stats.page_trend_test(ordered[:, ::-1])
-    return Check(
-        statement=statement,
-        holds=bool(found.pvalue < LEVEL),
-        number=ends,
-        test=f"Page's trend test, L = {found.statistic:.4g}, {_p(found.pvalue)}, {len(table)} seeds",
-        reason=reason,
-        p=float(found.pvalue),
-        opposite=bool(other_way.pvalue < LEVEL),
-    )
+    test = f"Page's trend test, L = {found.statistic:.4g}"
+    return _tested(statement, ends, test, len(table), reason, found.pvalue, other_way.pvalue)
 
 
 def correlated(
@@ -124,14 +117,18 @@ def _on_mean(statement: str, differences: np.ndarray, number: str, test: str, re
         statistic, p = math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean > 0 else 1.0
     else:
         statistic, p = stats.ttest_1samp(differences, 0.0, alternative="greater")
+    return _tested(statement, number, f"{test}, t = {statistic:.3g}", len(differences), reason, p, 1 - p)
+
+
+def _tested(statement: str, number: str, test: str, seeds: int, reason: str, p: float, other_p: float) -> Check:
     return Check(
         statement=statement,
         holds=bool(p < LEVEL),
         number=number,
-        test=f"{test}, t = {statistic:.3g}, {_p(p)}, {len(differences)} seeds",
+        test=f"{test}, {'p < 0.0001' if p < 1e-4 else f'p = {p:.2g}'}, {seeds} seeds",
         reason=reason,
         p=float(p),
-        opposite=bool(p > 1 - LEVEL),
+        opposite=bool(other_p < LEVEL),
     )
 
 
@@ -141,7 +138,3 @@ def after_correction(checks: Sequence[Check]) -> tuple[int, int, int]:
     p_values = [check.p for check in checks if check.p is not None and math.isfinite(check.p)]
     left = stats.false_discovery_control(p_values) < LEVEL if p_values else np.array([])
     return len(p_values), sum(p < LEVEL for p in p_values), int(left.sum())
-
-
-def _p(p: float) -> str:
-    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, select, update
 
 from isentrope_server.store import rows
 from isentrope_server.store.database import insert_new
@@ -124,19 +124,10 @@ def _alike(stream_key: int, layout: Layout, placed: Sequence[tuple[int, Arrival]
 
 def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) -> None:
     for gap in found:
-        place = (gaps.c.stream_key == stream_key, gaps.c.first_seq == gap.first_seq)
-        known = connection.execute(select(gaps.c.last_seq).where(*place)).scalar()
-        if known is not None:
-            connection.execute(update(gaps).where(*place).values(last_seq=max(known, gap.last_seq)))
-        else:
-            connection.execute(
-                insert(gaps).values(
-                    stream_key=stream_key,
-                    first_seq=gap.first_seq,
-                    last_seq=gap.last_seq,
-                    reason=gap.reason[:_LONGEST_REASON],
-                )
-            )
+        key = {"stream_key": stream_key, "first_seq": gap.first_seq}
+        insert_new(connection, gaps, [key | {"last_seq": gap.last_seq, "reason": gap.reason[:_LONGEST_REASON]}])
+        shorter = update(gaps).filter_by(**key).where(gaps.c.last_seq < gap.last_seq)
+        connection.execute(shorter.values(last_seq=gap.last_seq))
 
 
 _KINDS: dict[type[Payload], str] = {RunStarted: "run_started", RunFinished: "run_finished", Gap: "gap"}
