@@ -3,7 +3,7 @@
     python -m tests.pictures [FOLDER]
 
 A language model loses two thirds of its entropy in 10 steps, when the first alert comes; the control that it suggests is
-pushed then, and acts from step 11 on.
+pushed then, and acts from step 12 on.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def judge(
         (0.003, 0.008, Outcome.TURNED, "Turned the fall into a rise:"),
         (0.0, -0.004, Outcome.STOPPED, "Stopped the rise:"),
         (-0.003, -0.009, Outcome.TURNED, "Turned the rise into a fall:"),
-        (0.0, 0.0, Outcome.UNDECIDED, "Not clear yet"),
+        (0.0, 0.0, Outcome.UNDECIDED, "Not clear: "),
     ],
 )
 def test_the_verdict_compares_what_came_with_what_would_have_come(

@@ -169,7 +169,7 @@ def _in_words(
     if without is None:
         return "Not judged: what it adds to each step is not known while the gain is not."
     if outcome == Outcome.UNDECIDED:
-        return "Not clear yet: the entropy scatters more than it moves."
+        return "Not clear: the entropy scatters more than it moves."
     change = "fall" if without < 0 else "rise"
     beside = f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
     words = {
