@@ -25,7 +25,6 @@ from isentrope_wire.control import Control, Hold, Method
 from isentrope_wire.diagnosis.slope import autocorrelation, deviation_of_pairs, slopes_of_pairs
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
-from isentrope_wire.what_if import WhatIfSums, merged
 
 REWARD_WINDOW = 30
 """Newest rewards since the hold began that are tested; before there are so many there is no answer."""
@@ -148,9 +147,6 @@ class Effect:
         return (self._xy - self._x * self._y / (self._weight + PULL)) / variation if variation > 0 else None
 
 
-DECIDED_STEPS = 5
-"""Newest steps whose tokens a threshold is chosen on: those of one step say less of the next one's."""
-
 NEWEST_WEIGHT = 0.3
 """Weight of a step's own mean entropy in the estimate; the rest is the estimate before it plus the observed change."""
 
@@ -249,8 +245,6 @@ class _Memory:
     estimator: EntropyEstimator = field(default_factory=EntropyEstimator)
     compared_steps: int = 0
     measured: hold_decision.Measured | None = None
-    what_ifs: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=DECIDED_STEPS))
-    """Of the last steps that have some."""
     hold: hold_decision.HoldState = field(default_factory=hold_decision.HoldState)
     requested: Hold | None = None
     method: str = Method.NONE
@@ -354,7 +348,6 @@ class HoldController:
             memory.compared_steps += observed is not None and predicted is not None
             memory.early.add(scalars[metrics.ENTROPY_MEAN])
             memory.highest_entropy = max(memory.highest_entropy, scalars[metrics.ENTROPY_MEAN])
-            memory.what_ifs.append(report.what_if)
             memory.measured = hold_decision.Measured(
                 step=step,
                 run_step=report.step,
@@ -373,7 +366,7 @@ class HoldController:
                     sign_agreement=scalars.get(metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT),
                     compared_steps=memory.compared_steps,
                 ),
-                what_if=merged(memory.what_ifs),
+                what_if=report.what_if,
             )
 
     def _guard_reward(self, step: int, reward: float) -> None:
