@@ -128,7 +128,7 @@ class Alarms(Figure):
                 reason="In fast collapses half is gone within a few steps of the early level.",
             ),
             Check(
-                statement="an alarm is raised in at most one of twenty runs whose entropy stays",
+                statement="in runs whose entropy stays alarms are not shown to be more frequent than one in twenty",
                 holds=bool(healthy)
                 and float(stats.binomtest(false, len(healthy), MOST_FALSE, alternative="greater").pvalue) >= LEVEL,
                 number=f"{false} of {len(healthy)}",
