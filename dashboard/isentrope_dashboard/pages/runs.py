@@ -25,21 +25,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import live
 from isentrope_dashboard import view as views
-from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import (
-    RIGHT,
-    age,
-    chip,
-    choice,
-    dialog,
-    grid,
-    icon,
-    row,
-    search,
-    spacer,
-    sparkline,
-    text,
-)
+from isentrope_dashboard.components import basics, header
 from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, significant, threshold
 from isentrope_dashboard.live import Api, in_browser, refusal
@@ -83,15 +69,15 @@ COLUMNS: Final = [
         "steps_to_three_quarters_lost",
         "75 % lost after",
         104,
-        **RIGHT,
+        **basics.RIGHT,
         headerTooltip="Steps until three quarters of the early entropy were lost",
     ),
     _column("entropy", "Entropy, nats", 138, **_LARGEST_FIRST),
     _column("reward", "Reward", 138, **_LARGEST_FIRST),
-    _column("step", "Step", 104, **RIGHT, **_LARGEST_FIRST),
+    _column("step", "Step", 104, **basics.RIGHT, **_LARGEST_FIRST),
     _column("control", "Control", 116, **_UNSORTED),
     _column("tags", "Tags, notes", 136, flex=0.5, minWidth=126, **_UNSORTED),
-    _column("last_report_at", "Last report", 96, **RIGHT, **_LARGEST_FIRST),
+    _column("last_report_at", "Last report", 96, **basics.RIGHT, **_LARGEST_FIRST),
 ]
 _CONFIG, _METRIC = "config.", "metric."
 """Before the name of a parameter, or of a metric whose newest value is shown."""
@@ -104,7 +90,7 @@ def columns(view: View) -> list[dict[str, Any]]:
     chosen = chosen if "name" in chosen else ("name", *chosen)
     sort = view.query.get("sort", "")
     order = {sort.removeprefix("-"): {"sort": "desc" if sort.startswith("-") else "asc"}}
-    own = {name: _column(name, name.partition(".")[2], 120, headerTooltip=name, **RIGHT, **_LARGEST_FIRST)
+    own = {name: _column(name, name.partition(".")[2], 120, headerTooltip=name, **basics.RIGHT, **_LARGEST_FIRST)
            for name in chosen if name.startswith((_CONFIG, _METRIC))}  # fmt: skip
     return [(known | own)[name] | order.get(name, {}) for name in chosen if name in known | own]
 
@@ -116,14 +102,14 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         return await start.start_page(client, view)
     summary, *options = _options(await _counts(client, view), view)
     body = [
-        row(html.H1("Runs", className="page-title"), html.Span(summary, className="dim num", id="runs-summary"), spacer(),
+        basics.row(html.H1("Runs", className="page-title"), html.Span(summary, className="dim num", id="runs-summary"), basics.spacer(),
             *_actions(me.scope), name="runs-head"),
-        row(*_filters(view, options), _columns_menu(view, await _offered(client, view)), name="filters"),
+        basics.row(*_filters(view, options), _columns_menu(view, await _offered(client, view)), name="filters"),
         html.Section(_grid(view), className="card runs-card"),
         dcc.Store(id="runs-cursors", data={}),
         dcc.Store(id="runs-chosen", data=[]),
         dcc.Store(id="runs-changed", data=0),
-        dialog(
+        basics.dialog(
             "delete",
             "Delete for good?",
             dmc.Button("Delete", id="delete-confirmed", size="xs", color="red"),
@@ -137,8 +123,10 @@ def _filters(view: View, options: Sequence[Any]) -> list[Component]:
     healths, projects, tags = options
     statuses = [("", "Any status"), *((str(status), words[0]) for status, words in header.STATUS.items())]
     orders = [("", "Needs attention first"), ("newest", "Newest first"), (_BY_PROJECT, "Group by project")]
-    find = search("q", view.query.get("q", ""), "Search name, id, tag, error", width=220, rightSection=html.Kbd("/"))
-    health = choice("health", [], view.query.get("health", ""), "Health")
+    find = basics.search(
+        "q", view.query.get("q", ""), "Search name, id, tag, error", width=220, rightSection=html.Kbd("/")
+    )
+    health = basics.choice("health", [], view.query.get("health", ""), "Health")
     health.data = healths
     return [
         find,
@@ -189,16 +177,16 @@ def _actions(scope: TokenScope) -> list[Component]:
     """What is done with chosen runs; without runs none of it is there."""
     hidden = {"visibility": "hidden"}  # they keep their room: choosing a run moves nothing
     compare = html.A(
-        [icon("compare", 13), html.Span("Compare", id="compare-words")], id="compare-runs", href="/compare", style=hidden,
+        [basics.icon("compare", 13), html.Span("Compare", id="compare-words")], id="compare-runs", href="/compare", style=hidden,
         className="button primary",
     )  # fmt: skip
     delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style=hidden)
-    begin = html.A([icon("plus", 13), "Start a run"], href="/start", className="button")
+    begin = html.A([basics.icon("plus", 13), "Start a run"], href="/start", className="button")
     return [compare, html.Div([delete] if scope == TokenScope.ADMIN else [], className="row"), begin]
 
 
 def _grid(view: View) -> dag.AgGrid:
-    return grid(
+    return basics.grid(
         GRID, columns(view), row_id="id", empty="No run passes these filters", className="runs-grid", rowModelType="infinite",
         dashGridOptions={
             "suppressFieldDotNotation": True,
@@ -365,7 +353,7 @@ def _register_changes(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def open_delete(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
-        names = [html.Li([html.B(run["label"]), text(f" {run['id']}", "dim")]) for run in chosen]
+        names = [html.Li([html.B(run["label"]), basics.text(f" {run['id']}", "dim")]) for run in chosen]
         return True, ["All reports, controls and alerts of these runs are removed:", html.Ul(names)], None
 
     @api.callback(
@@ -413,7 +401,7 @@ def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
         "control": _control(digest.control if digest else None),
         "tags": _tags(run),
         **{name: known.get(name, MISSING) for name in extra},
-        "last_report_at": MISSING if run.last_report_at is None else age(run.last_report_at),
+        "last_report_at": MISSING if run.last_report_at is None else basics.age(run.last_report_at),
     }
 
 
@@ -431,7 +419,7 @@ def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str
     notes += [f"{running} live"] if running else []
     notes += [f"{act} {'needs' if act == 1 else 'need'} attention"] if act else []
     shows = {"aria-expanded": str(is_open).lower(), "data-show": json.dumps({"fold": listed(after) if after else None})}
-    inside = [icon("next", 14), html.B(name or "no project"), text(" · ".join(notes), "dim")]
+    inside = [basics.icon("next", 14), html.B(name or "no project"), basics.text(" · ".join(notes), "dim")]
     button = html.Button(inside, type="button", className="project-row", **shows)
     return {
         "id": f":project:{name}",  # no run has a colon in its id
@@ -479,7 +467,7 @@ def _status(run: RunSummary) -> tuple[Component, str]:
             reason = f"no report for {minutes} min" if minutes < 120 else f"no report for {minutes // 60} h"
         case Status.ENDED:
             reason = "the process ended without finishing"
-    return text(word, tone if run.status in (Status.FAILED, Status.SILENT) else ""), reason
+    return basics.text(word, tone if run.status in (Status.FAILED, Status.SILENT) else ""), reason
 
 
 def _share_lost(share: float | None, tone: str) -> Any:
@@ -495,8 +483,12 @@ def _share_lost(share: float | None, tone: str) -> Any:
 
 def _tags(run: RunSummary) -> Any:
     if not run.notes:
-        return [chip(tag) for tag in run.tags] or MISSING
-    return _two_lines(html.Span([chip(tag) for tag in run.tags]), run.notes) if run.tags else text(run.notes, "dim")
+        return [basics.chip(tag) for tag in run.tags] or MISSING
+    return (
+        _two_lines(html.Span([basics.chip(tag) for tag in run.tags]), run.notes)
+        if run.tags
+        else basics.text(run.notes, "dim")
+    )
 
 
 def _steps_left(run: RunSummary) -> str:
@@ -515,7 +507,7 @@ def _steps_left(run: RunSummary) -> str:
 def _line(values: Sequence[float | None], newest: float | None, tone: str) -> Any:
     if newest is None:
         return MISSING
-    return html.Span([html.I(className=f"spark {tone}", style={"--drawing": sparkline(values)}), number(newest)])
+    return html.Span([html.I(className=f"spark {tone}", style={"--drawing": basics.sparkline(values)}), number(newest)])
 
 
 def _control(control: DigestControl | None) -> str:

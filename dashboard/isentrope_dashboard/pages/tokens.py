@@ -14,20 +14,7 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components import token_text
-from isentrope_dashboard.components.basics import (
-    RIGHT,
-    S_C,
-    button,
-    card,
-    choice,
-    grid,
-    row,
-    search,
-    spacer,
-    text,
-    with_symbols,
-)
+from isentrope_dashboard.components import basics, token_text
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.panels import MEANINGS
 from isentrope_dashboard.formatting import change, count, percent
@@ -42,7 +29,7 @@ RECURRING_STEPS = 10
 BESIDE = "beside"
 """In the address: a second step, whose rollouts of the same prompts are shown beside those of the first."""
 IF_MU = "Share of them that Clip_V would keep with this µ on both sides"
-_ONE_STEP = button("One step", **{"data-show": json.dumps({BESIDE: None})})
+_ONE_STEP = basics.button("One step", **{"data-show": json.dumps({BESIDE: None})})
 NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
 NO_PULL = "No token moved the entropy in this step: no advantage differs from 0, as where each group has one reward."
 GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate()."
@@ -132,7 +119,7 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
     pull = max(lowering, raising)
     down, up = (max((abs(v) for v in values.values() if (v < 0) == side), default=0.0) for side in (True, False))
     zero = 100 * down / (down + up) if down + up else 50.0
-    of, unit = (["influence"], "nats") if sums else (["g ", *S_C], "nats per unit gain")
+    of, unit = (["influence"], "nats") if sums else (["g ", *basics.S_C], "nats per unit gain")
     rows = [
         html.Div(["By ", *of, f", step {count(report.step if report else None)}, {unit}"], className="dim small num")
     ]
@@ -144,7 +131,8 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
         rows.append(
             html.Div(
                 [
-                    html.Div([html.Div(with_symbols(QUADRANTS[part]), className="strong"), text(MEANINGS[part], "dim small")]),
+                    html.Div([html.Div(basics.with_symbols(QUADRANTS[part]), className="strong"),
+                              basics.text(MEANINGS[part], "dim small")]),
                     html.Div(
                         [html.I(className="zero", style={"left": f"{zero:.1f}%"}),
                          html.I(className="down" if value < 0 else "up", style=place)],
@@ -187,7 +175,7 @@ def _steps_words(recurring: RecurringTokens) -> str:
 
 def _number(field: str, name: str, width: int, written: str, **more: Any) -> dict[str, Any]:
     return {
-        "field": field, "headerName": name, "width": width, **RIGHT,
+        "field": field, "headerName": name, "width": width, **basics.RIGHT,
         "valueFormatter": {"function": f"params.value == null ? '–' : {written}"}, **more,
     }  # fmt: skip
 
@@ -210,36 +198,40 @@ COLUMNS: Sequence[dict[str, Any]] = (
 async def layout(_client: AsyncClient, view: View) -> Component:
     """Filters over two columns: running text, and beside it the pull and the recurring tokens."""
     chosen = token_text.Filter.of(view)
-    find = search("q", chosen.text, "Search texts", width=176)
+    find = basics.search("q", chosen.text, "Search texts", width=176)
     order = dmc.Select(
         id={"param": "by"}, data=[{"value": value, "label": words} for value, words in token_text.ORDERS], value=view.query.get("by", ""),
         size="xs", w=186, **{"aria-label": "Order of the rollouts"},
     )  # fmt: skip
-    filters = row(
+    filters = basics.row(
         find,
-        choice("sign", [("both", "Both signs"), ("down", "Pulls down"), ("up", "Raises")], chosen.sign, "Effect"),
-        choice(
+        basics.choice(
+            "sign", [("both", "Both signs"), ("down", "Pulls down"), ("up", "Raises")], chosen.sign, "Effect"
+        ),
+        basics.choice(
             "kept", [("all", "Kept and clipped"), ("kept", "Kept"), ("clipped", "Clipped")], chosen.kept, "Gradient"
         ),
-        choice("a", [("any", "Any A"), ("negative", "A < 0"), ("positive", "A > 0")], chosen.advantage, "Advantage"),
-        spacer(),
+        basics.choice(
+            "a", [("any", "Any A"), ("negative", "A < 0"), ("positive", "A > 0")], chosen.advantage, "Advantage"
+        ),
+        basics.spacer(),
         html.Div(id="token-legend", className="row small token-legend"),
         name="token-filters",
     )
-    context = card(
+    context = basics.card(
         html.Div(id="token-context"),
         # Filled by the browser, beside the token that is chosen.
         html.Div(id="token-card", className="token-card", role="tooltip", hidden=True),
         title=["In context", html.Span("Rollouts that contribute most", className="unit")],
-        beside=row(html.Span(id="token-count", className="dim num small"), order),
+        beside=basics.row(html.Span(id="token-count", className="dim num small"), order),
         name="token-rollouts",
     )
-    pull = card(html.Div(id="token-pull"), title="Where the pull comes from", name="token-side")
-    tokens = grid(
+    pull = basics.card(html.Div(id="token-pull"), title="Where the pull comes from", name="token-side")
+    tokens = basics.grid(
         "recurring", COLUMNS, row_id="id", empty="No token recurs, or none passes the filters", className="recurring-grid",
         defaultColDef={"resizable": False}, dashGridOptions={"rowHeight": 31, "headerHeight": 28},
     )  # fmt: skip
-    recurring = card(
+    recurring = basics.card(
         tokens,
         title="Recurring tokens",
         beside=html.Span(id="recurring-steps", className="dim small num"),

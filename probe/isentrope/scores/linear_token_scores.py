@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, RowScores, Upstream, concatenated, finish, merge
+from isentrope.scores import token_scores
 from isentrope.scores.head_tiles import (
     HeadOperands,
     HeadTiles,
@@ -18,19 +19,6 @@ from isentrope.scores.head_tiles import (
     without_autocast,
 )
 from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
-from isentrope.scores.token_scores import (
-    TokenScores,
-    as_token_scores,
-    check_temperature,
-    check_tensors,
-    differentiable_once,
-    marked_outputs,
-    savable_ids,
-    scores_dtype,
-    scores_of,
-    temperature_of_rows,
-    wants_entropy_gradient,
-)
 from isentrope_wire.errors import InputError
 
 TILES_PER_MERGE = 8
@@ -48,7 +36,7 @@ def linear_token_scores(
     *,
     entropy_gradient: bool = False,
     logits_dtype: torch.dtype | None = None,
-) -> TokenScores:
+) -> token_scores.TokenScores:
     """Score sampled tokens of a language-model head without ever holding its logits.
 
         y = hidden W^T + bias     z = c tanh(a y / c) with a soft cap c, else a y     p = softmax(z / T)
@@ -93,15 +81,15 @@ def linear_token_scores(
         token_ids,
         rule,
         logits_dtype or product_dtype(hidden, base),
-        wants_entropy_gradient(entropy_gradient),
+        token_scores.wants_entropy_gradient(entropy_gradient),
     )
-    return scores_of(results, token_ids, temperature)
+    return token_scores.scores_of(results, token_ids, temperature)
 
 
 def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: Tensor | None) -> None:
     """Everything about the tensors that can be checked without looking at values."""
     tensors = {"hidden": hidden, "weight": weight, "token_ids": token_ids} | ({} if bias is None else {"bias": bias})
-    check_tensors(tensors, "A quantised head has to be dequantised first.")
+    token_scores.check_tensors(tensors, "A quantised head has to be dequantised first.")
     if weight.dim() != 2 or weight.shape[0] == 0:
         raise InputError(f"weight must have shape [vocabulary, width], got {list(weight.shape)}.")
     if hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
@@ -120,7 +108,7 @@ def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: T
 
 
 def _checked_rule(temperature: float | Tensor, token_ids: Tensor, softcap: float | None, scale: float) -> LogitRule:
-    check_temperature(temperature, token_ids)
+    token_scores.check_temperature(temperature, token_ids)
     numbers = {"scale": scale} | ({} if softcap is None else {"softcap": softcap})
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -128,7 +116,9 @@ def _checked_rule(temperature: float | Tensor, token_ids: Tensor, softcap: float
         if not 0 < value < float("inf"):
             raise InputError(f"{name} must be positive and finite, got {value}.")
     return LogitRule(
-        temperature_of_rows(temperature, token_ids), float(scale), None if softcap is None else float(softcap)
+        token_scores.temperature_of_rows(temperature, token_ids),
+        float(scale),
+        None if softcap is None else float(softcap),
     )
 
 
@@ -148,19 +138,19 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
         entropy_gradient: bool,
     ) -> tuple[Tensor, ...]:
         operands = HeadOperands(hidden, weight, bias, adapter_inputs, adapter_up)
-        flat_ids = savable_ids(token_ids).reshape(-1)
+        flat_ids = token_scores.savable_ids(token_ids).reshape(-1)
         with without_autocast(hidden.device.type):
             tiles = HeadTiles(operands, rule, logits_dtype, widen=False)
             rows = _score_tiles(tiles, flat_ids, squared=entropy_gradient)
-        scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits_dtype))
+        scores = token_scores.as_token_scores(rows, token_ids.shape, token_scores.scores_dtype(logits_dtype))
         ctx.save_for_backward(
             hidden, weight, bias, adapter_inputs, adapter_up, flat_ids, rows.log_normalizer, rows.entropies
         )
         ctx.rule, ctx.logits_dtype = rule, logits_dtype
-        return marked_outputs(ctx, scores, entropy_gradient)
+        return token_scores.marked_outputs(ctx, scores, entropy_gradient)
 
     @staticmethod
-    @differentiable_once
+    @token_scores.differentiable_once
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def backward(
         ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
