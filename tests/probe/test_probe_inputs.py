@@ -117,11 +117,11 @@ def test_a_configuration_and_tags_as_large_as_allowed_begin_a_run() -> None:
 def test_why_a_run_failed_is_cut() -> None:
     probe, transport = probe_and_transport()
     probe.finish("failed", "RuntimeError: " + "x" * 2 * wire.ERROR_CHARACTERS)
-    goodbye = transport.messages[-1]
-    assert isinstance(goodbye, wire.RunFinished)
-    assert len(goodbye.error) == wire.ERROR_CHARACTERS
-    assert goodbye.error.startswith("RuntimeError: xxx")
-    assert goodbye.error.endswith("xxx ... cut")
+    ended = transport.messages[-1]
+    assert isinstance(ended, wire.RunFinished)
+    assert len(ended.error) == wire.ERROR_CHARACTERS
+    assert ended.error.startswith("RuntimeError: xxx")
+    assert ended.error.endswith("xxx ... cut")
 
 
 def some_scores(probe: isentrope.Probe, rows: int = 4) -> isentrope.TokenScores:

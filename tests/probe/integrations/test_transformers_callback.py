@@ -108,7 +108,7 @@ def test_the_run_is_named_shows_its_settings_and_ends(tmp_path: Path) -> None:
     assert [message.status for message in transport.messages if isinstance(message, RunFinished)] == ["finished"]
 
 
-def goodbyes(transport: InMemoryTransport) -> list[RunFinished]:
+def run_ends(transport: InMemoryTransport) -> list[RunFinished]:
     return [message for message in transport.messages if isinstance(message, RunFinished)]
 
 
@@ -120,13 +120,13 @@ def test_a_training_begun_anew_ends_the_run_that_failed_before(tmp_path: Path) -
     failing.model.fails_at = 3
     with pytest.raises(RuntimeError):
         failing.train()
-    assert goodbyes(first) == []
+    assert run_ends(first) == []
     callback._transport = second
     failing.train()
-    assert [one.status for one in goodbyes(first)] == ["failed"]
+    assert [one.status for one in run_ends(first)] == ["failed"]
     assert [report.step for report in reports(first)] == [1, 2]
     assert [report.step for report in reports(second)] == [1, 2, 3]
-    assert [one.status for one in goodbyes(second)] == ["finished"]
+    assert [one.status for one in run_ends(second)] == ["finished"]
 
 
 def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_nor_later() -> None:
@@ -143,7 +143,7 @@ def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_
     callback.on_train_begin(args, state, control)
     callback.on_step_begin(args, state, control)
     assert reports(first) == reports(second) == []
-    assert [one.status for one in goodbyes(first)] == ["failed"]
+    assert [one.status for one in run_ends(first)] == ["failed"]
     callback.finish()
 
 

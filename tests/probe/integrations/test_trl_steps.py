@@ -32,7 +32,7 @@ def attached(tmp_path: Path, **settings: Any) -> tuple[Any, Any, InMemoryTranspo
     return trainer, attach(trainer, rescore_tokens=rescore_tokens, transport=transport), transport
 
 
-def goodbyes(transport: InMemoryTransport) -> list[RunFinished]:
+def run_ends(transport: InMemoryTransport) -> list[RunFinished]:
     return [message for message in transport.messages if isinstance(message, RunFinished)]
 
 
@@ -188,8 +188,8 @@ def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Pa
     with pytest.raises(RuntimeError, match="the reward server is gone"):
         trainer.train()
     assert [report.step for report in tiny_trl.reports(transport)] == [1, 2]
-    goodbye = goodbyes(transport)[0]
-    assert (goodbye.status, error_in_a_line(goodbye.error)) == ("failed", "RuntimeError: the reward server is gone")
+    ended = run_ends(transport)[0]
+    assert (ended.status, error_in_a_line(ended.error)) == ("failed", "RuntimeError: the reward server is gone")
 
 
 def test_an_update_before_a_failed_save_is_reported(tmp_path: Path) -> None:

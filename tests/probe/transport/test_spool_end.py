@@ -23,7 +23,7 @@ from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.reports import Gap, RunFinished, StepReport
 from tests.probe.transport.fake_telemetry import QUICK, RUN, FakeTelemetry, on_disk
 
-GOODBYE = RunFinished(status="finished", finished_at=2.0, step=99)
+FINISHED = RunFinished(status="finished", finished_at=2.0, step=99)
 
 
 def slowly(step: int) -> MakeMessage:
@@ -34,16 +34,16 @@ def slowly(step: int) -> MakeMessage:
     return make
 
 
-def test_what_there_is_no_time_to_build_is_a_gap_and_the_goodbye_stands_behind_it(tmp_path: Path) -> None:
+def test_what_there_is_no_time_to_build_is_a_gap_and_the_end_of_the_run_stands_behind_it(tmp_path: Path) -> None:
     transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert isinstance(transport, SpoolTransport)
     for step in range(100):
         assert transport.put(slowly(step))
-    assert transport.put(ReadyMessage(GOODBYE))
+    assert transport.put(ReadyMessage(FINISHED))
     transport.close(timeout_seconds=0.5)
     first, *reports, gap, last = on_disk(transport.folder.path)
     written = len(reports)
-    assert (first, last) == (RUN, GOODBYE)
+    assert (first, last) == (RUN, FINISHED)
     assert [report.step for report in reports if isinstance(report, StepReport)] == list(range(written))
     assert gap == Gap(first_seq=written + 2, last_seq=101, reason=OUT_OF_TIME)
     assert transport.folder.read_end() == SpoolEnd(102)
@@ -81,10 +81,10 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
     assert (status.state, status.acked_through) == (ShipperState.DRAINED, 8)
     first, report, gap, last = server.payloads
     assert (first, report) == (RUN, StepReport(step=0, recorded_at=1.0))
-    assert (gap, last) == (Gap(first_seq=3, last_seq=7, reason=OUT_OF_TIME), GOODBYE)
+    assert (gap, last) == (Gap(first_seq=3, last_seq=7, reason=OUT_OF_TIME), FINISHED)
 
 
-def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_small_file_of_the_end(
+def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_end_of_the_run_in_the_small_file_of_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
@@ -98,14 +98,14 @@ def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_s
     monkeypatch.setattr(SegmentWriter, "append", fails)
     for step in range(3):
         transport.put(slowly(step))
-    transport.put(ReadyMessage(GOODBYE))
+    transport.put(ReadyMessage(FINISHED))
     transport.close(timeout_seconds=0.3)
-    assert transport.folder.read_end() == SpoolEnd(5, OUT_OF_TIME, encode_payload(GOODBYE))
+    assert transport.folder.read_end() == SpoolEnd(5, OUT_OF_TIME, encode_payload(FINISHED))
     reader = SpoolReader(transport.folder.path)
     assert len(reader.next_batch(10, 10**6)) == 1
     gap, last = reader.missing_at_the_end(transport.folder.read_end())
     assert decode_payload(gap.payload) == Gap(first_seq=2, last_seq=4, reason=OUT_OF_TIME)
-    assert (last.seq, decode_payload(last.payload)) == (5, GOODBYE)
+    assert (last.seq, decode_payload(last.payload)) == (5, FINISHED)
 
 
 @pytest.mark.parametrize(
