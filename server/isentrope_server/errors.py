@@ -16,13 +16,13 @@ class RequestError(IsentropeError, ValueError):
     """A request can't be answered; becomes the error body."""
 
     status: ClassVar[int] = 400
-    code: ClassVar[str] = "bad_request"
+    code = "bad_request"
 
     def __init__(self, message: str, *, code: str | None = None, **details: object) -> None:
         """`code` is for programs, where it says more than that of the class; `details` are values that the message names."""
         super().__init__(message)
         self.message = message
-        self.reason = code or self.code
+        self.code = code or self.code
         self.details: Mapping[str, object] = details
 
 

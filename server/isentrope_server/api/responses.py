@@ -33,7 +33,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _request_error(_request: Request, error: RequestError) -> JSONResponse:
-    return JSONResponse(error_body(error.reason, error.message, error.details), error.status)
+    return JSONResponse(error_body(error.code, error.message, error.details), error.status)
 
 
 async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
