@@ -1,7 +1,9 @@
-"""Install what a Makefile target needs into .venv, at the versions and hashes of uv.lock: `python set_up.py EXTRA ...`
+"""Install what a Makefile target needs into .venv, at the versions and hashes of uv.lock: `python
+set_up.py EXTRA ...`
 
-uv installs, from the indexes that pip is configured with: uv itself reads no pip configuration. torch is installed first
-and apart, because which build is right depends on the machine; one without a GPU never downloads CUDA unless asked to:
+uv installs, from the indexes that pip is configured with: uv itself reads no pip configuration.
+torch is installed first and apart, because which build is right depends on the machine; one without
+a GPU never downloads CUDA unless asked to:
 
     TORCH_INDEX   the index to take torch from, such as https://download.pytorch.org/whl/cu128
     TORCH         another torch than the locked one, such as torch==2.14.0
@@ -32,33 +34,50 @@ UV_VARIABLES = {
     "timeout": ("UV_HTTP_TIMEOUT", " "),
     "default-timeout": ("UV_HTTP_TIMEOUT", " "),
 }
-"""pip's settings: the variable in which uv takes them, and what stands between several values there."""
+"""pip's settings: the variable in which uv takes them, and what stands between several values
+there."""
 
 
 def main(extras: list[str]) -> None:
     if sys.version_info < (3, 11):  # noqa: UP036  (the one file that an older Python reads)
-        sys.exit(f"Isentrope needs Python 3.11 or newer, this is {sys.version.split()[0]}. Set PYTHON=python3.11.")
+        sys.exit(
+            f"Isentrope needs Python 3.11 or newer, this is {sys.version.split()[0]}. Set PYTHON=python3.11."
+        )
     if not (BIN / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(ROOT / ".venv")], check=True)
     uv = str(BIN / "uv")
     if not Path(uv).exists():
         pip("install", "--quiet", "--disable-pip-version-check", UV)
     environment = uv_environment(pip("config", "list"), os.environ)
-    torch = [line.split()[0] for line in export(uv, extras, "--no-hashes").splitlines() if line.startswith("torch==")]
+    torch = [
+        line.split()[0]
+        for line in export(uv, extras, "--no-hashes").splitlines()
+        if line.startswith("torch==")
+    ]
     if torch:
         install_torch(uv, os.environ.get("TORCH") or torch[0], environment)
     wanted = export(uv, extras, "--no-emit-package", "torch")
-    run([uv, "pip", "install", "--python", PYTHON, "--no-deps", "--require-hashes", "-r", "-"], environment, wanted)
-    run([uv, "pip", "install", "--python", PYTHON, "--no-deps", "--editable", str(ROOT)], environment)
+    run(
+        [uv, "pip", "install", "--python", PYTHON, "--no-deps", "--require-hashes", "-r", "-"],
+        environment,
+        wanted,
+    )
+    run(
+        [uv, "pip", "install", "--python", PYTHON, "--no-deps", "--editable", str(ROOT)],
+        environment,
+    )
     if "trainer" in extras or "all" in extras:
         compile_what_the_demo_imports()
 
 
-def uv_environment(pip_config: str, environment: dict[str, str] | os._Environ[str]) -> dict[str, str]:
+def uv_environment(
+    pip_config: str, environment: dict[str, str] | os._Environ[str]
+) -> dict[str, str]:
     """The environment for uv: pip's settings, where uv's own variables don't say otherwise.
 
     Args:
-        pip_config: what `pip config list` prints, a `section.name='value'` a line. `:env:` are the variables PIP_*.
+        pip_config: what `pip config list` prints, a `section.name='value'` a line. `:env:` are the
+            variables PIP_*.
     """
     found: dict[str, str] = {}
     lines = [line.strip().partition("=") for line in pip_config.splitlines() if "=" in line]
@@ -69,7 +88,8 @@ def uv_environment(pip_config: str, environment: dict[str, str] | os._Environ[st
                 variable, separator = UV_VARIABLES[setting]
                 found[variable] = separator.join(str(ast.literal_eval(value)).split())
     if "UV_INDEX" in found:
-        # pip takes the best version of all indexes; uv, unless told, stops at the first that knows the package.
+        # pip takes the best version of all indexes; uv, unless told, stops at the first that knows
+        # the package.
         found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return found | dict(environment)
 
@@ -96,17 +116,34 @@ def install_torch(uv: str, torch: str, environment: dict[str, str]) -> None:
 
 def export(uv: str, extras: list[str], *options: str) -> str:
     chosen = [word for extra in extras for word in ("--extra", extra)]
-    command = [uv, "export", "--project", str(ROOT), "--frozen", "--quiet", "--no-emit-project", *chosen, *options]
+    command = [
+        uv,
+        "export",
+        "--project",
+        str(ROOT),
+        "--frozen",
+        "--quiet",
+        "--no-emit-project",
+        *chosen,
+        *options,
+    ]
     return run(command, dict(os.environ), capture=True)
 
 
 def compile_what_the_demo_imports() -> None:
-    """Now, and not while somebody waits for the first page. Some 1 500 of the 9 000 files, so not by `--compile-bytecode`."""
+    """Now, and not while somebody waits for the first page. Some 1 500 of the 9 000 files, so not
+    by `--compile-bytecode`."""
     print("Compiling what the demo imports", flush=True)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    imports = ("isentrope_trainer.reference_run", "isentrope_server.serving, isentrope_dashboard.app")
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    imports = (
+        "isentrope_trainer.reference_run",
+        "isentrope_server.serving, isentrope_dashboard.app",
+    )
     processes = [
-        subprocess.Popen([PYTHON, "-W", "ignore", "-c", f"import {names}"], env=environment) for names in imports
+        subprocess.Popen([PYTHON, "-W", "ignore", "-c", f"import {names}"], env=environment)
+        for names in imports
     ]
     statuses = [process.wait() for process in processes]
     if any(statuses):
@@ -117,7 +154,9 @@ def pip(*arguments: str) -> str:
     return run([PYTHON, "-m", "pip", *arguments], dict(os.environ), capture=True)
 
 
-def run(command: list[str], environment: dict[str, str], stdin: str = "", *, capture: bool = False) -> str:
+def run(
+    command: list[str], environment: dict[str, str], stdin: str = "", *, capture: bool = False
+) -> str:
     """Run it; its output is shown, or returned. Raises CalledProcessError where it fails."""
     done = subprocess.run(
         command, env=environment, input=stdin, text=True, stdout=subprocess.PIPE if capture else None,

@@ -1,7 +1,7 @@
 """Lays out the pages of the site, which `make docs` builds: `python docs/site_pages.py FOLDER`
 
-The folder gets docs/, the README as the first page, every file of the repository that a page links to, and the help of
-every command. Links lead to the same files as in the repository.
+The folder gets docs/, the README as the first page, every file of the repository that a page links
+to, and the help of every command. Links lead to the same files as in the repository.
 """
 
 from __future__ import annotations

@@ -25,14 +25,17 @@ CHROMIUM_ARGUMENTS = [
 def chromium(*arguments: str) -> Iterator[Browser]:
     """One headless Chromium; the test fails where there is none."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_path(), args=[*CHROMIUM_ARGUMENTS, *arguments])
+        browser = playwright.chromium.launch(
+            executable_path=_path(), args=[*CHROMIUM_ARGUMENTS, *arguments]
+        )
         yield browser
         browser.close()
 
 
 @contextmanager
 def chromium_with_profile(profile: Path) -> Iterator[BrowserContext]:
-    """A headless Chromium that keeps in this folder what it loaded and compiled: a page it knows opens a third cheaper."""
+    """A headless Chromium that keeps in this folder what it loaded and compiled: a page it knows
+    opens a third cheaper."""
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
             profile, executable_path=_path(), args=CHROMIUM_ARGUMENTS
@@ -56,11 +59,27 @@ class Watched:
     def __init__(self, page: Page, origin: str) -> None:
         self.page = page
         self.problems: list[str] = []
-        page.on("console", lambda message: self._note_if(message.type == "error", f"console: {message.text}"))
-        page.on("pageerror", lambda error: self.problems.append(f"exception: {error} {error.stack}"))
-        page.on("requestfailed", lambda request: self.problems.append(f"failed: {request.url} {request.failure}"))
-        page.on("response", lambda answer: self._note_if(answer.status >= 400, f"{answer.status}: {answer.url}"))
-        page.on("request", lambda request: self._note_if(is_outside(request.url, origin), f"outside: {request.url}"))
+        page.on(
+            "console",
+            lambda message: self._note_if(message.type == "error", f"console: {message.text}"),
+        )
+        page.on(
+            "pageerror", lambda error: self.problems.append(f"exception: {error} {error.stack}")
+        )
+        page.on(
+            "requestfailed",
+            lambda request: self.problems.append(f"failed: {request.url} {request.failure}"),
+        )
+        page.on(
+            "response",
+            lambda answer: self._note_if(answer.status >= 400, f"{answer.status}: {answer.url}"),
+        )
+        page.on(
+            "request",
+            lambda request: self._note_if(
+                is_outside(request.url, origin), f"outside: {request.url}"
+            ),
+        )
 
     def _note_if(self, wrong: bool, problem: str) -> None:
         if wrong:

@@ -10,19 +10,24 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The tests run servers, browsers and training loops side by side on few cores: torch's threads must sleep while they
-# wait for each other, not spin. Read once, when torch is imported.
+# The tests run servers, browsers and training loops side by side on few cores: torch's threads must
+# sleep while they wait for each other, not spin. Read once, when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# The Triton kernels are tested in Triton's interpreter, on the CPU, so that every machine runs the same tests; those
-# marked gpu want TRITON_INTERPRET=0. Read once, when Triton is imported.
+# The Triton kernels are tested in Triton's interpreter, on the CPU, so that every machine runs the
+# same tests; those marked gpu want TRITON_INTERPRET=0. Read once, when Triton is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Most tests have a home of their own; the kernels need not be compiled for each.
-os.environ.setdefault("ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
+os.environ.setdefault(
+    "ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels")
+)
 
-# How fast examples are made and tried only shows how busy the machine is. A test's own settings add to these.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast examples are made and tried only shows how busy the machine is. A test's own settings add
+# to these.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
@@ -35,7 +40,8 @@ LONGEST_FILES = (
     "test_process_faults.py",
     "test_disk_and_replica_faults.py",
 )
-"""Files with minutes of slow tests begin first: each is run by one process, which at the end the others would wait for."""
+"""Files with minutes of slow tests begin first: each is run by one process, which at the end the
+others would wait for."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage need not walk everything that was imported, pytest's last ones neither."""
+    """Collections of garbage need not walk everything that was imported, pytest's last ones
+    neither."""
     gc.collect()
     gc.freeze()
     # What is never freed nanobind would report as a leak.

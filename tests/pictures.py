@@ -1,9 +1,10 @@
-"""Take the README's pictures of the recorded run, as `isentrope demo --replay` shows it: `make pictures`.
+"""Take the README's pictures of the recorded run, as `isentrope demo --replay` shows it: `make
+pictures`.
 
     python -m tests.pictures [FOLDER]
 
-A language model loses two thirds of its entropy in 10 steps, when the first alert comes; the control that it suggests is
-pushed then, and acts from step 12 on.
+A language model loses two thirds of its entropy in 10 steps, when the first alert comes; the
+control that it suggests is pushed then, and acts from step 12 on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ SCHEMES: tuple[Literal["dark"], Literal["light"]] = ("dark", "light")
 
 
 def _wait_for_step(page: Page, step: int) -> None:
-    page.wait_for_function(f"() => Number(document.querySelector('#run-step')?.textContent) >= {step}", timeout=200_000)
+    page.wait_for_function(
+        f"() => Number(document.querySelector('#run-step')?.textContent) >= {step}", timeout=200_000
+    )
     page.wait_for_timeout(2_000)
 
 
@@ -39,7 +42,12 @@ def main(folder: Path) -> None:
     with (
         tempfile.TemporaryDirectory() as home,
         mock.patch.dict(os.environ, {"ISENTROPE_HOME": home}),
-        running_demo("--replay", "--speed", str(STEPS_A_SECOND), longest_seconds=400) as (_, origin, login, run),
+        running_demo("--replay", "--speed", str(STEPS_A_SECOND), longest_seconds=400) as (
+            _,
+            origin,
+            login,
+            run,
+        ),
         chromium() as browser,
     ):
         pages = {}

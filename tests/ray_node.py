@@ -9,7 +9,8 @@ _T = TypeVar("_T")
 
 
 def started(start: Callable[[], _T]) -> _T:
-    """What `start` returns. Ray gives a node thirty seconds to start, which is not always enough here: it gets three attempts."""
+    """What `start` returns. Ray gives a node thirty seconds to start, which is not always enough
+    here: it gets three attempts."""
     for _ in range(2):
         try:
             return start()

@@ -1,4 +1,5 @@
-"""The dashboard on the server's own ASGI application: `attach` is called last by the server's app factory.
+"""The dashboard on the server's own ASGI application: `attach` is called last by the server's app
+factory.
 
 Every navigation is a new document; within one, the query says what is shown.
 """
@@ -71,7 +72,9 @@ def shell() -> dmc.MantineProvider:
             dcc.Store(id=live.NEWS, data=0),
             dcc.Store(id=PATH),
             dcc.Store(id=header.TITLE),
-            dmc.NotificationContainer(id=NOTIFICATIONS, position="bottom-right", sendNotifications=[]),
+            dmc.NotificationContainer(
+                id=NOTIFICATIONS, position="bottom-right", sendNotifications=[]
+            ),
             html.Div(html.Div(waiting, className="page waiting", **{"aria-busy": "true"}), id=PAGE),
         ],
         theme=theme.MANTINE,
@@ -86,7 +89,9 @@ def register(app: Dash, api: Api) -> None:
     in_browser(app, "isentrope.choose", chosen, Input({"param": ALL}, "value"))
     path = (Output(PATH, "data"), Input(views.STORE, "data"), State(PATH, "data"))
     in_browser(app, "isentrope.path", *path, first=True)
-    in_browser(app, "isentrope.title", Output(header.TITLE, "id"), Input(header.TITLE, "data"), first=True)
+    in_browser(
+        app, "isentrope.title", Output(header.TITLE, "id"), Input(header.TITLE, "data"), first=True
+    )
 
     @api.callback(app, Output(PAGE, "children"), Output(header.TITLE, "data"), Input(PATH, "data"))
     async def show_page(client: AsyncClient, view: View, _path: str) -> tuple[Component, str]:
@@ -115,16 +120,20 @@ _logged: set[str] = set()
 
 
 def _log_first(error: Exception) -> None:
-    """Log the first failure at each place in the code: a reader who repeats one must not fill the disk."""
+    """Log the first failure at each place in the code: a reader who repeats one must not fill the
+    disk."""
     place = "".join(traceback.format_tb(error.__traceback__)[-1:])
     if place not in _logged:
         _logged.add(place)
-        _log.error("A callback of the dashboard failed; later failures here are not logged.", exc_info=error)
+        _log.error(
+            "A callback of the dashboard failed; later failures here are not logged.",
+            exc_info=error,
+        )
 
 
 def report_failure(error: Exception) -> None:
-    """Report in one sentence why a callback failed; what was not expected is in the log with its traceback, too. An
-    HTTPException, a refused request, is raised again."""
+    """Report in one sentence why a callback failed; what was not expected is in the log with its
+    traceback, too. An HTTPException, a refused request, is raised again."""
     if isinstance(error, HTTPException):
         raise error
     title, message = "Not done", str(error)
@@ -152,11 +161,13 @@ PLOTLY = (Path(__file__).parent / "vendored" / "plotly-cartesian.min.js").read_b
 PLOTLY_ADDRESS = f"/_dash-component-suites/plotly/{hashlib.sha256(PLOTLY).hexdigest()[:16]}.js"
 
 GRID_SCRIPT = "dash_ag_grid.min.js"
-GRID_ADDRESS = f"/_dash-component-suites/dash_ag_grid/{build_fingerprint(GRID_SCRIPT, dag.__version__, 0)}"
+GRID_ADDRESS = (
+    f"/_dash-component-suites/dash_ag_grid/{build_fingerprint(GRID_SCRIPT, dag.__version__, 0)}"
+)
 """AG Grid, which the browser loads where a page first shows a grid (`assets/isentrope.js`)."""
 
-# `color-scheme.js` runs in the head, before anything is painted; every other script belongs at the end, but plotly is on its
-# way meanwhile.
+# `color-scheme.js` runs in the head, before anything is painted; every other script belongs at the
+# end, but plotly is on its way meanwhile.
 INDEX = f"""<!DOCTYPE html>
 <html lang="en">
     <head>
@@ -214,9 +225,9 @@ def _or_refused(read: Callable[..., Any], given: Sequence[Any]) -> Any:
 
 
 def attach(app: FastAPI) -> None:
-    """Serve the dashboard's pages from the server's application, which has all of its own routes: any other address is
-    answered here, with a page or 404. Its REST API is called in process, with the browser user's own cookie or token.
-    """
+    """Serve the dashboard's pages from the server's application, which has all of its own routes:
+    any other address is answered here, with a page or 404. Its REST API is called in process, with
+    the browser user's own cookie or token."""
     dash_app = _Pages(
         __name__,
         server=app,
@@ -229,7 +240,9 @@ def attach(app: FastAPI) -> None:
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
         on_error=report_failure,
     )
-    next(script for script in dag._js_dist if script["relative_package_path"] == GRID_SCRIPT)["dynamic"] = True
+    next(script for script in dag._js_dist if script["relative_package_path"] == GRID_SCRIPT)[
+        "dynamic"
+    ] = True
     # Else every page tries to open a WebSocket, again and again; no callback uses one.
     dash_app.backend.websocket_capability = False
     dash_app.layout = shell
@@ -250,7 +263,9 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
 
     @app.get("/{path:path}", include_in_schema=False)
     async def shell_of(path: str, request: Request) -> Response:
-        path = request.scope.get("raw_path", request.url.path.encode()).decode()  # where %2F is none of the path's own
+        path = request.scope.get(
+            "raw_path", request.url.path.encode()
+        ).decode()  # where %2F is none of the path's own
         run_path, _, tab = path.rpartition("/")
         if tab in run.TABS and View(path=run_path).run_id is not None:
             rest = f"&{request.url.query}" if request.url.query else ""
@@ -264,7 +279,8 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
 
 
 def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
-    """Before Dash's own route for its scripts: each is compressed once and not for every browser; and plotly beside them."""
+    """Before Dash's own route for its scripts: each is compressed once and not for every browser;
+    and plotly beside them."""
     kept: dict[bytes, bytes] = {}
 
     # Not async: reading and compressing a file of megabytes belongs into a thread.
@@ -275,7 +291,9 @@ def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
             answer = Response(PLOTLY, media_type="text/javascript", headers=headers)
         else:
             try:
-                answer = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
+                answer = dash_app.backend.serve_component_suites(
+                    dash_app, package_name, path, request
+                )
             except DependencyException:
                 raise HTTPException(404) from None
         plain = bytes(answer.body)

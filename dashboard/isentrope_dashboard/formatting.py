@@ -1,4 +1,5 @@
-"""Numbers, times and controls as the pages print them. What was not measured is a dash, never a zero."""
+"""Numbers, times and controls as the pages print them. What was not measured is a dash, never a
+zero."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ MINUS = "−"
 
 
 def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
-    """A value with a true minus sign; `–` when it was not measured, NaN and ∞ by their names. What rounds to nothing
-    has no sign: there is no −0."""
+    """A value with a true minus sign; `–` when it was not measured, NaN and ∞ by their names. What
+    rounds to nothing has no sign: there is no −0."""
     if value is None:
         return MISSING
     if math.isnan(value):
@@ -41,7 +42,8 @@ def change(value: float | None) -> str:
 
 
 def significant(value: float | None, digits: int = 4) -> str:
-    """Any size of number in few digits, in powers of ten where that is shorter: `0.125`, `1,234`, `3e−6`."""
+    """Any size of number in few digits, in powers of ten where that is shorter: `0.125`, `1,234`,
+    `3e−6`."""
     if value is None or not math.isfinite(value):
         return number(value)
     size = abs(value)
@@ -71,7 +73,8 @@ def seconds(value: float | None) -> str:
 
 
 def threshold(value: float | None) -> str:
-    """µ in standard deviations; `off` on a side that does not clip. What two decimals can't hold is a power of ten."""
+    """µ in standard deviations; `off` on a side that does not clip. What two decimals can't hold is
+    a power of ten."""
     if value is None:
         return "off"
     plain = value == 0 or 0.01 <= abs(value) < 1e6
@@ -97,13 +100,21 @@ OFF = "off"
 def describe(new: Control, old: Control | None) -> str:
     """`µ₋ 0.15 → 0.22, scope all → negative`; without an old control the new one alone."""
     if old is None:
-        parts = {name: words for name, words in _parts(new).items() if (name, words) != ("hold", OFF)}
-        return ", ".join([parts.pop("method"), *(f"{name} {words}" for name, words in parts.items())])
-    return ", ".join(f"{name} {before} → {after}" for name, before, after in changes(new, old)) or "no change"
+        parts = {
+            name: words for name, words in _parts(new).items() if (name, words) != ("hold", OFF)
+        }
+        return ", ".join(
+            [parts.pop("method"), *(f"{name} {words}" for name, words in parts.items())]
+        )
+    return (
+        ", ".join(f"{name} {before} → {after}" for name, before, after in changes(new, old))
+        or "no change"
+    )
 
 
 def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -> dict[str, str]:
-    """Each part of a control in words, by its name: its parameters that are not at their default, the bounds of what it holds."""
+    """Each part of a control in words, by its name: its parameters that are not at their default,
+    the bounds of what it holds."""
     held = control.held
     parts = {
         "method": method(control.method),
@@ -114,27 +125,46 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
     }
     if parameters:
         known = control.method.parameters
-        given = {name: value for name, value in control.parameters.items() if value != known[name].default}
+        given = {
+            name: value
+            for name, value in control.parameters.items()
+            if value != known[name].default
+        }
         parts |= {name: parameter(value) or OFF for name, value in given.items()}
     if bounds and held is not None:
-        limits = {"largest change": held.max_change_per_step, "µ min": held.mu_min, "µ max": held.mu_max}
-        parts |= {label: DEFAULT if bound is None else f"{bound:.4g}" for label, bound in limits.items()}
+        limits = {
+            "largest change": held.max_change_per_step,
+            "µ min": held.mu_min,
+            "µ max": held.mu_max,
+        }
+        parts |= {
+            label: DEFAULT if bound is None else f"{bound:.4g}" for label, bound in limits.items()
+        }
         parts |= {"side": str(held.side), "reward guard": "on" if held.reward_guard else OFF}
     return parts
 
 
 def changes(new: Control, old: Control) -> list[tuple[str, str, str]]:
-    """The parts that differ: name, words before and after. A parameter of another method counts as at its default."""
+    """The parts that differ: name, words before and after. A parameter of another method counts as
+    at its default."""
     bounds = new.held is not None and old.held is not None
-    before, after = _parts(old, parameters=old.method == new.method, bounds=bounds), _parts(new, bounds=bounds)
-    pairs = [(name, before.get(name, DEFAULT), after.get(name, DEFAULT)) for name in {**before, **after}]
+    before, after = (
+        _parts(old, parameters=old.method == new.method, bounds=bounds),
+        _parts(new, bounds=bounds),
+    )
+    pairs = [
+        (name, before.get(name, DEFAULT), after.get(name, DEFAULT)) for name in {**before, **after}
+    ]
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
 def short_label(new: Control, old: Control | None) -> str:
-    """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`. Empty when nothing changed."""
+    """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`. Empty
+    when nothing changed."""
     parts = []
-    if (old is None or new.method != old.method) and (new.held is None or new.method != Method.NONE):
+    if (old is None or new.method != old.method) and (
+        new.held is None or new.method != Method.NONE
+    ):
         parts.append(method(new.method))
     same_method = old is not None and new.method == old.method
     sides = (("µ₋", new.mu_low, old and old.mu_low), ("µ₊", new.mu_high, old and old.mu_high))
@@ -143,12 +173,22 @@ def short_label(new: Control, old: Control | None) -> str:
         for name, after, before in sides
         if after != before and (after is not None or same_method)
     ]
-    parts += [f"µ {threshold(new.mu_low)}"] if len(changed) == 2 and new.mu_low == new.mu_high else changed
+    parts += (
+        [f"µ {threshold(new.mu_low)}"]
+        if len(changed) == 2 and new.mu_low == new.mu_high
+        else changed
+    )
     if old is not None and new.scope != old.scope and (new.method, new.held) != (Method.NONE, None):
         parts.append(new.scope)
     names = {} if old is None else {**old.parameters, **new.parameters}
-    parameters = [] if old is None else [(name, after) for name, _, after in changes(new, old) if name in names]
-    parts += ["parameters"] if len(parameters) > 1 else [f"{name} {after}" for name, after in parameters]
+    parameters = (
+        []
+        if old is None
+        else [(name, after) for name, _, after in changes(new, old) if name in names]
+    )
+    parts += (
+        ["parameters"] if len(parameters) > 1 else [f"{name} {after}" for name, after in parameters]
+    )
     if new.held != (old and old.held):
         parts.append(f"Hold {OFF if new.held is None else new.held.target_in_words}")
     return " · ".join(parts)
@@ -161,10 +201,13 @@ def previous_control(item: ControlVersion, history: Sequence[ControlVersion]) ->
 
 
 def control_markers(history: Sequence[ControlVersion]) -> list[tuple[int, str]]:
-    """Step and a few characters of each applied version after the one the run started with, in the order of their steps."""
+    """Step and a few characters of each applied version after the one the run started with, in the
+    order of their steps."""
     marks = []
     for item in history:
         if item.version > 0 and item.applied_step is not None:
             label = short_label(item.control, previous_control(item, history))
-            marks.append((item.applied_step, f"v{item.version} · {label}" if label else f"v{item.version}"))
+            marks.append(
+                (item.applied_step, f"v{item.version} · {label}" if label else f"v{item.version}")
+            )
     return sorted(marks)

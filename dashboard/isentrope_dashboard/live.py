@@ -1,14 +1,15 @@
 """How a page reads from the server, and what of it stays up to date.
 
-Pages call the REST API in process, with the credentials of the request they answer. Dash's callbacks don't see the request's
+Pages call the REST API in process, with the credentials of the request they answer. Dash's
+callbacks don't see the request's
 headers: an ASGI layer notes them in a context variable, which the task of a callback inherits.
 
-Parts stay up to date: their values are read for all that are open at once. The browser asks a few times a second
-(`assets/isentrope.js`) and sends the digests of what it shows; the answer has the values that differ, and the browser draws
-them itself. Dash mounts what surrounds them, and never touches them again: each property that Dash sets costs the browser a
-round through all components of the page. The server keeps nothing between two questions, so it may restart, and several
-servers may answer in turns.
-"""
+Parts stay up to date: their values are read for all that are open at once. The browser asks a few
+times a second (`assets/isentrope.js`) and sends the digests of what it shows; the answer has the
+values that differ, and the browser draws them itself. Dash mounts what surrounds them, and never
+touches them again: each property that Dash sets costs the browser a round through all components of
+the page. The server keeps nothing between two questions, so it may restart, and several servers may
+answer in turns."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
 
 
 _credentials: ContextVar[Mapping[str, str]] = ContextVar("isentrope_dashboard_credentials")
-"""Headers of a request to the REST API with the session cookies and the token that the browser sent."""
+"""Headers of a request to the REST API with the session cookies and the token that the browser
+sent."""
 
 
 class Api:
@@ -64,13 +66,18 @@ class Api:
         # Compressing would cost twice and save nothing: it is this very process that answers.
         headers = {**_credentials.get({}), "Accept-Encoding": "identity"}
         async with httpx.AsyncClient(
-            transport=self._transport, base_url="http://localhost/api/v1/", headers=headers, trust_env=False
+            transport=self._transport,
+            base_url="http://localhost/api/v1/",
+            headers=headers,
+            trust_env=False,
         ) as http:
             yield AsyncClient(http)
 
-    def callback(self, app: Dash, *places: Any, first: bool = False, **more: Any) -> Callable[[_Answer], _Answer]:
-        """A callback of Dash: its function is given a client for the user who asks, the view, and the values of the
-        `places`. With `first` it is called when these are mounted, too."""
+    def callback(
+        self, app: Dash, *places: Any, first: bool = False, **more: Any
+    ) -> Callable[[_Answer], _Answer]:
+        """A callback of Dash: its function is given a client for the user who asks, the view, and
+        the values of the `places`. With `first` it is called when these are mounted, too."""
 
         def declare(answer: _Answer) -> _Answer:
             @app.callback(*places, State(STORE, "data"), prevent_initial_call=not first, **more)
@@ -84,8 +91,11 @@ class Api:
 
 
 def in_browser(app: Dash, function: str, *places: Any, first: bool = False) -> None:
-    """A callback that the browser answers, with `NAMESPACE.NAME` of its scripts; `first` as in `Api.callback`."""
-    app.clientside_callback(ClientsideFunction(*function.split(".")), *places, prevent_initial_call=not first)
+    """A callback that the browser answers, with `NAMESPACE.NAME` of its scripts; `first` as in
+    `Api.callback`."""
+    app.clientside_callback(
+        ClientsideFunction(*function.split(".")), *places, prevent_initial_call=not first
+    )
 
 
 class CredentialsMiddleware:
@@ -106,8 +116,8 @@ class CredentialsMiddleware:
 
 
 def credentials_of(connection: HTTPConnection) -> Mapping[str, str]:
-    """Headers with its token and its session cookies. Their names differ from database to database: other servers on the same
-    host may have set some, too."""
+    """Headers with its token and its session cookies. Their names differ from database to database:
+    other servers on the same host may have set some, too."""
     cookies = "; ".join(
         f"{name}={value}"
         for name, value in connection.cookies.items()
@@ -121,12 +131,13 @@ PATH = "/news"
 """Where the browser asks."""
 
 NEWS = "news"
-"""Id of the store that the browser counts up when a run's status or control changed, and else every few seconds while steps
+"""Id of the store that the browser counts up when a run's status or control changed, and else every
+few seconds while steps
 arrive: for callbacks that need not follow each step."""
 
 Values = Mapping[str, Any]
-"""What a part shows, by the id of its element: components of `dash.html` and texts, a chart as plotly's JSON, or whether the
-element is hidden."""
+"""What a part shows, by the id of its element: components of `dash.html` and texts, a chart as
+plotly's JSON, or whether the element is hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,33 +147,46 @@ class Part:
     name: str
     read: Callable[[AsyncClient, View], Awaitable[Values]]
     layout: Callable[[AsyncClient, View], Awaitable[Component]] | Component | None = None
-    """The elements whose ids `read` has values for, and what surrounds them; None: the page has them already."""
+    """The elements whose ids `read` has values for, and what surrounds them; None: the page has
+    them already."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Id of a Dash component -> its property that gets the value: `rowData` of a grid, `data` of a store."""
+    """Id of a Dash component -> its property that gets the value: `rowData` of a grid, `data` of a
+    store."""
     is_slow: bool = False
-    """Whether it need not follow each step: it is read when the status or the control changed, and else every few seconds."""
+    """Whether it need not follow each step: it is read when the status or the control changed, and
+    else every few seconds."""
 
     async def component(self, client: AsyncClient, view: View) -> Component:
         """The part without values, or why it can't be shown."""
         assert self.layout is not None
         try:
-            inside = self.layout if isinstance(self.layout, Component) else await self.layout(client, view)
+            inside = (
+                self.layout
+                if isinstance(self.layout, Component)
+                else await self.layout(client, view)
+            )
         except ApiError as error:
             inside = refusal(error)
-        return html.Div([inside, html.Div(id=f"{self.name}-refused", className="refused")], className="part")
+        return html.Div(
+            [inside, html.Div(id=f"{self.name}-refused", className="refused")], className="part"
+        )
 
     async def values(self, client: AsyncClient, view: View) -> Values:
         """What `read` returns; where it failed, why."""
         refused = f"{self.name}-refused"
         try:
-            return {**await self.read(client, view), **({} if self.layout is None else {refused: None})}
+            return {
+                **await self.read(client, view),
+                **({} if self.layout is None else {refused: None}),
+            }
         except ApiError as error:
             return {refused: refusal(error)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the browser sends: what the reader looks at, as the store `view` has it, and what it shows."""
+    """What the browser sends: what the reader looks at, as the store `view` has it, and what it
+    shows."""
 
     path: str
     query: list[tuple[str, str]]
@@ -189,18 +213,27 @@ class News:
     def __init__(self, api: Api, parts_of: Callable[[View], Sequence[Part]]) -> None:
         self._api = api
         self._parts_of = parts_of
-        self._answers: dict[Question, tuple[float, asyncio.Task[Mapping[str, tuple[int, str]]]]] = {}
+        self._answers: dict[
+            Question, tuple[float, asyncio.Task[Mapping[str, tuple[int, str]]]]
+        ] = {}
 
     def serve(self, app: FastAPI) -> None:
         @app.post(PATH, include_in_schema=False)
         async def news(asked: Asked, request: Request) -> Response:
-            stored = {"path": asked.path, "query": asked.query, "theme": asked.theme, "origin": asked.origin}
+            stored = {
+                "path": asked.path,
+                "query": asked.query,
+                "theme": asked.theme,
+                "origin": asked.origin,
+            }
             view = View.of(stored)
             try:
                 run, state = await self._state(view)
             except ApiError as error:
                 if error.status == 404:
-                    return Response('{"state":null,"run":null,"values":{}}', media_type="application/json")
+                    return Response(
+                        '{"state":null,"run":null,"values":{}}', media_type="application/json"
+                    )
                 return Response(status_code=error.status or 503)
             if asked.state == state:
                 return Response(status_code=204)
@@ -214,20 +247,30 @@ class News:
                 for name, (digest, value) in found.items()
                 if asked.shown.get(name) != digest
             )
-            return Response(f'{{"state":{state},"run":{run},"values":{{{changed}}}}}', media_type="application/json")
+            return Response(
+                f'{{"state":{state},"run":{run},"values":{{{changed}}}}}',
+                media_type="application/json",
+            )
 
     async def _state(self, view: View) -> tuple[str, int]:
-        """The run of the page as JSON, and a digest that changes with it, or with any run that the page compares."""
+        """The run of the page as JSON, and a digest that changes with it, or with any run that the
+        page compares."""
         async with self._api.open() as client:
             if view.run_id is None:
                 found = await asyncio.gather(
-                    client.ask(calls.me()), *map(client.ask, map(calls.run, view.runs)), return_exceptions=True
+                    client.ask(calls.me()),
+                    *map(client.ask, map(calls.run, view.runs)),
+                    return_exceptions=True,
                 )
                 if isinstance(found[0], ApiError):
                     raise found[0]
                 return "null", _digest(str(found))
             run = await client.ask(calls.run(view.run_id))
-            control = [run.control.version, run.control.state, run.control.active and run.control.active.version]
+            control = [
+                run.control.version,
+                run.control.state,
+                run.control.active and run.control.active.version,
+            ]
             known = {
                 "status": run.status,
                 "step": run.step,
@@ -236,13 +279,20 @@ class News:
                 "control": control,
                 "level": run.digest.level if run.digest and run.status == Status.RUNNING else None,
             }
-            # The list's digest of a run follows its step half a second later; of it the page shows the level, in its title.
+            # The list's digest of a run follows its step half a second later; of it the page shows
+            # the level, in its title.
             level = run.digest and run.digest.level
             return json.dumps(known), _digest(repr((replace(run, digest=None), level)))
 
-    async def _answer(self, question: Question, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
+    async def _answer(
+        self, question: Question, parts: Sequence[Part], view: View
+    ) -> Mapping[str, tuple[int, str]]:
         now = time.monotonic()
-        self._answers = {known: (at, task) for known, (at, task) in self._answers.items() if now - at < ANSWERED_FOR}
+        self._answers = {
+            known: (at, task)
+            for known, (at, task) in self._answers.items()
+            if now - at < ANSWERED_FOR
+        }
         if question not in self._answers:
             self._answers[question] = now, asyncio.create_task(self._read(parts, view))
         return await asyncio.shield(self._answers[question][1])

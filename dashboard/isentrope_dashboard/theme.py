@@ -1,4 +1,5 @@
-"""Colours, the Mantine theme and the charts' template. With `assets/00-base.css` the only file that knows colours."""
+"""Colours, the Mantine theme and the charts' template. With `assets/00-base.css` the only file that
+knows colours."""
 
 from __future__ import annotations
 
@@ -11,8 +12,30 @@ Scheme = Literal["light", "dark"]
 
 FONT: Final = "Inter, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
-_IRIS = ["#eef1ff", "#dfe4fe", "#bfc8fb", "#9aa8f6", "#7a8af1", "#6575ec", "#5567e3", "#4456c8", "#3a4bb0", "#2e3d97"]
-_NIGHT = ["#d3d7e0", "#a9b0bf", "#868e9f", "#5d6575", "#3a414f", "#2c3340", "#1b2029", "#161a21", "#11151b", "#0b0d12"]
+_IRIS = [
+    "#eef1ff",
+    "#dfe4fe",
+    "#bfc8fb",
+    "#9aa8f6",
+    "#7a8af1",
+    "#6575ec",
+    "#5567e3",
+    "#4456c8",
+    "#3a4bb0",
+    "#2e3d97",
+]
+_NIGHT = [
+    "#d3d7e0",
+    "#a9b0bf",
+    "#868e9f",
+    "#5d6575",
+    "#3a414f",
+    "#2c3340",
+    "#1b2029",
+    "#161a21",
+    "#11151b",
+    "#0b0d12",
+]
 
 MANTINE: Final[dict[str, Any]] = {
     "fontFamily": FONT,
@@ -21,7 +44,9 @@ MANTINE: Final[dict[str, Any]] = {
     "colors": {"iris": _IRIS, "dark": _NIGHT},
     "defaultRadius": 6,
     "fontSizes": {"xs": "12px", "sm": "13px", "md": "14px"},
-    "components": {"Select": {"defaultProps": {"allowDeselect": False, "checkIconPosition": "right"}}},
+    "components": {
+        "Select": {"defaultProps": {"allowDeselect": False, "checkIconPosition": "right"}}
+    },
 }
 
 COLOURS: Final[Mapping[Scheme, Mapping[str, str]]] = {
@@ -38,19 +63,48 @@ COLOURS: Final[Mapping[Scheme, Mapping[str, str]]] = {
         "upper": "#8f6b00", "upper_soft": "rgba(143,107,0,.13)", "observed": "#667085", "up": "#1f6fc4", "pill": "#4456c8", "pill_text": "#ffffff",
     },
 }  # fmt: skip
-"""Iris is the only accent; `act` marks loss, `hold` what stops it, `upper` the upper threshold's side (and Watch)."""
+"""Iris is the only accent; `act` marks loss, `hold` what stops it, `upper` the upper threshold's
+side (and Watch)."""
 
 LINES: Final[Mapping[Scheme, tuple[str, ...]]] = {
-    "dark": ("#8b9af8", "#3cc7b0", "#f0925a", "#d9b44a", "#5aa7f0", "#f0718f", "#b29af5", "#8793a8"),
-    "light": ("#4456c8", "#0a8572", "#c2510c", "#8f6b00", "#1f6fc4", "#c9375f", "#7b5bd6", "#64748b"),
+    "dark": (
+        "#8b9af8",
+        "#3cc7b0",
+        "#f0925a",
+        "#d9b44a",
+        "#5aa7f0",
+        "#f0718f",
+        "#b29af5",
+        "#8793a8",
+    ),
+    "light": (
+        "#4456c8",
+        "#0a8572",
+        "#c2510c",
+        "#8f6b00",
+        "#1f6fc4",
+        "#c9375f",
+        "#7b5bd6",
+        "#64748b",
+    ),
 }
 """Colours of several lines in one chart; each has a dash of its own, too (`DASHES`)."""
 
-DASHES: Final = ("solid", "7px,3px", "2px,2px", "9px,3px,2px,3px", "4px,4px", "12px,4px", "1px,4px", "6px,2px,1px,2px")
+DASHES: Final = (
+    "solid",
+    "7px,3px",
+    "2px,2px",
+    "9px,3px,2px,3px",
+    "4px,4px",
+    "12px,4px",
+    "1px,4px",
+    "6px,2px,1px,2px",
+)
 
 
 def looks_of(names: Sequence[str]) -> list[int]:
-    """The number of a look for the line of each name: the same wherever it is drawn, unless an earlier one has it here."""
+    """The number of a look for the line of each name: the same wherever it is drawn, unless an
+    earlier one has it here."""
     taken: list[int] = []
     for name in names:
         look = zlib.crc32(name.encode()) % len(DASHES)
@@ -74,7 +128,14 @@ HEAT: Final[Mapping[Scheme, list[list[Any]]]] = {
         [0.75, "#4456c8"],
         [1, "#232d6e"],
     ],
-    "dark": [[0, "#161a21"], [0.08, "#1f2740"], [0.25, "#323f7d"], [0.5, "#5567e3"], [0.75, "#9aa8f6"], [1, "#f1f3ff"]],
+    "dark": [
+        [0, "#161a21"],
+        [0.08, "#1f2740"],
+        [0.25, "#323f7d"],
+        [0.5, "#5567e3"],
+        [0.75, "#9aa8f6"],
+        [1, "#f1f3ff"],
+    ],
 }
 
 

@@ -1,4 +1,5 @@
-"""What the reader looks at: the page's address with its query, which the browser keeps and sends with every question."""
+"""What the reader looks at: the page's address with its query, which the browser keeps and sends
+with every question."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ SMOOTHED = {"off": 0, "on": 9, "more": 31}
 """Steps that a smoothed line is the mean of, by the choices of the address."""
 
 STORE = "view"
-"""Id of the store that holds the view; every callback that reads from the server has it as an input."""
+"""Id of the store that holds the view; every callback that reads from the server has it as an
+input."""
 
 RUN_PREFIX = "/runs/"
 
@@ -45,8 +47,8 @@ class View:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> View:
-        """The view that the browser sent; what it does not say has its default. HTTPException 400: no page of this
-        server sends this."""
+        """The view that the browser sent; what it does not say has its default. HTTPException 400:
+        no page of this server sends this."""
         try:
             known = dict(stored or {})
             pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
@@ -66,7 +68,11 @@ class View:
     def run_id(self) -> str | None:
         """The run that the path names; None of any other page."""
         name = self.path.removeprefix(RUN_PREFIX).strip("/")
-        return (unquote(name) or None) if self.path.startswith(RUN_PREFIX) and "/" not in name else None
+        return (
+            (unquote(name) or None)
+            if self.path.startswith(RUN_PREFIX) and "/" not in name
+            else None
+        )
 
     @property
     def tab(self) -> str:
@@ -74,7 +80,8 @@ class View:
 
     @property
     def window(self) -> str:
-        """`all`, a number of last steps, or `control`: since shortly before the newest applied control."""
+        """`all`, a number of last steps, or `control`: since shortly before the newest applied
+        control."""
         return self.query.get("window", "all")
 
     @property
@@ -116,5 +123,6 @@ def listed_in(view: View, param: str) -> list[str]:
 
 
 def listed(entries: Sequence[str]) -> str:
-    """The inverse, for the address; a comma where there is none, which is not the same as no parameter."""
+    """The inverse, for the address; a comma where there is none, which is not the same as no
+    parameter."""
     return ",".join(quote(entry, safe="") for entry in entries) or ","

@@ -7,14 +7,15 @@ Read `probe.py` first. Then:
 - `statistics/`: mergeable sums of a step
 - `methods/`: which tokens' gradients take part
 - `control.py`: the active control; `hold.py`: thresholds moved from step to step to hold an entropy
-- `distributed.py`: what the ranks exchange; `lifecycle.py`: start and end of a run; `step_report.py`: the report of a step
+- `distributed.py`: what the ranks exchange; `lifecycle.py`: start and end of a run;
+    `step_report.py`: the report of a step
 - `transport/`: reports to the server and controls back, through a folder on disk
 - `trackers`: the scalars in W&B, Trackio, MLflow, TensorBoard
 - `integrations/`: `attach(trainer)` for TRL, `IsentropeCallback` for transformers
 - `cli/`, `client/`: the command line and the REST client
 
-Importing this package imports neither torch nor any network library; the names below load what they need when used.
-"""
+Importing this package imports neither torch nor any network library; the names below load what they
+need when used."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
     from isentrope.probe import Probe
     from isentrope.scores import TokenScores
     from isentrope_wire.control import Control
-    from isentrope_wire.errors import CheckpointError, ConfigurationError, InputError, IsentropeError
+    from isentrope_wire.errors import (
+        CheckpointError,
+        ConfigurationError,
+        InputError,
+        IsentropeError,
+    )
 
 __all__ = [
     "ApiError",

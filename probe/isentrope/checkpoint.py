@@ -5,12 +5,12 @@
     probe = isentrope.Probe(run_id=the_same)                                       # a new attempt of the run
     probe.load_state_dict(state["probe"])                                          # before the first gate, on every rank
 
-It holds the active control (which a run of another id does not take over), what thresholds are counted from, what
-calibration, interval and alerts have learnt, the state of a held entropy, and the step's number, from which the seeded
-draws follow. An interrupted run then continues as if it had not been interrupted. It does not hold what was logged for an
-open step, nor the tokens of a first pass or a step; a share of a step's tokens is kept as the value at which it begins
-(`SelectionBasis.state`).
-"""
+It holds the active control (which a run of another id does not take over), what thresholds are
+counted from, what calibration, interval and alerts have learnt, the state of a held entropy, and
+the step's number, from which the seeded draws follow. An interrupted run then continues as if it
+had not been interrupted. It does not hold what was logged for an open step, nor the tokens of a
+first pass or a step; a share of a step's tokens is kept as the value at which it begins
+(`SelectionBasis.state`)."""
 
 from __future__ import annotations
 
@@ -77,8 +77,9 @@ class Memory(NamedTuple):
 
 
 def state_of(memory: Memory) -> dict[str, Any]:
-    """The memory as JSON values, for torch.save and JSON alike; RuntimeError where a rank is gone whose sums were
-    awaited. Waits for the device, and up to REPORT_SECONDS for the last report."""
+    """The memory as JSON values, for torch.save and JSON alike; RuntimeError where a rank is gone
+    whose sums were awaited. Waits for the device, and up to REPORT_SECONDS for the last
+    report."""
     state = _State(
         run_id=memory.config.run_id,
         rank=memory.config.rank,
@@ -93,8 +94,11 @@ def state_of(memory: Memory) -> dict[str, Any]:
     return dict(document_of(state))
 
 
-def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSnapshot | None) -> None:
-    """Continue from a state before the first step. Every rank calls this; rank 0's state counts for all.
+def resume(
+    memory: Memory, state: Mapping[str, Any] | None, requested: ControlSnapshot | None
+) -> None:
+    """Continue from a state before the first step. Every rank calls this; rank 0's state counts for
+    all.
 
     Args:
         state: what `state_of` gave on this rank or another. None or empty: this rank has none.
@@ -135,7 +139,8 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
 
 
 def _checked(document: Any) -> _State:
-    """Read all of a state, also into parts that are thrown away: one that can't be read must not be restored in part."""
+    """Read all of a state, also into parts that are thrown away: one that can't be read must not be
+    restored in part."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         shown = f"{document!r:.200}"
         if isinstance(document, Mapping):
@@ -171,12 +176,17 @@ def _checked(document: Any) -> _State:
 def _restore(memory: Memory, shared: _State, own: _State) -> None:
     snapshot, newest_decided = _snapshot(shared), shared.decided
     if shared.run_id != memory.config.run_id:
-        # Versions count within a run. Version 0 of this one is what it has announced: that must be active, and the first
-        # version pushed must not look old.
+        # Versions count within a run. Version 0 of this one is what it has announced: that must be
+        # active, and the first version pushed must not look old.
         logger.warning(
             "The probe's state is of run %s, this is run %s: it continues with what was learnt, under its own control (%s). "
             "Give it run_id=%r to continue that run under the checkpoint's.",
-            *(shared.run_id, memory.config.run_id, memory.control.active.control.method, shared.run_id),
+            *(
+                shared.run_id,
+                memory.config.run_id,
+                memory.control.active.control.method,
+                shared.run_id,
+            ),
         )
         snapshot, newest_decided = memory.control.active, memory.control.newest_decided
     memory.control.resume(snapshot, newest_decided, shared.step)

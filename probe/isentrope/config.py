@@ -20,8 +20,8 @@ from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARA
 
 Mode = Literal["online", "offline", "disabled"]
 Coupling = Literal["last_block", "model"]
-"""Whose weights the entropy's gradient is of: those of the last of the model's repeated blocks, whose backward pass is a small
-part of the model's; or all."""
+"""Whose weights the entropy's gradient is of: those of the last of the model's repeated blocks,
+whose backward pass is a small part of the model's; or all."""
 ThresholdSource = Literal["auto", "first_pass", "previous_step", "micro_batch"]
 
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -43,17 +43,20 @@ class ProbeConfig:
     rank: int = 0
     world_size: int = 1
     mode: Mode = "online"
-    """online: spool and ship. offline: spool only, `isentrope sync` ships later. disabled: neither."""
+    """online: spool and ship. offline: spool only, `isentrope sync` ships later. disabled:
+    neither."""
     home: Path = field(default_factory=environment.home)
     grpc_target: str = environment.DEFAULT_GRPC
     planned_steps: int | None = None
     threshold_source: ThresholdSource = "auto"
-    """Which tokens thresholds take their sigma from. first_pass: those last given to `Probe.first_pass`, this step's whole
-    batch. previous_step: all tokens of the step before. micro_batch: the tokens of the same `gate` call, on this rank.
-    auto: the first of these that is known; so a loop without a first pass uses the step before, and micro_batch in its
-    first step."""
+    """Which tokens thresholds take their sigma from. first_pass: those last given to
+    `Probe.first_pass`, this step's whole batch. previous_step: all tokens of the step before.
+    micro_batch: the tokens of the same `gate` call, on this rank.
+    auto: the first of these that is known; so a loop without a first pass uses the step before, and
+    micro_batch in its first step."""
     coupling: Coupling | None = None
-    """What a coupled prediction is made by, see `isentrope.statistics.coupling`. None: there is none."""
+    """What a coupled prediction is made by, see `isentrope.statistics.coupling`. None: there is
+    none."""
     coupling_every: int = 1
     influence_every: int = 0
     texts: bool = True
@@ -76,7 +79,9 @@ class ProbeConfig:
                 f"run_id may hold letters, digits, '.', '_' and '-' (at most 100), got {self.run_id!r}."
             )
         if not 0 <= self.rank < self.world_size:
-            raise ConfigurationError(f"rank must lie in [0, world_size), got {self.rank} of {self.world_size}.")
+            raise ConfigurationError(
+                f"rank must lie in [0, world_size), got {self.rank} of {self.world_size}."
+            )
         words_of = {
             "mode": get_args(Mode),
             "threshold_source": get_args(ThresholdSource),
@@ -84,13 +89,17 @@ class ProbeConfig:
         }
         for name, words in words_of.items():
             if (value := getattr(self, name)) not in words:
-                raise ConfigurationError(f"{name} must be one of {', '.join(map(str, words))}; got {value!r}.")
+                raise ConfigurationError(
+                    f"{name} must be one of {', '.join(map(str, words))}; got {value!r}."
+                )
         for name in ("coupling_every", "planned_steps"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {number}.")
         if self.influence_every < 0 or (self.influence_every and self.coupling != "model"):
             got = f"got {self.influence_every} with coupling={self.coupling!r}"
-            raise ConfigurationError(f'influence_every must be 0, or a number of steps with coupling="model"; {got}.')
+            raise ConfigurationError(
+                f'influence_every must be 0, or a number of steps with coupling="model"; {got}.'
+            )
 
     @classmethod
     def from_environment(
@@ -105,9 +114,9 @@ class ProbeConfig:
         trackers: object = None,
         **others: Any,
     ) -> ProbeConfig:
-        """Read settings: arguments win over ISENTROPE_* variables, these over defaults. Rank and size are those of the
-        process group whose ranks share the settings; None: there is none, and RANK and WORLD_SIZE count as torchrun
-        sets them."""
+        """Read settings: arguments win over ISENTROPE_* variables, these over defaults. Rank and
+        size are those of the process group whose ranks share the settings; None: there is none, and
+        RANK and WORLD_SIZE count as torchrun sets them."""
         run_id = wanted_run_id(run_id)
         rank, world_size = rank_and_world_size or (
             _integer_from_environment("RANK", 0),
@@ -126,7 +135,8 @@ class ProbeConfig:
             world_size=world_size,
             mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
             grpc_target=environment.grpc_target(),
-            coupling=coupling or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),
+            coupling=coupling
+            or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),
             texts=switched_on("ISENTROPE_TEXTS", by_default=True),
             trackers=requested_trackers(trackers),
             **others,
@@ -139,15 +149,19 @@ def wanted_run_id(run_id: str | None) -> str:
 
 
 def jsonable(config: Mapping[str, object]) -> dict[str, object]:
-    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text. ConfigurationError: it is
-    larger, or nests deeper, than a server shows."""
+    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text.
+    ConfigurationError: it is larger, or nests deeper, than a server shows."""
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
             return {str(key): plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
             return [plain(item) for item in value]
-        if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        if (
+            value is None
+            or isinstance(value, str | bool | int)
+            or (isinstance(value, float) and math.isfinite(value))
+        ):
             return value
         return str(value)
 
@@ -168,9 +182,12 @@ def jsonable(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The tags of a run; ConfigurationError: they are no list of words, or too many or too long for a server to show."""
+    """The tags of a run; ConfigurationError: they are no list of words, or too many or too long for
+    a server to show."""
     if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
-        raise ConfigurationError(f"tags must be a list of words, such as ['baseline'], got {tags!r:.100}.")
+        raise ConfigurationError(
+            f"tags must be a list of words, such as ['baseline'], got {tags!r:.100}."
+        )
     if len(tags) > TAGS or max(map(len, tags), default=0) > TAG_CHARACTERS:
         raise ConfigurationError(
             f"tags may be {TAGS} words of {TAG_CHARACTERS} characters each, got {len(tags)}, the longest of "

@@ -1,7 +1,8 @@
-"""Which control is active on this rank, how a requested one takes effect, and how that is acknowledged. No torch here.
+"""Which control is active on this rank, how a requested one takes effect, and how that is
+acknowledged. No torch here.
 
-`ControlState` is a pure state machine: no clock, no file. The same calls give the same answers, so ranks that are given
-the same snapshot and the same time switch at the same step.
+`ControlState` is a pure state machine: no clock, no file. The same calls give the same answers, so
+ranks that are given the same snapshot and the same time switch at the same step.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ _Request = tuple[Control, str]
 class ControlState:
     """The active control, and the outcome of every version that was requested.
 
-    A control changes only when a step begins. No version is decided twice, and the versions applied only rise. A version
-    that is never seen here, because a newer one replaced it between two steps, gets no outcome from here. A decided
-    version that comes again with another control is rejected: the server's count has restarted, and it would otherwise
-    show this control as active.
+    A control changes only when a step begins. No version is decided twice, and the versions applied
+    only rise. A version that is never seen here, because a newer one replaced it between two steps,
+    gets no outcome from here. A decided version that comes again with another control is rejected:
+    the server's count has restarted, and it would otherwise show this control as active.
     """
 
     def __init__(self, initial: ControlSnapshot, capabilities: Collection[str]) -> None:
-        """`initial` is the control the run starts with (version 0); `capabilities` is what this probe can apply, as in
-        `Control.capability`."""
+        """`initial` is the control the run starts with (version 0); `capabilities` is what this
+        probe can apply, as in `Control.capability`."""
         self.active = initial
         self.last_step: int | None = None
         self._capabilities = frozenset(capabilities)
         self._decided: dict[int, list[_Request]] = {initial.version: _requests_of(initial)}
-        """What each decided version requested; empty where only its number is known: version 0 is never pushed, and a
-        checkpoint keeps no control that was refused."""
+        """What each decided version requested; empty where only its number is known: version 0 is
+        never pushed, and a checkpoint keeps no control that was refused."""
         self._step_is_open = False
         self._new_outcomes: tuple[ControlOutcome, ...] = ()
         """Decided in the step that runs, whose number is not known yet."""
@@ -52,7 +53,8 @@ class ControlState:
 
     @property
     def next_step(self) -> int:
-        """The number the step that runs is expected to get: one more than the last one of this process."""
+        """The number the step that runs is expected to get: one more than the last one of this
+        process."""
         return 0 if self.last_step is None else self.last_step + 1
 
     @property
@@ -66,18 +68,23 @@ class ControlState:
         return self._step_is_open or self.last_step is not None
 
     def resume(self, active: ControlSnapshot, newest_decided: int, last_step: int | None) -> None:
-        """Continue after the last step of another process. `newest_decided` may have been refused there."""
+        """Continue after the last step of another process. `newest_decided` may have been refused
+        there."""
         self.active, self.last_step = active, last_step
         self._decided = {newest_decided: [], active.version: _requests_of(active)}
 
     def open_step(self) -> bool:
-        """Begin a step unless it has begun; True when it begins now: the only moment to `decide` about a control."""
+        """Begin a step unless it has begun; True when it begins now: the only moment to `decide`
+        about a control."""
         begins, self._step_is_open = not self._step_is_open, True
         return begins
 
-    def decide(self, requested: ControlSnapshot | None, *, now: float) -> tuple[ControlOutcome, ...]:
-        """Decide between two optimiser updates about the newest snapshot known on rank 0, at its time in seconds since
-        the Unix epoch. The outcomes, which the next report carries; empty when nothing new was requested."""
+    def decide(
+        self, requested: ControlSnapshot | None, *, now: float
+    ) -> tuple[ControlOutcome, ...]:
+        """Decide between two optimiser updates about the newest snapshot known on rank 0, at its
+        time in seconds since the Unix epoch. The outcomes, which the next report carries; empty
+        when nothing new was requested."""
         outcome = None if requested is None else self._decision(requested, now)
         decided = () if outcome is None else (outcome,)
         self._new_outcomes += decided
@@ -88,8 +95,8 @@ class ControlState:
         self._step_is_open = False
 
     def outcomes_at(self, step: int) -> tuple[ControlOutcome, ...]:
-        """The outcomes for the report of this step, whose number is known now: the first under a control applied since
-        the last."""
+        """The outcomes for the report of this step, whose number is known now: the first under a
+        control applied since the last."""
         self._outcomes += tuple(
             replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome
             for outcome in self._new_outcomes
@@ -98,7 +105,8 @@ class ControlState:
         return self._outcomes
 
     def reported(self, step: int, *, sent: bool) -> None:
-        """Note that the report of a step was handed over. Where it found no room, its outcomes travel with a later one."""
+        """Note that the report of a step was handed over. Where it found no room, its outcomes
+        travel with a later one."""
         self._outcomes = () if sent else self._outcomes
         self.last_step = step
 
@@ -127,7 +135,10 @@ class ControlState:
             return _outcome(version, OutcomeState.EXPIRED, now, TIME_TO_LIVE_OVER, message)
         if requested.unreadable:
             return self._rejected(
-                version, UNREADABLE, f"This probe can't read the control: {requested.unreadable}", now
+                version,
+                UNREADABLE,
+                f"This probe can't read the control: {requested.unreadable}",
+                now,
             )
         if requested.control.capability not in self._capabilities:
             message = (
@@ -136,14 +147,18 @@ class ControlState:
             )
             return self._rejected(version, CAPABILITY_MISSING, message, now)
         self.active = requested
-        return ControlOutcome(version=version, state=OutcomeState.APPLIED, step=self.next_step, at=now)
+        return ControlOutcome(
+            version=version, state=OutcomeState.APPLIED, step=self.next_step, at=now
+        )
 
     def _rejected(self, version: int, code: str, message: str, now: float) -> ControlOutcome:
         message = f"{message} Version {self.active.version} stays active."
         return _outcome(version, OutcomeState.REJECTED, now, code, message)
 
 
-def _outcome(version: int, state: OutcomeState, at: float, code: str, message: str) -> ControlOutcome:
+def _outcome(
+    version: int, state: OutcomeState, at: float, code: str, message: str
+) -> ControlOutcome:
     return ControlOutcome(version=version, state=state, at=at, code=code, message=message)
 
 

@@ -1,15 +1,16 @@
-"""The ranks of a run: each one's sums reach all by all-gather, and rank 0's control reaches all by broadcast.
+"""The ranks of a run: each one's sums reach all by all-gather, and rank 0's control reaches all by
+broadcast.
 
-torch.distributed is torch itself and not another trainer's library, so this file lies beside `probe.py` and not in
-`integrations/`. A process on its own never touches it.
+torch.distributed is torch itself and not another trainer's library, so this file lies beside
+`probe.py` and not in `integrations/`. A process on its own never touches it.
 
 - `Ranks`, `ManyRanks`: the collectives of a process on its own, and of a process group
 - `RankExchange`: what the ranks exchange once a step
 
-Sums are gathered, not reduced: centred sums can't be added up, their exact merge needs every rank's own; gathering does
-no arithmetic, so each rank merges the same bits in the same order; and it takes one collective of some 130 kB. Nothing
-here waits for the device, and the host waits only where a result is used.
-"""
+Sums are gathered, not reduced: centred sums can't be added up, their exact merge needs every rank's
+own; gathering does no arithmetic, so each rank merges the same bits in the same order; and it takes
+one collective of some 130 kB. Nothing here waits for the device, and the host waits only where a
+result is used."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from isentrope.global_step import ADDITIVE_FROM, centre_moments, failed_rank_vector, threshold_moments
+from isentrope.global_step import (
+    ADDITIVE_FROM,
+    centre_moments,
+    failed_rank_vector,
+    threshold_moments,
+)
 from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.moments import no_threshold_sums
 from isentrope_wire.codec import decode_control, encode_control
@@ -48,21 +54,23 @@ class Gathered:
     """One vector per rank, being gathered."""
 
     def __init__(self, rows: Tensor, work: Work | None = None) -> None:
-        """`rows` [ranks, numbers] are filled in by `work`, the collective; None: by the device's own queue, or they are
-        complete."""
+        """`rows` [ranks, numbers] are filled in by `work`, the collective; None: by the device's
+        own queue, or they are complete."""
         self._rows = rows
         self._work = work
         self._copied: torch.cuda.Event | None = None
 
     def rows(self) -> Tensor:
-        """Wait for the vectors, [ranks, numbers] in the ranks' order; RuntimeError: a rank is gone."""
+        """Wait for the vectors, [ranks, numbers] in the ranks' order; RuntimeError: a rank is
+        gone."""
         if self._work is not None:
             self._work.wait()
         return self._rows
 
     def numbers_later(self, additive_from: int) -> Callable[[], list[list[float]]]:
-        """Start the copy to the host; what is returned gives the numbers, on a thread that may wait. The columns from
-        `additive_from` on are added up over the ranks, and end the first row alone."""
+        """Start the copy to the host; what is returned gives the numbers, on a thread that may
+        wait. The columns from `additive_from` on are added up over the ranks, and end the first row
+        alone."""
         ranks, width = len(self._rows), min(additive_from, self._rows.shape[1])
 
         def of_each_and_of_all(rows: Tensor) -> Tensor:
@@ -71,7 +79,10 @@ class Gathered:
         def rows_of_numbers(numbers: list[float]) -> list[list[float]]:
             additive = numbers[: len(numbers) - ranks * width]
             own = numbers[len(additive) :]
-            return [own[rank * width : (rank + 1) * width] + (additive if rank == 0 else []) for rank in range(ranks)]
+            return [
+                own[rank * width : (rank + 1) * width] + (additive if rank == 0 else [])
+                for rank in range(ranks)
+            ]
 
         if self._rows.device.type == "cpu":
             return lambda: rows_of_numbers(of_each_and_of_all(self.rows()).tolist())
@@ -93,7 +104,9 @@ class Gathered:
     def arrives_within(self, seconds: float) -> bool:
         """Whether the vectors arrive in this time: a rank may have died."""
         end = time.monotonic() + seconds
-        while (self._work and not self._work.is_completed()) or (self._copied and not self._copied.query()):
+        while (self._work and not self._work.is_completed()) or (
+            self._copied and not self._copied.query()
+        ):
             if time.monotonic() >= end:
                 return False
             time.sleep(0.01)
@@ -101,8 +114,8 @@ class Gathered:
 
 
 class Ranks:
-    """The ranks that make the steps of a run together; here a process on its own. Every rank calls each method, in the same
-    order."""
+    """The ranks that make the steps of a run together; here a process on its own. Every rank calls
+    each method, in the same order."""
 
     rank = 0
     size = 1
@@ -118,16 +131,17 @@ class Ranks:
         return [mine]
 
     def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
-        """Start a broadcast of rank 0's message of `size` bytes; the function returned waits for it."""
+        """Start a broadcast of rank 0's message of `size` bytes; the function returned waits for
+        it."""
         return lambda: message
 
 
 class ManyRanks(Ranks):
     """The members of a torch.distributed group.
 
-    Tensors on an accelerator travel over the training's own group: a second communicator would cost device memory, and
-    two in flight can wait for each other. Everything else travels over a gloo group of its own, apart from the training's
-    messages.
+    Tensors on an accelerator travel over the training's own group: a second communicator would cost
+    device memory, and two in flight can wait for each other. Everything else travels over a gloo
+    group of its own, apart from the training's messages.
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
@@ -145,7 +159,8 @@ class ManyRanks(Ranks):
             )
 
     def gather(self, vector: Tensor) -> Gathered:
-        # Needed with gloo as the only backend beside an accelerator: this copy waits for the device.
+        # Needed with gloo as the only backend beside an accelerator: this copy waits for the
+        # device.
         vector = vector.to(self.device)
         # One name up to torch 2.12, the other from there on.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -154,7 +169,9 @@ class ManyRanks(Ranks):
         if vector.device.type != "cpu":
             all_gather(gathered, vector, group=_known(self._group))
             return Gathered(rows)
-        return Gathered(rows, all_gather(gathered, vector, group=_known(self._host_group), async_op=True))
+        return Gathered(
+            rows, all_gather(gathered, vector, group=_known(self._host_group), async_op=True)
+        )
 
     def gather_objects(self, mine: _T) -> list[_T]:
         objects: list[_T | None] = [None] * self.size
@@ -166,7 +183,9 @@ class ManyRanks(Ranks):
         buffer = torch.zeros(size, dtype=torch.uint8)
         if self.rank == 0:
             buffer[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        work = dist.broadcast(buffer, src=self._first, group=_known(self._host_group), async_op=True)
+        work = dist.broadcast(
+            buffer, src=self._first, group=_known(self._host_group), async_op=True
+        )
 
         def received() -> bytes:
             if work is not None:
@@ -177,27 +196,35 @@ class ManyRanks(Ranks):
 
 
 def ranks_of(group: ProcessGroup | None) -> Ranks | None:
-    """The ranks this process trains with: of `group`, else of the default one; None where there is no process group."""
+    """The ranks this process trains with: of `group`, else of the default one; None where there is
+    no process group."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
     return ManyRanks(group) if dist.get_world_size(_known(group)) > 1 else Ranks()
 
 
 def _known(group: ProcessGroup | None) -> ProcessGroup | None:
-    """The group that torch knows. slime hands out wrappers, whose `group` is another after each rollout."""
+    """The group that torch knows. slime hands out wrappers, whose `group` is another after each
+    rollout."""
     return getattr(group, "group", group)
 
 
 def _timeout_of(group: ProcessGroup | None) -> timedelta | None:
-    """The timeout of the run's own group, for rank 0 may evaluate or save for long; None, torch's default, if unknown."""
+    """The timeout of the run's own group, for rank 0 may evaluate or save for long; None, torch's
+    default, if unknown."""
     members = group or dist.group.WORLD
-    options = getattr(members._get_backend(_device_of(group)), "options", None) if members is not None else None
+    options = (
+        getattr(members._get_backend(_device_of(group)), "options", None)
+        if members is not None
+        else None
+    )
     timeout: timedelta | None = getattr(options, "_timeout", None)
     return timeout
 
 
 def _device_of(group: ProcessGroup | None) -> torch.device:
-    """Where the group's own tensors lie: on this process's accelerator if the group has a backend for it."""
+    """Where the group's own tensors lie: on this process's accelerator if the group has a backend
+    for it."""
     for part in dist.get_backend_config(group).split(","):
         device_type, _, backend = part.partition(":")
         if device_type != "cpu" and backend not in ("gloo", "mpi", "fake", ""):
@@ -237,14 +264,16 @@ class ResumeMessage(NamedTuple):
 
 
 class StepStart(NamedTuple):
-    """What all ranks know when a step begins. Of several ranks, rank 0's when the last step was closed."""
+    """What all ranks know when a step begins. Of several ranks, rank 0's when the last step was
+    closed."""
 
     requested: ControlSnapshot | None
     """The newest requested control."""
     now: float
     """Seconds since the Unix epoch."""
     action: Action | None = None
-    """What was decided to hold an entropy; None: nothing, or the process is on its own and has not decided yet."""
+    """What was decided to hold an entropy; None: nothing, or the process is on its own and has not
+    decided yet."""
 
 
 FIRST_CAPACITY = 4096
@@ -254,19 +283,21 @@ LONGEST_ACTION = 2048
 """Bytes; an action has room in every broadcast."""
 
 _HEADER = struct.Struct("<dQQ")
-"""Rank 0's clock in seconds since the Unix epoch, and how many bytes its action and its control have."""
+"""Rank 0's clock in seconds since the Unix epoch, and how many bytes its action and its control
+have."""
 
 
 class RankExchange:
-    """What the ranks exchange once a step: sums by all-gather; rank 0's control, clock and hold action by broadcast.
+    """What the ranks exchange once a step: sums by all-gather; rank 0's control, clock and hold
+    action by broadcast.
 
-    Both start when a step is closed; the broadcast is read when the next one begins. A rank that skipped a collective
-    would make the others wait forever, so `Probe.step` calls `close_step` in a `finally`, without sums where measuring
-    failed. A process on its own exchanges nothing.
+    Both start when a step is closed; the broadcast is read when the next one begins. A rank that
+    skipped a collective would make the others wait forever, so `Probe.step` calls `close_step` in a
+    `finally`, without sums where measuring failed. A process on its own exchanges nothing.
 
-    All ranks must know the length of a broadcast before it comes. So the length is agreed in advance, and a control that
-    is too long for it travels one step later, in a message that is long enough.
-    """
+    All ranks must know the length of a broadcast before it comes. So the length is agreed in
+    advance, and a control that is too long for it travels one step later, in a message that is long
+    enough."""
 
     def __init__(self, ranks: Ranks, basis: SelectionBasis) -> None:
         self._ranks = ranks
@@ -287,8 +318,8 @@ class RankExchange:
         return self._ranks.device
 
     def begin_step(self, requested: ControlSnapshot | None) -> StepStart:
-        """Receive what counts for the step that begins; the control requested on this rank counts when the process is
-        on its own. RuntimeError: rank 0 is gone."""
+        """Receive what counts for the step that begins; the control requested on this rank counts
+        when the process is on its own. RuntimeError: rank 0 is gone."""
         if self.alone:
             return StepStart(requested, time.time())
         if self._receive is None:
@@ -309,7 +340,9 @@ class RankExchange:
         """Gather the sums of a first pass; None: this rank has none."""
         if sums is None and self.alone:
             return
-        gathered = self._ranks.gather(no_threshold_sums(self._ranks.device) if sums is None else sums)
+        gathered = self._ranks.gather(
+            no_threshold_sums(self._ranks.device) if sums is None else sums
+        )
         self._basis.first_pass(gathered.rows)
 
     def close_step(
@@ -320,9 +353,9 @@ class RankExchange:
         requested: ControlSnapshot | None,
         action: Action | None = None,
     ) -> None:
-        """Start the exchange, and wait for nothing. `sums` is this rank's vector of the step, None: measuring it
-        failed; of a process on its own a function, which gives what the next step needs of it; of control and action rank
-        0's count."""
+        """Start the exchange, and wait for nothing. `sums` is this rank's vector of the step, None:
+        measuring it failed; of a process on its own a function, which gives what the next step
+        needs of it; of control and action rank 0's count."""
         self.next_action = action
         if callable(sums):
             own = sums
@@ -333,20 +366,31 @@ class RankExchange:
             )
             return
         try:
-            gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
-            self._basis.sums_closed(lambda: threshold_moments(gathered.rows()), lambda: centre_moments(gathered.rows()))
+            gathered = self._ranks.gather(
+                failed_rank_vector(failures, self._ranks.device) if sums is None else sums
+            )
+            self._basis.sums_closed(
+                lambda: threshold_moments(gathered.rows()), lambda: centre_moments(gathered.rows())
+            )
             self._sums = gathered
         finally:
             if not self.alone:
                 self._broadcast(requested, action)
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
-        """On rank 0, which reports them: a function that gives the last step's vectors, on a thread that may wait."""
-        return self._sums.numbers_later(ADDITIVE_FROM) if self._sums is not None and self.leads else None
+        """On rank 0, which reports them: a function that gives the last step's vectors, on a thread
+        that may wait."""
+        return (
+            self._sums.numbers_later(ADDITIVE_FROM)
+            if self._sums is not None and self.leads
+            else None
+        )
 
-    def resume(self, mine: ResumeMessage, requested: ControlSnapshot | None) -> tuple[ResumeMessage, ...]:
-        """Wait for every rank's message, in their order. Of the requested controls rank 0's counts, as when a step is
-        closed."""
+    def resume(
+        self, mine: ResumeMessage, requested: ControlSnapshot | None
+    ) -> tuple[ResumeMessage, ...]:
+        """Wait for every rank's message, in their order. Of the requested controls rank 0's counts,
+        as when a step is closed."""
         messages = tuple(self._ranks.gather_objects(mine))
         if not self.alone and not any(message.error for message in messages):
             self._broadcast(requested, messages[0].action)
@@ -363,5 +407,9 @@ class RankExchange:
         assert len(action) <= LONGEST_ACTION, "an action must fit into the first broadcast"
         control = b"" if requested is None else encode_control(requested)
         fits = _HEADER.size + len(action) + len(control) <= self._capacity
-        message = _HEADER.pack(time.time(), len(action), len(control)) + action + (control if fits else b"")
+        message = (
+            _HEADER.pack(time.time(), len(action), len(control))
+            + action
+            + (control if fits else b"")
+        )
         self._receive = self._ranks.broadcast(message, self._capacity)

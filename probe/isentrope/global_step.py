@@ -62,8 +62,8 @@ def rank_vector(
     coupled: Tensor | None = None,
     **about: Any,
 ) -> Float64[Tensor, " numbers"]:
-    """The vector of this rank's step, float64, on the device of its tokens, or on `device` without any. `about` is, as
-    the four before it, what `StepTokens` takes."""
+    """The vector of this rank's step, float64, on the device of its tokens, or on `device` without
+    any. `about` is, as the four before it, what `StepTokens` takes."""
     header = RankHeader(step, 1, failures, len(batches))
     device = batches[0].mask.device if batches else device
     if not any(batch.mask.numel() for batch in batches):
@@ -71,11 +71,14 @@ def rank_vector(
         if coupled is not None:  # of this rank's shards
             vector[LAYOUT.place[COUPLED_PREDICTION]] = coupled
         return vector
-    return LAYOUT.pack(header, StepTokens(batches, entropies_after, coupled=coupled, **about), device)
+    return LAYOUT.pack(
+        header, StepTokens(batches, entropies_after, coupled=coupled, **about), device
+    )
 
 
 def next_step_vector(batches: Sequence[TokenBatch]) -> Float64[Tensor, " numbers"]:
-    """Of `rank_vector` what the next step counts from, on the device; the rest is 0. For a process on its own."""
+    """Of `rank_vector` what the next step counts from, on the device; the rest is 0. For a process
+    on its own."""
     tokens = StepTokens(batches)
     vector = torch.zeros(LAYOUT.size, dtype=torch.float64, device=tokens.valid.device)
     for one in (DISCRIMINATOR, VOCAB_CENTERED, covariance.ADVANTAGE_LOGPROB):
@@ -84,20 +87,28 @@ def next_step_vector(batches: Sequence[TokenBatch]) -> Float64[Tensor, " numbers
 
 
 def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
-    """The vector of a rank that could not measure: the others do not wait for it, and it changes no sum."""
+    """The vector of a rank that could not measure: the others do not wait for it, and it changes no
+    sum."""
     return LAYOUT.pack(RankHeader(0, 0, failures, 0), None, device)
 
 
 def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
-    """Merge the vectors of all ranks, exactly and in their order. Rows that end at ADDITIVE_FROM had the rest added to
-    another."""
+    """Merge the vectors of all ranks, exactly and in their order. Rows that end at ADDITIVE_FROM
+    had the rest added to another."""
     headers = [RankHeader(*row[: len(RankHeader._fields)]) for row in rows]
-    gated = {rank: rows[rank] for rank, header in enumerate(headers) if header.took_part and header.gate_calls}
+    gated = {
+        rank: rows[rank]
+        for rank, header in enumerate(headers)
+        if header.took_part and header.gate_calls
+    }
     parts = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]
-    # As a rule one rank's row holds the sum of all: thousands of sums of one number would cost more than all else here.
+    # As a rule one rank's row holds the sum of all: thousands of sums of one number would cost more
+    # than all else here.
     added = parts[0] if len(parts) == 1 else [sum(column) for column in zip(*parts, strict=True)]
     return GlobalStep(
-        sums=LAYOUT.read(gated, added, sum(bool(header.took_part) for header in headers)) if gated else None,
+        sums=LAYOUT.read(gated, added, sum(bool(header.took_part) for header in headers))
+        if gated
+        else None,
         failures=int(sum(header.failures for header in headers)),
         failed_ranks=sum(not header.took_part for header in headers),
         steps=tuple(sorted({int(header.step) for header in headers if header.took_part})),
@@ -105,10 +116,12 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
 
 
 def threshold_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 6"]:
-    """What `ThresholdStatistics.of_sums` merges: the moments of S* and S_c on each rank, on the device."""
+    """What `ThresholdStatistics.of_sums` merges: the moments of S* and S_c on each rank, on the
+    device."""
     return LAYOUT.columns(rows, DISCRIMINATOR, VOCAB_CENTERED)
 
 
 def centre_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 4"]:
-    """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank, on the device."""
+    """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank,
+    on the device."""
     return LAYOUT.columns(rows, covariance.ADVANTAGE_LOGPROB)

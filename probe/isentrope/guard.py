@@ -15,11 +15,11 @@ logger = logging.getLogger("isentrope")
 class Guard:
     """Turns failures inside the probe into a few log lines and a count, and lets the loop continue.
 
-    Of each kind of work the first failure is logged, then the 10th, the 100th ...: a repeated failure does not fill the
-    log, and does not hide failures of another kind.
+    Of each kind of work the first failure is logged, then the 10th, the 100th ...: a repeated
+    failure does not fill the log, and does not hide failures of another kind.
 
-    Until the first step is closed, errors of ours (wrong shapes, unknown method ...) are raised: a person is watching
-    then. Under pytest everything is raised.
+    Until the first step is closed, errors of ours (wrong shapes, unknown method ...) are raised: a
+    person is watching then. Under pytest everything is raised.
     """
 
     def __init__(self) -> None:
@@ -30,16 +30,18 @@ class Guard:
 
     @property
     def in_words(self) -> str:
-        """What failed and how often: `gating a batch 12, logging scalars 1`; empty when nothing did."""
+        """What failed and how often: `gating a batch 12, logging scalars 1`; empty when nothing
+        did."""
         return ", ".join(f"{what} {times}" for what, times in sorted(self.failed.items()))
 
     def protect(self, what: str, stopwatch: Stopwatch | None = None) -> Protected:
-        """A context that counts a failure of its body, by its kind of work, one of few phrases. It may be kept and used
-        again."""
+        """A context that counts a failure of its body, by its kind of work, one of few phrases. It
+        may be kept and used again."""
         return Protected(self, what, stopwatch)
 
     def count(self, what: str, error: Exception) -> bool:
-        """Count one failure, and log the 1st, 10th, 100th of its kind; False where it is to be raised instead."""
+        """Count one failure, and log the 1st, 10th, 100th of its kind; False where it is to be
+        raised instead."""
         first_use = isinstance(error, IsentropeError) and not self.settled
         if first_use or "PYTEST_CURRENT_TEST" in os.environ:
             return False
@@ -72,7 +74,8 @@ class Stopwatch:
 
 
 class Protected:
-    """The context of `Guard.protect`. A class: one made from a generator costs the training thread twice as much."""
+    """The context of `Guard.protect`. A class: one made from a generator costs the training thread
+    twice as much."""
 
     __slots__ = ("_guard", "_started", "_stopwatch", "_what")
 
@@ -86,7 +89,13 @@ class Protected:
         if self._stopwatch is not None:
             self._started = time.perf_counter()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
         if self._stopwatch is not None:
             self._stopwatch.seconds += time.perf_counter() - self._started
-        return error is not None and isinstance(error, Exception) and self._guard.count(self._what, error)
+        return (
+            error is not None
+            and isinstance(error, Exception)
+            and self._guard.count(self._what, error)
+        )

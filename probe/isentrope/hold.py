@@ -3,10 +3,11 @@
 - `Effect`: how much a step's unit prediction changes the entropy, apart from what changes it anyway
 - `EntropyEstimator`: the entropy after a step, and the value at which it will come to rest
 - `reward_falls`: whether the reward began to fall since a hold acts
-- `HoldController`: takes the numbers of reported steps, decides, and sets the control of the step that begins
+- `HoldController`: takes the numbers of reported steps, decides, and sets the control of the step
+    that begins
 
-The decision itself is a pure function of what was measured (`isentrope_wire.hold_decision`), which the page's preview
-uses too.
+The decision itself is a pure function of what was measured (`isentrope_wire.hold_decision`), which
+the page's preview uses too.
 """
 
 from __future__ import annotations
@@ -27,36 +28,43 @@ from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
 REWARD_WINDOW = 30
-"""Newest rewards since the hold began that are tested; before there are so many there is no answer."""
+"""Newest rewards since the hold began that are tested; before there are so many there is no
+answer."""
 LARGEST_FALL_BY_CHANCE = 3.5
 """Standard deviations of Mann and Kendall's statistic: the test is repeated every step."""
 LARGEST_AUTOCORRELATION = 0.5
-"""Counted with: a steady curve is autocorrelated too, and with more its fall would never be certain."""
+"""Counted with: a steady curve is autocorrelated too, and with more its fall would never be
+certain."""
 NOISES = 2.0
 _ROBUST_DEVIATION = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
 
 def own_fall(before: Sequence[float]) -> float:
-    """The fall of the reward per step before the hold began, oldest first: 0 where it rose, or is not known."""
+    """The fall of the reward per step before the hold began, oldest first: 0 where it rose, or is
+    not known."""
     return max(0.0, -_slope(before[-REWARD_WINDOW:])) if len(before) >= REWARD_WINDOW // 2 else 0.0
 
 
 def reward_falls(own: float, since: Sequence[float]) -> str:
-    """Why the hold is to end, in a sentence; empty where it goes on. `own` is `own_fall` when it began.
+    """Why the hold is to end, in a sentence; empty where it goes on. `own` is `own_fall` when it
+    began.
 
-    A held entropy can cost reward: far above what the run had, the policy stops learning. The hold is to end where the
-    newest rewards fall by Mann and Kendall's statistic, which counts falling against rising pairs and knows no scale, widened
-    for rewards that follow their predecessor; and the fall turns the run's own trend by more than NOISES times the rewards'
-    noise: the median slope of all pairs (Theil and Sen) against that of the rewards before the hold.
-    """
+    A held entropy can cost reward: far above what the run had, the policy stops learning. The hold
+    is to end where the newest rewards fall by Mann and Kendall's statistic, which counts falling
+    against rising pairs and knows no scale, widened for rewards that follow their predecessor; and
+    the fall turns the run's own trend by more than NOISES times the rewards'
+    noise: the median slope of all pairs (Theil and Sen) against that of the rewards before the
+    hold."""
     newest = since[-REWARD_WINDOW:]
     if len(newest) < REWARD_WINDOW:
         return ""
     slope = _slope(newest)
     residuals = [value - slope * step for step, value in enumerate(newest)]
     alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
-    falling = sum((later < earlier) - (later > earlier) for earlier, later in combinations(newest, 2))
+    falling = sum(
+        (later < earlier) - (later > earlier) for earlier, later in combinations(newest, 2)
+    )
     if falling < LARGEST_FALL_BY_CHANCE * deviation_of_pairs(len(newest), alike):
         return ""
     if (-slope - own) * (REWARD_WINDOW - 1) <= NOISES * _noise(residuals):
@@ -84,8 +92,8 @@ WARM_UP = 3
 """Observations before the first gain."""
 
 PULL = 10.0
-"""Weight, in steps, of a prior b = 0: early in a run a drift can't be distinguished from the effect of the run's own
-updates, whose averages hardly differ."""
+"""Weight, in steps, of a prior b = 0: early in a run a drift can't be distinguished from the effect
+of the run's own updates, whose averages hardly differ."""
 
 LARGEST_MOMENTUM = 0.99
 """Beyond it the effect of a step lasts for hundreds of steps, and is of no use for steering."""
@@ -97,13 +105,13 @@ class Effect:
 
         dH_t = g x_t + b        x_t = gamma x_(t-1) + (1 - gamma) a_t u_t, gamma = beta_1^2, a_t: learning rate
 
-    by least squares with weights that halve every HALF_LIFE steps. The calibration's gain (`statistics/calibration.py`)
-    has no b and can't be used to steer: a held entropy is constant because g x makes up for b, a line through the origin
-    reads that as a gain near 0, and a controller that trusts half the gain corrects twice as much, until the entropy
-    oscillates.
+    by least squares with weights that halve every HALF_LIFE steps. The calibration's gain
+    (`statistics/calibration.py`) has no b and can't be used to steer: a held entropy is constant
+    because g x makes up for b, a line through the origin reads that as a gain near 0, and a
+    controller that trusts half the gain corrects twice as much, until the entropy oscillates.
 
-    gamma is smaller than the optimiser's beta_1 because an update older than a few steps changes the entropy of today's
-    tokens less than momentum predicts.
+    gamma is smaller than the optimiser's beta_1 because an update older than a few steps changes
+    the entropy of today's tokens less than momentum predicts.
     """
 
     _average: float = 0.0
@@ -116,7 +124,8 @@ class Effect:
     _xy: float = 0.0
 
     def regressor(self, scaled_prediction: float, momentum: float) -> float:
-        """x of the step, in nats of unit prediction times the learning rate; call it once a step."""
+        """x of the step, in nats of unit prediction times the learning rate; call it once a
+        step."""
         memory = self.memory(momentum)
         self._average = memory * self._average + (1 - memory) * scaled_prediction
         self._average_weight = memory * self._average_weight + (1 - memory)
@@ -128,7 +137,8 @@ class Effect:
         return min(momentum, LARGEST_MOMENTUM) ** 2
 
     def learn(self, regressor: float, observed_change: float) -> None:
-        """Add one step to the fit: its x, and y, the change of the entropy by its update, in nats."""
+        """Add one step to the fit: its x, and y, the change of the entropy by its update, in
+        nats."""
         keep = 0.5 ** (1 / HALF_LIFE)
         self._observations += 1
         self._weight = keep * self._weight + 1
@@ -142,17 +152,24 @@ class Effect:
         """g in nats per unit of x; None before WARM_UP observations."""
         if self._observations < WARM_UP:
             return None
-        # Least squares with PULL b^2 added: b = (Y - g X) / (W + PULL), put into the normal equation of g.
+        # Least squares with PULL b^2 added: b = (Y - g X) / (W + PULL), put into the normal
+        # equation of g.
         variation = self._xx - self._x * self._x / (self._weight + PULL)
-        return (self._xy - self._x * self._y / (self._weight + PULL)) / variation if variation > 0 else None
+        return (
+            (self._xy - self._x * self._y / (self._weight + PULL)) / variation
+            if variation > 0
+            else None
+        )
 
 
 NEWEST_WEIGHT = 0.3
-"""Weight of a step's own mean entropy in the estimate; the rest is the estimate before it plus the observed change."""
+"""Weight of a step's own mean entropy in the estimate; the rest is the estimate before it plus the
+observed change."""
 
 MISSED_WEIGHT = 0.01
-"""Weight of a step's surprise in what observed changes miss. Less than a quarter of NEWEST_WEIGHT^2, beyond which the estimate
-would swing; this little because a batch's own mean is mostly noise: it takes 25 steps to half of a constant bias."""
+"""Weight of a step's surprise in what observed changes miss. Less than a quarter of
+NEWEST_WEIGHT^2, beyond which the estimate would swing; this little because a batch's own mean is
+mostly noise: it takes 25 steps to half of a constant bias."""
 
 LARGEST_MISSED = 0.004
 """Share of the entropy that observed changes may miss per step: held runs missed 0.003 to 0.006."""
@@ -163,26 +180,29 @@ DRIFT_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class EntropyEstimator:
-    """The entropy after a step, and where it would come to rest if all further updates were neutral.
+    """The entropy after a step, and where it would come to rest if all further updates were
+    neutral.
 
-    The mean over a step's tokens varies with the prompts, and the effect of an update takes some steps. With x, g and
-    gamma of `Effect`, and b for what g x misses on average,
+    The mean over a step's tokens varies with the prompts, and the effect of an update takes some
+    steps. With x, g and gamma of `Effect`, and b for what g x misses on average,
 
         dH_t = g x_t + b,   x_t = gamma x_(t-1) + (1 - gamma) a_t u_t      the change by step t
         s_t = H_t + (g x_t + b) gamma / (1 - gamma)                        H after step t, and what is still to come
 
-    with the learning rate a_t, so that s_t = s_(t-1) + a_t g u_t + b: a unit prediction moves the resting point by its
-    size in nats at once, however slowly the entropy follows. The controller steers s, so it does not correct again what
-    is under way already; and it makes up for b, without which the entropy would stay beside its target.
+    with the learning rate a_t, so that s_t = s_(t-1) + a_t g u_t + b: a unit prediction moves the
+    resting point by its size in nats at once, however slowly the entropy follows. The controller
+    steers s, so it does not correct again what is under way already; and it makes up for b, without
+    which the entropy would stay beside its target.
 
-    The observed change is of the very tokens that the update learned from, and those lose more entropy than the next
-    step's do. So what the observed changes miss is learnt from the steps' own means, slowly and within bounds:
+    The observed change is of the very tokens that the update learned from, and those lose more
+    entropy than the next step's do. So what the observed changes miss is learnt from the steps' own
+    means, slowly and within bounds:
 
         H_t = H_(t-1) + NEWEST_WEIGHT e_t + dH_t + c_t,   c_t = c_(t-1) + MISSED_WEIGHT e_t,   e_t: mean entropy - H_(t-1)
         |c_t| <= LARGEST_MISSED H_(t-1)
 
-    Without the bound c would keep what a steep fall missed, and hold the entropy too low long after. Feed it one step at a
-    time, in order.
+    Without the bound c would keep what a steep fall missed, and hold the entropy too low long
+    after. Feed it one step at a time, in order.
     """
 
     _expected: float | None = None
@@ -199,9 +219,10 @@ class EntropyEstimator:
         momentum: float,
         learning_rate: float = 1.0,
     ) -> hold_decision.EntropyEstimate:
-        """The estimate after one more step: of its tokens' mean entropy before the update, in nats, its unit
-        prediction, in nats per unit gain, the observed change, None where it was not measured, and the optimiser's
-        beta_1. With the step's learning rate a schedule moves the gain at once."""
+        """The estimate after one more step: of its tokens' mean entropy before the update, in nats,
+        its unit prediction, in nats per unit gain, the observed change, None where it was not
+        measured, and the optimiser's beta_1. With the step's learning rate a schedule moves the
+        gain at once."""
         regressor = self._effect.regressor(learning_rate * unit_prediction, momentum)
         before = self._effect.gain
         explained = None if before is None else before * regressor
@@ -255,7 +276,8 @@ class _Memory:
     highest_entropy: float = -math.inf
     """The highest mean entropy of any step so far, in nats."""
     acting_since: int | None = None
-    """The step from which the hold acted, counted as in `closed_steps`; None: it has not acted yet."""
+    """The step from which the hold acted, counted as in `closed_steps`; None: it has not acted
+    yet."""
     rewards: deque[Reward] = field(default_factory=lambda: deque(maxlen=REWARD_WINDOW))
     """Newest last."""
     own_fall: float | None = None
@@ -266,16 +288,17 @@ class _Memory:
 class HoldController:
     """Decides the thresholds of each step. One per probe.
 
-    Numbers arrive on the writer's thread, some steps late: the training thread waits for none. There the newest replaces
-    the one before as a whole, so that a decision, on the training thread, uses the numbers of one step, never a mixture.
-    Everything but the functions that `learner` returns belongs to the training thread.
-    """
+    Numbers arrive on the writer's thread, some steps late: the training thread waits for none.
+    There the newest replaces the one before as a whole, so that a decision, on the training thread,
+    uses the numbers of one step, never a mixture. Everything but the functions that `learner`
+    returns belongs to the training thread."""
 
     def __init__(self) -> None:
         self._memory = _Memory()
         self._lock = Lock()
         self.control = Control()
-        """The control of the step that runs: the pushed one, with the thresholds that were decided."""
+        """The control of the step that runs: the pushed one, with the thresholds that were
+        decided."""
         self.action: hold_decision.Action | None = None
         """The decision for the step that runs; None: no entropy is to be held."""
         self.vocabulary: int | None = None
@@ -291,15 +314,22 @@ class HoldController:
         self._memory = read_exactly(_Memory, state)
 
     def decide(self, active: ControlSnapshot) -> hold_decision.Action | None:
-        """The decision about the next step from the numbers that have arrived; None when no entropy is to be held."""
+        """The decision about the next step from the numbers that have arrived; None when no entropy
+        is to be held."""
         memory = self._memory
         hold, method = active.control.held, hold_decision.clipping_method(active.control)
         if (hold, method) != (memory.requested, memory.method):
-            # Thresholds of another target are no place to start from; the effect of past updates still counts.
+            # Thresholds of another target are no place to start from; the effect of past updates
+            # still counts.
             memory.hold = hold_decision.HoldState(plans=memory.hold.plans)
             memory.requested, memory.method = hold, method
         if active.version != memory.version:
-            memory.version, memory.acting_since, memory.own_fall, memory.stopped = active.version, None, None, ""
+            memory.version, memory.acting_since, memory.own_fall, memory.stopped = (
+                active.version,
+                None,
+                None,
+                "",
+            )
         if hold is None:
             return None
         stopped = memory.stopped if hold.reward_guard else ""
@@ -314,11 +344,13 @@ class HoldController:
         if self._memory.measured is None:
             return action
         known = self._memory.measured.entropy
-        return replace(action, gain=known.gain, drift=known.drift, resting_point=known.resting_point)
+        return replace(
+            action, gain=known.gain, drift=known.drift, resting_point=known.resting_point
+        )
 
     def begin_step(self, active: ControlSnapshot, action: hold_decision.Action | None) -> None:
-        """Set the control of the step that begins. The action is the same on all ranks; one for another version is
-        ignored."""
+        """Set the control of the step that begins. The action is the same on all ranks; one for
+        another version is ignored."""
         self.action = None
         if active.control.hold is not None:
             is_decided = action is not None and action.version == active.version
@@ -332,17 +364,25 @@ class HoldController:
     def learner(
         self, momentum: float | None, learning_rate: SupportsFloat | None = None
     ) -> Callable[[StepReport], None]:
-        """A function that takes the report of the step that ended last, on a thread that may wait for the device, where
-        a rate that is a tensor is read. None counts as a momentum of 0, and as a constant rate."""
+        """A function that takes the report of the step that ended last, on a thread that may wait
+        for the device, where a rate that is a tensor is read. None counts as a momentum of 0, and
+        as a constant rate."""
         step = self._memory.closed_steps - 1
         return lambda report: self._learn(step, report, momentum or 0.0, learning_rate)
 
-    def _learn(self, step: int, report: StepReport, momentum: float, learning_rate: SupportsFloat | None) -> None:
+    def _learn(
+        self, step: int, report: StepReport, momentum: float, learning_rate: SupportsFloat | None
+    ) -> None:
         scalars = report.scalars
         self._guard_reward(step, scalars.get(metrics.REWARD_MEAN, math.nan))
-        if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
+        if report.what_if is None or not all(
+            math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED
+        ):
             return
-        observed, predicted = metrics.measured_change(scalars), scalars.get(metrics.ENTROPY_PREDICTED_CHANGE)
+        observed, predicted = (
+            metrics.measured_change(scalars),
+            scalars.get(metrics.ENTROPY_PREDICTED_CHANGE),
+        )
         memory = self._memory
         with self._lock:
             memory.compared_steps += observed is not None and predicted is not None
@@ -377,7 +417,9 @@ class HoldController:
         with self._lock:
             began = memory.acting_since
             if began is not None and memory.own_fall is None:
-                memory.own_fall = own_fall([one.value for one in memory.rewards if one.step < began])
+                memory.own_fall = own_fall(
+                    [one.value for one in memory.rewards if one.step < began]
+                )
             memory.rewards.append(Reward(step, reward))
             if began is not None and memory.own_fall is not None and not memory.stopped:
                 since = [one.value for one in memory.rewards if one.step >= began]

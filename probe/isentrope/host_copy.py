@@ -1,8 +1,9 @@
-"""The tensors of a step on their way from a CUDA device to the host, where the writer thread counts its sums.
+"""The tensors of a step on their way from a CUDA device to the host, where the writer thread counts
+its sums.
 
-Some 400 small kernels count the sums of a step, and asking a device for them takes the training thread milliseconds; here
-it asks for one copy for each type. Ranks that exchange their sums need them on the device, and count them there.
-"""
+Some 400 small kernels count the sums of a step, and asking a device for them takes the training
+thread milliseconds; here it asks for one copy for each type. Ranks that exchange their sums need
+them on the device, and count them there."""
 
 from __future__ import annotations
 
@@ -39,11 +40,16 @@ class HostCopies:
     def takes(self, masks: Sequence[Tensor]) -> bool:
         """Whether a step with such masks is to be copied, now."""
         is_there = any(mask.device.type in DEVICES for mask in masks)
-        return is_there and sum(mask.numel() for mask in masks) <= MOST_TOKENS and len(self._under_way) < MOST_UNDER_WAY
+        return (
+            is_there
+            and sum(mask.numel() for mask in masks) <= MOST_TOKENS
+            and len(self._under_way) < MOST_UNDER_WAY
+        )
 
     def start(self, values: T) -> Callable[[], T]:
-        """Start the copy of the tensors that `values` hold, however deep, and wait for nothing; what is returned gives the
-        same with the tensors on the host, on a thread that may wait."""
+        """Start the copy of the tensors that `values` hold, however deep, and wait for nothing;
+        what is returned gives the same with the tensors on the host, on a thread that may
+        wait."""
         copy = _HostCopy(values)
         self._under_way.add(copy)
         return copy.values
@@ -102,7 +108,9 @@ def _with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
         parts = [_with_tensors(value, change) for value in values]
         return values._make(parts) if hasattr(values, "_make") else type(values)(parts)
     if is_dataclass(values) and not isinstance(values, type):
-        changed = {one.name: _with_tensors(getattr(values, one.name), change) for one in fields(values)}
+        changed = {
+            one.name: _with_tensors(getattr(values, one.name), change) for one in fields(values)
+        }
         return replace(values, **changed)
     return values
 

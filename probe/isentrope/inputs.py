@@ -1,14 +1,15 @@
 """Input checks of `score`, `gate`, `log` and `step`, and their messages.
 
-Shapes and types are checked by what computes with them. Values are checked here, those on an accelerator on the first
-calls only: reading them waits for the device.
+Shapes and types are checked by what computes with them. Values are checked here, those on an
+accelerator on the first calls only: reading them waits for the device.
 
-The learning rate of an update: by it the prediction of a step is scaled, and a held entropy's effect counted.
+The learning rate of an update: by it the prediction of a step is scaled, and a held entropy's
+effect counted.
 
-An optimiser may have several groups of parameters. The rate that counts is that of the group with the most trainable
-parameters among those that move (rate above 0): a policy's entropy follows the bulk of its weights, while a small group,
-of a head or of norms, may well have the largest rate. A frozen group says nothing about the update, wherever it stands.
-"""
+An optimiser may have several groups of parameters. The rate that counts is that of the group with
+the most trainable parameters among those that move (rate above 0): a policy's entropy follows the
+bulk of its weights, while a small group, of a head or of norms, may well have the largest rate. A
+frozen group says nothing about the update, wherever it stands."""
 
 from __future__ import annotations
 
@@ -36,10 +37,16 @@ _LARGEST_GROUP_ID = (1 << 52) - 1
 
 
 def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) -> None:
-    """Check the values that tokens were scored from; where `first`, wait for the device and look at the scores too. A
-    vocabulary that is split over ranks is None: an id that no shard holds shows as log p = -inf."""
+    """Check the values that tokens were scored from; where `first`, wait for the device and look at
+    the scores too. A vocabulary that is split over ranks is None: an id that no shard holds shows
+    as log p = -inf."""
     ids = scores.token_ids
-    if ids is not None and vocabulary is not None and ids.numel() and (first or ids.device.type == "cpu"):
+    if (
+        ids is not None
+        and vocabulary is not None
+        and ids.numel()
+        and (first or ids.device.type == "cpu")
+    ):
         lowest, highest = (int(bound) for bound in torch.aminmax(ids))
         if lowest < 0 or highest >= vocabulary:
             raise InputError(
@@ -54,10 +61,14 @@ def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) ->
 
 
 def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
-    """Refuse scores of broken logits; waits for the device. Padding may hold anything: no row that `mask` (bool, of the
-    tokens' shape) counts may be NaN, or, before there is a mask, not all rows."""
+    """Refuse scores of broken logits; waits for the device. Padding may hold anything: no row that
+    `mask` (bool, of the tokens' shape) counts may be NaN, or, before there is a mask, not all
+    rows."""
     nan = scores.entropies.isnan()
-    broken, rows = int(nan.sum() if mask is None else (nan & mask).sum()), nan.numel() if mask is None else mask.sum()
+    broken, rows = (
+        int(nan.sum() if mask is None else (nan & mask).sum()),
+        nan.numel() if mask is None else mask.sum(),
+    )
     if broken and (mask is not None or broken == rows):
         raise InputError(
             f"logits must hold numbers or -inf: {broken} of {int(rows)} rows hold NaN or +Inf, or mask the whole "
@@ -66,7 +77,8 @@ def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
 
 
 def check_first_mask(mask: Tensor | None) -> None:
-    """InputError where a float mask holds other numbers than 0 and 1: weights would be lost. Waits for the device."""
+    """InputError where a float mask holds other numbers than 0 and 1: weights would be lost. Waits
+    for the device."""
     if isinstance(mask, Tensor) and mask.is_floating_point():
         odd = mask[(mask != 0) & (mask != 1)]
         if odd.numel():
@@ -89,7 +101,8 @@ def not_finite_advantages(advantages: Tensor, mask: Tensor) -> str:
 
 
 def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
-    """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops overwrite theirs."""
+    """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops
+    overwrite theirs."""
     if not isinstance(advantages, Tensor):
         raise InputError(f"advantages must be a torch.Tensor, got {type(advantages).__name__}.")
     check_not_nested("advantages", advantages)
@@ -117,13 +130,17 @@ def first_pass_parts(
     """The parts of a first pass and their masks as bool."""
     parts = [scores] if isinstance(scores, TokenScores) else scores
     if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
-        raise InputError(f"first_pass takes TokenScores, such as probe.score gives, or a list of them; got {scores!r}.")
+        raise InputError(
+            f"first_pass takes TokenScores, such as probe.score gives, or a list of them; got {scores!r}."
+        )
     if mask is None:
         masks: Sequence[Tensor | None] = [None] * len(parts)
     else:
         masks = [mask] if isinstance(mask, Tensor) else mask
     if len(masks) != len(parts):
-        raise InputError(f"first_pass needs one mask per part: got {len(parts)} parts and {len(masks)} masks.")
+        raise InputError(
+            f"first_pass needs one mask per part: got {len(parts)} parts and {len(masks)} masks."
+        )
     valid = [valid_mask(one, part.logprobs) for one, part in zip(masks, parts, strict=True)]
     return list(parts), valid
 
@@ -134,18 +151,23 @@ def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
         raise InputError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
     check_not_nested(name, tensor)
     if tensor.shape != logprobs.shape:
-        raise InputError(f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}.")
+        raise InputError(
+            f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}."
+        )
     _check_device(name, tensor, logprobs)
     return tensor
 
 
 def _check_device(name: str, tensor: Tensor, logprobs: Tensor) -> None:
     if tensor.device != logprobs.device:
-        raise InputError(f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the other.")
+        raise InputError(
+            f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the other."
+        )
 
 
 def differences_of(logprobs: Tensor, others: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    """log p minus the log-probs of each policy that was passed: {"sampler_logprobs": ...} -> {"sampler": difference}."""
+    """log p minus the log-probs of each policy that was passed: {"sampler_logprobs": ...} ->
+    {"sampler": difference}."""
     return {
         name.removesuffix("_logprobs"): logprobs.detach() - matching(name, other, logprobs).detach()
         for name, other in others.items()
@@ -158,9 +180,12 @@ def per_token(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | Non
     return None if given is None else matching(name, given, logprobs)
 
 
-def group_ids_of(groups: Tensor | int | None, logprobs: Tensor, rank: int, first_position: int) -> Tensor | None:
-    """Which group each sequence belongs to, [batch], float64: the same number wherever the group's other sequences are.
-    A number that is given says how many rows that follow each other make a group; None: not known."""
+def group_ids_of(
+    groups: Tensor | int | None, logprobs: Tensor, rank: int, first_position: int
+) -> Tensor | None:
+    """Which group each sequence belongs to, [batch], float64: the same number wherever the group's
+    other sequences are. A number that is given says how many rows that follow each other make a
+    group; None: not known."""
     if groups is None:
         return None
     if logprobs.dim() != 2:
@@ -178,7 +203,11 @@ def group_ids_of(groups: Tensor | int | None, logprobs: Tensor, rank: int, first
         # Below 0, where no number given lies, and never the same twice in a step.
         first = -1 - (rank << 36) - first_position
         return first - (torch.arange(rows, device=logprobs.device) // groups).double()
-    if not isinstance(groups, Tensor) or groups.is_floating_point() or groups.shape not in ((rows,), (rows, 1)):
+    if (
+        not isinstance(groups, Tensor)
+        or groups.is_floating_point()
+        or groups.shape not in ((rows,), (rows, 1))
+    ):
         raise InputError(
             f"groups must be a whole number per sequence [{rows}], or the size of a group; got {groups!r}."
         )
@@ -189,7 +218,9 @@ def group_ids_of(groups: Tensor | int | None, logprobs: Tensor, rank: int, first
 def loggable(name: str, value: float | Tensor) -> float | Tensor:
     """One number, or a tensor of one number that stays on its device until the report is built."""
     if not _is_text(name):
-        raise InputError(f"The name of a logged scalar must be text, such as reward/mean; got {name!r}.")
+        raise InputError(
+            f"The name of a logged scalar must be text, such as reward/mean; got {name!r}."
+        )
     if isinstance(value, Tensor):
         if value.is_complex():
             raise InputError(f"{name} must be a real number, got a tensor of {value.dtype}.")
@@ -205,7 +236,8 @@ def loggable(name: str, value: float | Tensor) -> float | Tensor:
 
 
 def _on_this_rank(name: str, value: Tensor) -> Tensor:
-    """This rank's part of a DTensor. Reading all of it would be a collective, which the other ranks may not join."""
+    """This rank's part of a DTensor. Reading all of it would be a collective, which the other ranks
+    may not join."""
     placements = getattr(value, "placements", None)
     if placements is None:
         return value
@@ -224,7 +256,9 @@ def step_number(step: SupportsIndex) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < 2**63:
-        raise InputError(f"step must be a whole number from 0 on, got {step!r}. Pass the count of optimiser updates.")
+        raise InputError(
+            f"step must be a whole number from 0 on, got {step!r}. Pass the count of optimiser updates."
+        )
     return number
 
 
@@ -235,7 +269,8 @@ def _is_text(name: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LearningRates:
-    """Learning rates of an optimiser's groups at one moment. Read off the training thread: a rate may lie on a device."""
+    """Learning rates of an optimiser's groups at one moment. Read off the training thread: a rate
+    may lie on a device."""
 
     groups: tuple[tuple[int, SupportsFloat], ...]
     """For each group its number of trainable parameters, and its rate."""
@@ -243,12 +278,15 @@ class LearningRates:
     def __float__(self) -> float:
         """The one that counts, see above; 0 where no group moves, or no rate is a finite number."""
         read = ((parameters, float(rate)) for parameters, rate in self.groups)
-        moving = [(parameters, rate) for parameters, rate in read if math.isfinite(rate) and rate > 0]
+        moving = [
+            (parameters, rate) for parameters, rate in read if math.isfinite(rate) and rate > 0
+        ]
         return max(moving, key=lambda group: group[0])[1] if moving else 0.0
 
 
 def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> LearningRates | None:
-    """As they are now; waits for no device. None when there is no optimiser to ask, or it has no rates."""
+    """As they are now; waits for no device. None when there is no optimiser to ask, or it has no
+    rates."""
     groups = tuple(
         (
             sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad),
@@ -262,8 +300,9 @@ def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> Learni
 
 
 def clip_factor_of(norm: float | Tensor | None, largest: float | None) -> float | Tensor | None:
-    """What clipping multiplied a gradient by, as torch, DeepSpeed and Megatron do it, from its norm before (None: not
-    known) and the largest allowed (None or 0: nothing was clipped). Waits for no device."""
+    """What clipping multiplied a gradient by, as torch, DeepSpeed and Megatron do it, from its norm
+    before (None: not known) and the largest allowed (None or 0: nothing was clipped). Waits for no
+    device."""
     if norm is None or not largest or largest < 0:
         return None
     factor = largest / (norm + 1e-6)

@@ -2,14 +2,14 @@
 
 The status a run gets:
 
-- `finished`, or what `Probe.finish(status)` was given: the loop called it, left the probe's `with` block, or the trainer's
-  callback reported the end of training
-- `failed`: the `with` block or the training was left by an error; or the process ended without `finish` after an error
-  that nothing handled (Python keeps it in `sys.last_exc`), Ctrl-C included
-- `ended`: the process ended without `finish`, and Python knows of no error. So does a process that ends by `sys.exit`,
-  whatever its status: that can't be known without replacing `sys.exit`
-- `silent`, which the server concludes: nothing is sent by a process that is killed or calls `os._exit`
-"""
+- `finished`, or what `Probe.finish(status)` was given: the loop called it, left the probe's `with`
+  block, or the trainer's callback reported the end of training
+- `failed`: the `with` block or the training was left by an error; or the process ended without
+  `finish` after an error that nothing handled (Python keeps it in `sys.last_exc`), Ctrl-C included
+- `ended`: the process ended without `finish`, and Python knows of no error. So does a process that
+  ends by `sys.exit`, whatever its status: that can't be known without replacing `sys.exit`
+- `silent`, which the server concludes: nothing is sent by a process that is killed or calls
+`os._exit`"""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
 from isentrope_wire.control import CAPABILITIES, Control
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.reports import ERROR_CHARACTERS, OUTPUT, ControlSnapshot, RunFinished, RunStarted, cut
+from isentrope_wire.reports import (
+    ERROR_CHARACTERS,
+    OUTPUT,
+    ControlSnapshot,
+    RunFinished,
+    RunStarted,
+    cut,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +69,10 @@ def begin_run(
     run_config: Mapping[str, object],
     tags: Sequence[str],
 ) -> tuple[ProbeConfig, ControlSnapshot, RunStarted]:
-    """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting. The settings, with the
-    run id that all share; the control that is active first; and this rank's first message. ConfigurationError: a
-    setting that can't work here or on another rank, or that differs between them."""
+    """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting.
+    The settings, with the run id that all share; the control that is active first; and this rank's
+    first message. ConfigurationError: a setting that can't work here or on another rank, or that
+    differs between them."""
     own_error: ConfigurationError | None = None
     try:
         initial = _checked(control)
@@ -126,7 +134,10 @@ def announce(config: ProbeConfig) -> None:
         where = f"offline, reports wait in {config.home / 'spool'} (isentrope sync)"
     else:
         target = config.grpc_target
-        where = page_of(config) or f"reported to {target} (set ISENTROPE_URL, the address of its pages, as well)"
+        where = (
+            page_of(config)
+            or f"reported to {target} (set ISENTROPE_URL, the address of its pages, as well)"
+        )
     sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
 
 
@@ -182,11 +193,12 @@ OUTPUT_LINES, OUTPUT_BYTES = 200, 64 << 10
 
 
 def last_output() -> str:
-    """The last lines that this process, and what else writes to the same files, wrote to stdout and stderr. Empty where these
-    are a terminal or a pipe, which keep nothing, and on systems other than Linux.
+    """The last lines that this process, and what else writes to the same files, wrote to stdout and
+    stderr. Empty where these are a terminal or a pipe, which keep nothing, and on systems other
+    than Linux.
 
-    What is written is not looked at while training: a copy of each line, or a stream in the place of the loop's, could slow
-    or change the run.
+    What is written is not looked at while training: a copy of each line, or a stream in the place
+    of the loop's, could slow or change the run.
     """
     found: dict[tuple[int, int], list[str]] = {}
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
@@ -215,11 +227,13 @@ def last_unhandled_error() -> BaseException | None:
 LONGEST_END_SECONDS = 1.0
 """How long the end of a run may take, whatever hangs."""
 LAST_EXCHANGE_SHARE = 0.6
-"""Share of it for the other ranks' part of the last report: ranks end within moments of each other, or hang."""
+"""Share of it for the other ranks' part of the last report: ranks end within moments of each other,
+or hang."""
 
 
 class RunEnd:
-    """Ends the run of one rank once. It outlives its probe, which may be gone before the process is: a local, say."""
+    """Ends the run of one rank once. It outlives its probe, which may be gone before the process
+    is: a local, say."""
 
     def __init__(
         self,
@@ -232,9 +246,9 @@ class RunEnd:
         at_process_end: bool = True,
         sends_output: bool = True,
     ) -> None:
-        """Build it after the transport is open: what is registered last is called first, and the transport closes
-        itself. In mode disabled the process's end is not the run's. `sends_output`: a failed run has the last lines of
-        its output with its error."""
+        """Build it after the transport is open: what is registered last is called first, and the
+        transport closes itself. In mode disabled the process's end is not the run's.
+        `sends_output`: a failed run has the last lines of its output with its error."""
         self._sends_output = sends_output
         self._control = control
         self._ranks = ranks
@@ -252,7 +266,8 @@ class RunEnd:
         self._earlier_error = id(last_unhandled_error())
 
     def finish(self, status: str, error: str = "") -> None:
-        """Send the last message and close transport and trackers. Safe to repeat: the first call counts."""
+        """Send the last message and close transport and trackers. Safe to repeat: the first call
+        counts."""
         if self._finished:
             return
         self._finished = True

@@ -10,9 +10,9 @@
     ...
     probe.finish()
 
-It opens no socket, waits for no device and keeps no logits. With no intervention active `gate` returns the very tensor
-it was given. Reports go to a folder on disk, from where a side process ships them; controls come back the same way and
-change only between two steps.
+It opens no socket, waits for no device and keeps no logits. With no intervention active `gate`
+returns the very tensor it was given. Reports go to a folder on disk, from where a side process
+ships them; controls come back the same way and change only between two steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
 from isentrope.methods.base import Selection
 from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
-from isentrope.scores import TokenScores, each_field, linear_token_scores, sharded_token_scores, token_scores
+from isentrope.scores import (
+    TokenScores,
+    each_field,
+    linear_token_scores,
+    sharded_token_scores,
+    token_scores,
+)
 from isentrope.scores.layouts import Packing, laid_out
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
@@ -59,7 +65,12 @@ from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
 from isentrope_wire.errors import ConfigurationError, InputError
 from isentrope_wire.hold_decision import Action
-from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS, TOKEN_NOT_RECORDED
+from isentrope_wire.metrics import (
+    PROBE_FAILURES,
+    PROBE_RESCORE_SECONDS,
+    PROBE_SECONDS,
+    TOKEN_NOT_RECORDED,
+)
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
 if TYPE_CHECKING:
@@ -71,11 +82,13 @@ logger = logging.getLogger(__name__)
 FLOAT = {float}
 T = TypeVar("T")
 MOST_KNOWN_NAMES = 10_000
-"""Names of logged scalars that are remembered as checked; a loop may make a new one in each step."""
+"""Names of logged scalars that are remembered as checked; a loop may make a new one in each
+step."""
 
 
 class Probe:
-    """Measures, gates and reports one rank of one run. Not thread-safe: it belongs to the training thread."""
+    """Measures, gates and reports one rank of one run. Not thread-safe: it belongs to the training
+    thread."""
 
     def __init__(
         self,
@@ -104,26 +117,33 @@ class Probe:
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
             config: the run's hyper-parameters, shown with it; at most 256 KiB as JSON.
             control: the intervention the run starts with. Default: none.
-            run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one; all ranks take rank 0's.
+            run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one; all ranks take
+                rank 0's.
             planned_steps: for the progress shown.
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
             threshold_source: see `ProbeConfig.threshold_source`.
-            coupling: predict each step from the entropy's own gradient, which needs an `optimizer` and scores after the update
-                in `step`: by the weights of the model's last block ("last_block"), or by all ("model"). Default:
-                `ISENTROPE_COUPLING`, or none: from the theory of free logits.
-            coupling_every: steps from one such gradient to the next: one more backward pass over what is scored.
-            influence_every: steps from one measurement of each token's influence on the entropy to the next, with
-                `coupling="model"` and a `rescore` of all tokens: two more calls of it. 0: never.
+            coupling: predict each step from the entropy's own gradient, which needs an `optimizer`
+                and scores after the update in `step`: by the weights of the model's last block
+                ("last_block"), or by all ("model"). Default: `ISENTROPE_COUPLING`, or none: from
+                the theory of free logits.
+            coupling_every: steps from one such gradient to the next: one more backward pass over
+                what is scored.
+            influence_every: steps from one measurement of each token's influence on the entropy to
+                the next, with `coupling="model"` and a `rescore` of all tokens: two more calls of
+                it. 0: never.
             tags: words to find the run by; at most 50 of 100 characters.
-            group: the ranks that gate tokens of one step; every one of them builds a probe. Default: the
-                default process group of torch.distributed, where it is initialised.
-            counts: False on a rank whose tokens another rank of the group has, too, and counts: then this one gates them
-                and takes no part in the report. Not on rank 0.
-            tokenizer: its `decode` (or a function of ids -> text in its place) gives the texts of the top contributing tokens, and of rollouts around them; both are
-                reported. Default, and with `ISENTROPE_TEXTS=off`: no text is, only the ids of the top contributing tokens.
-            trackers: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
-                "tensorboard" or "tensorboard:FOLDER", a run of theirs, a SummaryWriter, a function of (step, scalars); or
-                several. Default: `ISENTROPE_TRACKERS`, or none.
+            group: the ranks that gate tokens of one step; every one of them builds a probe.
+                Default: the default process group of torch.distributed, where it is initialised.
+            counts: False on a rank whose tokens another rank of the group has, too, and counts:
+                then this one gates them and takes no part in the report. Not on rank 0.
+            tokenizer: its `decode` (or a function of ids -> text in its place) gives the texts of
+                the top contributing tokens, and of rollouts around them; both are reported.
+                Default, and with `ISENTROPE_TEXTS=off`: no text is, only the ids of the top
+                contributing tokens.
+            trackers: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb",
+                "trackio", "mlflow", "tensorboard" or "tensorboard:FOLDER", a run of theirs, a
+                SummaryWriter, a function of (step, scalars); or several. Default:
+                `ISENTROPE_TRACKERS`, or none.
             transport: where reports go instead of the spool (tests).
 
         Raises:
@@ -153,7 +173,12 @@ class Probe:
             )
 
         self.config, initial, started = begin_run(
-            ranks or Ranks(), configure, run_id=run_id, control=control, run_config=config or {}, tags=tags
+            ranks or Ranks(),
+            configure,
+            run_id=run_id,
+            control=control,
+            run_config=config or {},
+            tags=tags,
         )
         about = self.config
         self._control = ControlState(initial, CAPABILITIES)
@@ -163,9 +188,12 @@ class Probe:
         self._transport = (
             transport
             if transport is not None
-            else open_transport(started, mode=about.mode, home=about.home, grpc_target=about.grpc_target)
+            else open_transport(
+                started, mode=about.mode, home=about.home, grpc_target=about.grpc_target
+            )
         )
-        # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
+        # Counted by the writer thread: on this one the look at the transport took as long as the
+        # rest of a report.
         self._texts = texts if about.texts else TokenTexts(None)
         self._reports = ReportBuilder(
             self._texts,
@@ -181,7 +209,11 @@ class Probe:
         self._ledger, self._counts = TokenLedger(), counts
         self._basis = SelectionBasis(self.config.threshold_source)
         self._ranks = RankExchange(ranks or Ranks(), self._basis)
-        entropy_gradient = None if about.coupling is None else EntropyGradient(about.coupling, about.coupling_every)
+        entropy_gradient = (
+            None
+            if about.coupling is None
+            else EntropyGradient(about.coupling, about.coupling_every)
+        )
         self._rescoring = Rescoring(
             entropy_gradient, self._guard, self._stopwatch, self._warn_once, about.influence_every
         )
@@ -217,43 +249,54 @@ class Probe:
 
     @property
     def control(self) -> Control:
-        """The active control, as it was pushed; a held entropy moves its thresholds from step to step."""
+        """The active control, as it was pushed; a held entropy moves its thresholds from step to
+        step."""
         return self._control.active.control
 
     @property
     def measures_influence(self) -> bool:
-        """Whether the step that is open is to have each token's influence, for which its `rescore` scores all tokens."""
+        """Whether the step that is open is to have each token's influence, for which its `rescore`
+        scores all tokens."""
         return self._rescoring.will_take_slopes
 
     @property
     def last_step(self) -> int | None:
-        """Number of the step closed last, by the checkpoint's run where this one continues it. None before the first."""
+        """Number of the step closed last, by the checkpoint's run where this one continues it. None
+        before the first."""
         return self._control.last_step
 
     @property
     def latest(self) -> StepReport | None:
-        """The last report that is complete, e.g. for a progress bar; it may lag a step behind. None when disabled."""
+        """The last report that is complete, e.g. for a progress bar; it may lag a step behind. None
+        when disabled."""
         return self._reports.latest
 
     def score(
-        self, logits: Tensor, token_ids: Tensor, *, temperature: float | Tensor = 1.0, entropy_gradient: bool = False
+        self,
+        logits: Tensor,
+        token_ids: Tensor,
+        *,
+        temperature: float | Tensor = 1.0,
+        entropy_gradient: bool = False,
     ) -> TokenScores:
-        """Score sampled tokens: `isentrope.scores.token_scores`, plus a check of the values at the first call.
+        """Score sampled tokens: `isentrope.scores.token_scores`, plus a check of the values at the
+        first call.
 
         Args:
             logits: [..., vocabulary]; row t is the distribution token_ids[t] was drawn from.
             token_ids: [...], integer.
-            temperature: T of the sampler: a number, or a tensor that broadcasts to the tokens' shape, such as [batch, 1].
-            entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term, and compute
-                `squared_scores`.
+            temperature: T of the sampler: a number, or a tensor that broadcasts to the tokens'
+                shape, such as [batch, 1].
+            entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term,
+                and compute `squared_scores`.
 
         Returns:
             Scores of the token ids' shape; `logprobs` is differentiable.
 
         Raises:
-            InputError: shapes or types that cannot be meant, a token id outside the vocabulary; in the first step also
-                logits that are NaN in every row. Ids on an accelerator are checked in the first step only: looking at
-                them waits for the device.
+            InputError: shapes or types that cannot be meant, a token id outside the vocabulary; in
+                the first step also logits that are NaN in every row. Ids on an accelerator are
+                checked in the first step only: looking at them waits for the device.
         """
         with self._stopwatch:
             scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
@@ -272,8 +315,9 @@ class Probe:
         entropy_gradient: bool = False,
         logits_dtype: torch.dtype | None = None,
     ) -> TokenScores:
-        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, which says more of the
-        arguments, plus `score`'s check. Of hidden states [..., width], a head's weight [vocabulary, width] and bias
+        """Score sampled tokens without holding their logits:
+        `isentrope.scores.linear_token_scores`, which says more of the arguments, plus `score`'s
+        check. Of hidden states [..., width], a head's weight [vocabulary, width] and bias
         [vocabulary], and token ids [...], whose shape the scores have; entropies in nats.
 
         Raises:
@@ -291,7 +335,9 @@ class Probe:
                 entropy_gradient=entropy_gradient,
                 logits_dtype=logits_dtype,
             )
-            weight = lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
+            weight = (
+                lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
+            )
             return self._checked(scores, weight.shape[0])
 
     def score_sharded(
@@ -304,16 +350,23 @@ class Probe:
         temperature: float | Tensor = 1.0,
         entropy_gradient: bool = False,
     ) -> TokenScores:
-        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, which says more of
-        the arguments, plus `score`'s check. Of this rank's slice of the logits [..., columns], whose first column is token
-        `start`, and token ids [...] of the whole vocabulary; the scores have their shape and are the same on every rank of `group`.
+        """Score sampled tokens whose vocabulary is split over ranks:
+        `isentrope.scores.sharded_token_scores`, which says more of the arguments, plus `score`'s
+        check. Of this rank's slice of the logits [..., columns], whose first column is token
+        `start`, and token ids [...] of the whole vocabulary; the scores have their shape and are
+        the same on every rank of `group`.
 
         Raises:
             InputError: as for `score`.
         """
         with self._stopwatch:
             scores = sharded_token_scores(
-                logits_shard, token_ids, start, temperature, group=group, entropy_gradient=entropy_gradient
+                logits_shard,
+                token_ids,
+                start,
+                temperature,
+                group=group,
+                entropy_gradient=entropy_gradient,
             )
             return self._checked(scores, None)
 
@@ -324,19 +377,23 @@ class Probe:
         return scores
 
     def first_pass(
-        self, scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None = None
+        self,
+        scores: TokenScores | Sequence[TokenScores],
+        mask: Tensor | Sequence[Tensor] | None = None,
     ) -> None:
         """Count thresholds from the whole batch that the next step or steps are made from.
 
-        Call it once per generation, on every rank, with the scores of the old log-probs' forward pass; it counts until
-        the next call.
+        Call it once per generation, on every rank, with the scores of the old log-probs' forward
+        pass; it counts until the next call.
 
         Args:
-            scores: of all tokens of this rank, one or several parts; an empty list on a rank without tokens.
+            scores: of all tokens of this rank, one or several parts; an empty list on a rank
+                without tokens.
             mask: one per part, True (or non-zero) where the token counts. None: everywhere.
 
         Raises:
-            InputError: shapes that don't fit; before the first step has closed only, later it is counted and logged.
+            InputError: shapes that don't fit; before the first step has closed only, later it is
+                counted and logged.
         """
         if self._inactive():
             return
@@ -366,46 +423,55 @@ class Probe:
         cu_seqlens: Tensor | Sequence[int] | None = None,
         rescore: Callable[[], TokenScores] | None = None,
     ) -> Tensor:
-        """Record a micro-batch, and let gradient through only where, and as much as, the active control allows.
+        """Record a micro-batch, and let gradient through only where, and as much as, the active
+        control allows.
 
-        What the loss makes of each token is read from its own gradient when backward passes the returned tensor: compute
-        the loss from that one. Every backward counts, as it does for the parameters.
+        What the loss makes of each token is read from its own gradient when backward passes the
+        returned tensor: compute the loss from that one. Every backward counts, as it does for the
+        parameters.
 
         Args:
             scores: of `score`, shape [batch, tokens] (or any).
-            advantages: same shape, or one per sequence: [batch] or [batch, 1]. A token whose advantage is not finite is
-                counted in `token/not_finite`, and excluded from all else that is measured.
-            mask: same shape, True (or non-zero) where the token counts. None: everywhere. Floating-point masks hold 0
-                and 1; other numbers are an error in the first step.
-            logprobs: the loop's own log-probs of these tokens, same shape, where the loss is not computed from those of
-                `scores`: they are gated and returned. Default: `scores.logprobs`.
+            advantages: same shape, or one per sequence: [batch] or [batch, 1]. A token whose
+                advantage is not finite is counted in `token/not_finite`, and excluded from all else
+                that is measured.
+            mask: same shape, True (or non-zero) where the token counts. None: everywhere.
+                Floating-point masks hold 0 and 1; other numbers are an error in the first step.
+            logprobs: the loop's own log-probs of these tokens, same shape, where the loss is not
+                computed from those of `scores`: they are gated and returned. Default:
+                `scores.logprobs`.
             old_logprobs: log-probs under the policy that the loss's ratio is taken to, same shape.
-            sampler_logprobs: log-probs that the sampler drew the tokens with, same shape. The methods that look at the
-                importance ratio take it to the old policy, or to the sampler where no old log-probs are passed.
-            ref_logprobs: log-probs under the reference policy of the loss's KL term, same shape. Where they require
-                grad (`.requires_grad_()`, and the term is computed from this very tensor), the term's part of the
-                prediction is reported apart: it is a function of log p_ref - log p, whose two gradients are opposite.
-            groups: which sequences are rollouts of one prompt, for the covariance within groups and the method
-                `rank_reward`: a whole number per sequence, [batch], the same on every rank; or how many rows that
-                follow each other make a group.
-            old_entropies: entropies of the old policy at the same positions, same shape, in nats, for the method
-                `entropy_ratio_clip`.
-            completions: what is shown with a rollout, one per sequence: "reward", [batch], and at most four parts of it,
-                "reward/NAME", the same on every rank; "prompt_ids", [batch, tokens], negative on padding, of which the last
-                96 are kept; "answer", the expected one, a list of texts of which 48 bytes are kept. The last two only with
-                a tokenizer.
-            cu_seqlens: where each sequence begins in tokens that are packed end to end, and the last one ends, [batch + 1],
-                best on the CPU. All other arguments stay packed, [tokens]; what there is one of per sequence is [batch].
-            rescore: as that of `step`, for this micro-batch alone: `step` calls it where it is not given one itself. What
-                it refers to is kept until then. Micro-batches without one are not part of the observed change.
+            sampler_logprobs: log-probs that the sampler drew the tokens with, same shape. The
+                methods that look at the importance ratio take it to the old policy, or to the
+                sampler where no old log-probs are passed.
+            ref_logprobs: log-probs under the reference policy of the loss's KL term, same shape.
+                Where they require grad (`.requires_grad_()`, and the term is computed from this
+                very tensor), the term's part of the prediction is reported apart: it is a function
+                of log p_ref - log p, whose two gradients are opposite.
+            groups: which sequences are rollouts of one prompt, for the covariance within groups and
+                the method `rank_reward`: a whole number per sequence, [batch], the same on every
+                rank; or how many rows that follow each other make a group.
+            old_entropies: entropies of the old policy at the same positions, same shape, in nats,
+                for the method `entropy_ratio_clip`.
+            completions: what is shown with a rollout, one per sequence: "reward", [batch], and at
+                most four parts of it, "reward/NAME", the same on every rank; "prompt_ids", [batch,
+                tokens], negative on padding, of which the last 96 are kept; "answer", the expected
+                one, a list of texts of which 48 bytes are kept. The last two only with a tokenizer.
+            cu_seqlens: where each sequence begins in tokens that are packed end to end, and the
+                last one ends, [batch + 1], best on the CPU. All other arguments stay packed,
+                [tokens]; what there is one of per sequence is [batch].
+            rescore: as that of `step`, for this micro-batch alone: `step` calls it where it is not
+                given one itself. What it refers to is kept until then. Micro-batches without one
+                are not part of the observed change.
 
         Returns:
             The log-probs with the same values. The very same tensor when no intervention is active.
 
         Raises:
-            InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
-                has closed only, later it is counted and logged. `groups`, `ref_logprobs` and `completions`, without
-                which a loop can do, then count as not known, and the batch is gated all the same.
+            InputError: shapes that don't fit, or scores that are NaN where the mask counts them;
+                before the first step has closed only, later it is counted and logged. `groups`,
+                `ref_logprobs` and `completions`, without which a loop can do, then count as not
+                known, and the batch is gated all the same.
         """
         own = scores.logprobs if logprobs is None else logprobs
         if self._inactive():
@@ -419,32 +485,40 @@ class Probe:
             def in_rows(given: T) -> T:
                 return laid_out(packing, given)
 
-            # The loop's own tensors stay as they are; what is kept of them is in rows, one per sequence.
+            # The loop's own tensors stay as they are; what is kept of them is in rows, one per
+            # sequence.
             gradient = LossGradient(self._guard, in_rows)
             gradient.watch("entropies", scores.entropies)
             kept = detached(scores) if packing is None else each_field(detached(scores), in_rows)
             logprobs = in_rows(own.detach())
             advantages = inputs.broadcast_advantages(in_rows(advantages), logprobs)
-            given_mask = in_rows(torch.ones_like(own, dtype=torch.bool) if mask is None and packing else mask)
+            given_mask = in_rows(
+                torch.ones_like(own, dtype=torch.bool) if mask is None and packing else mask
+            )
             mask = inputs.valid_mask(given_mask, logprobs)
             if not self._guard.settled:
                 inputs.check_first_mask(given_mask)
                 inputs.check_first_values(kept, mask)
                 self._warn_once("advantages", inputs.not_finite_advantages(advantages, mask))
-            reference = self._optional("ref_logprobs", lambda: inputs.per_token("ref_logprobs", ref_logprobs, own))
+            reference = self._optional(
+                "ref_logprobs", lambda: inputs.per_token("ref_logprobs", ref_logprobs, own)
+            )
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
             old_logprobs, sampler_logprobs = in_rows(old_logprobs), in_rows(sampler_logprobs)
             if old_logprobs is not None:
                 # With a ratio to the old policy the sampler serves the diagnosis alone.
                 sampler_logprobs = self._optional(
-                    "sampler_logprobs", lambda: inputs.per_token("sampler_logprobs", sampler_logprobs, logprobs)
+                    "sampler_logprobs",
+                    lambda: inputs.per_token("sampler_logprobs", sampler_logprobs, logprobs),
                 )
             differences = inputs.differences_of(
                 logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
             )
             of_reference = (
-                {} if reference is None else inputs.differences_of(logprobs, {"reference": in_rows(reference)})
+                {}
+                if reference is None
+                else inputs.differences_of(logprobs, {"reference": in_rows(reference)})
             )
             old = inputs.per_token("old_entropies", in_rows(old_entropies), logprobs)
             batch = TokenBatch(
@@ -454,16 +528,21 @@ class Probe:
                 next((difference.exp() for difference in differences.values()), None),
                 differences=differences | of_reference,
                 completions=self._optional(
-                    "completions", lambda: completions_of(completions, logprobs, texts=self._texts.known)
+                    "completions",
+                    lambda: completions_of(completions, logprobs, texts=self._texts.known),
                 )
                 or {},
                 token_ids=self._optional(
-                    "token_ids", lambda: inputs.per_token("token_ids", in_rows(scores.token_ids), logprobs)
+                    "token_ids",
+                    lambda: inputs.per_token("token_ids", in_rows(scores.token_ids), logprobs),
                 ),
                 gradient=gradient,
                 old_entropies=None if old is None else old.detach(),
                 group_ids=self._optional(
-                    "groups", lambda: inputs.group_ids_of(groups, logprobs, self.config.rank, self._ledger.tokens)
+                    "groups",
+                    lambda: inputs.group_ids_of(
+                        groups, logprobs, self.config.rank, self._ledger.tokens
+                    ),
                 ),
                 rescore=rescore,
                 packing=packing,
@@ -482,18 +561,25 @@ class Probe:
         return own
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
-        """Add scalars to the report of the step that is open. Tensors of one element are read later, off this thread."""
+        """Add scalars to the report of the step that is open. Tensors of one element are read
+        later, off this thread."""
         if self._inactive():
             return
         started = time.perf_counter()
-        if type(scalars) is dict and self._known_names.issuperset(scalars) and {*map(type, scalars.values())} == FLOAT:
+        if (
+            type(scalars) is dict
+            and self._known_names.issuperset(scalars)
+            and {*map(type, scalars.values())} == FLOAT
+        ):
             # As nearly all calls are, and `loggable` would give each value back.
             self._logged |= scalars
             self._stopwatch.seconds += time.perf_counter() - started
             return
         with self._logging:
             if not isinstance(scalars, Mapping):
-                raise InputError(f"log takes names and numbers, such as {{'reward/mean': 0.4}}; got {scalars!r}.")
+                raise InputError(
+                    f"log takes names and numbers, such as {{'reward/mean': 0.4}}; got {scalars!r}."
+                )
             for name, value in scalars.items():
                 self._logged[name] = inputs.loggable(name, value)
             if len(self._known_names) < MOST_KNOWN_NAMES:
@@ -513,25 +599,29 @@ class Probe:
         """Close a step after its optimiser update, and send its report.
 
         Args:
-            step: the number of the optimiser update, counted from 0 or 1. It may go backwards (a resume): nothing is overwritten, and a
-                warning is logged once.
-            optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
-                call `scheduler.step()` after this, for the rate is that of the update just made. Of several, as with Muon for
-                the matrices and AdamW for the rest, a list: what counts is the group with the most trainable parameters.
-            rescore: called under no_grad, or with gradient for a coupled prediction; returns TokenScores of the same tokens
-                under the updated policy, one per `gate` call in the same order (or the only one). Gives the observed entropy
-                change. Default: what the `gate` calls were given.
-            unseen: called likewise; returns TokenScores of tokens that no update is fitted to, without padding: of a few dozen
-                completions of other prompts, say, drawn every ten steps from the policy as it is. Gives the change of the
-                entropy itself, where the same tokens were scored in the step before; a list may hold the old ones and
-                the new ones when they are renewed. Gain, interval and coupled prediction are then of these.
-            learning_rates: what the update was made with, where a scheduler has been called since. Default: the
-                optimiser's as they are.
-            loss_scale: what the loss was multiplied by before backward, and the gradients divided by after it, as a
-                GradScaler does: its `get_scale()` before `update()`. A number, or a tensor of one element.
-            clip_factor: what clipping multiplied the update's gradient by, one number or a tensor of one, which is read
-                off this thread: `(max_norm / (norm + 1e-6)).clamp(max=1)` with the norm that
-                `torch.nn.utils.clip_grad_norm_` returned. Default: 1.
+            step: the number of the optimiser update, counted from 0 or 1. It may go backwards (a
+                resume): nothing is overwritten, and a warning is logged once.
+            optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its
+                learning rate is followed: call `scheduler.step()` after this, for the rate is that
+                of the update just made. Of several, as with Muon for the matrices and AdamW for the
+                rest, a list: what counts is the group with the most trainable parameters.
+            rescore: called under no_grad, or with gradient for a coupled prediction; returns
+                TokenScores of the same tokens under the updated policy, one per `gate` call in the
+                same order (or the only one). Gives the observed entropy change. Default: what the
+                `gate` calls were given.
+            unseen: called likewise; returns TokenScores of tokens that no update is fitted to,
+                without padding: of a few dozen completions of other prompts, say, drawn every ten
+                steps from the policy as it is. Gives the change of the entropy itself, where the
+                same tokens were scored in the step before; a list may hold the old ones and the new
+                ones when they are renewed. Gain, interval and coupled prediction are then of these.
+            learning_rates: what the update was made with, where a scheduler has been called since.
+                Default: the optimiser's as they are.
+            loss_scale: what the loss was multiplied by before backward, and the gradients divided
+                by after it, as a GradScaler does: its `get_scale()` before `update()`. A number, or
+                a tensor of one element.
+            clip_factor: what clipping multiplied the update's gradient by, one number or a tensor
+                of one, which is read off this thread: `(max_norm / (norm + 1e-6)).clamp(max=1)`
+                with the norm that `torch.nn.utils.clip_grad_norm_` returned. Default: 1.
         """
         if self._inactive():
             return
@@ -546,8 +636,12 @@ class Probe:
                 self._begin_step()
                 batches = self._take_batches()
                 step = inputs.step_number(step)
-                optimizers = SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
-                clip_factor = None if clip_factor is None else inputs.loggable("clip_factor", clip_factor)
+                optimizers = (
+                    SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
+                )
+                clip_factor = (
+                    None if clip_factor is None else inputs.loggable("clip_factor", clip_factor)
+                )
                 self._check_step(step, batches)
                 if batches or not alone:
                     what_if_source, sums, numbers = self._measured(
@@ -555,11 +649,12 @@ class Probe:
                     )
                 self._hold.end_step()
                 if self._ranks.leads and not alone:
-                    # On its own a process decides when the next step begins: more numbers have arrived by then.
+                    # On its own a process decides when the next step begins: more numbers have
+                    # arrived by then.
                     action = self._hold.decide(self._control.active)
             finally:
-                # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
-                # under another control.
+                # Also when measuring failed: the other ranks wait for this one, and the next step
+                # must be able to begin under another control.
                 self._control.end_step()
                 if sums is not None or not alone:
                     self._ranks.close_step(
@@ -590,11 +685,12 @@ class Probe:
             self._scores_to_gate = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What the probe keeps from step to step, for the training's checkpoint. Call it after `step` and before the next
-        `gate`; it may wait for the device and the last report.
+        """What the probe keeps from step to step, for the training's checkpoint. Call it after
+        `step` and before the next `gate`; it may wait for the device and the last report.
 
         Returns:
-            Plain values, as torch.save and JSON take them. Empty where it failed; to load that is to start afresh.
+            Plain values, as torch.save and JSON take them. Empty where it failed; to load that is
+            to start afresh.
         """
         state: dict[str, Any] = {}
         if not self._inactive():
@@ -603,30 +699,38 @@ class Probe:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from a checkpoint, as a new attempt of the run. Call it before the first `gate`, on every rank.
+        """Continue from a checkpoint, as a new attempt of the run. Call it before the first `gate`,
+        on every rank.
 
-        The checkpoint's control is active from the first step on, unless a newer version was requested since; it is not
-        applied, nor acknowledged, a second time. A run of another id continues with what was learnt, but under its own
-        control, which it has announced. Rank 0's state counts for all.
+        The checkpoint's control is active from the first step on, unless a newer version was
+        requested since; it is not applied, nor acknowledged, a second time. A run of another id
+        continues with what was learnt, but under its own control, which it has announced. Rank 0's
+        state counts for all.
 
         Args:
-            state: what `state_dict` gave, on this rank or on rank 0. None or empty: this rank has none.
+            state: what `state_dict` gave, on this rank or on rank 0. None or empty: this rank has
+                none.
 
         Raises:
-            CheckpointError: on all ranks, when one of them can't continue from what it was given: it is something else,
-                of another layout or damaged, or the probe has begun a step. The probe is then as it was.
+            CheckpointError: on all ranks, when one of them can't continue from what it was given:
+                it is something else, of another layout or damaged, or the probe has begun a step.
+                The probe is then as it was.
         """
         if not self._inactive():
             resume(self._memory(), state, self._transport.requested_control())
 
     def _memory(self) -> Memory:
-        return Memory(self.config, self._control, self._basis, self._reports, self._hold, self._ranks)
+        return Memory(
+            self.config, self._control, self._basis, self._reports, self._hold, self._ranks
+        )
 
     def finish(self, status: str = "finished", error: str = "") -> None:
-        """End the run. What is spooled is delivered without this process. Safe to repeat: the first call counts.
+        """End the run. What is spooled is delivered without this process. Safe to repeat: the first
+        call counts.
 
-        A process that ends without it ends the run with the status `failed` after an error that nothing handled, else
-        `ended`; a process that is killed sends nothing (`isentrope.lifecycle`).
+        A process that ends without it ends the run with the status `failed` after an error that
+        nothing handled, else `ended`; a process that is killed sends nothing
+        (`isentrope.lifecycle`).
 
         Args:
             status: of the run, `finished` or `failed`.
@@ -645,12 +749,14 @@ class Probe:
             self.finish("failed", error_text(error))
 
     def _selected(self, batch: TokenBatch) -> tuple[Tensor, FactorsOfGradient | None]:
-        """Record a micro-batch with what the active control selects in it: the factors of its tokens' gradients, and
-        those of a method that decides again in backward."""
+        """Record a micro-batch with what the active control selects in it: the factors of its
+        tokens' gradients, and those of a method that decides again in backward."""
         source, selection = self._basis.select(self._hold.control, batch)
 
         def decided(one: Selection) -> TokenBatch:
-            return replace(batch, gradient_factors=one.factors, selected=one.selected, threshold_source=source)
+            return replace(
+                batch, gradient_factors=one.factors, selected=one.selected, threshold_source=source
+            )
 
         self._ledger.add(decided(selection))
         packing = batch.packing
@@ -671,7 +777,8 @@ class Probe:
         return factors, factors_of
 
     def _begin_step(self) -> None:
-        """Begin a step unless it has begun: the only moment at which the active control may change."""
+        """Begin a step unless it has begun: the only moment at which the active control may
+        change."""
         if not self._control.open_step():
             return
         start = self._ranks.begin_step(self._transport.requested_control())
@@ -724,11 +831,16 @@ class Probe:
         optimizer: Optimizer | SeveralOptimizers | None,
         loss_scale: float | Tensor,
     ) -> tuple[str, Tensor | Callable[[], Tensor], NumbersOfRanks | None]:
-        """Where the what-if sums are counted from, and the vector of this rank's sums. Where the writer thread counts them,
-        what gives it the numbers, and in the vector's place a function that counts what the next step needs of it."""
+        """Where the what-if sums are counted from, and the vector of this rank's sums. Where the
+        writer thread counts them, what gives it the numbers, and in the vector's place a function
+        that counts what the next step needs of it."""
         after = self._rescoring.measure(batches, rescore, unseen, optimizer)
         source, thresholds = self._basis.known(first_call=len(batches) == 1)
-        counted = [replace(batch, rescore=None, packing=None) for batch in batches] if self._counts else []
+        counted = (
+            [replace(batch, rescore=None, packing=None) for batch in batches]
+            if self._counts
+            else []
+        )
         entropies = after.entropies if self._counts else None
         about: dict[str, Any] = {
             "thresholds": thresholds,
@@ -741,7 +853,10 @@ class Probe:
         sums: Tensor | Callable[[], Tensor]
         numbers: NumbersOfRanks | None = None
         if self._ranks.alone and self._copies.takes([batch.mask for batch in counted]):
-            on_host, failures = self._copies.start((counted, entropies, about)), self._guard.failures
+            on_host, failures = (
+                self._copies.start((counted, entropies, about)),
+                self._guard.failures,
+            )
 
             def counted_on_host() -> list[list[float]]:
                 tokens, entropies, others = on_host()
@@ -749,7 +864,9 @@ class Probe:
 
             numbers, sums = counted_on_host, cache(partial(next_step_vector, counted))
         else:
-            sums = rank_vector(step, self._guard.failures, counted, entropies, self._ranks.device, **about)
+            sums = rank_vector(
+                step, self._guard.failures, counted, entropies, self._ranks.device, **about
+            )
         self._basis.step_closed(self._hold.control, batches, alone=self._ranks.alone)
         return source, sums, numbers
 
@@ -795,11 +912,13 @@ class Probe:
         self._logged = {}
 
     def _optional(self, name: str, read: Callable[[], T | None]) -> T | None:
-        """An input for the diagnosis alone; None where it can't be read, for no control may fail by it."""
+        """An input for the diagnosis alone; None where it can't be read, for no control may fail by
+        it."""
         with self._guard.protect(f"reading {name}"):
             return read()
         return None
 
     def _inactive(self) -> bool:
-        """Whether this is a forked child (a DataLoader worker, say), which must not report for its parent."""
+        """Whether this is a forked child (a DataLoader worker, say), which must not report for its
+        parent."""
         return os.getpid() != self._process

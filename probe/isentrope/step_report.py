@@ -46,7 +46,8 @@ _STATM = Path("/proc/self/statm")
 
 
 def current_device() -> int | None:
-    """The CUDA or ROCm device of the calling thread; None before the first use of one, which this is not."""
+    """The CUDA or ROCm device of the calling thread; None before the first use of one, which this
+    is not."""
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
@@ -59,12 +60,16 @@ class Machine:
         self._driver_answers = torch.version.cuda is not None
 
     def scalars(self, step: int, at: float, tokens: int, device: int | None) -> dict[str, float]:
-        """What is known of the step that was closed `at`, in seconds, with `tokens` of all ranks."""
+        """What is known of the step that was closed `at`, in seconds, with `tokens` of all
+        ranks."""
         found = self._pace(step, at, tokens)
         with suppress(OSError):
-            found[metrics.SYSTEM_HOST_MEMORY] = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GIB
+            found[metrics.SYSTEM_HOST_MEMORY] = (
+                int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GIB
+            )
         if device is not None:
-            # The allocator's own counts: no kernel is waited for. Read once: torch flattens all of them for each question.
+            # The allocator's own counts: no kernel is waited for. Read once: torch flattens all of
+            # them for each question.
             memory = torch.cuda.memory.memory_stats_as_nested_dict(device)
             found[metrics.SYSTEM_DEVICE_MEMORY] = memory["allocated_bytes"]["all"]["current"] / GIB
             found[metrics.SYSTEM_DEVICE_PEAK_MEMORY] = memory["reserved_bytes"]["all"]["peak"] / GIB
@@ -86,7 +91,11 @@ class Machine:
         self._asked_driver = now
         try:
             return {metrics.SYSTEM_DEVICE_UTILISATION: torch.cuda.utilization(device) / 100}
-        except (ImportError, RuntimeError, getattr(sys.modules.get("pynvml"), "NVMLError", RuntimeError)):
+        except (
+            ImportError,
+            RuntimeError,
+            getattr(sys.modules.get("pynvml"), "NVMLError", RuntimeError),
+        ):
             self._driver_answers = False
             return {}
 
@@ -94,12 +103,14 @@ class Machine:
 logger = logging.getLogger(__name__)
 
 NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
-"""Waits for one vector of numbers per rank, as `global_step.rank_vector` makes it. For the writer thread."""
+"""Waits for one vector of numbers per rank, as `global_step.rank_vector` makes it. For the writer
+thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedStep:
-    """What the training thread knows of a step when it is closed; its report is built from it later, on another thread."""
+    """What the training thread knows of a step when it is closed; its report is built from it
+    later, on another thread."""
 
     step: int
     measured: NumbersOfRanks | None = None
@@ -119,7 +130,8 @@ class ClosedStep:
     """What clipping multiplied the step's gradient by; None: not known, taken as 1."""
     coupling: Coupling | None = None
     has_unseen: bool = False
-    """Whether the loop measures tokens that no update is fitted to, also where this step has no change of them."""
+    """Whether the loop measures tokens that no update is fitted to, also where this step has no
+    change of them."""
     what_if_source: str = ""
     """Which of THRESHOLD_SOURCES the what-if sums were counted from."""
     reward_parts: Sequence[str] = ()
@@ -131,8 +143,8 @@ class ClosedStep:
 class ReportBuilder:
     """Builds the reports of a run, in order; calibration and alerts learn from each.
 
-    Rank 0 reports what all ranks measured together; the others report what only they know, so that no number is reported
-    twice.
+    Rank 0 reports what all ranks measured together; the others report what only they know, so that
+    no number is reported twice.
     """
 
     def __init__(
@@ -141,8 +153,8 @@ class ReportBuilder:
         transport_scalars: Callable[[], Mapping[str, float]] = dict,
         page: str = "",
     ) -> None:
-        """`transport_scalars` gives metrics of the reports' way to the server as a report is built; `page` is the
-        run's, empty: not known."""
+        """`transport_scalars` gives metrics of the reports' way to the server as a report is built;
+        `page` is the run's, empty: not known."""
         self._page = page
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
@@ -167,7 +179,8 @@ class ReportBuilder:
             time.sleep(0.005)
         if self._built < self._closed:
             logger.warning(
-                "The checkpoint does not include the last step: its report was not built within %g s.", wait_seconds
+                "The checkpoint does not include the last step: its report was not built within %g s.",
+                wait_seconds,
             )
         with self._lock:
             return {
@@ -187,7 +200,8 @@ class ReportBuilder:
         self._closed -= 1
 
     def report_of(self, closed: ClosedStep) -> Callable[[], reports.StepReport]:
-        """A function that builds the report of a step; called once, later, in the order of the steps."""
+        """A function that builds the report of a step; called once, later, in the order of the
+        steps."""
         recorded_at, device = time.time(), current_device()
         self._closed += 1
         number = self._closed
@@ -200,7 +214,9 @@ class ReportBuilder:
 
         return build
 
-    def _build(self, closed: ClosedStep, recorded_at: float, device: int | None) -> reports.StepReport:
+    def _build(
+        self, closed: ClosedStep, recorded_at: float, device: int | None
+    ) -> reports.StepReport:
         logged, dropped = self._within_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
         tokens = 0 if together is None or together.sums is None else together.sums.tokens
@@ -220,10 +236,16 @@ class ReportBuilder:
             labels={
                 "control/method": str(closed.control.method),
                 "control/scope": str(closed.control.scope),
-                "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum.beta:g}",
+                "calibration/momentum": "unknown"
+                if closed.momentum is None
+                else f"{closed.momentum.beta:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
-            | ({reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"} if dropped else {})
+            | (
+                {reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"}
+                if dropped
+                else {}
+            )
             | hold_labels(closed.action),
         )
         if together is not None and together.sums is not None:
@@ -236,12 +258,22 @@ class ReportBuilder:
     def _within_limits(
         self, logged: Mapping[str, float | Tensor]
     ) -> tuple[Mapping[str, float | Tensor], Collection[str]]:
-        """What was logged, without what a server would refuse the whole report for; and the names left out."""
-        if len(logged) <= reports.LOGGED_SCALARS and max(map(len, logged), default=0) <= reports.NAME_CHARACTERS:
+        """What was logged, without what a server would refuse the whole report for; and the names
+        left out."""
+        if (
+            len(logged) <= reports.LOGGED_SCALARS
+            and max(map(len, logged), default=0) <= reports.NAME_CHARACTERS
+        ):
             return logged, ()
-        fitting = [name for name in logged if len(name) <= reports.NAME_CHARACTERS and name != metrics.PROBE_SECONDS]
+        fitting = [
+            name
+            for name in logged
+            if len(name) <= reports.NAME_CHARACTERS and name != metrics.PROBE_SECONDS
+        ]
         kept = {
-            name: logged[name] for name in (*fitting[: reports.LOGGED_SCALARS], metrics.PROBE_SECONDS) if name in logged
+            name: logged[name]
+            for name in (*fitting[: reports.LOGGED_SCALARS], metrics.PROBE_SECONDS)
+            if name in logged
         }
         dropped = logged.keys() - kept.keys()
         if not self._dropped_before:
@@ -252,8 +284,11 @@ class ReportBuilder:
             )  # fmt: skip
         return kept, dropped
 
-    def _with_sums(self, report: reports.StepReport, sums: StepSums, closed: ClosedStep) -> reports.StepReport:
-        """The report with what was measured of the step; what the loop logged under the same name stays."""
+    def _with_sums(
+        self, report: reports.StepReport, sums: StepSums, closed: ClosedStep
+    ) -> reports.StepReport:
+        """The report with what was measured of the step; what the loop logged under the same name
+        stays."""
         measured = self._scalars(sums, closed)
         labels = {**report.labels, **_sources(sums)}
         if sums.tokens and sums.basis is not None:
@@ -264,10 +299,14 @@ class ReportBuilder:
                 report,
                 what_if=sums[WHAT_IF].scaled(sums.scale),
                 tokens=with_texts(found.tokens, sums.scale, self._texts),
-                rollouts=rollouts_of(found.rows, sums.scale, self._texts, closed.reward_parts, influence),
+                rollouts=rollouts_of(
+                    found.rows, sums.scale, self._texts, closed.reward_parts, influence
+                ),
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
-            basis = sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
+            basis = (
+                sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
+            )
             labels |= {reports.PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
             labels |= {reports.LIKELY_CAUSE: cause} if cause else {}
         if sums.tokens:
@@ -280,7 +319,11 @@ class ReportBuilder:
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
         report = replace(
-            report, scalars=scalars, labels=labels, histograms=of_step.report_histograms(sums), alerts=alerts
+            report,
+            scalars=scalars,
+            labels=labels,
+            histograms=of_step.report_histograms(sums),
+            alerts=alerts,
         )
         self._log_alerts(report)
         return report
@@ -290,13 +333,22 @@ class ReportBuilder:
         if epoch := self._epochs.step(sums[TOKEN_HASH]):
             scalars[metrics.TOKEN_EPOCH] = float(epoch)
         coupled = sums[of_step.COUPLED_PREDICTION]
-        if coupled is not None and closed.coupling == "model" and math.isfinite(coupled.by_momentum):
+        if (
+            coupled is not None
+            and closed.coupling == "model"
+            and math.isfinite(coupled.by_momentum)
+        ):
             scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
             scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
-            scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = coupled.change - coupled.by_momentum - coupled.by_weight_decay
+            scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = (
+                coupled.change - coupled.by_momentum - coupled.by_weight_decay
+            )
         if (check := metrics.ENTROPY_INFLUENCE_CHECK) in scalars:
             scalars[check] *= _clip_factor(closed)
-            parts = {str(name): scalars.pop(name) * _clip_factor(closed) for name in metrics.INFLUENCES.values()}
+            parts = {
+                str(name): scalars.pop(name) * _clip_factor(closed)
+                for name in metrics.INFLUENCES.values()
+            }
             if abs(scalars[check] - 1) <= INFLUENCE_TOLERANCE:
                 scalars |= parts
         unit = of_step.unit_prediction(sums)
@@ -306,7 +358,9 @@ class ReportBuilder:
                 prediction = self._calibration.step(
                     unit,
                     scalars.get(
-                        metrics.ENTROPY_UNSEEN_CHANGE if closed.has_unseen else metrics.ENTROPY_OBSERVED_CHANGE
+                        metrics.ENTROPY_UNSEEN_CHANGE
+                        if closed.has_unseen
+                        else metrics.ENTROPY_OBSERVED_CHANGE
                     ),
                     closed.momentum or Momentum(),
                     rate * sums[of_step.ENTROPIES].mean,
@@ -318,14 +372,21 @@ class ReportBuilder:
         return scalars
 
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
-        """The step of all ranks; None when a rank is gone, for the sums of the others are not those of the step."""
+        """The step of all ranks; None when a rank is gone, for the sums of the others are not those
+        of the step."""
         try:
             together = read_ranks(measured())
         except RuntimeError as error:
-            self._warn("A step's numbers did not arrive from all ranks, it is reported without them: %s", error)
+            self._warn(
+                "A step's numbers did not arrive from all ranks, it is reported without them: %s",
+                error,
+            )
             return None
         if len(together.steps) > 1:
-            self._warn("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
+            self._warn(
+                "The ranks closed different steps at once: %s. Call probe.step once per update.",
+                together.steps,
+            )
         return together
 
     def _log_alerts(self, report: reports.StepReport) -> None:
@@ -333,11 +394,15 @@ class ReportBuilder:
         for alert in report.alerts:
             control = alert.suggestion
             cure = (
-                "" if control is None else f" Suggested: {control.method.label} µ {control.mu_low:g}, {control.scope}."
+                ""
+                if control is None
+                else f" Suggested: {control.method.label} µ {control.mu_low:g}, {control.scope}."
             )
             where = f" {self._page}" if self._page else ""
             level = alert.level.capitalize()
-            logger.warning("isentrope: step %d: %s: %s%s%s", report.step, level, alert.message, cure, where)
+            logger.warning(
+                "isentrope: step %d: %s: %s%s%s", report.step, level, alert.message, cure, where
+            )
 
     def _warn(self, message: str, detail: object) -> None:
         if not self._warned:
@@ -360,8 +425,13 @@ def _health(together: GlobalStep) -> dict[str, float]:
 
 
 def _sources(sums: StepSums) -> dict[str, str]:
-    """Where the step's thresholds came from; several where `gate` calls differed, empty where none was counted."""
-    names = [source for source, calls in zip(THRESHOLD_SOURCES, sums[of_step.SOURCES], strict=True) if calls]
+    """Where the step's thresholds came from; several where `gate` calls differed, empty where none
+    was counted."""
+    names = [
+        source
+        for source, calls in zip(THRESHOLD_SOURCES, sums[of_step.SOURCES], strict=True)
+        if calls
+    ]
     return {"threshold/source": "+".join(names)} if names else {}
 
 
@@ -388,7 +458,9 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         largest_expected_score=sums[of_step.LARGEST_EXPECTED_SCORE],
         groups=len(sums[GROUPS].of_several),
         old_entropies_known=bool(sums[of_step.OLD_ENTROPIES_KNOWN]),
-        ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
+        ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation)
+        if ratios.count
+        else None,
         ratio_to_sampler=bool(sums[RATIO].count and not sums[RATIO].to_old),
         outside_low=outside_low,
         outside_high=outside_high,

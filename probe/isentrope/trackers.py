@@ -2,9 +2,9 @@
 
     probe = isentrope.Probe("countdown", trackers="wandb")       # or trackio, mlflow, tensorboard; or ISENTROPE_TRACKERS
 
-No tracker is imported here: an active run exists only where the training has imported its tracker itself. Neither the
-training nor the reports wait for a tracker: one thread writes to all of them, from a bounded queue.
-"""
+No tracker is imported here: an active run exists only where the training has imported its tracker
+itself. Neither the training nor the reports wait for a tracker: one thread writes to all of them,
+from a bounded queue."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 
 PREFIX = "isentrope/"
-"""In front of each name. Trainers log an `entropy` and a `reward/mean` of their own, against another step; and a tracker
-groups names by their prefix."""
+"""In front of each name. Trainers log an `entropy` and a `reward/mean` of their own, against
+another step; and a tracker groups names by their prefix."""
 MOST_QUEUED = 256
 """Reports that wait while a tracker hangs, a few MB; later ones are dropped and counted."""
 MOST_FAILURES = 5
@@ -42,7 +42,8 @@ def prefixed(report: StepReport) -> dict[str, float]:
 
 
 class Tracker:
-    """One tracker, and its run: the one given, or the one that is active when a step closes, for trainers open theirs late.
+    """One tracker, and its run: the one given, or the one that is active when a step closes, for
+    trainers open theirs late.
 
     `write` and `close` are called from the thread of the trackers; they may block and may raise.
     """
@@ -59,13 +60,16 @@ class Tracker:
         self._warned = False
 
     def prepare(self, run_id: str) -> None:
-        """Called once, when the probe is built, with its run's id; ConfigurationError: it can't be written to."""
+        """Called once, when the probe is built, with its run's id; ConfigurationError: it can't be
+        written to."""
 
     def active(self) -> Any:
-        """The run that is active in this process, or None. On the training thread, where it must cost microseconds."""
+        """The run that is active in this process, or None. On the training thread, where it must
+        cost microseconds."""
 
     def is_found(self, step: int) -> bool:
-        """Whether there is a run to write into; looks for one as long as there is none, and warns once."""
+        """Whether there is a run to write into; looks for one as long as there is none, and warns
+        once."""
         if self.run is None:
             self.run = self.active()
         if self.run is None and not self._warned:
@@ -79,7 +83,8 @@ class Tracker:
         return self.run is not None
 
     def write(self, report: StepReport) -> None:
-        """Write the scalars of one step: finite or not, absent where not measured. Steps may go back (a resume)."""
+        """Write the scalars of one step: finite or not, absent where not measured. Steps may go
+        back (a resume)."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -103,7 +108,8 @@ class Trackers:
         self._writing_to = ""
 
     def also(self, step: int, build: Callable[[], StepReport]) -> Callable[[], StepReport]:
-        """A `build` that also queues the report's scalars for the trackers. Called on the training thread."""
+        """A `build` that also queues the report's scalars for the trackers. Called on the training
+        thread."""
         found = False
         for tracker in self._trackers:
             with self._guard.protect(f"looking for the run of {tracker.name}"):
@@ -114,14 +120,19 @@ class Trackers:
         def build_and_queue() -> StepReport:
             report = build()
             # Without histograms and tokens: many may wait.
-            self._put(StepReport(step=report.step, recorded_at=report.recorded_at, scalars=report.scalars))
+            self._put(
+                StepReport(step=report.step, recorded_at=report.recorded_at, scalars=report.scalars)
+            )
             return report
 
         return build_and_queue
 
     def scalars(self) -> dict[str, float]:
         """Counts of what went wrong so far, for the next report; empty where nothing did."""
-        counts = {"probe/tracker_failures": self._guard.failures, "probe/tracker_dropped_reports": self._dropped}
+        counts = {
+            "probe/tracker_failures": self._guard.failures,
+            "probe/tracker_dropped_reports": self._dropped,
+        }
         return {name: float(count) for name, count in counts.items() if count}
 
     def close(self, timeout_seconds: float) -> None:
@@ -151,7 +162,9 @@ class Trackers:
             return
         with self._guard.protect("starting the thread of the trackers"):
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="isentrope-trackers", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, name="isentrope-trackers", daemon=True
+                )
                 self._thread.start()
             self._queue.put(report)
 
@@ -165,7 +178,11 @@ class Trackers:
                 tracker.close()
 
     def _in_use(self) -> list[Tracker]:
-        return [one for one in self._trackers if one.run is not None and one.failed_in_a_row < MOST_FAILURES]
+        return [
+            one
+            for one in self._trackers
+            if one.run is not None and one.failed_in_a_row < MOST_FAILURES
+        ]
 
     def _write(self, tracker: Tracker, report: StepReport) -> None:
         self._writing_to = tracker.name
@@ -185,18 +202,19 @@ STEP = f"{PREFIX}step"
 MOST_HELD = 2048
 """Reports that wait for a row of their own, a few MB; beyond it the oldest is dropped."""
 FAR = 4096
-"""A W&B step this far beyond the report's is not a number of the trainer's steps (it may count tokens), and the report is
-not late, for fewer may wait. The trainer's next number is not near then, and rows are closed from here."""
+"""A W&B step this far beyond the report's is not a number of the trainer's steps (it may count
+tokens), and the report is not late, for fewer may wait. The trainer's next number is not near then,
+and rows are closed from here."""
 
 
 class WandbRun(Tracker):
     """A run of wandb. The trainer's own rows stay as they are, however it counts its steps.
 
-    W&B keeps one row per step of its own, and ignores metrics for a step that it has closed. A trainer that calls
-    `wandb.log(..., step=N)` would lose its own metrics if rows were closed from here. So a report goes into the row that
-    the trainer has open (`commit=False`), one report per row, and is plotted against `isentrope/step`. A row is closed
-    from here only where the trainer's numbers are well beyond it.
-    """
+    W&B keeps one row per step of its own, and ignores metrics for a step that it has closed. A
+    trainer that calls `wandb.log(..., step=N)` would lose its own metrics if rows were closed from
+    here. So a report goes into the row that the trainer has open (`commit=False`), one report per
+    row, and is plotted against `isentrope/step`. A row is closed from here only where the trainer's
+    numbers are well beyond it."""
 
     name = "wandb"
     remedy = "Call wandb.init(...) before training."
@@ -221,7 +239,8 @@ class WandbRun(Tracker):
             self._axis_defined = True
         row = prefixed(report) | {STEP: report.step}
         if self.run.settings.mode == "shared":
-            # Several processes write to one run: it has no steps of its own, hence no order to keep.
+            # Several processes write to one run: it has no steps of its own, hence no order to
+            # keep.
             self.run.log(row)
             return
         self._held.append(row)
@@ -231,21 +250,24 @@ class WandbRun(Tracker):
         self._write_held(None)
 
     def _write_held(self, step: int | None) -> None:
-        """Give each report that waits a row, as far as there are rows to be had. Without a newer step there will be
-        none, and rows are closed as needed."""
+        """Give each report that waits a row, as far as there are rows to be had. Without a newer
+        step there will be none, and rows are closed as needed."""
         while self._held:
             row = self.run.step
             if row == self._occupied_row:
-                # The trainer may number from 0 what the probe numbers from 1, and may yet log this very step again.
+                # The trainer may number from 0 what the probe numbers from 1, and may yet log this
+                # very step again.
                 if step is not None and step - 1 <= row <= step + FAR:
                     return
-                # With the row's number: had the trainer closed it just now, W&B ignores this rather than close the next.
+                # With the row's number: had the trainer closed it just now, W&B ignores this rather
+                # than close the next.
                 self.run.log(self._last, step=row, commit=True)
             report = self._held[0]
             self.run.log(report, commit=False)
             self._held.popleft()
             self._last = {STEP: report[STEP]}
-            # Looked at afterwards: the trainer may have closed a row meanwhile, and the report lies in the next one.
+            # Looked at afterwards: the trainer may have closed a row meanwhile, and the report lies
+            # in the next one.
             self._occupied_row = self.run.step
 
 
@@ -290,13 +312,18 @@ class MlflowRun(Tracker):
             for name, value in prefixed(report).items()
         ]
         for first in range(0, len(metrics), MOST_METRICS):
-            mlflow.MlflowClient().log_batch(self.run.info.run_id, metrics=metrics[first : first + MOST_METRICS])
+            mlflow.MlflowClient().log_batch(
+                self.run.info.run_id, metrics=metrics[first : first + MOST_METRICS]
+            )
 
 
 def allowed(name: str) -> str:
-    """The name as MLflow accepts it: other letters become `_`, and no part of the path is empty or dots."""
+    """The name as MLflow accepts it: other letters become `_`, and no part of the path is empty or
+    dots."""
     parts = _FOREIGN.sub("_", name).split("/")
-    return "/".join(part for part in parts if part not in ("", ".", ".."))[:LONGEST_NAME].rstrip("/")
+    return "/".join(part for part in parts if part not in ("", ".", ".."))[:LONGEST_NAME].rstrip(
+        "/"
+    )
 
 
 FLUSH_SECONDS = 10
@@ -304,13 +331,15 @@ DEFAULT_FOLDER = "runs"
 
 
 class TensorBoardWriter(Tracker):
-    """A SummaryWriter of torch or tensorboardX, given or made for a folder. The axis is the trainer's step."""
+    """A SummaryWriter of torch or tensorboardX, given or made for a folder. The axis is the
+    trainer's step."""
 
     name = "tensorboard"
     method_of_a_run = "add_scalar"
 
     def __init__(self, run: Any = None, folder: str = "") -> None:
-        """`folder` is where events go without a writer. Empty: RUN_ID in `TENSORBOARD_LOGGING_DIR`, or in "runs"."""
+        """`folder` is where events go without a writer. Empty: RUN_ID in `TENSORBOARD_LOGGING_DIR`,
+        or in "runs"."""
         super().__init__(run)
         self._is_ours = run is None
         self._folder = folder
@@ -361,10 +390,12 @@ def requested_trackers(trackers: object) -> tuple[Tracker, ...]:
     """The trackers that get the scalars of each report.
 
     Args:
-        trackers: names, split by commas; objects; or a sequence of both. None: what ISENTROPE_TRACKERS names, or nothing.
+        trackers: names, split by commas; objects; or a sequence of both. None: what
+            ISENTROPE_TRACKERS names, or nothing.
 
     Raises:
-        ConfigurationError: a name that is unknown or not installed, or an object that nothing can be written to.
+        ConfigurationError: a name that is unknown or not installed, or an object that nothing can
+            be written to.
     """
     if trackers is None:
         trackers = os.environ.get("ISENTROPE_TRACKERS") or ()

@@ -1,8 +1,9 @@
-"""The answers of the REST API: runs, metrics, steps, alerts, tokens, gaps, access tokens, the audit trail.
+"""The answers of the REST API: runs, metrics, steps, alerts, tokens, gaps, access tokens, the audit
+trail.
 
-One dataclass an answer: the server returns it, `/openapi.json` describes it, the client reads it and the pages show it.
-Times are seconds since the Unix epoch, entropies and scores in nats. Answers about controls are in `control_answers`.
-"""
+One dataclass an answer: the server returns it, `/openapi.json` describes it, the client reads it
+and the pages show it. Times are seconds since the Unix epoch, entropies and scores in nats. Answers
+about controls are in `control_answers`."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ class RunOrder(StrEnum):
     NEWEST = "newest"
     """By the time of the first report."""
     ATTENTION = "attention"
-    """Runs that need attention first: running ones by level, then silent, then ended ones; newest first among equals."""
+    """Runs that need attention first: running ones by level, then silent, then ended ones; newest
+    first among equals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,8 @@ class RunDigest(Answer):
     share_lost: float | None
     """Share of the early entropy that is lost."""
     steps_to_three_quarters_lost: float | None
-    """Until a quarter of the early entropy is left, at the present pace; null where it does not fall."""
+    """Until a quarter of the early entropy is left, at the present pace; null where it does not
+    fall."""
     entropy: Number | None
     """The newest one, in nats."""
     reward: Number | None
@@ -201,7 +204,9 @@ class RunDetail(RunSummary):
     @property
     def methods(self) -> list[str]:
         """The methods that the run's probe can carry out."""
-        return [name.removeprefix("method:") for name in self.capabilities if name.startswith("method:")]
+        return [
+            name.removeprefix("method:") for name in self.capabilities if name.startswith("method:")
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +242,8 @@ class SeriesAnswer(Answer):
     cursor: str
     """The `since` of the next request, which then returns only what is new."""
     reset: bool
-    """True: these are all points and replace earlier ones. False: add them; a known step is replaced."""
+    """True: these are all points and replace earlier ones. False: add them; a known step is
+    replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,8 +293,8 @@ class TopTokens(Answer):
     score_std: Number | None = None
     """Standard deviation of S_c over the step's tokens, in nats; null where not measured."""
     lowering: Number | None = None
-    """Sum of the contributions of all tokens of the step that lower the entropy, clipped ones included; null where not
-    measured."""
+    """Sum of the contributions of all tokens of the step that lower the entropy, clipped ones
+    included; null where not measured."""
     raising: Number | None = None
     """Sum of the contributions of the tokens that raise it; null where not measured."""
     next_cursor: None = None
@@ -296,7 +302,8 @@ class TopTokens(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts(Answer):
-    """The rollouts of a step whose tokens contribute most, largest first; empty where the step reported none."""
+    """The rollouts of a step whose tokens contribute most, largest first; empty where the step
+    reported none."""
 
     step: int | None
     items: list[Rollout]
@@ -305,7 +312,8 @@ class Rollouts(Answer):
     lowering: Number | None
     raising: Number | None
     also_in: dict[str, list[int]] = field(default_factory=dict)
-    """Prompt -> the other steps whose rollouts have it, rising; of the newest 1000 steps, where it was asked for."""
+    """Prompt -> the other steps whose rollouts have it, rising; of the newest 1000 steps, where it
+    was asked for."""
     next_cursor: None = None
 
 
@@ -324,26 +332,29 @@ class RecurringToken(Answer):
     contribution: Number
     """Sum over those occurrences, in nats per unit gain."""
     share: Number | None
-    """The contribution over the pull: below 0 where it lowers the entropy; null where the pull is not measured."""
+    """The contribution over the pull: below 0 where it lowers the entropy; null where the pull is
+    not measured."""
     mean_probability: Number
     mean_score: Number | None
     """Mean of S_c over its step's standard deviation; null where that is not measured."""
     kept_share: Number
     """Share of the occurrences whose gradient took part."""
     beyond_share: Number | None = None
-    """Share of those with a known S_c that lie beyond the µ that was asked for: what Clip_V would clip; null without one."""
+    """Share of those with a known S_c that lie beyond the µ that was asked for: what Clip_V would
+    clip; null without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurringTokens(Answer):
-    """The top contributing tokens of several steps, by their text: first those that move the entropy the way all tokens move
-    it together; of these, and of the others, the largest |contribution| first."""
+    """The top contributing tokens of several steps, by their text: first those that move the
+    entropy the way all tokens move it together; of these, and of the others, the largest
+    |contribution| first."""
 
     steps: list[int]
     """The steps looked at, rising: those that reported top tokens."""
     pull: Number | None
-    """Sum over these steps of the contributions of all tokens that move the entropy the way they move it together, as a
-    positive number; null where not measured."""
+    """Sum over these steps of the contributions of all tokens that move the entropy the way they
+    move it together, as a positive number; null where not measured."""
     items: list[RecurringToken]
     next_cursor: None = None
 
@@ -356,7 +367,8 @@ class Alert(Answer):
     step: int
     recorded_at: float
     kind: str
-    """collapse, explosion, self_check, prediction, dead_knob, zero_advantage, not_finite or left_out."""
+    """collapse, explosion, self_check, prediction, dead_knob, zero_advantage, not_finite or
+    left_out."""
     level: AlertLevel
     message: str
     cause: AlertCause | None
@@ -383,8 +395,8 @@ class Gap(Answer):
     first_seq: int
     last_seq: int
     reason: str
-    """The cause that the probe's spool reported: a full queue, a full disk, a damaged segment. Or why the server could not
-    use a record, which it keeps apart."""
+    """The cause that the probe's spool reported: a full queue, a full disk, a damaged segment. Or
+    why the server could not use a record, which it keeps apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,7 +435,8 @@ class Restored(Answer):
 
     at: float
     newest_report_at: float | None
-    """When the backup's newest report arrived; null: it has none. Tokens revoked later are active again."""
+    """When the backup's newest report arrived; null: it has none. Tokens revoked later are active
+    again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,7 +450,8 @@ class Me(Answer):
     is_owner: bool
     """Whether it is the owner's token, which the server made at its first start."""
     is_session: bool
-    """Whether the request came from a browser that logged in with the token, not with the token itself."""
+    """Whether the request came from a browser that logged in with the token, not with the token
+    itself."""
     run_id: str | None = None
     """The one run that is shown, of who came by a link; null: all runs."""
     restored: Restored | None = None

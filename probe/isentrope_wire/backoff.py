@@ -8,8 +8,8 @@ import random
 class Backoff:
     """Pauses of 0.5 s, 1 s, 2 s ... 30 s, each shortened by up to half at random.
 
-    Without the chance, all shippers of a cluster would come back to a restarted server in the same instant.
-    """
+    Without the chance, all shippers of a cluster would come back to a restarted server in the same
+    instant."""
 
     def __init__(self, first_seconds: float = 0.5, longest_seconds: float = 30.0) -> None:
         self._first_seconds = first_seconds

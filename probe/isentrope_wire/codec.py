@@ -1,7 +1,7 @@
 """Dataclass <-> protobuf. The only file that knows both sides.
 
-A field is the same on both sides, or its type says how it travels: None as an absent field, a StrEnum as text, a dataclass
-as its message. `_FORMS` lists the messages, with what else differs.
+A field is the same on both sides, or its type says how it travels: None as an absent field, a
+StrEnum as text, a dataclass as its message. `_FORMS` lists the messages, with what else differs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ JSON_NESTING = 32
 """How deep objects and lists may be nested in a run's configuration."""
 
 _PARTS = 8191
-"""A rollout's numbers are rounded to this fraction of the largest in their list: two bytes hold each."""
+"""A rollout's numbers are rounded to this fraction of the largest in their list: two bytes hold
+each."""
 _STATES: tuple[bool | None, ...] = (None, False, True)
 """`Rollout.kept`, as it is numbered on the wire."""
 _SMALLEST_FLOAT, _LARGEST_FLOAT = 1e-37, 3e38
@@ -39,13 +40,16 @@ _SMALLEST_FLOAT, _LARGEST_FLOAT = 1e-37, 3e38
 
 
 def payload_hash(payload: bytes) -> bytes:
-    """BLAKE2b-128 of the payload's bytes: it distinguishes a harmless repeat from two payloads under one key."""
+    """BLAKE2b-128 of the payload's bytes: it distinguishes a harmless repeat from two payloads
+    under one key."""
     return hashlib.blake2b(payload, digest_size=16).digest()
 
 
 def encode_payload(message: reports.Payload) -> bytes:
     """Serialise one message for the spool and the wire."""
-    return pb.Payload(**{_BODIES[type(message)]: to_pb(message)}).SerializeToString(deterministic=True)
+    return pb.Payload(**{_BODIES[type(message)]: to_pb(message)}).SerializeToString(
+        deterministic=True
+    )
 
 
 def decode_payload(payload: bytes) -> reports.Payload:
@@ -55,7 +59,9 @@ def decode_payload(payload: bytes) -> reports.Payload:
     for kind, name in _BODIES.items():
         if name == body:
             return from_pb(kind, getattr(envelope, name))
-    raise CodecError("The payload holds no message this version knows; upgrade the server before the probe.")
+    raise CodecError(
+        "The payload holds no message this version knows; upgrade the server before the probe."
+    )
 
 
 _BODIES: dict[type[reports.Payload], str] = {
@@ -78,8 +84,8 @@ def to_pb(value: object) -> Any:
 
 
 def from_pb(kind: type[_T], message: Message) -> _T:
-    """Read `to_pb` back; CodecError: a field has a value that the dataclass can't have, such as a control that no probe
-    could apply."""
+    """Read `to_pb` back; CodecError: a field has a value that the dataclass can't have, such as a
+    control that no probe could apply."""
     try:
         found: _T = _FORMS[kind].read(message)
     except CodecError:
@@ -90,18 +96,20 @@ def from_pb(kind: type[_T], message: Message) -> _T:
 
 
 def encode_control(snapshot: reports.ControlSnapshot) -> bytes:
-    """The snapshot as it lies in the control file and in a checkpoint, and as rank 0 broadcasts it."""
+    """The snapshot as it lies in the control file and in a checkpoint, and as rank 0 broadcasts
+    it."""
     return _bytes(to_pb(snapshot))
 
 
 def decode_control(content: bytes) -> reports.ControlSnapshot:
-    """Read `encode_control` back, see `received_control`; CodecError: the bytes are no snapshot of this protocol
-    version."""
+    """Read `encode_control` back, see `received_control`; CodecError: the bytes are no snapshot of
+    this protocol version."""
     return received_control(_parsed(pb.ControlSnapshot, content))
 
 
 def received_control(snapshot: pb.ControlSnapshot) -> reports.ControlSnapshot:
-    """Read a snapshot on its way to a probe: one it can't read comes as `unreadable`, so that the probe can reject it."""
+    """Read a snapshot on its way to a probe: one it can't read comes as `unreadable`, so that the
+    probe can reject it."""
     try:
         return from_pb(reports.ControlSnapshot, snapshot)
     except CodecError as error:
@@ -121,7 +129,9 @@ def encode_tokens(tokens: Sequence[reports.DrivingToken]) -> bytes:
 
 def decode_tokens(packed: bytes) -> tuple[reports.DrivingToken, ...]:
     """Read `encode_tokens` back; CodecError: the bytes are none of this version. Likewise below."""
-    return tuple(from_pb(reports.DrivingToken, token) for token in _parsed(pb.DrivingTokens, packed).tokens)
+    return tuple(
+        from_pb(reports.DrivingToken, token) for token in _parsed(pb.DrivingTokens, packed).tokens
+    )
 
 
 def encode_rollouts(rollouts: Sequence[reports.Rollout]) -> bytes:
@@ -130,7 +140,9 @@ def encode_rollouts(rollouts: Sequence[reports.Rollout]) -> bytes:
 
 
 def decode_rollouts(packed: bytes) -> tuple[reports.Rollout, ...]:
-    return tuple(from_pb(reports.Rollout, rollout) for rollout in _parsed(pb.Rollouts, packed).rollouts)
+    return tuple(
+        from_pb(reports.Rollout, rollout) for rollout in _parsed(pb.Rollouts, packed).rollouts
+    )
 
 
 def encode_what_if(sums: WhatIfSums) -> bytes:
@@ -173,7 +185,10 @@ class _Form:
         """`special` has the fields whose types do not say how they travel."""
         self._kind, self._message = kind, message
         hints = get_type_hints(kind)
-        found = {field.name: special.get(field.name) or _field(field.name, hints[field.name]) for field in fields(kind)}
+        found = {
+            field.name: special.get(field.name) or _field(field.name, hints[field.name])
+            for field in fields(kind)
+        }
         self._written = [(name, field.name, field.write) for name, field in found.items()]
         self._read = [(name, field.read) for name, field in found.items()]
 
@@ -187,7 +202,10 @@ class _Form:
 
     def read(self, message: Message) -> Any:
         return self._kind(
-            **{name: getattr(message, name) if read is None else read(message) for name, read in self._read}
+            **{
+                name: getattr(message, name) if read is None else read(message)
+                for name, read in self._read
+            }
         )
 
 
@@ -197,7 +215,9 @@ def _field(name: str, hint: Any) -> _Field:
     value_of = attrgetter(name)
     form = _FORMS.get(arguments[0] if arguments else hint)
     if type(None) in arguments and form is None:
-        return _Field(name, None, lambda message: value_of(message) if message.HasField(name) else None)
+        return _Field(
+            name, None, lambda message: value_of(message) if message.HasField(name) else None
+        )
     if origin is tuple and form is None:
         # A slice is quicker than the iterator.
         return _Field(name, None, lambda message: tuple(value_of(message)[:]))
@@ -205,7 +225,11 @@ def _field(name: str, hint: Any) -> _Field:
         return _Field(name, None, lambda message: _dictionary(value_of(message)))
     if form is None:
         is_word = isinstance(hint, type) and issubclass(hint, StrEnum)
-        return _Field(name, str, lambda message: _member(hint, value_of(message))) if is_word else _Field(name)
+        return (
+            _Field(name, str, lambda message: _member(hint, value_of(message)))
+            if is_word
+            else _Field(name)
+        )
     write, read = form.write, form.read
     if type(None) in arguments:
         return _Field(
@@ -214,7 +238,11 @@ def _field(name: str, hint: Any) -> _Field:
             lambda message: read(value_of(message)) if message.HasField(name) else None,
         )
     if origin is tuple:
-        return _Field(name, lambda values: [*map(write, values)], lambda message: tuple(map(read, value_of(message))))
+        return _Field(
+            name,
+            lambda values: [*map(write, values)],
+            lambda message: tuple(map(read, value_of(message))),
+        )
     return _Field(name, write, lambda message: read(value_of(message)))
 
 
@@ -227,7 +255,9 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
     try:
         return kind(text)
     except ValueError:
-        raise CodecError(f"{kind.__name__} is one of {', '.join(kind)}; got {text!r:.80}.") from None
+        raise CodecError(
+            f"{kind.__name__} is one of {', '.join(kind)}; got {text!r:.80}."
+        ) from None
 
 
 def _json(name: str) -> _Field:
@@ -261,12 +291,15 @@ def _object_from_json(name: str, text: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise CodecError(f"{name} must be a JSON object, got {text[:80]!r}.")
     if is_deeper(value, JSON_NESTING):
-        raise CodecError(f"{name} may nest objects and lists {JSON_NESTING} deep, got more: {text[:80]!r}.")
+        raise CodecError(
+            f"{name} may nest objects and lists {JSON_NESTING} deep, got more: {text[:80]!r}."
+        )
     return value
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Whether objects and lists are nested deeper than this: writing them as JSON would exceed the recursion limit."""
+    """Whether objects and lists are nested deeper than this: writing them as JSON would exceed the
+    recursion limit."""
     if not isinstance(value, dict | list):
         return False
     items = value.values() if isinstance(value, dict) else value
@@ -275,7 +308,11 @@ def is_deeper(value: object, levels: int) -> bool:
 
 def _rounded(name: str) -> _Field:
     """Numbers of a rollout's tokens; None only where the mask leaves the token out."""
-    return _Field(name, _rounded_to_pb, lambda message: _rounded_from_pb(getattr(message, name), message.states))
+    return _Field(
+        name,
+        _rounded_to_pb,
+        lambda message: _rounded_from_pb(getattr(message, name), message.states),
+    )
 
 
 def _rounded_to_pb(numbers: Sequence[float | None]) -> pb.RoundedNumbers:
@@ -283,23 +320,34 @@ def _rounded_to_pb(numbers: Sequence[float | None]) -> pb.RoundedNumbers:
     known = [number if number is not None and math.isfinite(number) else 0.0 for number in numbers]
     largest = max(map(abs, known), default=0.0)
     if largest > _LARGEST_FLOAT:
-        known, largest = [max(-_LARGEST_FLOAT, min(one, _LARGEST_FLOAT)) for one in known], _LARGEST_FLOAT
+        known, largest = (
+            [max(-_LARGEST_FLOAT, min(one, _LARGEST_FLOAT)) for one in known],
+            _LARGEST_FLOAT,
+        )
     scale = _PARTS / largest if largest > _SMALLEST_FLOAT else 0.0
     return pb.RoundedNumbers(largest=largest, parts=[round(scale * number) for number in known])
 
 
 def _rounded_from_pb(numbers: pb.RoundedNumbers, states: Sequence[int]) -> tuple[float | None, ...]:
     if len(numbers.parts) != len(states):
-        raise CodecError(f"A rollout has as many numbers as states, got {len(numbers.parts)} and {len(states)}.")
+        raise CodecError(
+            f"A rollout has as many numbers as states, got {len(numbers.parts)} and {len(states)}."
+        )
     scale = numbers.largest / _PARTS
-    return tuple(scale * part if state else None for part, state in zip(numbers.parts, states, strict=True))
+    return tuple(
+        scale * part if state else None for part, state in zip(numbers.parts, states, strict=True)
+    )
 
 
 def _kept_from_pb(rollout: pb.Rollout) -> tuple[bool | None, ...]:
     if len(rollout.texts) != len(rollout.states):
-        raise CodecError(f"A rollout has as many states as texts, got {len(rollout.states)} and {len(rollout.texts)}.")
+        raise CodecError(
+            f"A rollout has as many states as texts, got {len(rollout.states)} and {len(rollout.texts)}."
+        )
     if max(rollout.states, default=0) >= len(_STATES):
-        raise CodecError(f"A token of a rollout has a state from 0 to 2, got {max(rollout.states)}.")
+        raise CodecError(
+            f"A token of a rollout has a state from 0 to 2, got {max(rollout.states)}."
+        )
     return tuple(_STATES[state] for state in rollout.states)
 
 
@@ -339,7 +387,9 @@ class _WhatIfForm(_Form):
 _FORMS: dict[type, _Form] = {}
 
 
-def _travels(kind: type, message: type[Message], /, form: type[_Form] = _Form, **special: _Field) -> None:
+def _travels(
+    kind: type, message: type[Message], /, form: type[_Form] = _Form, **special: _Field
+) -> None:
     _FORMS[kind] = form(kind, message, **special)
 
 
@@ -361,7 +411,11 @@ _travels(
     influences=_Field(
         "influences",
         lambda numbers: _rounded_to_pb(numbers) if numbers else None,
-        lambda rollout: _rounded_from_pb(rollout.influences, rollout.states) if rollout.HasField("influences") else (),
+        lambda rollout: (
+            _rounded_from_pb(rollout.influences, rollout.states)
+            if rollout.HasField("influences")
+            else ()
+        ),
     ),
     kept=_Field("states", lambda kept: [*map(_STATES.index, kept)], _kept_from_pb),
 )

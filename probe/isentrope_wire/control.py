@@ -1,8 +1,10 @@
-"""The control document: a method with its thresholds, and the entropy to hold. Checked where it is built.
+"""The control document: a method with its thresholds, and the entropy to hold. Checked where it is
+built.
 
-- `Hold`: the field `hold`, the entropy to hold and the bounds within which thresholds may be moved for it
-- `ControlFields`: the fields of the document as the REST API answers them; `Control`: those that a trainer can apply
-"""
+- `Hold`: the field `hold`, the entropy to hold and the bounds within which thresholds may be moved
+    for it
+- `ControlFields`: the fields of the document as the REST API answers them; `Control`: those that a
+trainer can apply"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ from isentrope_wire.methods import (
 from isentrope_wire.numbers import Answer, document_of, is_finite_number, shown
 
 LARGEST_CHANGE = 0.05
-"""Largest correction of a step where `max_change_per_step` is not given: this share of the distance between entropy and
-target, or of the target where that is more."""
+"""Largest correction of a step where `max_change_per_step` is not given: this share of the distance
+between entropy and target, or of the target where that is more."""
 LARGEST_SHARE = 10.0
-"""Largest target as a share of the early level: a larger number is a percentage without its sign."""
+"""Largest target as a share of the early level: a larger number is a percentage without its
+sign."""
 LONGEST_CURVE = 100
 """Points of a target curve."""
 
@@ -43,7 +46,8 @@ class HoldSide(StrEnum):
     """Which way the entropy may be moved."""
 
     RAISE = "raise"
-    """Only up: tokens whose update lowers entropy are clipped, and nothing is where the entropy lies above the target."""
+    """Only up: tokens whose update lowers entropy are clipped, and nothing is where the entropy
+    lies above the target."""
     LOWER = "lower"
     """Only down: tokens whose update raises entropy are clipped."""
     BOTH = "both"
@@ -64,12 +68,14 @@ class Hold:
     target_entropy: float | None = None
     """H* in nats: the mean entropy of a step's tokens that is wanted."""
     target_share: float | None = None
-    """H* as a share of the run's early level (`isentrope_wire.metrics.EarlyLevel`), such as 0.75; the text `75%` is read too."""
+    """H* as a share of the run's early level (`isentrope_wire.metrics.EarlyLevel`), such as 0.75;
+    the text `75%` is read too."""
     target_curve: tuple[tuple[int, Level], ...] | None = None
-    """H* over the run's steps: points of a step and a level, straight lines between them, constant before and after."""
+    """H* over the run's steps: points of a step and a level, straight lines between them, constant
+    before and after."""
     max_change_per_step: float | None = None
-    """The largest correction that one step is to bring about, in nats. An approach to the target that is faster is slowed
-    by clipping only where this is given. None: LARGEST_CHANGE."""
+    """The largest correction that one step is to bring about, in nats. An approach to the target
+    that is faster is slowed by clipping only where this is given. None: LARGEST_CHANGE."""
     mu_min: float = 0.0
     """The lowest threshold allowed, in standard deviations: how hard may be clipped."""
     mu_max: float = 10.0
@@ -86,7 +92,10 @@ class Hold:
                 f"(of the early level); got {', '.join(given) or 'none'}."
             )
         self._set("side", _one_of(HoldSide, "hold.side", self.side))
-        self._set("target_share", None if self.target_share is None else _share("target_share", self.target_share))
+        self._set(
+            "target_share",
+            None if self.target_share is None else _share("target_share", self.target_share),
+        )
         self._set("target_curve", None if self.target_curve is None else _curve(self.target_curve))
         for name in ("target_entropy", "max_change_per_step"):
             value = getattr(self, name)
@@ -94,19 +103,24 @@ class Hold:
         for name in ("mu_min", "mu_max"):
             self._set(name, _threshold(f"hold.{name}", getattr(self, name)))
         if self.mu_min > self.mu_max:
-            raise ConfigurationError(f"hold.mu_min must not lie above mu_max, got {self.mu_min:g} and {self.mu_max:g}.")
+            raise ConfigurationError(
+                f"hold.mu_min must not lie above mu_max, got {self.mu_min:g} and {self.mu_max:g}."
+            )
         if not isinstance(self.reward_guard, bool):
-            raise ConfigurationError(f"hold.reward_guard must be true or false, got {shown(self.reward_guard)}.")
+            raise ConfigurationError(
+                f"hold.reward_guard must be true or false, got {shown(self.reward_guard)}."
+            )
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     @classmethod
     def from_document(cls, document: object) -> Hold:
-        """Read what users send: an object, or its target alone, a share of the early level such as 0.75 or `75%`.
+        """Read what users send: an object, or its target alone, a share of the early level such as
+        0.75 or `75%`.
 
-        Fields not given, and those that are null, keep their defaults. In the place of the three targets `target` is
-        read, a text as `target_from_text` takes it.
+        Fields not given, and those that are null, keep their defaults. In the place of the three
+        targets `target` is read, a text as `target_from_text` takes it.
 
         Raises:
             ConfigurationError: no object, a field it does not have, or a value a field can't take.
@@ -114,11 +128,15 @@ class Hold:
         if isinstance(document, str) or is_finite_number(document):
             return cls(target_share=document)  # type: ignore[arg-type]  # checked there
         if not isinstance(document, Mapping):
-            raise ConfigurationError(f"hold must be an object, a share of the early level, or null, got {document!r}.")
+            raise ConfigurationError(
+                f"hold must be an object, a share of the early level, or null, got {document!r}."
+            )
         known = [field.name for field in fields(cls)]
         unknown = sorted(str(name) for name in document if name not in [*known, "target"])
         if unknown:
-            raise ConfigurationError(f"hold has the fields {', '.join(known)}; got {', '.join(unknown)[:200]}.")
+            raise ConfigurationError(
+                f"hold has the fields {', '.join(known)}; got {', '.join(unknown)[:200]}."
+            )
         given = {name: value for name, value in document.items() if value is not None}
         if "target" in given:
             given |= target_from_text(given.pop("target"))
@@ -129,7 +147,8 @@ class Hold:
         return dict(document_of(self))
 
     def target_at(self, step: int, early_level: float | None) -> float | None:
-        """H* of a step of the run, from 1, in nats; None where it is a share of an early level that is not known yet."""
+        """H* of a step of the run, from 1, in nats; None where it is a share of an early level that
+        is not known yet."""
         if self.target_entropy is not None:
             return self.target_entropy
         if self.target_share is not None:
@@ -142,16 +161,20 @@ class Hold:
         return low if start == end else low + (high - low) * (step - start) / (end - start)
 
     def largest_change(self, target: float, gap: float = 0.0) -> float:
-        """The largest correction of a step, in nats, for a target and an entropy that lies `gap` away from it."""
+        """The largest correction of a step, in nats, for a target and an entropy that lies `gap`
+        away from it."""
         given = self.max_change_per_step
         return LARGEST_CHANGE * max(abs(gap), target) if given is None else given
 
     @property
     def target(self) -> str:
-        """The target as `target_from_text` reads it: `0.46`, `75%`, or a curve such as `1:100% 200:25%`."""
+        """The target as `target_from_text` reads it: `0.46`, `75%`, or a curve such as `1:100%
+        200:25%`."""
         if self.target_curve is not None:
             return " ".join(f"{step}:{level}" for step, level in self.target_curve)
-        return str(self.target_entropy) if self.target_share is None else _percent(self.target_share)
+        return (
+            str(self.target_entropy) if self.target_share is None else _percent(self.target_share)
+        )
 
     @property
     def target_in_words(self) -> str:
@@ -166,15 +189,20 @@ TARGETS = ("target_entropy", "target_share", "target_curve")
 
 
 def target_from_text(text: object) -> dict[str, object]:
-    """The target's field of a hold: `0.46` is a number of nats, `75%` a share of the early level, `1:100% 200:25%` a
-    curve of steps and levels. ConfigurationError: it is none of these."""
+    """The target's field of a hold: `0.46` is a number of nats, `75%` a share of the early level,
+    `1:100% 200:25%` a curve of steps and levels. ConfigurationError: it is none of these."""
     written = str(text).strip()
     if ":" in written:
         points = [point.partition(":") for point in written.replace(",", " ").split()]
         return {
-            "target_curve": [[_whole(step), level if "%" in level else _number(level)] for step, _, level in points]
+            "target_curve": [
+                [_whole(step), level if "%" in level else _number(level)]
+                for step, _, level in points
+            ]
         }
-    return {"target_share": written} if written.endswith("%") else {"target_entropy": _number(written)}
+    return (
+        {"target_share": written} if written.endswith("%") else {"target_entropy": _number(written)}
+    )
 
 
 def _number(text: str) -> float:
@@ -193,7 +221,9 @@ def _whole(text: str) -> int:
 
 
 def _refuse_step(value: object) -> int:
-    raise ConfigurationError(f"hold.target_curve has whole steps of at least 0 that rise, got {shown(value)}.")
+    raise ConfigurationError(
+        f"hold.target_curve has whole steps of at least 0 that rise, got {shown(value)}."
+    )
 
 
 def _percent(share: float) -> str:
@@ -201,7 +231,9 @@ def _percent(share: float) -> str:
 
 
 def _share(name: str, value: object) -> float:
-    if isinstance(value, str) and (percent := re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*%\s*", value, re.ASCII)):
+    if isinstance(value, str) and (
+        percent := re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*%\s*", value, re.ASCII)
+    ):
         number: object = float(percent[1]) / 100
     else:
         number = value
@@ -214,7 +246,11 @@ def _share(name: str, value: object) -> float:
 
 
 def _curve(points: object) -> tuple[tuple[int, Level], ...]:
-    if not isinstance(points, Sequence) or isinstance(points, str) or not 0 < len(points) <= LONGEST_CURVE:
+    if (
+        not isinstance(points, Sequence)
+        or isinstance(points, str)
+        or not 0 < len(points) <= LONGEST_CURVE
+    ):
         raise ConfigurationError(
             f"hold.target_curve is a list of 1 to {LONGEST_CURVE} points [step, level], got {shown(points)}."
         )
@@ -227,7 +263,9 @@ def _curve(points: object) -> tuple[tuple[int, Level], ...]:
 
 def _point(point: object) -> tuple[int, Level]:
     if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
-        raise ConfigurationError(f"A point of hold.target_curve is [step, level], got {shown(point)}.")
+        raise ConfigurationError(
+            f"A point of hold.target_curve is [step, level], got {shown(point)}."
+        )
     step, level = point
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         _refuse_step(step)
@@ -246,12 +284,16 @@ def _one_of(kind: type[_Words], name: str, value: object) -> _Words:
     try:
         return kind(str(value))
     except ValueError:
-        raise ConfigurationError(f"{name} must be one of {', '.join(kind)}; got {value!r}.") from None
+        raise ConfigurationError(
+            f"{name} must be one of {', '.join(kind)}; got {value!r}."
+        ) from None
 
 
 def _above_zero(name: str, value: object) -> float:
     if not is_finite_number(value) or value <= 0:
-        raise ConfigurationError(f"hold.{name} counts nats and must be finite and above 0, got {shown(value)}.")
+        raise ConfigurationError(
+            f"hold.{name} counts nats and must be finite and above 0, got {shown(value)}."
+        )
     return float(value)
 
 
@@ -297,21 +339,23 @@ LONGEST_REASON = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlFields(Answer):
-    """The control document: the fields that a request, a stored version and an answer of the REST API have in common."""
+    """The control document: the fields that a request, a stored version and an answer of the REST
+    API have in common."""
 
     method: str
     mu_low: float | None
-    """µ⁻: drop tokens whose score lies more than this many standard deviations below the centre. None: no lower side."""
+    """µ⁻: drop tokens whose score lies more than this many standard deviations below the centre.
+    None: no lower side."""
     mu_high: float | None
     """µ⁺: the same above the centre. None: no upper side."""
     scope: str
     """On which tokens the method acts: one of `Scope`."""
     parameters: Mapping[str, Any]
-    """What was given of the method's own parameters (`methods`); read them with `value`, which knows the
-    defaults. A `preset` among those given sets the others, and is not kept."""
+    """What was given of the method's own parameters (`methods`); read them with `value`, which
+    knows the defaults. A `preset` among those given sets the others, and is not kept."""
     hold: Mapping[str, Any] | None
-    """The entropy to hold by moving thresholds, as `Hold` writes it; None: the thresholds stay as given. While it can't
-    be done, the method and thresholds beside it are active."""
+    """The entropy to hold by moving thresholds, as `Hold` writes it; None: the thresholds stay as
+    given. While it can't be done, the method and thresholds beside it are active."""
     reason: str
     """Kept in the history."""
 
@@ -341,7 +385,9 @@ class Control(ControlFields):
     ) -> None:
         # Written out so that users may pass the plain words of the JSON document.
         if parameters is not None and not isinstance(parameters, Mapping):
-            raise ConfigurationError(f"parameters must be an object of names and values, got {parameters!r}.")
+            raise ConfigurationError(
+                f"parameters must be an object of names and values, got {parameters!r}."
+            )
         method = method_named(method)
         named = _filled_in(method, mu_low, mu_high, scope, dict(parameters or {}))
         object.__setattr__(self, "method", method)
@@ -350,7 +396,9 @@ class Control(ControlFields):
             value = named[name]
             object.__setattr__(self, name, None if value is None else _threshold(name, value))
         object.__setattr__(self, "parameters", checked_parameters(method, named["parameters"]))
-        object.__setattr__(self, "hold", None if hold is None else Hold.from_document(hold).to_document())
+        object.__setattr__(
+            self, "hold", None if hold is None else Hold.from_document(hold).to_document()
+        )
         object.__setattr__(self, "reason", reason)
         self._check()
 
@@ -392,14 +440,18 @@ class Control(ControlFields):
             )
 
     def value(self, name: str) -> Value:
-        """A parameter of the method: as given, else its default; None where the knob is off or not the method's."""
+        """A parameter of the method: as given, else its default; None where the knob is off or not
+        the method's."""
         return parameter_value(self.method, self.parameters, name)
 
     def number(self, name: str) -> float:
-        """A parameter that is a number and on; ConfigurationError: it is off, or not the method's."""
+        """A parameter that is a number and on; ConfigurationError: it is off, or not the
+        method's."""
         value = self.value(name)
         if not isinstance(value, int | float):
-            raise ConfigurationError(f"The method {self.method} has no number {name}; it is {value!r}.")
+            raise ConfigurationError(
+                f"The method {self.method} has no number {name}; it is {value!r}."
+            )
         return float(value)
 
     def to_document(self) -> dict[str, object]:
@@ -416,7 +468,9 @@ class Control(ControlFields):
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(document) - known)
         if unknown:
-            raise ConfigurationError(f"A control has the fields {', '.join(sorted(known))}; got {', '.join(unknown)}.")
+            raise ConfigurationError(
+                f"A control has the fields {', '.join(sorted(known))}; got {', '.join(unknown)}."
+            )
         return cls(**document)  # type: ignore[arg-type]  # checked field by field
 
     @property
@@ -426,7 +480,8 @@ class Control(ControlFields):
 
     @property
     def capability(self) -> str:
-        """What a probe must be able to do to carry this control out, as listed in `RunStarted.capabilities`."""
+        """What a probe must be able to do to carry this control out, as listed in
+        `RunStarted.capabilities`."""
         return "hold" if self.hold is not None else f"method:{self.method}"
 
 
@@ -437,7 +492,8 @@ CAPABILITIES = (*(f"method:{name}" for name in METHODS), "hold")
 def _filled_in(
     method: Method, mu_low: object, mu_high: object, scope: object, parameters: dict[str, object]
 ) -> dict[str, Any]:
-    """The fields, with those not given set by a preset among the parameters; the preset itself is removed."""
+    """The fields, with those not given set by a preset among the parameters; the preset itself is
+    removed."""
     shorthand: Mapping[str, Any] = {}
     if "preset" in parameters:
         shorthand = preset(method, parameters.pop("preset"))

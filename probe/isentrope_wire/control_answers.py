@@ -1,7 +1,8 @@
-"""The answers of the REST API about controls: versions, methods, what-if, and the fit of reward against entropy.
+"""The answers of the REST API about controls: versions, methods, what-if, and the fit of reward
+against entropy.
 
-One dataclass an answer, as in `answers`. Thresholds are in standard deviations, entropies in nats, times in seconds since
-the Unix epoch.
+One dataclass an answer, as in `answers`. Thresholds are in standard deviations, entropies in nats,
+times in seconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Estimate(Answer):
 
     @property
     def direction(self) -> int:
-        """1 where it is clearly above 0, -1 where it is clearly below, 0 where the interval contains 0."""
+        """1 where it is clearly above 0, -1 where it is clearly below, 0 where the interval
+        contains 0."""
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
     def scaled(self, factor: float) -> Estimate:
@@ -64,7 +66,8 @@ class EntropyForecast(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastScore(Answer):
-    """How far this run's forecasts were off, of those whose time has come, beside "nothing changes"."""
+    """How far this run's forecasts were off, of those whose time has come, beside "nothing
+    changes"."""
 
     horizon: int
     """Steps ahead."""
@@ -78,8 +81,8 @@ class ForecastScore(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedEffect(Answer):
-    """What a control does by the what-if sums of the last steps; of methods with thresholds alone, the only ones that these can
-    answer for."""
+    """What a control does by the what-if sums of the last steps; of methods with thresholds alone,
+    the only ones that these can answer for."""
 
     steps: int
     """Number of steps that the numbers are means of; at most ten."""
@@ -88,16 +91,19 @@ class PredictedEffect(Answer):
     clip_fraction_std: float
     """How much it scatters over these steps."""
     change: Number | None
-    """What it adds to the change of the entropy, in nats a step, against the control of those steps; null without a gain."""
+    """What it adds to the change of the entropy, in nats a step, against the control of those
+    steps; null without a gain."""
     change_error: Number | None
     """Its standard error."""
     pace: Estimate | None
-    """Mean change of the entropy over the next twenty steps under it, in nats a step; null before there is a forecast."""
+    """Mean change of the entropy over the next twenty steps under it, in nats a step; null before
+    there is a forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectCurve(Answer):
-    """One side's threshold over all bin edges, with the other side off, as columns of one length."""
+    """One side's threshold over all bin edges, with the other side off, as columns of one
+    length."""
 
     mu: list[float]
     """In standard deviations."""
@@ -105,7 +111,8 @@ class EffectCurve(Answer):
     clip_fraction_std: list[float]
     """How much it scatters over the last steps."""
     pace: list[float] | None
-    """Mean pace of the entropy over the next twenty steps, in nats a step; null while the gain is not known."""
+    """Mean pace of the entropy over the next twenty steps, in nats a step; null while the gain is
+    not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +146,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared(Answer):
-    """A quantity before a control, as it was predicted, and under it. Null: not measured, not predicted, too few steps."""
+    """A quantity before a control, as it was predicted, and under it. Null: not measured, not
+    predicted, too few steps."""
 
     before: Number | None
     predicted: Number | None
@@ -148,7 +156,8 @@ class Compared(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Answer):
-    """What a control did, against what was promised when it was pushed, and what would have come without it."""
+    """What a control did, against what was promised when it was pushed, and what would have come
+    without it."""
 
     version: int
     outcome: Outcome
@@ -159,7 +168,8 @@ class Verdict(Answer):
     clip_fraction: Compared
     """Share of the tokens that are clipped."""
     promised: Number | None
-    """Pace of the entropy over the first twenty steps, in nats a step; null where nothing was promised."""
+    """Pace of the entropy over the first twenty steps, in nats a step; null where nothing was
+    promised."""
     realised: Number | None
     """Pace that came, in nats a step."""
     without: Number | None
@@ -186,10 +196,11 @@ class ControlVersion(ControlFields):
     code: str
     message: str
     predicted: PredictedEffect | None
-    """What it was predicted to do when it was pushed; null of methods without thresholds, of a hold, and where no
-    step had what-if sums."""
+    """What it was predicted to do when it was pushed; null of methods without thresholds, of a
+    hold, and where no step had what-if sums."""
     verdict: Verdict | None
-    """What it did over its first steps; null until it is applied, of the control the run began with, and in live events."""
+    """What it did over its first steps; null until it is applied, of the control the run began
+    with, and in live events."""
 
     @property
     def control(self) -> Control:
@@ -207,9 +218,16 @@ class ControlVersion(ControlFields):
         return None if self.applied_at is None else max(0.0, self.applied_at - self.requested_at)
 
 
-def version_before(item: ControlVersion, history: Iterable[ControlVersion]) -> ControlVersion | None:
-    """The version that a revert goes back to: the newest one before `item` that was applied, or the run's own."""
-    earlier = [other for other in history if other.version < item.version and (other.was_applied or not other.version)]
+def version_before(
+    item: ControlVersion, history: Iterable[ControlVersion]
+) -> ControlVersion | None:
+    """The version that a revert goes back to: the newest one before `item` that was applied, or the
+    run's own."""
+    earlier = [
+        other
+        for other in history
+        if other.version < item.version and (other.was_applied or not other.version)
+    ]
     return max(earlier, key=lambda other: other.version, default=None)
 
 
@@ -259,8 +277,8 @@ class WhatIfCurves(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfAnswer(Answer):
-    """A step, or the mean of several, under thresholds it did not have. All its valid tokens count, also those that were
-    clipped then."""
+    """A step, or the mean of several, under thresholds it did not have. All its valid tokens count,
+    also those that were clipped then."""
 
     step: int
     """The newest of them."""
@@ -278,8 +296,8 @@ class WhatIfAnswer(Answer):
     unit_predicted_change: Number
     """Predicted change by the kept tokens, in nats per unit gain."""
     predicted_change: Number | None
-    """gain times the unit prediction, in nats a step: the effect once the optimiser's momentum has forgotten the gradients
-    before these thresholds. Null while the gain is not known."""
+    """gain times the unit prediction, in nats a step: the effect once the optimiser's momentum has
+    forgotten the gradients before these thresholds. Null while the gain is not known."""
     predicted_change_std: Number | None
     gain: Number | None
     clip_fraction_bound: float
@@ -295,15 +313,16 @@ class Check(Answer):
     """What one check of the fit found, as one sentence."""
 
     code: str
-    """slope: the reward rises as entropy falls; shape: no bend is left over; halves: both halves of the run follow one
-    curve; reach: H = 0 is near enough to the entropies seen."""
+    """slope: the reward rises as entropy falls; shape: no bend is left over; halves: both halves of
+    the run follow one curve; reach: H = 0 is near enough to the entropies seen."""
     passed: bool
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit(Answer):
-    """R = -a exp(H) + b, by generalised least squares. Intervals allow for errors that drift slowly."""
+    """R = -a exp(H) + b, by generalised least squares. Intervals allow for errors that drift
+    slowly."""
 
     a: Estimate
     b: Estimate
@@ -321,7 +340,8 @@ class Fit(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitCurve(Answer):
-    """The fitted curve with the interval of the mean reward, from H = 0 or as low as the entropies seen allow."""
+    """The fitted curve with the interval of the mean reward, from H = 0 or as low as the entropies
+    seen allow."""
 
     entropy: list[float]
     reward: list[float]
@@ -331,7 +351,8 @@ class FitCurve(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Answer):
-    """The last rewards as the first 15 % of the steps predict them, given the entropy of the last steps."""
+    """The last rewards as the first 15 % of the steps predict them, given the entropy of the last
+    steps."""
 
     through_step: int
     """The last step that the fit used."""

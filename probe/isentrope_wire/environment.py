@@ -1,4 +1,5 @@
-"""The environment variables both sides read, what their addresses mean, and the file that carries the owner's token."""
+"""The environment variables both sides read, what their addresses mean, and the file that carries
+the owner's token."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def kernel_cache() -> Path:
 
 
 def server_of(home: Path) -> dict[str, str] | None:
-    """What the lock of the server that runs with this home says: `pid`, `url` and, without TLS, `grpc`; None where none runs."""
+    """What the lock of the server that runs with this home says: `pid`, `url` and, without TLS,
+    `grpc`; None where none runs."""
     try:
         lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
     except OSError:
@@ -64,20 +66,22 @@ def _from_home(what: str) -> str | None:
 
 
 def url() -> str:
-    """`ISENTROPE_URL`: the server's REST API and pages; else that of the server with the same home, or the default one."""
+    """`ISENTROPE_URL`: the server's REST API and pages; else that of the server with the same home,
+    or the default one."""
     return (os.environ.get("ISENTROPE_URL") or _from_home("url") or DEFAULT_URL).rstrip("/")
 
 
 def pages_of(target: str) -> str | None:
-    """The address of the pages of the server whose ingest is at `target`; None where it is another than the one that is meant
-    without settings, and `ISENTROPE_URL` is not set."""
+    """The address of the pages of the server whose ingest is at `target`; None where it is another
+    than the one that is meant without settings, and `ISENTROPE_URL` is not set."""
     meant = _from_home("grpc") or DEFAULT_GRPC
     return url() if os.environ.get("ISENTROPE_URL") or host_and_port(target) == meant else None
 
 
 def keep_delivered_seconds() -> float:
-    """`ISENTROPE_KEEP_DELIVERED`: how long a spool keeps what the server has acknowledged. Seconds, or a number
-    followed by s, m, h or d; 0: not at all. Default: a day. ConfigurationError: it is something else."""
+    """`ISENTROPE_KEEP_DELIVERED`: how long a spool keeps what the server has acknowledged. Seconds,
+    or a number followed by s, m, h or d; 0: not at all. Default: a day. ConfigurationError: it is
+    something else."""
     text = os.environ.get("ISENTROPE_KEEP_DELIVERED", "").strip() or "1d"
     number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "s")
     try:
@@ -92,15 +96,15 @@ def keep_delivered_seconds() -> float:
 
 
 def grpc_target() -> str:
-    """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted; else that of the server with the
-    same home, or the default one."""
+    """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted;
+    else that of the server with the same home, or the default one."""
     target = os.environ.get("ISENTROPE_GRPC") or _from_home("grpc") or DEFAULT_GRPC
     return f"{_ENCRYPTED}{host_and_port(target)}" if is_encrypted(target) else host_and_port(target)
 
 
 def is_encrypted(target: str) -> bool:
-    """Whether the connection to an ingest uses TLS: by its address (`https://`, `http://`); where that has no scheme, if
-    `ISENTROPE_URL` begins with https:// or `ISENTROPE_CA` is set."""
+    """Whether the connection to an ingest uses TLS: by its address (`https://`, `http://`); where
+    that has no scheme, if `ISENTROPE_URL` begins with https:// or `ISENTROPE_CA` is set."""
     if target.startswith((_ENCRYPTED, _CLEAR)):
         return target.startswith(_ENCRYPTED)
     return url().startswith(_ENCRYPTED) or certificate_authority() is not None
@@ -112,7 +116,8 @@ def host_and_port(target: str) -> str:
 
 
 def certificate_authority() -> Path | None:
-    """`ISENTROPE_CA`: PEM file of the CA that signed the server's certificate; None: those the system trusts."""
+    """`ISENTROPE_CA`: PEM file of the CA that signed the server's certificate; None: those the
+    system trusts."""
     return _file("ISENTROPE_CA")
 
 
@@ -122,7 +127,8 @@ def client_certificate() -> Path | None:
 
 
 def client_key() -> Path | None:
-    """`ISENTROPE_CLIENT_KEY`: PEM file of its private key; None: it is in the certificate's file."""
+    """`ISENTROPE_CLIENT_KEY`: PEM file of its private key; None: it is in the certificate's
+    file."""
     return _file("ISENTROPE_CLIENT_KEY")
 
 
@@ -132,7 +138,8 @@ def _file(variable: str) -> Path | None:
 
 
 def is_on_this_machine(address: str) -> bool:
-    """Whether a URL or host:port is a loopback address. A proxy in between could not reach it, and would see the token."""
+    """Whether a URL or host:port is a loopback address. A proxy in between could not reach it, and
+    would see the token."""
     try:
         host = urlsplit(address if "//" in address else f"//{address}").hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -141,15 +148,19 @@ def is_on_this_machine(address: str) -> bool:
 
 
 def owner_token_file() -> Path:
-    """Where a server that shares this home keeps the owner's token (mode 0600), so that local clients find it."""
+    """Where a server that shares this home keeps the owner's token (mode 0600), so that local
+    clients find it."""
     return home() / "owner-token"
 
 
 def token() -> str | None:
-    """What the file `ISENTROPE_TOKEN_FILE` holds now, else `ISENTROPE_TOKEN`, else the owner's token of a server with the
-    same home; None when there is none. A token in a file can be changed while a run reports."""
+    """What the file `ISENTROPE_TOKEN_FILE` holds now, else `ISENTROPE_TOKEN`, else the owner's
+    token of a server with the same home; None when there is none. A token in a file can be changed
+    while a run reports."""
     return (
-        _token_in(_file("ISENTROPE_TOKEN_FILE")) or os.environ.get("ISENTROPE_TOKEN") or _token_in(owner_token_file())
+        _token_in(_file("ISENTROPE_TOKEN_FILE"))
+        or os.environ.get("ISENTROPE_TOKEN")
+        or _token_in(owner_token_file())
     )
 
 

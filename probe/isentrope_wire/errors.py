@@ -1,4 +1,5 @@
-"""The root of every error Isentrope raises on purpose, and what an error about a missing package advises."""
+"""The root of every error Isentrope raises on purpose, and what an error about a missing package
+advises."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class CheckpointError(IsentropeError, ValueError):
 
 
 def install_command(extra: str = "") -> str:
-    """The command that installs Isentrope, with an extra, again from where it came, such as a clone."""
+    """The command that installs Isentrope, with an extra, again from where it came, such as a
+    clone."""
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  (no command should wait for it)
 
     source, editable = "isentrope", ""

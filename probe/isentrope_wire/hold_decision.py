@@ -1,19 +1,21 @@
-"""How an entropy is held: which thresholds the next step takes, decided from the newest measured step.
+"""How an entropy is held: which thresholds the next step takes, decided from the newest measured
+step.
 
-The resting point s of the entropy (`EntropyEstimate`) moves by g u + b per step, where u is the step's unit prediction and
-g its gain. The decision (`decide`) wants
+The resting point s of the entropy (`EntropyEstimate`) moves by g u + b per step, where u is the
+step's unit prediction and g its gain. The decision (`decide`) wants
 
     g u* + b = RATE (H* - s), by size at most `Hold.largest_change`
 
-and reads the mu that gives u* from the what-if curve of the newest measured step: clipping tokens whose update lowers
-entropy (scope `decreasing`) raises u, clipping those that raise it lowers u. Where the step without clipping moves s
-towards H* faster than `Hold.largest_change`, but not faster than RATE (H* - s), it is left alone: the approach is slowed
-only near the target, or where `max_change_per_step` asks for it. Numbers arrive one or more steps late, so the planned
-effect of decisions made since is added to s.
+and reads the mu that gives u* from the what-if curve of the newest measured step: clipping tokens
+whose update lowers entropy (scope `decreasing`) raises u, clipping those that raise it lowers u.
+Where the step without clipping moves s towards H* faster than `Hold.largest_change`, but not faster
+than RATE (H* - s), it is left alone: the approach is slowed only near the target, or where
+`max_change_per_step` asks for it. Numbers arrive one or more steps late, so the planned effect of
+decisions made since is added to s.
 
-`decide` is a pure function of measurements and state: no clock, no thread, no torch. `distrust` checks whether the
-calibrated prediction is good enough to act on, `Action` is the decision, and `control_under` the control that results.
-"""
+`decide` is a pure function of measurements and state: no clock, no thread, no torch. `distrust`
+checks whether the calibrated prediction is good enough to act on, `Action` is the decision, and
+`control_under` the control that results."""
 
 from __future__ import annotations
 
@@ -48,8 +50,8 @@ class HoldStatus(StrEnum):
     SIDE = "side"
     """Nothing is clipped: it would take clipping on the side that is not allowed."""
     FALLBACK = "fallback"
-    """The prediction is not good enough to act on, the target can't be had, or the reward guard ended the hold: the
-    requested method and thresholds are active."""
+    """The prediction is not good enough to act on, the target can't be had, or the reward guard
+    ended the hold: the requested method and thresholds are active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +64,11 @@ class Action:
     scope: Scope = Scope.ALL
     """`decreasing` or `increasing` with a threshold."""
     mu: float | None = None
-    """Both thresholds, in standard deviations; None: nothing is clipped, or the requested thresholds are active."""
+    """Both thresholds, in standard deviations; None: nothing is clipped, or the requested
+    thresholds are active."""
     reason: str = ""
-    """Why the entropy is not held, or what to know of the target, for a person; empty where there is nothing to say."""
+    """Why the entropy is not held, or what to know of the target, for a person; empty where there
+    is nothing to say."""
     target: float | None = None
     """H* of the step, in nats; None while it is not known."""
     steps_to_target: float | None = None
@@ -72,7 +76,8 @@ class Action:
     gain: float | None = None
     drift: float | None = None
     resting_point: float | None = None
-    """Resting point of the step that the decision is made from, see `EntropyEstimate`. None: not known yet."""
+    """Resting point of the step that the decision is made from, see `EntropyEstimate`. None: not
+    known yet."""
 
     def encode(self) -> bytes:
         """As rank 0 broadcasts it."""
@@ -91,7 +96,11 @@ class Action:
 
 def undecided(version: int) -> Action:
     """The action of a step in which a control becomes active before a decision was made for it."""
-    return Action(version=version, status=HoldStatus.FALLBACK, reason="No decision has been made for this control yet.")
+    return Action(
+        version=version,
+        status=HoldStatus.FALLBACK,
+        reason="No decision has been made for this control yet.",
+    )
 
 
 def clipping_method(pushed: Control) -> Method:
@@ -101,9 +110,19 @@ def clipping_method(pushed: Control) -> Method:
 
 def control_under(action: Action | None, pushed: Control) -> Control:
     """The control of a step: the requested one, with the thresholds that were decided for it."""
-    if action is None or action.status == HoldStatus.FALLBACK or (action.mu is None and pushed.method == Method.NONE):
+    if (
+        action is None
+        or action.status == HoldStatus.FALLBACK
+        or (action.mu is None and pushed.method == Method.NONE)
+    ):
         return pushed
-    return replace(pushed, method=clipping_method(pushed), mu_low=action.mu, mu_high=action.mu, scope=action.scope)
+    return replace(
+        pushed,
+        method=clipping_method(pushed),
+        mu_low=action.mu,
+        mu_high=action.mu,
+        scope=action.scope,
+    )
 
 
 def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
@@ -129,15 +148,17 @@ def hold_labels(action: Action | None) -> dict[str, str]:
     """The labels of a hold in a step's report."""
     if action is None:
         return {}
-    return {"hold/state": str(action.status)} | ({"hold/why": action.reason} if action.reason else {})
+    return {"hold/state": str(action.status)} | (
+        {"hold/why": action.reason} if action.reason else {}
+    )
 
 
 COMPARED_STEPS = 5
 """Predictions that must have been compared with their observation before the first action."""
 SIGN_AGREEMENT_TO_BEGIN = 0.65
 SIGN_AGREEMENT_TO_GO_ON = 0.35
-"""Below the half that chance gives: near the target the changes are small and their signs random, however good the gain is.
-The bound of the beginning would end every hold that succeeds."""
+"""Below the half that chance gives: near the target the changes are small and their signs random,
+however good the gain is. The bound of the beginning would end every hold that succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +171,10 @@ class Calibrated:
 
 
 def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str:
-    """Why the prediction is not good enough to act on, in one sentence; empty where it is. The gain is in nats per
-    unit, None: not known. Where it was acted on in the step before, only clear evidence ends that."""
+    """Why the prediction is not good enough to act on, in one sentence; empty where it is. The gain
+    is in nats per
+    unit, None: not known. Where it was acted on in the step before, only clear evidence ends
+        that."""
     agreement, r2 = calibrated.sign_agreement, calibrated.r2
     if gain is None:
         return "The gain is not known yet: some steps with an observed entropy change (rescore=) are needed."
@@ -190,7 +213,8 @@ class EntropyEstimate:
 
 
 RATE = 0.2
-"""Share of the distance to the target that one step corrects: low enough for numbers that are noisy and some steps late."""
+"""Share of the distance to the target that one step corrects: low enough for numbers that are noisy
+and some steps late."""
 FAR = 0.1
 """Share of the target: an entropy further from it approaches it, and is not held."""
 PACE_WEIGHT = 0.2
@@ -198,12 +222,13 @@ PACE_WEIGHT = 0.2
 LONGEST_WAY = 10_000
 """Steps to the target; at a slower pace there is no number."""
 HYSTERESIS = 0.05
-"""Clipping begins when it contributes this share of the largest correction, and ends when it contributes nothing: with one
-bound for both, noise would switch it on and off."""
+"""Clipping begins when it contributes this share of the largest correction, and ends when it
+contributes nothing: with one bound for both, noise would switch it on and off."""
 SLEW_FACTOR = 2.0
 SLEW_STEP = 0.1
-"""From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back, so that one step's outliers move it
-little. It starts where clipping begins: steps with thresholds that no token reaches would have no effect."""
+"""From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back, so that one
+step's outliers move it little. It starts where clipping begins: steps with thresholds that no token
+reaches would have no effect."""
 LARGEST_LAG = 5
 """Steps; older numbers are not acted on."""
 _HALVINGS = 30
@@ -261,9 +286,10 @@ class HoldState:
 def decide(
     pushed: Control, state: HoldState, measured: Measured | None, *, step: int, stopped: str = ""
 ) -> tuple[HoldState, Action]:
-    """Decide the thresholds of the step that begins next, counted as in `Measured.step`, from the control with the
-    hold, what the last decision returned, and the newest measured step (None: no numbers have arrived). `stopped` says
-    why the hold was ended; empty: it was not. The next state, and the action, whose version the caller fills in."""
+    """Decide the thresholds of the step that begins next, counted as in `Measured.step`, from the
+    control with the hold, what the last decision returned, and the newest measured step (None: no
+    numbers have arrived). `stopped` says why the hold was ended; empty: it was not. The next state,
+    and the action, whose version the caller fills in."""
     hold = pushed.held
     assert hold is not None, "there is nothing to hold"
     target = None
@@ -276,7 +302,9 @@ def decide(
         return HoldState(plans=_plans(state, measured, step)), fallback
     gain, drift = measured.entropy.gain or 0.0, measured.entropy.drift
     plans = _outstanding(state, measured)
-    resting_point = measured.entropy.resting_point + sum(gain * plan.unit_prediction + drift for plan in plans)
+    resting_point = measured.entropy.resting_point + sum(
+        gain * plan.unit_prediction + drift for plan in plans
+    )
     gap = target - resting_point
     unclipped = gain * measured.unclipped_prediction + drift
     wanted = _wanted_change(hold, target, gap, unclipped)
@@ -284,7 +312,9 @@ def decide(
     missing = wanted - unclipped
     scope = _side_to_clip(missing, HYSTERESIS * hold.largest_change(target, gap), state)
     watch = _reason_to_watch(measured, target)
-    allowed = {HoldSide.RAISE: Scope.DECREASING, HoldSide.LOWER: Scope.INCREASING}.get(hold.side, scope)
+    allowed = {HoldSide.RAISE: Scope.DECREASING, HoldSide.LOWER: Scope.INCREASING}.get(
+        hold.side, scope
+    )
     if scope is None or scope != allowed:
         status, reason = HoldStatus.RESTING, watch
         if scope is not None:
@@ -292,12 +322,16 @@ def decide(
             reason = watch or (
                 f"Only clipping with scope {scope} would move the entropy towards the target, and side does not allow it."
             )
-        idle = HoldState(acting=True, pace=_pace(state, unclipped, gap), plans=_plans(state, measured, step))
+        idle = HoldState(
+            acting=True, pace=_pace(state, unclipped, gap), plans=_plans(state, measured, step)
+        )
         action = Action(version=0, status=status, reason=reason, target=target)
         return idle, _on_the_way(action, idle, gap, watch)
     curve = WhatIfCurve(measured.what_if, scope, clipping_method(pushed))
     cap, shrink_denominator = pushed.value("max_fraction"), pushed.value("denominator") == "shrink"
-    lowest = max(hold.mu_min, min(_cap_binds_from(curve, None if cap is None else float(cap)), hold.mu_max))
+    lowest = max(
+        hold.mu_min, min(_cap_binds_from(curve, None if cap is None else float(cap)), hold.mu_max)
+    )
 
     def reached(mu: float) -> float:
         # Without the cap: it is only called for thresholds at which the cap does not bind.
@@ -305,7 +339,13 @@ def decide(
 
     solved, is_enough = _solve(reached, scope, (wanted - drift) / gain, lowest, hold.mu_max)
     mu = _threshold(hold, state, curve, scope, solved, lowest)
-    status = HoldStatus.SLEWING if mu != solved else HoldStatus.HOLDING if is_enough else HoldStatus.LIMIT
+    status = (
+        HoldStatus.SLEWING
+        if mu != solved
+        else HoldStatus.HOLDING
+        if is_enough
+        else HoldStatus.LIMIT
+    )
     plan = Plan(step, reached(mu))
     pace = _pace(state, gain * plan.unit_prediction + drift, gap)
     acting = HoldState(acting=True, scope=scope, mu=mu, pace=pace, plans=(*plans, plan))
@@ -314,8 +354,8 @@ def decide(
 
 
 def _wanted_change(hold: Hold, target: float, gap: float, unclipped: float) -> float:
-    """The change of the resting point that the step is to bring about, in nats: `gap` is its way to the target,
-    `unclipped` the change with nothing clipped."""
+    """The change of the resting point that the step is to bring about, in nats: `gap` is its way to
+    the target, `unclipped` the change with nothing clipped."""
     largest = hold.largest_change(target, gap)
     if hold.max_change_per_step is None:
         largest = max(largest, math.copysign(unclipped, unclipped * gap))
@@ -335,10 +375,14 @@ def _on_the_way(action: Action, state: HoldState, gap: float, watch: str) -> Act
     steps = math.ceil(abs(gap) / pace)
     way = f"About {float(f'{steps:.0e}'):,.0f} steps to the target, at {pace:.2g} nats a step."
     reason = f"{way} {watch}".strip()
-    return replace(action, status=HoldStatus.APPROACHING, steps_to_target=float(steps), reason=reason)
+    return replace(
+        action, status=HoldStatus.APPROACHING, steps_to_target=float(steps), reason=reason
+    )
 
 
-def _reason_for_fallback(measured: Measured | None, state: HoldState, step: int, target: float | None) -> str:
+def _reason_for_fallback(
+    measured: Measured | None, state: HoldState, step: int, target: float | None
+) -> str:
     if measured is None:
         return "No measurements have arrived yet."
     lag = step - measured.step
@@ -377,15 +421,18 @@ def _plans(state: HoldState, measured: Measured | None, step: int) -> tuple[Plan
 
 
 def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None:
-    """The tokens to clip, by what their update does to the entropy; None: none. `missing`, what clipping has to add to
-    the step's change, in nats, must exceed the band before clipping begins, or changes sides."""
+    """The tokens to clip, by what their update does to the entropy; None: none. `missing`, what
+    clipping has to add to the step's change, in nats, must exceed the band before clipping begins,
+    or changes sides."""
     wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
     return wanted if abs(missing) > (0.0 if wanted == state.scope else band) else None
 
 
-def _threshold(hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, solved: float, lowest: float) -> float:
-    """The threshold of the next step: the solved one, as far as one step may move it. Below `lowest` no more is
-    clipped."""
+def _threshold(
+    hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, solved: float, lowest: float
+) -> float:
+    """The threshold of the next step: the solved one, as far as one step may move it. Below
+    `lowest` no more is clipped."""
     begins = min(_furthest_score(curve), hold.mu_max)
     last = min(state.mu, begins) if state.mu is not None and state.scope == scope else begins
     mu = min(max(solved, (last - SLEW_STEP) / SLEW_FACTOR), last * SLEW_FACTOR + SLEW_STEP)
@@ -399,7 +446,8 @@ def _furthest_score(curve: WhatIfCurve) -> float:
 
 
 def _cap_binds_from(curve: WhatIfCurve, max_fraction: float | None) -> float:
-    """The threshold below which the cap stops more from being clipped; 0 where there is no cap, or it does not bind."""
+    """The threshold below which the cap stops more from being clipped; 0 where there is no cap, or
+    it does not bind."""
     if max_fraction is None:
         return 0.0
     low, high = 0.0, _furthest_score(curve)
@@ -407,20 +455,26 @@ def _cap_binds_from(curve: WhatIfCurve, max_fraction: float | None) -> float:
         return low
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if curve.at(middle, middle).clip_fraction > max_fraction else (low, middle)
+        low, high = (
+            (middle, high)
+            if curve.at(middle, middle).clip_fraction > max_fraction
+            else (low, middle)
+        )
     return high
 
 
 def _solve(
     reached: Callable[[float], float], scope: Scope, wanted: float, low: float, high: float
 ) -> tuple[float, bool]:
-    """The highest threshold within bounds that reaches `wanted` and True, else the one that comes nearest."""
+    """The highest threshold within bounds that reaches `wanted` and True, else the one that comes
+    nearest."""
     sign = 1 if scope == Scope.DECREASING else -1
 
     def missing(mu: float) -> float:
         return sign * (wanted - reached(mu))
 
-    # From above, edge by edge: with a mean over the kept tokens alone, a lower threshold may achieve less.
+    # From above, edge by edge: with a mean over the kept tokens alone, a lower threshold may
+    # achieve less.
     places = [high, *(edge for edge in reversed(EDGES) if low < edge < high), low]
     first = next((index for index, mu in enumerate(places) if missing(mu) <= 0), None)
     if first is None:

@@ -1,8 +1,9 @@
-"""METHODS: every intervention, one row each: its parameters, presets, label, source, and when it can't act.
+"""METHODS: every intervention, one row each: its parameters, presets, label, source, and when it
+can't act.
 
-The trainer and the server validate by it; the command line, the form, REST, the what-if and the guide's tables are made
-from it. A row names its implementation in `isentrope/methods/`, which nothing else does.
-"""
+The trainer and the server validate by it; the command line, the form, REST, the what-if and the
+guide's tables are made from it. A row names its implementation in `isentrope/methods/`, which
+nothing else does."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Parameter:
     """Whether it acts on the importance ratio alone."""
 
     def check(self, value: object) -> Value:
-        """The value as this parameter takes it. ConfigurationError: naming the parameter, what it takes and what came."""
+        """The value as this parameter takes it. ConfigurationError: naming the parameter, what it
+        takes and what came."""
         if value is None and self.default is None:
             return None
         if self.choices:
@@ -53,13 +55,17 @@ class Parameter:
                 )
             return str(value)
         if not is_finite_number(value) or not self._takes(value):
-            raise ConfigurationError(f"parameters.{self.name} must be {self.range_in_words}, got {shown(value)}.")
+            raise ConfigurationError(
+                f"parameters.{self.name} must be {self.range_in_words}, got {shown(value)}."
+            )
         return int(value) if self.whole else float(value)
 
     def _takes(self, value: float) -> bool:
         if self.whole and value != int(value):
             return False
-        if self.minimum is not None and (value < self.minimum or (self.minimum_excluded and value == self.minimum)):
+        if self.minimum is not None and (
+            value < self.minimum or (self.minimum_excluded and value == self.minimum)
+        ):
             return False
         return self.maximum is None or value <= self.maximum
 
@@ -74,16 +80,21 @@ class Parameter:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         lowest = (
-            "" if self.minimum is None else f"{'above' if self.minimum_excluded else 'of at least'} {self.minimum:g}"
+            ""
+            if self.minimum is None
+            else f"{'above' if self.minimum_excluded else 'of at least'} {self.minimum:g}"
         )
-        highest = "" if self.maximum is None else f"{'and ' if lowest else ''}at most {self.maximum:g}"
+        highest = (
+            "" if self.maximum is None else f"{'and ' if lowest else ''}at most {self.maximum:g}"
+        )
         words = ["a whole number" if self.whole else "a finite number", lowest, highest]
         return " ".join(word for word in words if word)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The µ from which on a side can leave nothing out, in standard deviations, and why; None: there is no such."""
+    """The µ from which on a side can leave nothing out, in standard deviations, and why; None:
+    there is no such."""
 
     low: float | None = None
     high: float | None = None
@@ -122,7 +133,8 @@ class StepEvidence:
     old_entropies_known: bool = False
     """Whether the loop passed the entropies of the old policy."""
     outside_low: float = 0.0
-    """Tokens that the method asked for on the lower side, where it has thresholds; from the step's what-if sums."""
+    """Tokens that the method asked for on the lower side, where it has thresholds; from the step's
+    what-if sums."""
     outside_high: float = 0.0
 
 
@@ -130,12 +142,14 @@ RATIO_TOLERANCE = 1e-6
 """Two forward passes of one policy differ by less; an update moves the ratio by more."""
 
 Dead = Callable[[Callable[[str], float], StepEvidence], Iterator[str]]
-"""One sentence for each reason why the method does nothing in a step, or not what its numbers ask for. Given a function
-of a parameter's name that gives the control's number, and what the step was like."""
+"""One sentence for each reason why the method does nothing in a step, or not what its numbers ask
+for. Given a function of a parameter's name that gives the control's number, and what the step was
+like."""
 
 
 class Method(str):
-    """One row: the name of a method, and what is known of it. A probe's capabilities name those it can carry out."""
+    """One row: the name of a method, and what is known of it. A probe's capabilities name those it
+    can carry out."""
 
     __slots__ = (
         "bounds", "dead", "does", "histogram", "implementation", "label", "parameters", "positive_only", "presets", "rising",
@@ -260,7 +274,8 @@ _CLIP = (
 )
 
 LOWEST_DISCRIMINATOR_SCORE = -0.22388
-"""No token's S* lies below: of all distributions, min p (H + log p) = min p (1 - p) log(p / (1 - p)) at p = 0.176."""
+"""No token's S* lies below: of all distributions, min p (H + log p) = min p (1 - p) log(p / (1 -
+p)) at p = 0.176."""
 
 
 def _clip_b_bounds(step: StepEvidence) -> Bounds:
@@ -268,9 +283,9 @@ def _clip_b_bounds(step: StepEvidence) -> Bounds:
 
         mu_low  < (mean S* + 0.22388) / sigma          mu_high < (max H - mean S*) / sigma
 
-    S* = p (H + log p). Below: given p, H is least when all the rest lies on one other token, which leaves
-    p (1 - p) log(p / (1 - p)), and that is never below -0.22388. Above: p <= 1 and log p <= 0.
-    """
+    S* = p (H + log p). Below: given p, H is least when all the rest lies on one other token, which
+    leaves p (1 - p) log(p / (1 - p)), and that is never below -0.22388. Above: p <= 1 and log p <=
+    0."""
     sigma = step.discriminator_std
     if sigma <= 0:
         return Bounds()
@@ -287,10 +302,10 @@ def _clip_v_bounds(step: StepEvidence) -> Bounds:
 
         mu_low  < (0.22388 + max E[S]) / sigma'        mu_high < max H / sigma'
 
-    S_c = S* - E[S] and S* >= -0.22388, as for Clip_B. E[S] = sum p_i p_i (H + log p_i) is the covariance under p of p
-    and log p, for H = -mean log p: both rise together, so E[S] >= 0 and S_c <= S* <= H. It has no bound of its own (it
-    grows with the logarithm of the vocabulary), so the largest of the step's tokens is taken.
-    """
+    S_c = S* - E[S] and S* >= -0.22388, as for Clip_B. E[S] = sum p_i p_i (H + log p_i) is the
+    covariance under p of p and log p, for H = -mean log p: both rise together, so E[S] >= 0 and S_c
+    <= S* <= H. It has no bound of its own (it grows with the logarithm of the vocabulary), so the
+    largest of the step's tokens is taken."""
     sigma = step.vocab_centered_std
     if sigma <= 0:
         return Bounds()
@@ -357,9 +372,12 @@ Method.CLIP_B = method(
     histogram=DISCRIMINATOR_SCORES,
     bounds=_clip_b_bounds,
     parameters=_CLIP,
-    # What the authors' code does, Trinity-RFT's `clipb_advantage`: it clips the lower tail of negative samples alone, and
-    # overwrites the response mask, so that the denominator shrinks. The paper prints no µ.
-    presets={"trinity": {"mu_low": 2.5, "scope": "negative", "parameters": {"denominator": "shrink"}}},
+    # What the authors' code does, Trinity-RFT's `clipb_advantage`: it clips the lower tail of
+    # negative samples alone, and overwrites the response mask, so that the denominator shrinks. The
+    # paper prints no µ.
+    presets={
+        "trinity": {"mu_low": 2.5, "scope": "negative", "parameters": {"denominator": "shrink"}}
+    },
 )
 Method.CLIP_V = method(
     "clip_v",
@@ -378,8 +396,8 @@ Method.CLIP_V = method(
             "whether tokens with A = 0 beyond a threshold are left out of the mean too, outside the scope and the cap",
         ),
     ),
-    # As for Clip_B, by Trinity-RFT's `clipv_advantage`: at most one token in ten thousand, and tokens with A = 0 leave the
-    # denominator too.
+    # As for Clip_B, by Trinity-RFT's `clipv_advantage`: at most one token in ten thousand, and
+    # tokens with A = 0 leave the denominator too.
     presets={
         "trinity": {
             "mu_low": 8.5,
@@ -404,9 +422,21 @@ method(
             idle=(0, "no token is clipped"),
             aliases=("clip_cov_ratio",),
         ),
-        Parameter("omega_low", 1.0, "only tokens whose covariance lies above this", aliases=("clip_cov_lb",)),
-        Parameter("omega_high", 5.0, "only tokens whose covariance lies below this", aliases=("clip_cov_ub",)),
-        Parameter("seed", 0, "of the random choice of tokens", minimum=0, maximum=2**31 - 1, whole=True),
+        Parameter(
+            "omega_low",
+            1.0,
+            "only tokens whose covariance lies above this",
+            aliases=("clip_cov_lb",),
+        ),
+        Parameter(
+            "omega_high",
+            5.0,
+            "only tokens whose covariance lies below this",
+            aliases=("clip_cov_ub",),
+        ),
+        Parameter(
+            "seed", 0, "of the random choice of tokens", minimum=0, maximum=2**31 - 1, whole=True
+        ),
         *_COMMON,
     ),
     # The defaults of verl's `clip_cov`, which are those of the authors' scripts.
@@ -442,7 +472,8 @@ method(
         ),
         *_COMMON,
     ),
-    # The defaults of verl's `kl_cov`. The authors' scripts have beta 1, and k 2e-3 for 7B and 2e-4 for 32B.
+    # The defaults of verl's `kl_cov`. The authors' scripts have beta 1, and k 2e-3 for 7B and 2e-4
+    # for 32B.
     presets={"verl": {"parameters": {"k": 2e-4, "beta": 0.1, "estimator": "abs"}}},
 )
 method(
@@ -452,7 +483,11 @@ method(
     source="arXiv:2602.03392, figure 1",
     implementation="masks.SCORE_SIGN",
     parameters=(
-        _choice("sign", ("positive", "negative"), "tokens with S* > 0 (positive) or with S* < 0 (negative)"),
+        _choice(
+            "sign",
+            ("positive", "negative"),
+            "tokens with S* > 0 (positive) or with S* < 0 (negative)",
+        ),
         _choice("action", ("mask", "keep"), "leave those tokens out (mask), or all others (keep)"),
         *_COMMON,
     ),
@@ -505,7 +540,11 @@ method(
             "the share of the reward that the likeliest of many right answers loses",
             idle=(0, "every right answer is paid the same"),
         ),
-        _choice("normalise", ("std", "none"), "whether the loop divides rewards by their group's standard deviation"),
+        _choice(
+            "normalise",
+            ("std", "none"),
+            "whether the loop divides rewards by their group's standard deviation",
+        ),
         *_COMMON,
     ),
 )
@@ -580,20 +619,29 @@ method(
     implementation="masks.ENTROPY_RATIO_CLIP",
     dead=_entropy_ratio_clip_dead,
     parameters=(
-        _share("beta_low", 0.05, "leave out tokens whose entropy fell to 1 - beta_low of the old one or less"),
-        _at_least_0("beta_high", 0.05, "leave out tokens whose entropy rose to 1 + beta_high of the old one or more"),
+        _share(
+            "beta_low",
+            0.05,
+            "leave out tokens whose entropy fell to 1 - beta_low of the old one or less",
+        ),
+        _at_least_0(
+            "beta_high",
+            0.05,
+            "leave out tokens whose entropy rose to 1 + beta_high of the old one or more",
+        ),
         *_COMMON,
     ),
 )
 
 
 SUGGESTED = Method.CLIP_V
-"""The method that a suggestion prefers, and whose thresholds a hold moves, where nothing else is asked for."""
+"""The method that a suggestion prefers, and whose thresholds a hold moves, where nothing else is
+asked for."""
 
 
 def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Value]:
-    """The parameters given, each in its kind and within its bounds. ConfigurationError: naming one that the method does
-    not have, or the value it can't take."""
+    """The parameters given, each in its kind and within its bounds. ConfigurationError: naming one
+    that the method does not have, or the value it can't take."""
     unknown = sorted(str(name) for name in given if name not in of.parameters)
     if unknown:
         has = f"the parameters {', '.join(of.parameters)}" if of.parameters else "no parameters"
@@ -630,11 +678,14 @@ def preset(of: Method, name: object) -> Mapping[str, object]:
 
 
 def name_and_value(text: str) -> tuple[str, Value]:
-    """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word for no value.
+    """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word
+    for no value.
     ConfigurationError: there is no name or no equals sign."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
-        raise ConfigurationError(f"A parameter is given as NAME=VALUE, such as ratio=0.001; got {text!r}.")
+        raise ConfigurationError(
+            f"A parameter is given as NAME=VALUE, such as ratio=0.001; got {text!r}."
+        )
     if value == "off":
         return name, None
     try:
@@ -644,7 +695,8 @@ def name_and_value(text: str) -> tuple[str, Value]:
 
 
 def parameter_value(of: Method, parameters: Mapping[str, Value], name: str) -> Value:
-    """The value of the parameter: as given, else its default. None too when the method has no such parameter."""
+    """The value of the parameter: as given, else its default. None too when the method has no such
+    parameter."""
     if name in parameters:
         return parameters[name]
     return of.parameters[name].default if name in of.parameters else None
@@ -653,5 +705,8 @@ def parameter_value(of: Method, parameters: Mapping[str, Value], name: str) -> V
 def idle_parameters(of: Method, parameters: Mapping[str, object]) -> Iterator[str]:
     """A sentence for each parameter whose value makes the method do nothing."""
     for name, parameter in of.parameters.items():
-        if parameter.idle is not None and parameters.get(name, parameter.default) == parameter.idle[0]:
+        if (
+            parameter.idle is not None
+            and parameters.get(name, parameter.default) == parameter.idle[0]
+        ):
             yield f"{name} is {parameter.idle[0]:g}: {parameter.idle[1]}."

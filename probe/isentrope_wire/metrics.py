@@ -1,10 +1,11 @@
 """METRICS: every metric and histogram that Isentrope reports by itself, one row each.
 
-A row is the metric's name as a string, and carries what is known of it, so that code says `scalars[ENTROPY_MEAN]` and
-a name, a unit or a meaning is written here alone. Any other metric is the run's own and has no row.
+A row is the metric's name as a string, and carries what is known of it, so that code says
+`scalars[ENTROPY_MEAN]` and a name, a unit or a meaning is written here alone. Any other metric is
+the run's own and has no row.
 
-The early level of the entropy (`EarlyLevel`) is defined here too: the metric, the alerts and targets given as a share of it
-read it alike.
+The early level of the entropy (`EarlyLevel`) is defined here too: the metric, the alerts and
+targets given as a share of it read it alike.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ PER_UNIT = "nats per unit gain"
 OF_TOKENS = "of tokens"
 
 EARLY_STEPS = 3
-"""Steps whose median is the early level: few, as on a fast collapse the tenth step has lost a quarter already; three, as one
-odd batch must not set the level for the whole run."""
+"""Steps whose median is the early level: few, as on a fast collapse the tenth step has lost a
+quarter already; three, as one odd batch must not set the level for the whole run."""
 
 NEWEST_STEPS = 5
 """Steps whose median is compared with the early level: one odd step does not move it."""
@@ -53,7 +54,8 @@ class Metric(str):
     rise_is_good: bool | None
     """None: neither good nor bad."""
     also: tuple[str, ...]
-    """What TRL, verl, slime, prime-rl and OpenRLHF call it where the training logs theirs; the same behind `train/`."""
+    """What TRL, verl, slime, prime-rl and OpenRLHF call it where the training logs theirs; the same
+    behind `train/`."""
 
     @property
     def group(self) -> str:
@@ -109,7 +111,8 @@ def promised_metrics() -> frozenset[str]:
 
 
 def reported_names(reported: Collection[str]) -> dict[Metric, str]:
-    """What a run reports of the rows, each with its name there: the row's own, or another framework's."""
+    """What a run reports of the rows, each with its name there: the row's own, or another
+    framework's."""
     found = {}
     for row in METRICS.values():
         name = next((name for name in row.names if name in reported), None)
@@ -151,7 +154,9 @@ ENTROPY_PREDICTED_CHANGE_HIGH = metric(
     "entropy/predicted_change_high", PER_STEP, "upper end of the prediction's 90 % interval"
 )
 ENTROPY_PREDICTED_BY_BATCH = metric(
-    "entropy/predicted_by_batch", PER_STEP, "part of the coupled prediction that this step's gradient makes"
+    "entropy/predicted_by_batch",
+    PER_STEP,
+    "part of the coupled prediction that this step's gradient makes",
 )
 ENTROPY_PREDICTED_BY_MOMENTUM = metric(
     "entropy/predicted_by_momentum",
@@ -175,19 +180,28 @@ ENTROPY_OBSERVED_CHANGE = metric(
     "mean change of H on the step's own tokens, scored again after the update, which was fitted to them",
 )
 ENTROPY_UNSEEN_CHANGE = metric(
-    "entropy/unseen_change", PER_STEP, "mean change of H over the update on tokens that no update is fitted to"
+    "entropy/unseen_change",
+    PER_STEP,
+    "mean change of H over the update on tokens that no update is fitted to",
 )
 
 
 def measured_change(scalars: Mapping[str, float]) -> float | None:
-    """The step's change of the entropy, in nats: of unseen tokens where there are some, else of the step's own."""
+    """The step's change of the entropy, in nats: of unseen tokens where there are some, else of the
+    step's own."""
     return scalars.get(ENTROPY_UNSEEN_CHANGE, scalars.get(ENTROPY_OBSERVED_CHANGE))
 
 
-ENTROPY_GAIN = metric("entropy/gain", "", "factor from the unit prediction to nats, fitted on past steps")
-ENTROPY_PREDICTION_R2 = metric("entropy/prediction_r2", "", "R² of the calibrated prediction on past steps")
+ENTROPY_GAIN = metric(
+    "entropy/gain", "", "factor from the unit prediction to nats, fitted on past steps"
+)
+ENTROPY_PREDICTION_R2 = metric(
+    "entropy/prediction_r2", "", "R² of the calibrated prediction on past steps"
+)
 ENTROPY_PREDICTION_SIGN_AGREEMENT = metric(
-    "entropy/prediction_sign_agreement", "", "share of past steps in which prediction and observation had one sign"
+    "entropy/prediction_sign_agreement",
+    "",
+    "share of past steps in which prediction and observation had one sign",
 )
 
 SCORE_DISCRIMINATOR_MEAN = metric("score/discriminator_mean", NATS, "mean of S* = p (H + log p)")
@@ -200,13 +214,17 @@ SCORE_SELF_CHECK_Z = metric(
     "mean of r S_c over its standard error, r to the sampler, or else to the old policy; far from 0: tokens and logits do not belong together",
 )
 
-COVARIANCE_ADVANTAGE_SCORE = metric("covariance/advantage_score", NATS, "Cov(A, r S_c) over the step's tokens")
+COVARIANCE_ADVANTAGE_SCORE = metric(
+    "covariance/advantage_score", NATS, "Cov(A, r S_c) over the step's tokens"
+)
 COVARIANCE_ADVANTAGE_DISCRIMINATOR = metric(
     "covariance/advantage_discriminator",
     NATS,
     "mean(A S*) over the step's tokens: the covariance of log π and π A over the vocabulary",
 )
-COVARIANCE_ADVANTAGE_LOGPROB = metric("covariance/advantage_logprob", NATS, "Cov(A, log p) over the step's tokens")
+COVARIANCE_ADVANTAGE_LOGPROB = metric(
+    "covariance/advantage_logprob", NATS, "Cov(A, log p) over the step's tokens"
+)
 COVARIANCE_TOP: dict[str, float] = {
     metric(
         f"covariance/top_{percent.replace('.', '_')}",
@@ -221,8 +239,12 @@ COVARIANCE_GROUP = metric(
     NATS,
     "covariance of a sequence's mean log-prob and A within its group, mean over groups not all of whose A are 0",
 )
-COVARIANCE_GROUP_EASY = metric("covariance/group_easy", NATS, "the same, groups most of which succeed")
-COVARIANCE_GROUP_MIDDLE = metric("covariance/group_middle", NATS, "the same, groups between the two")
+COVARIANCE_GROUP_EASY = metric(
+    "covariance/group_easy", NATS, "the same, groups most of which succeed"
+)
+COVARIANCE_GROUP_MIDDLE = metric(
+    "covariance/group_middle", NATS, "the same, groups between the two"
+)
 COVARIANCE_GROUP_HARD = metric("covariance/group_hard", NATS, "the same, groups most of which fail")
 
 CHANGE_POSITIVE_HIGH = metric(
@@ -232,27 +254,52 @@ CHANGE_POSITIVE_LOW = metric("change/positive_low", PER_UNIT, "the same, A > 0, 
 CHANGE_NEGATIVE_HIGH = metric("change/negative_high", PER_UNIT, "the same, A < 0, S_c > 0")
 CHANGE_NEGATIVE_LOW = metric("change/negative_low", PER_UNIT, "the same, A < 0, S_c ≤ 0")
 INFLUENCES: dict[str, Metric] = {
-    part: metric(part.replace("change", "influence"), PER_STEP, f"sum of the influences of the tokens of {part}")
-    for part in (CHANGE_POSITIVE_HIGH, CHANGE_POSITIVE_LOW, CHANGE_NEGATIVE_HIGH, CHANGE_NEGATIVE_LOW)
+    part: metric(
+        part.replace("change", "influence"),
+        PER_STEP,
+        f"sum of the influences of the tokens of {part}",
+    )
+    for part in (
+        CHANGE_POSITIVE_HIGH,
+        CHANGE_POSITIVE_LOW,
+        CHANGE_NEGATIVE_HIGH,
+        CHANGE_NEGATIVE_LOW,
+    )
 }
 CHANGE_BY_POLICY_LOSS = metric(
-    "change/by_policy_loss", PER_UNIT, "part of the unit prediction that the parts below do not explain"
+    "change/by_policy_loss",
+    PER_UNIT,
+    "part of the unit prediction that the parts below do not explain",
 )
 CHANGE_BY_INTERVENTION = metric(
-    "change/by_intervention", PER_UNIT, "part of the unit prediction that the active intervention makes"
+    "change/by_intervention",
+    PER_UNIT,
+    "part of the unit prediction that the active intervention makes",
 )
-CHANGE_BY_KL_PENALTY = metric("change/by_kl_penalty", PER_UNIT, "part of the unit prediction from the loss's KL term")
+CHANGE_BY_KL_PENALTY = metric(
+    "change/by_kl_penalty", PER_UNIT, "part of the unit prediction from the loss's KL term"
+)
 CHANGE_BY_ENTROPY_BONUS = metric(
     "change/by_entropy_bonus", PER_UNIT, "part of the unit prediction from the loss's entropy bonus"
 )
 
 CLIP_FRACTION = metric(
-    "clip/fraction", OF_TOKENS, "share of the tokens an intervention dropped", label="Clip fraction", show=Show.PERCENT
+    "clip/fraction",
+    OF_TOKENS,
+    "share of the tokens an intervention dropped",
+    label="Clip fraction",
+    show=Show.PERCENT,
 )
-CLIP_FRACTION_POSITIVE = metric("clip/fraction_positive", OF_TOKENS, "the same among tokens with A > 0")
-CLIP_FRACTION_NEGATIVE = metric("clip/fraction_negative", OF_TOKENS, "the same among tokens with A < 0")
+CLIP_FRACTION_POSITIVE = metric(
+    "clip/fraction_positive", OF_TOKENS, "the same among tokens with A > 0"
+)
+CLIP_FRACTION_NEGATIVE = metric(
+    "clip/fraction_negative", OF_TOKENS, "the same among tokens with A < 0"
+)
 CLIP_CANDIDATE_FRACTION = optional(
-    "clip/candidate_fraction", OF_TOKENS, "share of the tokens an intervention selected, dropped or not"
+    "clip/candidate_fraction",
+    OF_TOKENS,
+    "share of the tokens an intervention selected, dropped or not",
 )
 
 REWARD_MEAN = metric(
@@ -263,9 +310,14 @@ REWARD_MEAN = metric(
     rise_is_good=True,
     also=("reward", "critic/score/mean", "rollout/raw_reward", "reward/all/mean"),
 )
-EVAL_AVG_AT_K = optional("eval/avg_at_k", "", "mean reward of k completions of each held-out prompt", rise_is_good=True)
+EVAL_AVG_AT_K = optional(
+    "eval/avg_at_k", "", "mean reward of k completions of each held-out prompt", rise_is_good=True
+)
 EVAL_PASS_AT_K = optional(
-    "eval/pass_at_k", "", "share of held-out prompts that at least one of k completions solves", rise_is_good=True
+    "eval/pass_at_k",
+    "",
+    "share of held-out prompts that at least one of k completions solves",
+    rise_is_good=True,
 )
 ADVANTAGE_ZERO_GROUP_FRACTION = metric(
     "advantage/zero_group_fraction",
@@ -296,16 +348,24 @@ RATIO_MEAN = metric(
 )
 RATIO_MAX = optional("ratio/max", "", "largest importance ratio of a token")
 RATIO_QUANTILES = {
-    optional(f"ratio/quantile_{share:02d}", "", f"{share} % of the tokens have a ratio below it"): (share / 100)
+    optional(f"ratio/quantile_{share:02d}", "", f"{share} % of the tokens have a ratio below it"): (
+        share / 100
+    )
     for share in (1, 50, 99)
 }
 """Names, and the share of the tokens below."""
 RATIO_EFFECTIVE_SAMPLE_SIZE = optional(
-    "ratio/effective_sample_size", OF_TOKENS, "(sum r)² / sum r² as a share of the tokens: 1 where all count alike"
+    "ratio/effective_sample_size",
+    OF_TOKENS,
+    "(sum r)² / sum r² as a share of the tokens: 1 where all count alike",
 )
-RATIO_EFFECTIVE_SEQUENCES = optional("ratio/effective_sequences", "", "the same for the ratios of whole sequences")
+RATIO_EFFECTIVE_SEQUENCES = optional(
+    "ratio/effective_sequences", "", "the same for the ratios of whole sequences"
+)
 RATIO_CLIPPED_LOW = optional(
-    "ratio/clipped_low", OF_TOKENS, "share of tokens with A < 0 and r < 1 that the loss gives no gradient"
+    "ratio/clipped_low",
+    OF_TOKENS,
+    "share of tokens with A < 0 and r < 1 that the loss gives no gradient",
 )
 RATIO_CLIPPED_HIGH = optional("ratio/clipped_high", OF_TOKENS, "the same, A > 0 and r > 1")
 KL_OLD = optional(
@@ -331,14 +391,18 @@ SAMPLER_KL_K3 = optional(
     also=("mismatch_kl/all/mean",),
 )
 SAMPLER_LOGPROB_DIFFERENCE_MAX = optional(
-    "sampler/logprob_difference_max", NATS, "largest difference of a token's log-prob between trainer and sampler"
+    "sampler/logprob_difference_max",
+    NATS,
+    "largest difference of a token's log-prob between trainer and sampler",
 )
 SAMPLER_EFFECTIVE_SAMPLE_SIZE = optional(
     "sampler/effective_sample_size",
     OF_TOKENS,
     "effective sample size of the ratios p / q to the sampler, as a share of the tokens",
 )
-SAMPLER_EFFECTIVE_SEQUENCES = optional("sampler/effective_sequences", "", "the same for whole sequences")
+SAMPLER_EFFECTIVE_SEQUENCES = optional(
+    "sampler/effective_sequences", "", "the same for whole sequences"
+)
 GROUP_COUNT = optional("group/count", "", "groups with several completions")
 
 TOKEN_COUNT = optional("token/count", "tokens", "valid tokens of the step")
@@ -349,15 +413,23 @@ TOKEN_NOT_FINITE = optional(
     "token/not_finite", "tokens", "tokens not measured because one of their numbers is NaN or Inf"
 )
 TOKEN_GRADIENT_NOT_FINITE = optional(
-    "token/gradient_not_finite", "tokens", "tokens whose gradient is NaN or Inf: nothing is predicted for the step"
+    "token/gradient_not_finite",
+    "tokens",
+    "tokens whose gradient is NaN or Inf: nothing is predicted for the step",
 )
 TOKEN_GRADIENT_OUTSIDE_MASK = optional(
-    "token/gradient_outside_mask", "tokens", "tokens that the mask leaves out and the loss gives a gradient"
+    "token/gradient_outside_mask",
+    "tokens",
+    "tokens that the mask leaves out and the loss gives a gradient",
 )
 TOKEN_EPOCH = optional(
-    "token/epoch", "", "how many of the last 64 steps trained on this very set of tokens, this one included"
+    "token/epoch",
+    "",
+    "how many of the last 64 steps trained on this very set of tokens, this one included",
 )
-TOKEN_NOT_RECORDED = optional("token/not_recorded", "tokens", "tokens of a step too large to be measured")
+TOKEN_NOT_RECORDED = optional(
+    "token/not_recorded", "tokens", "tokens of a step too large to be measured"
+)
 
 HOLD_TARGET = optional("hold/target", NATS, "entropy to hold")
 HOLD_STEPS_TO_TARGET = optional(
@@ -365,34 +437,52 @@ HOLD_STEPS_TO_TARGET = optional(
 )
 HOLD_MU = optional("hold/mu", "σ", "threshold chosen to hold it")
 HOLD_GAIN = optional("hold/gain", "", "gain the choice was made with")
-HOLD_DRIFT = optional("hold/drift", PER_STEP, "change of entropy that the prediction does not explain")
-HOLD_RESTING_POINT = optional("hold/resting_point", NATS, "entropy estimate the correction starts from")
+HOLD_DRIFT = optional(
+    "hold/drift", PER_STEP, "change of entropy that the prediction does not explain"
+)
+HOLD_RESTING_POINT = optional(
+    "hold/resting_point", NATS, "entropy estimate the correction starts from"
+)
 CONTROL_MU_LOW = optional("control/mu_low", "σ", "active lower threshold")
 CONTROL_MU_HIGH = optional("control/mu_high", "σ", "active upper threshold")
 
 PROBE_SECONDS = metric("probe/seconds", "s", "time the probe took of this step")
-PROBE_RESCORE_SECONDS = optional("probe/rescore_seconds", "s", "time of the re-scoring that `rescore` did")
-PROBE_DROPPED_REPORTS = metric("probe/dropped_reports", "", "reports dropped because the spool could not take them")
+PROBE_RESCORE_SECONDS = optional(
+    "probe/rescore_seconds", "s", "time of the re-scoring that `rescore` did"
+)
+PROBE_DROPPED_REPORTS = metric(
+    "probe/dropped_reports", "", "reports dropped because the spool could not take them"
+)
 PROBE_ACCEPTED_REPORTS = metric("probe/accepted_reports", "", "reports the spool took")
 PROBE_SPOOLED_RECORDS = metric("probe/spooled_records", "", "records written to disk")
-PROBE_ACKNOWLEDGED_RECORDS = metric("probe/acknowledged_records", "", "records the server has stored")
+PROBE_ACKNOWLEDGED_RECORDS = metric(
+    "probe/acknowledged_records", "", "records the server has stored"
+)
 PROBE_DELIVERY_LAG_SECONDS = metric(
     "probe/delivery_lag_seconds", "s", "age of the oldest record the server has not stored"
 )
 PROBE_LEFT_OUT_REPORTS = metric(
-    "probe/left_out_reports", "", "reports written without tokens, rollouts or histograms, to save space"
+    "probe/left_out_reports",
+    "",
+    "reports written without tokens, rollouts or histograms, to save space",
 )
 PROBE_FAILURES = optional("probe/failures", "", "failures inside the probe so far")
 PROBE_FAILED_RANKS = optional("probe/failed_ranks", "", "ranks whose tokens are missing")
-PROBE_RANKS_OUT_OF_STEP = optional("probe/ranks_out_of_step", "", "different steps that ranks closed at once")
-PROBE_ATTACHMENT_FAILURES = optional("probe/attachment_failures", "", "failures inside an integration so far")
+PROBE_RANKS_OUT_OF_STEP = optional(
+    "probe/ranks_out_of_step", "", "different steps that ranks closed at once"
+)
+PROBE_ATTACHMENT_FAILURES = optional(
+    "probe/attachment_failures", "", "failures inside an integration so far"
+)
 TIME_STEP_SECONDS = optional(
     "time/step_seconds",
     "s",
     "time of a step: as the trainer reports it, else between the ends of two steps",
     also=("step_time", "timing_s/step", "perf/step_time", "time/step"),
 )
-SYSTEM_DEVICE_MEMORY = optional("system/device_memory", "GiB", "memory of the reporting rank's device in tensors")
+SYSTEM_DEVICE_MEMORY = optional(
+    "system/device_memory", "GiB", "memory of the reporting rank's device in tensors"
+)
 SYSTEM_DEVICE_PEAK_MEMORY = optional(
     "system/device_peak_memory", "GiB", "most memory that torch has taken of that device"
 )
@@ -402,9 +492,13 @@ SYSTEM_DEVICE_UTILISATION = optional(
     "share of the driver's last interval in which a kernel ran; needs nvidia-ml-py, at most every 2 s",
     show=Show.PERCENT,
 )
-SYSTEM_HOST_MEMORY = optional("system/host_memory", "GiB", "resident memory of the reporting process; on Linux")
+SYSTEM_HOST_MEMORY = optional(
+    "system/host_memory", "GiB", "resident memory of the reporting process; on Linux"
+)
 SYSTEM_TOKENS_PER_SECOND = optional(
-    "system/tokens_per_second", "tokens a second", "gated tokens of all ranks over the time of the step"
+    "system/tokens_per_second",
+    "tokens a second",
+    "gated tokens of all ranks over the time of the step",
 )
 TRAIN_GRAD_NORM = optional(
     "train/grad_norm",

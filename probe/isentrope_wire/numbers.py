@@ -1,7 +1,8 @@
-"""Dataclasses as JSON and back, which has no NaN; numbers in sentences, and text of others in one line.
+"""Dataclasses as JSON and back, which has no NaN; numbers in sentences, and text of others in one
+line.
 
-In JSON numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity". A value that was not measured is absent
-or null.
+In JSON numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity". A value that
+was not measured is absent or null.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _T = TypeVar("_T")
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number that a float holds: neither true nor text, not NaN, and no integer beyond a float's range."""
+    """Whether it is a number that a float holds: neither true nor text, not NaN, and no integer
+    beyond a float's range."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -36,13 +38,21 @@ def shown(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text in one line; what is not printable, or turns the reading direction, by its number."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    """The text in one line; what is not printable, or turns the reading direction, by its
+    number."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+    )
 
 
 def no_formula(cell: object) -> object:
-    """A cell that a spreadsheet does not run as a formula: an apostrophe is added, also to one that begins with one."""
-    is_risky = isinstance(cell, str) and cell.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
+    """A cell that a spreadsheet does not run as a formula: an apostrophe is added, also to one that
+    begins with one."""
+    is_risky = isinstance(cell, str) and cell.lstrip("'").startswith(
+        ("=", "+", "-", "@", "\t", "\r")
+    )
     return f"'{cell}" if is_risky else cell
 
 
@@ -50,7 +60,8 @@ MINUS = "−"
 
 
 def fixed(value: float, decimals: int) -> str:
-    """A number in a sentence: `−0.0008`. What rounds to nothing has no sign; NaN and ∞ by their names."""
+    """A number in a sentence: `−0.0008`. What rounds to nothing has no sign; NaN and ∞ by their
+    names."""
     if math.isnan(value):
         return "NaN"
     text = "∞" if math.isinf(value) else f"{abs(value):.{decimals}f}"
@@ -59,7 +70,8 @@ def fixed(value: float, decimals: int) -> str:
 
 
 def decimals_of(value: float, significant: int) -> int:
-    """The decimals that show so many significant digits of a number, at least 0; 0 has as many as 0.1."""
+    """The decimals that show so many significant digits of a number, at least 0; 0 has as many as
+    0.1."""
     size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else -1
     return max(0, significant - 1 - size)
 
@@ -70,10 +82,16 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 class _TextIfNotFinite:
-    """Describes a number of an answer in OpenAPI; the server's JSON library looks for this method."""
+    """Describes a number of an answer in OpenAPI; the server's JSON library looks for this
+    method."""
 
     def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, object]:
-        return {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}]}
+        return {
+            "anyOf": [
+                {"type": "number"},
+                {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]},
+            ]
+        }
 
 
 Number = Annotated[float, _TextIfNotFinite()]
@@ -88,9 +106,9 @@ class Answer:
 
 
 def read(kind: type[_T], document: object) -> _T:
-    """A dataclass, or a value of dataclasses, from JSON values, such as `document_of` gives: fields that `kind` does
-    not have are ignored, and defaults stand for missing ones. ValueError: naming the place, what was expected and what
-    came."""
+    """A dataclass, or a value of dataclasses, from JSON values, such as `document_of` gives: fields
+    that `kind` does not have are ignored, and defaults stand for missing ones. ValueError: naming
+    the place, what was expected and what came."""
     return msgspec.convert(document, kind, strict=False, dec_hook=_from_document)
 
 
@@ -101,11 +119,14 @@ def part_of(kind: type[_T], value: object, **others: object) -> _T:
 
 
 def read_exactly(kind: type[_T], document: object) -> _T:
-    """As `read`; ValueError also where the document is not what `document_of` gives for a value of this kind."""
+    """As `read`; ValueError also where the document is not what `document_of` gives for a value of
+    this kind."""
     found = read(kind, document)
     if document_of(found) != document:
         names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]  # a dataclass
-        raise ValueError(f"Expected all the fields of `{kind.__name__}` ({names}) and no others, got {document!r:.200}")
+        raise ValueError(
+            f"Expected all the fields of `{kind.__name__}` ({names}) and no others, got {document!r:.200}"
+        )
     return found
 
 
@@ -142,7 +163,8 @@ def number(value: float) -> float | str:
 
 
 def plain_json(value: object) -> object:
-    """The same JSON value with its floats spelled as above, however deep, and half characters replaced.
+    """The same JSON value with its floats spelled as above, however deep, and half characters
+    replaced.
 
     A run's configuration is untrusted: no value of it may make the answer unreadable.
     """

@@ -1,10 +1,10 @@
 """What probe and server exchange, as plain frozen dataclasses.
 
-Times are seconds since the Unix epoch, entropies and scores are in nats. A quantity that was not measured is absent
-from `scalars`, never 0.
+Times are seconds since the Unix epoch, entropies and scores are in nats. A quantity that was not
+measured is absent from `scalars`, never 0.
 
-The limits of what a run may report. The probe checks them where it is built; the server cuts what exceeds them.
-"""
+The limits of what a run may report. The probe checks them where it is built; the server cuts what
+exceeds them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,18 @@ from isentrope_wire.what_if import WhatIfSums
 
 PROTOCOL_VERSION = 4
 
-_SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
+_SHOWN_FIRST = (
+    ENTROPY_MEAN,
+    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_OBSERVED_CHANGE,
+    CLIP_FRACTION,
+    REWARD_MEAN,
+)
 """Scalars that a printed report shows; the rest are counted."""
 
 PREDICTION_BASIS = "entropy/prediction_basis"
-"""Label of a report: what its prediction was made from, `entropy_gradient` where it is coupled; else what the unit prediction
-was read from, `loss_gradient` or `advantages`."""
+"""Label of a report: what its prediction was made from, `entropy_gradient` where it is coupled;
+else what the unit prediction was read from, `loss_gradient` or `advantages`."""
 ENTROPY_GRADIENT = "entropy_gradient"
 LIKELY_CAUSE = "sampler/likely_cause"
 """Label of a report: why tokens and logits do not belong together, in words."""
@@ -47,17 +53,19 @@ class OutcomeState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSnapshot:
-    """The whole requested control of a run at one version, so that one message after a reconnect is enough."""
+    """The whole requested control of a run at one version, so that one message after a reconnect is
+    enough."""
 
     version: int
     control: Control
     author: str
     requested_at: float
     expires_at: float | None = None
-    """A probe that reads the snapshot later than this, by the clock of its machine, does not apply it."""
+    """A probe that reads the snapshot later than this, by the clock of its machine, does not apply
+    it."""
     unreadable: str = ""
-    """Why this probe can't read the control: the version is to be rejected, and `control` means nothing. Set by the
-    shipper for the training process; the server never sends it."""
+    """Why this probe can't read the control: the version is to be rejected, and `control` means
+    nothing. Set by the shipper for the training process; the server never sends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +83,8 @@ class ControlOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """One rank of one incarnation of a run describes itself. The first record of every spool, and the Hello."""
+    """One rank of one incarnation of a run describes itself. The first record of every spool, and
+    the Hello."""
 
     run_id: str
     incarnation: str
@@ -88,7 +97,8 @@ class RunStarted:
     config: Mapping[str, object] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
-    """What this probe can carry out, e.g. `method:clip_v`; the server refuses controls that need anything else."""
+    """What this probe can carry out, e.g. `method:clip_v`; the server refuses controls that need
+    anything else."""
     planned_steps: int | None = None
     initial_control: ControlSnapshot | None = None
     """The control the run starts with: version 0."""
@@ -111,29 +121,32 @@ class DrivingToken(Answer):
 
     rank: int
     sequence: int | None
-    """Row of the token among the rank's rows of the step, in the order they were gated; None: there are no rows."""
+    """Row of the token among the rank's rows of the step, in the order they were gated; None: there
+    are no rows."""
     position: int
     """In its row; among the tokens of its `gate` call where there are no rows."""
     token_id: int | None
     text: str | None
-    """At most 40 characters; None without a tokenizer. Any text is possible, as a model or a user wrote it: show it as text,
-    never as markup."""
+    """At most 40 characters; None without a tokenizer. Any text is possible, as a model or a user
+    wrote it: show it as text, never as markup."""
     logprob: Number
     entropy: Number
     vocab_centered_score: Number
     advantage: Number
     contribution: Number
-    """-u S_c in nats per unit gain, over no count; what it would have been where the token was clipped."""
+    """-u S_c in nats per unit gain, over no count; what it would have been where the token was
+    clipped."""
     kept: bool
     """Whether its gradient took part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout(Answer):
-    """Running text: the tokens of one row of a step around the one that contributes most, with their contributions.
+    """Running text: the tokens of one row of a step around the one that contributes most, with
+    their contributions.
 
-    The lists have one item per token. Of a token that the mask leaves out, such as the output of a tool, only the text is
-    known. On the wire numbers are rounded to 1/8191 of the list's largest.
+    The lists have one item per token. Of a token that the mask leaves out, such as the output of a
+    tool, only the text is known. On the wire numbers are rounded to 1/8191 of the list's largest.
     """
 
     rank: int
@@ -152,8 +165,9 @@ class Rollout(Answer):
     absolute_contribution: Number
     """Sum of |contribution| over all tokens of the row, also those that are not here."""
     texts: tuple[str, ...]
-    """They join to readable text. Empty where a token ends inside a character: the next one's text has it whole. At most
-    40 characters each. Any text is possible: show it as text, never as markup."""
+    """They join to readable text. Empty where a token ends inside a character: the next one's text
+    has it whole. At most 40 characters each. Any text is possible: show it as text, never as
+    markup."""
     logprobs: tuple[Number | None, ...]
     vocab_centered_scores: tuple[Number | None, ...]
     contributions: tuple[Number | None, ...]
@@ -161,13 +175,15 @@ class Rollout(Answer):
     kept: tuple[bool | None, ...]
     """Whether the token's gradient took part; None: the mask leaves it out."""
     prompt: str | None = None
-    """Text of its end, at most 1024 bytes; begins with "… " where something is left out. None: not known."""
+    """Text of its end, at most 1024 bytes; begins with "… " where something is left out. None: not
+    known."""
     rewards: Mapping[str, Number] = field(default_factory=dict)
     """Parts of the reward, by name."""
     answer: str | None = None
     """What the loop expects, its first 48 bytes; None: not known."""
     influences: tuple[Number | None, ...] = ()
-    """What the token's part of the update does to the mean entropy, in nats; of a clipped token, what it would have done.
+    """What the token's part of the update does to the mean entropy, in nats; of a clipped token,
+    what it would have done.
     Empty: not measured in this step."""
 
 
@@ -185,11 +201,14 @@ class AlertCause(Answer):
     """Which part of the unit prediction changes the entropy most."""
 
     quadrant: str
-    """The metric of the part of the unit prediction, by sign of A and S_c, that pulls most: `change/positive_high` ..."""
+    """The metric of the part of the unit prediction, by sign of A and S_c, that pulls most:
+    `change/positive_high` ..."""
     mechanism: str | None
-    """The same of the parts by mechanism: `change/by_kl_penalty` ...; None where none is measured or pulls that way."""
+    """The same of the parts by mechanism: `change/by_kl_penalty` ...; None where none is measured
+    or pulls that way."""
     changes: Mapping[str, float | None]
-    """Mean of every such part over the last steps, in nats per unit gain, and newest influences, in nats; None: not finite, in an answer."""
+    """Mean of every such part over the last steps, in nats per unit gain, and newest influences, in
+    nats; None: not finite, in an answer."""
     message: str
     """The same in a sentence."""
 
@@ -244,7 +263,8 @@ class StepReport:
     tokens: tuple[DrivingToken, ...] = ()
     """The top contributing tokens, largest first."""
     rollouts: tuple[Rollout, ...] = ()
-    """The rollouts whose tokens contribute most, largest first; none where no tokenizer gives their text."""
+    """The rollouts whose tokens contribute most, largest first; none where no tokenizer gives their
+    text."""
     alerts: tuple[Alert, ...] = ()
 
     def __repr__(self) -> str:
@@ -305,11 +325,14 @@ CONFIG_CHARACTERS = 256 * 1024
 TAGS = 50
 TAG_CHARACTERS = 100
 NAME_CHARACTERS = 500
-"""Longest name of a run, project, metric or label: an index entry of PostgreSQL holds 2 700 bytes."""
+"""Longest name of a run, project, metric or label: an index entry of PostgreSQL holds 2 700
+bytes."""
 LOGGED_SCALARS = 10_000
-"""Most scalars that a loop logs in one step, such as a norm for each parameter; the probe adds some hundred of its own."""
+"""Most scalars that a loop logs in one step, such as a norm for each parameter; the probe adds some
+hundred of its own."""
 DROPPED_SERIES = "report/dropped_series"
-"""Label of a report whose metrics were too many or had too long names: how many were dropped, and the first of them."""
+"""Label of a report whose metrics were too many or had too long names: how many were dropped, and
+the first of them."""
 ERROR_CHARACTERS = 30_000
 """Longest error of a failed run, with the end of its output."""
 OUTPUT = "\n\nThe last lines of its output:\n"
@@ -328,11 +351,16 @@ def cut(text: str, characters: int) -> str:
 def first_of(names: Collection[str]) -> str:
     """The first of many names, cut, for a message."""
     first = sorted(names)[:_NAMES_SHOWN]
-    return ", ".join(name[:_SHOWN_CHARACTERS] for name in first) + (", ..." if len(names) > len(first) else "")
+    return ", ".join(name[:_SHOWN_CHARACTERS] for name in first) + (
+        ", ..." if len(names) > len(first) else ""
+    )
 
 
 def error_in_a_line(error: str) -> str:
-    """What a run failed of: of a traceback the line behind the last call, of other words the first line."""
+    """What a run failed of: of a traceback the line behind the last call, of other words the first
+    line."""
     lines = error.partition(OUTPUT)[0].strip().splitlines()
     last_call = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=-1)
-    return next((line for line in lines[last_call + 1 :] if not line.startswith((" ", "Traceback"))), "")
+    return next(
+        (line for line in lines[last_call + 1 :] if not line.startswith((" ", "Traceback"))), ""
+    )

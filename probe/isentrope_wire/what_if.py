@@ -1,16 +1,19 @@
-"""What a step would have had under other thresholds: sums over bins of the standardised score, and their evaluation.
+"""What a step would have had under other thresholds: sums over bins of the standardised score, and
+their evaluation.
 
-A threshold mu clips the tokens whose score lies more than mu standard deviations from its centre (`Method.thresholds`).
-For each such method the step's tokens are counted in bins of |u|, by side and by group, u the centred score in standard
-deviations, together with the sum of their contributions -g S_c to the unit prediction (arXiv:2602.03392, Cor. 4), g the
-strength with which the loss raises the token's log-prob. Prefix sums then answer for any thresholds and scope which share
-of the tokens would have been clipped and what the unit prediction would have been: exactly where mu is one of EDGES, by
-linear interpolation between two of them. All tokens of the step count, also those that the control active then clipped.
+A threshold mu clips the tokens whose score lies more than mu standard deviations from its centre
+(`Method.thresholds`). For each such method the step's tokens are counted in bins of |u|, by side
+and by group, u the centred score in standard deviations, together with the sum of their
+contributions -g S_c to the unit prediction (arXiv:2602.03392, Cor. 4), g the strength with which
+the loss raises the token's log-prob. Prefix sums then answer for any thresholds and scope which
+share of the tokens would have been clipped and what the unit prediction would have been: exactly
+where mu is one of EDGES, by linear interpolation between two of them. All tokens of the step count,
+also those that the control active then clipped.
 
-A cap on what is clipped (`max_fraction`, but at least one token) leaves the tokens furthest beyond their threshold, which are those beyond both
-thresholds moved outwards by one distance c: the sums answer for it too, c being looked for. The ratio clip of a control
-(`epsilon_low`, `epsilon_high`) looks at something else, and plays no part here.
-"""
+A cap on what is clipped (`max_fraction`, but at least one token) leaves the tokens furthest beyond
+their threshold, which are those beyond both thresholds moved outwards by one distance c: the sums
+answer for it too, c being looked for. The ratio clip of a control (`epsilon_low`, `epsilon_high`)
+looks at something else, and plays no part here."""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ EDGES: tuple[float, ...] = (
     *(5.5, 6.0, 6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0, 18.0, 20.0),
     *(23.0, 26.0, 30.0, 35.0, 40.0, 50.0, 70.0, 100.0),
 )
-"""In standard deviations. Bin i of a side holds EDGES[i] < |u| <= EDGES[i + 1], the last one all beyond the last edge."""
+"""In standard deviations. Bin i of a side holds EDGES[i] < |u| <= EDGES[i + 1], the last one all
+beyond the last edge."""
 EDGE_SET = 1
 """The number of this list of edges: another list gets another number, for sums are stored."""
 COVARIANCE_UNIT = 4.0
@@ -45,7 +49,8 @@ SIDES = 2
 
 
 class TokenGroup(IntEnum):
-    """Sign of A, and which way the advantage moves the entropy (sign of A S_c): what a scope selects by."""
+    """Sign of A, and which way the advantage moves the entropy (sign of A S_c): what a scope
+    selects by."""
 
     NEGATIVE_DECREASING = 0
     NEGATIVE_INCREASING = 1
@@ -107,9 +112,12 @@ class WhatIfSums(Answer):
 
     @property
     def pulls(self) -> tuple[float, float]:
-        """Sum of the changes by the tokens that lower the entropy, and by those that raise it, in nats per unit gain."""
+        """Sum of the changes by the tokens that lower the entropy, and by those that raise it, in
+        nats per unit gain."""
         changes = self.by_method.get(SUGGESTED, BinSums()).change_sums
-        return sum(change for change in changes if change < 0), sum(change for change in changes if change > 0)
+        return sum(change for change in changes if change < 0), sum(
+            change for change in changes if change > 0
+        )
 
     def scaled(self, factor: float) -> WhatIfSums:
         by_method = {
@@ -124,8 +132,9 @@ class WhatIfSums(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The step under thresholds it did not have. The truth differs by at most the bounds, which are 0 at the edges; what a
-    binding cap leaves ends between two edges as a rule. (Tokens of one and the same score may exceed a cap.)"""
+    """The step under thresholds it did not have. The truth differs by at most the bounds, which are
+    0 at the edges; what a binding cap leaves ends between two edges as a rule. (Tokens of one and
+    the same score may exceed a cap.)"""
 
     clip_fraction: float
     """Share of all tokens."""
@@ -134,11 +143,13 @@ class WhatIf:
     clip_fraction_bound: float
     unit_predicted_change_bound: float
     capped: bool = False
-    """Whether the cap binds: fewer are clipped than lie beyond the thresholds, and moving these changes nothing."""
+    """Whether the cap binds: fewer are clipped than lie beyond the thresholds, and moving these
+    changes nothing."""
 
 
 class _Beyond(NamedTuple):
-    """What a threshold cuts off on one side: tokens, their changes, and how far each may be from the truth."""
+    """What a threshold cuts off on one side: tokens, their changes, and how far each may be from
+    the truth."""
 
     tokens: float
     change: float
@@ -155,7 +166,9 @@ class WhatIfCurve:
     def __init__(self, sums: WhatIfSums, scope: Scope, method: Method) -> None:
         """WhatIfError: the step has no tokens, or the method has no thresholds."""
         if sums.tokens <= 0:
-            raise WhatIfError("The step has no valid token, so no threshold would have changed anything.")
+            raise WhatIfError(
+                "The step has no valid token, so no threshold would have changed anything."
+            )
         if not method.thresholds:
             raise WhatIfError(
                 f"Only the thresholds of {', '.join(threshold_methods())} can be asked about, got {method}."
@@ -172,9 +185,10 @@ class WhatIfCurve:
         max_fraction: float | None = None,
         shrink_denominator: bool = False,
     ) -> WhatIf:
-        """The step under these thresholds, in standard deviations; None: that side does not clip. With `max_fraction`
-        at most this share of the tokens is clipped, but at least one; with `shrink_denominator` the mean is over the
-        tokens that are kept. WhatIfError: a threshold that is negative or not finite, a cap that is no share."""
+        """The step under these thresholds, in standard deviations; None: that side does not clip.
+        With `max_fraction` at most this share of the tokens is clipped, but at least one; with
+        `shrink_denominator` the mean is over the tokens that are kept. WhatIfError: a threshold
+        that is negative or not finite, a cap that is no share."""
         clipped = self._beyond(mu_low, mu_high, 0.0)
         most = self._most(max_fraction)
         capped = clipped.tokens > most
@@ -196,19 +210,30 @@ class WhatIfCurve:
         low, high = (side.beyond(mu) for side, mu in zip(self._sides, thresholds, strict=True))
         return _Beyond(*(left + right for left, right in zip(low, high, strict=True)))
 
-    def _furthest(self, mu_low: float | None, mu_high: float | None, most: float, clipped: _Beyond) -> _Beyond:
-        """What is left of `clipped` when only the `most` tokens furthest beyond their threshold may be clipped."""
-        # Where an edge is reached on either side: between two such distances every count is a straight line.
-        edges = {edge - mu for mu in (mu_low, mu_high) if mu is not None for edge in EDGES if edge > mu}
+    def _furthest(
+        self, mu_low: float | None, mu_high: float | None, most: float, clipped: _Beyond
+    ) -> _Beyond:
+        """What is left of `clipped` when only the `most` tokens furthest beyond their threshold may
+        be clipped."""
+        # Where an edge is reached on either side: between two such distances every count is a
+        # straight line.
+        edges = {
+            edge - mu for mu in (mu_low, mu_high) if mu is not None for edge in EDGES if edge > mu
+        }
         distances = [0.0, *sorted(edges)]
 
         def at(place: int) -> _Beyond:
             # Beyond all edges nothing is left; how far out that is, is not known.
-            return self._beyond(mu_low, mu_high, distances[place]) if place < len(distances) else _NOTHING
+            return (
+                self._beyond(mu_low, mu_high, distances[place])
+                if place < len(distances)
+                else _NOTHING
+            )
 
         first = bisect_left(range(len(distances)), True, key=lambda place: at(place).tokens <= most)
         near, far = max(first - 1, 0), first
-        # The end lies between two distances that enclose it for certain: no change beyond them is in doubt.
+        # The end lies between two distances that enclose it for certain: no change beyond them is
+        # in doubt.
         while near > 0 and at(near).tokens - at(near).tokens_bound <= most:
             near -= 1
         while far < len(distances) and at(far).tokens + at(far).tokens_bound > most:
@@ -221,24 +246,33 @@ class WhatIfCurve:
         return _Beyond(
             tokens=min(most, clipped.tokens),
             change=fewer.change + part * (more.change - fewer.change),
-            tokens_bound=min(clipped.tokens_bound, max(0.0, most - (clipped.tokens - clipped.tokens_bound))),
+            tokens_bound=min(
+                clipped.tokens_bound, max(0.0, most - (clipped.tokens - clipped.tokens_bound))
+            ),
             change_bound=in_doubt,
         )
 
-    def _magnitude(self, mu_low: float | None, mu_high: float | None, further: float, *, inner: bool) -> float:
+    def _magnitude(
+        self, mu_low: float | None, mu_high: float | None, further: float, *, inner: bool
+    ) -> float:
         """Bound on the absolute change by the tokens beyond: upper (inner) or lower."""
         pairs = zip(self._sides, (mu_low, mu_high), strict=True)
-        return sum(side.magnitude_beyond(mu + further, inner=inner) for side, mu in pairs if mu is not None)
+        return sum(
+            side.magnitude_beyond(mu + further, inner=inner) for side, mu in pairs if mu is not None
+        )
 
 
-def _without(sums: WhatIfSums, clipped: _Beyond, *, shrink_denominator: bool, capped: bool = False) -> WhatIf:
+def _without(
+    sums: WhatIfSums, clipped: _Beyond, *, shrink_denominator: bool, capped: bool = False
+) -> WhatIf:
     """The step without the clipped tokens."""
     change, tokens = sums.change_sum - clipped.change, float(sums.tokens)
     bound = clipped.change_bound / tokens
     if shrink_denominator:
         tokens = max(sums.tokens - clipped.tokens, 1)
         ends = [
-            (change + sign * clipped.change_bound) / max(sums.tokens - clipped.tokens + side * clipped.tokens_bound, 1)
+            (change + sign * clipped.change_bound)
+            / max(sums.tokens - clipped.tokens + side * clipped.tokens_bound, 1)
             for sign in (-1, 1)
             for side in (-1, 1)
         ]
@@ -253,7 +287,8 @@ def _without(sums: WhatIfSums, clipped: _Beyond, *, shrink_denominator: bool, ca
 
 
 def knows(control: Control) -> bool:
-    """Whether the sums of a step can answer for a control: it clips nothing, by thresholds that stay, or by covariance."""
+    """Whether the sums of a step can answer for a control: it clips nothing, by thresholds that
+    stay, or by covariance."""
     if control.hold is not None:
         return False
     if control.method == "clip_cov":
@@ -264,8 +299,8 @@ def knows(control: Control) -> bool:
 
 
 def under(control: Control, sums: WhatIfSums) -> WhatIf | None:
-    """The step under a control; None of one that its sums do not know. Of Clip-Cov's random choice it is the mean;
-    KL-Cov clips nothing."""
+    """The step under a control; None of one that its sums do not know. Of Clip-Cov's random choice
+    it is the mean; KL-Cov clips nothing."""
     if not knows(control):
         return None
     shrinks = control.value("denominator") == "shrink"
@@ -289,7 +324,10 @@ def under(control: Control, sums: WhatIfSums) -> WhatIf | None:
         beta = control.number("beta")
         added = _Beyond(0.0, -beta * penalised.change, 0.0, beta * penalised.change_bound)
         return _without(sums, added, shrink_denominator=False)
-    low, high = (in_scope.beyond(control.number(end) / COVARIANCE_UNIT) for end in ("omega_low", "omega_high"))
+    low, high = (
+        in_scope.beyond(control.number(end) / COVARIANCE_UNIT)
+        for end in ("omega_low", "omega_high")
+    )
     band = _Beyond(
         low.tokens - high.tokens,
         low.change - high.change,
@@ -299,7 +337,10 @@ def under(control: Control, sums: WhatIfSums) -> WhatIf | None:
     wanted = control.number("ratio") * sums.tokens
     share = min(wanted / band.tokens, 1.0) if band.tokens else 0.0
     return _without(
-        sums, _Beyond(*(share * one for one in band)), shrink_denominator=shrinks, capped=band.tokens < wanted
+        sums,
+        _Beyond(*(share * one for one in band)),
+        shrink_denominator=shrinks,
+        capped=band.tokens < wanted,
     )
 
 
@@ -314,15 +355,16 @@ class _Side:
             if place % SIDES == side and place // SIDES in groups:
                 self._counts[index] += count
                 self._changes[index] += change
-                # Within a cell all changes have one sign, unless a KL term outweighs the advantage of some of its tokens:
-                # a part of them changes at most as much as all.
+                # Within a cell all changes have one sign, unless a KL term outweighs the advantage
+                # of some of its tokens: a part of them changes at most as much as all.
                 self._magnitudes[index] += abs(change)
         self._count_beyond = [*accumulate(reversed(self._counts))][::-1]
         self._change_beyond = [*accumulate(reversed(self._changes))][::-1]
         self._magnitude_beyond = [*accumulate(reversed(self._magnitudes))][::-1]
 
     def magnitude_beyond(self, mu: float, *, inner: bool) -> float:
-        """Sum of |change| over the bins beyond mu; the bin that mu lies in counts in full (inner) or not at all."""
+        """Sum of |change| over the bins beyond mu; the bin that mu lies in counts in full (inner)
+        or not at all."""
         index = bisect_right(EDGES, mu) - 1
         if not inner and mu != EDGES[index]:
             index += 1
@@ -330,7 +372,9 @@ class _Side:
 
     def beyond_which(self, tokens: float) -> float:
         """The mu beyond which so many tokens lie; 0 where there are fewer."""
-        index = bisect_left(range(len(EDGES)), True, key=lambda at: self._count_beyond[at] <= tokens)
+        index = bisect_left(
+            range(len(EDGES)), True, key=lambda at: self._count_beyond[at] <= tokens
+        )
         if index in (0, len(EDGES)):
             return EDGES[-1] if index else 0.0
         part = (self._count_beyond[index - 1] - tokens) / self._counts[index - 1]
@@ -341,7 +385,9 @@ class _Side:
         if mu is None:
             return _NOTHING
         if not math.isfinite(mu) or mu < 0:
-            raise WhatIfError(f"A threshold counts standard deviations and must be finite and not negative, got {mu}.")
+            raise WhatIfError(
+                f"A threshold counts standard deviations and must be finite and not negative, got {mu}."
+            )
         index = bisect_right(EDGES, mu) - 1
         count, change = self._count_beyond[index], self._change_beyond[index]
         if mu == EDGES[index]:
@@ -364,7 +410,10 @@ def merged(steps: Sequence[WhatIfSums]) -> WhatIfSums:
     return WhatIfSums(
         tokens=sum(step.tokens for step in steps),
         change_sum=sum(step.change_sum for step in steps),
-        by_method={method: _merged([step.by_method.get(method, BinSums()) for step in steps]) for method in methods},
+        by_method={
+            method: _merged([step.by_method.get(method, BinSums()) for step in steps])
+            for method in methods
+        },
     )
 
 
@@ -375,4 +424,6 @@ def _merged(tables: Sequence[BinSums]) -> BinSums:
             counts[cell] = counts.get(cell, 0) + count
             changes[cell] = changes.get(cell, 0.0) + change
     cells = tuple(sorted(counts))
-    return BinSums(cells, tuple(counts[cell] for cell in cells), tuple(changes[cell] for cell in cells))
+    return BinSums(
+        cells, tuple(counts[cell] for cell in cells), tuple(changes[cell] for cell in cells)
+    )

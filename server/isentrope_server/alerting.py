@@ -1,9 +1,10 @@
-"""Sends alerts to people who are not looking at the pages: by webhook, Slack, mail ..., through the Apprise library.
+"""Sends alerts to people who are not looking at the pages: by webhook, Slack, mail ..., through the
+Apprise library.
 
-A task looks for new alerts every few seconds, so that nothing waits for it while reports are stored. The database
-is the queue: an alert is due at a destination until `notified` has its run, kind, level and step as sent. So each is sent once,
-also after a restart, and by one of several servers that share a database. An attempt that fails is repeated twice.
-"""
+A task looks for new alerts every few seconds, so that nothing waits for it while reports are
+stored. The database is the queue: an alert is due at a destination until `notified` has its run,
+kind, level and step as sent. So each is sent once, also after a restart, and by one of several
+servers that share a database. An attempt that fails is repeated twice."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _SEND_SECONDS = 60.0
 _TEST_SECONDS = 10.0
 """The same while a person waits for the answer."""
 _OLDEST_SECONDS = 6 * 3_600.0
-"""An alert of a step recorded earlier is not sent: it may be of a spool that was uploaded much later."""
+"""An alert of a step recorded earlier is not sent: it may be of a spool that was uploaded much
+later."""
 
 
 async def keep_sending(backend: Backend, url: str) -> None:
@@ -57,20 +59,31 @@ async def send_due(backend: Backend, url: str) -> None:
 
 async def _send(backend: Backend, url: str, notice: DueNotice, destination: str) -> None:
     if not await backend.write(
-        lambda t: attachments.claim_notice(t.connection, notice, destination, now=time.time()), run_id=notice.run_id
+        lambda t: attachments.claim_notice(t.connection, notice, destination, now=time.time()),
+        run_id=notice.run_id,
     ):
         return
     kind = "failure" if notice.alert.level is AlertLevel.ACT else "warning"
     body = body_of(notice, backend.settings.public_url or backend.settings.http_url)
     if await _sent(url, title_of(notice), body, kind):
-        await backend.write(lambda t: attachments.note_sent(t.connection, notice, destination), run_id=notice.run_id)
+        await backend.write(
+            lambda t: attachments.note_sent(t.connection, notice, destination), run_id=notice.run_id
+        )
 
 
 async def send_tests(settings: Settings) -> list[Destination]:
     """Send a word to every destination, and say which took it."""
-    title, body = "Isentrope: a test", f"Alerts of {settings.public_url or settings.http_url} are sent here."
-    taken = await asyncio.gather(*(_sent(url, title, body, "info", seconds=_TEST_SECONDS) for url in settings.notify))
-    return [replace(one, delivered=took) for one, took in zip(destinations(settings), taken, strict=True)]
+    title, body = (
+        "Isentrope: a test",
+        f"Alerts of {settings.public_url or settings.http_url} are sent here.",
+    )
+    taken = await asyncio.gather(
+        *(_sent(url, title, body, "info", seconds=_TEST_SECONDS) for url in settings.notify)
+    )
+    return [
+        replace(one, delivered=took)
+        for one, took in zip(destinations(settings), taken, strict=True)
+    ]
 
 
 def destinations(settings: Settings) -> list[Destination]:
@@ -82,14 +95,18 @@ def _service(url: str) -> str:
     return url.split("://")[0]
 
 
-async def _sent(url: str, title: str, body: str, kind: str, *, seconds: float = _SEND_SECONDS) -> bool:
+async def _sent(
+    url: str, title: str, body: str, kind: str, *, seconds: float = _SEND_SECONDS
+) -> bool:
     from apprise import Apprise, NotifyType  # noqa: PLC0415  (an extra; the settings check that it is installed)
 
     sender = Apprise()
     sender.add(url)
     try:
         async with asyncio.timeout(seconds):
-            sent = bool(await sender.async_notify(title=title, body=body, notify_type=NotifyType(kind)))
+            sent = bool(
+                await sender.async_notify(title=title, body=body, notify_type=NotifyType(kind))
+            )
     except TimeoutError:
         sent = False
     if not sent:
@@ -100,13 +117,12 @@ async def _sent(url: str, title: str, body: str, kind: str, *, seconds: float = 
 def title_of(notice: DueNotice) -> str:
     """The alert in a line."""
     alert = notice.alert
-    return (
-        f"{alert.level.capitalize()}: {ALERT_KINDS.get(alert.kind, alert.kind)} in {notice.run_name}, step {alert.step}"
-    )
+    return f"{alert.level.capitalize()}: {ALERT_KINDS.get(alert.kind, alert.kind)} in {notice.run_name}, step {alert.step}"
 
 
 def body_of(notice: DueNotice, address: str) -> str:
-    """The alert in lines: what was found, its cause, the suggested control, and a link to the pages at `address`."""
+    """The alert in lines: what was found, its cause, the suggested control, and a link to the pages
+    at `address`."""
     alert = notice.alert
     lines = [alert.message]
     if alert.cause is not None:
@@ -119,4 +135,6 @@ def body_of(notice: DueNotice, address: str) -> str:
 
 def _options(control: Mapping[str, Any]) -> str:
     names = ("method", "mu_low", "mu_high", "scope")
-    return " ".join(f"--{name.replace('_', '-')} {control[name]}" for name in names if control[name] is not None)
+    return " ".join(
+        f"--{name.replace('_', '-')} {control[name]}" for name in names if control[name] is not None
+    )

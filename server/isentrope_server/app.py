@@ -46,7 +46,8 @@ API_PREFIX = "/api/v1"
 _GRPC_GRACE_SECONDS = 1.0
 _COMPRESSED_FROM_BYTES = 1_000
 _COMPRESSION_LEVEL = 2
-"""Level of zlib, of 9. Level 2 compresses numbers as JSON to 44 % at 100 MB/s, level 6 to 43 % at 20 MB/s."""
+"""Level of zlib, of 9. Level 2 compresses numbers as JSON to 44 % at 100 MB/s, level 6 to 43 % at
+20 MB/s."""
 _COMPRESSED_ALREADY = ExportFormat.PARQUET.media_type
 _ROUTERS = (
     runs.router,
@@ -63,14 +64,15 @@ _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Make the server as one ASGI application; its lifespan opens the store and the gRPC port. The pages are attached
-    last, where their library is installed; they add the CSP hashes of their inline scripts to
-    `app.state.script_hashes`."""
+    """Make the server as one ASGI application; its lifespan opens the store and the gRPC port. The
+    pages are attached last, where their library is installed; they add the CSP hashes of their
+    inline scripts to `app.state.script_hashes`."""
     app = FastAPI(
         title="Isentrope",
         version=__version__,
         lifespan=_lifespan,
-        # Both pages load their scripts from another host; `api/openapi.py` serves the first from this one.
+        # Both pages load their scripts from another host; `api/openapi.py` serves the first from
+        # this one.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -86,8 +88,9 @@ def create_app(settings: Settings) -> FastAPI:
         import_module("isentrope_dashboard.app").attach(app)
     # Middleware added last runs first: the gate is before every page, and refusals are timed, too.
     app.add_middleware(BodyLimit)
-    # Events are not compressed, so that each is delivered when it is sent. Compression leaks nothing (BREACH): no
-    # answer contains both a secret and text of another client, and other sites' pages get no cookie.
+    # Events are not compressed, so that each is delivered when it is sent. Compression leaks
+    # nothing (BREACH): no answer contains both a secret and text of another client, and other
+    # sites' pages get no cookie.
     app.add_middleware(
         GZipMiddleware,
         minimum_size=_COMPRESSED_FROM_BYTES,
@@ -109,10 +112,16 @@ def _add_routes(app: FastAPI) -> None:
     app.include_router(admin.browser_router)
     app.include_router(openapi.router)
     for router in _ROUTERS:
-        app.include_router(router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
+        app.include_router(
+            router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)]
+        )
     # Unknown addresses of the API must not reach a page's catch-all route.
     app.add_api_route(
-        "/api{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None
+        "/api{rest:path}",
+        _nothing_here,
+        methods=_ALL_METHODS,
+        include_in_schema=False,
+        response_model=None,
     )
 
 
@@ -122,7 +131,8 @@ async def _nothing_here(rest: str) -> NoReturn:
         method
         for router in _ROUTERS
         for route in router.routes
-        if isinstance(route, APIRoute) and route.path_regex.match(f"/api{rest}".removeprefix(API_PREFIX))
+        if isinstance(route, APIRoute)
+        and route.path_regex.match(f"/api{rest}".removeprefix(API_PREFIX))
         for method in route.methods or ()
     }
     if allowed:
@@ -135,7 +145,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     async with open_backend(settings) as backend:
         app.state.backend = backend
-        session_key = await backend.write(lambda transaction: access.ensure_session_key(transaction.connection))
+        session_key = await backend.write(
+            lambda transaction: access.ensure_session_key(transaction.connection)
+        )
         app.state.sessions = BrowserSessions(session_key)
         gate = GrpcGate(backend.tokens, app.state.figures)
         grpc_server, app.state.grpc_port = await start_grpc(backend, [gate])
@@ -150,8 +162,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 if settings.dashboard:
                     # Dash builds its routes on the first request, which must not be a deep link.
                     transport = httpx.ASGITransport(app)
-                    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-                        await client.get("/", headers={"Authorization": f"Bearer {backend.owner_token}"})
+                    async with httpx.AsyncClient(
+                        transport=transport, base_url="http://localhost"
+                    ) as client:
+                        await client.get(
+                            "/", headers={"Authorization": f"Bearer {backend.owner_token}"}
+                        )
                 yield
             finally:
                 backend.hub.close()

@@ -1,4 +1,5 @@
-"""What all parts of a running server share: settings, database, writer, hub, tokens; and their work in the background."""
+"""What all parts of a running server share: settings, database, writer, hub, tokens; and their work
+in the background."""
 
 from __future__ import annotations
 
@@ -17,9 +18,21 @@ from sqlalchemy.exc import SQLAlchemyError
 from isentrope_server.errors import StartupError
 from isentrope_server.home import locked_home, make_private_file
 from isentrope_server.live import Hub, Notifications
-from isentrope_server.security.tokens import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, TokenBook, ensure_owner_token
+from isentrope_server.security.tokens import (
+    GOOD_OWNER_TOKEN,
+    MAKE_A_TOKEN,
+    TokenBook,
+    ensure_owner_token,
+)
 from isentrope_server.settings import Settings
-from isentrope_server.store.database import POSTGRESQL, Database, OtherTables, check_file_system, in_a_line, upgrade
+from isentrope_server.store.database import (
+    POSTGRESQL,
+    Database,
+    OtherTables,
+    check_file_system,
+    in_a_line,
+    upgrade,
+)
 from isentrope_server.store.sqlite_file import DamagedFile, check_sound
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 
@@ -47,14 +60,20 @@ class Backend:
 
     @property
     def on_duty(self) -> bool:
-        """Whether this server does the work of one server at a time: ending expired controls, packing, removing."""
+        """Whether this server does the work of one server at a time: ending expired controls,
+        packing, removing."""
         return self.notifications is None or self.notifications.on_duty
 
-    async def write(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> _T:
-        """Do work in a transaction on the writer's thread; return its result after COMMIT. Cancelling the caller does
-        not cancel the work. `rows` is about how many it writes; `run_id` the only run it writes to, so that other
-        servers may write to other runs, None: anything."""
-        return await asyncio.shield(asyncio.wrap_future(self.writer.submit(work, rows=rows, run_id=run_id)))
+    async def write(
+        self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None
+    ) -> _T:
+        """Do work in a transaction on the writer's thread; return its result after COMMIT.
+        Cancelling the caller does not cancel the work. `rows` is about how many it writes; `run_id`
+        the only run it writes to, so that other servers may write to other runs, None:
+        anything."""
+        return await asyncio.shield(
+            asyncio.wrap_future(self.writer.submit(work, rows=rows, run_id=run_id))
+        )
 
     async def read(self, query: Callable[[Connection], _T]) -> _T:
         """Run a query in a thread, on a connection that can't write."""
@@ -71,8 +90,8 @@ class Backend:
 
 @asynccontextmanager
 async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
-    """Lock the home, migrate the database, start the writer; stop and unlock at the end. The message of a StartupError
-    is the one sentence to show."""
+    """Lock the home, migrate the database, start the writer; stop and unlock at the end. The
+    message of a StartupError is the one sentence to show."""
     with locked_home(settings.home, settings.local_url, settings.local_grpc):
         hub = Hub(asyncio.get_running_loop())
         tokens = TokenBook()
@@ -86,7 +105,9 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
         try:
             await asyncio.to_thread(_migrate, database, settings)
             writer.start()
-            owner_token = await asyncio.wrap_future(writer.submit(lambda t: _open_tokens(t, tokens, settings)))
+            owner_token = await asyncio.wrap_future(
+                writer.submit(lambda t: _open_tokens(t, tokens, settings))
+            )
             if notifications is not None:
                 notifications.start()
             backend = Backend(
@@ -140,7 +161,9 @@ def _migrate(database: Database, settings: Settings) -> None:
 
 def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings) -> str:
     is_shared = transaction.connection.dialect.name == POSTGRESQL
-    owner_token = ensure_owner_token(transaction, settings.owner_token_file, settings.token, is_shared=is_shared)
+    owner_token = ensure_owner_token(
+        transaction, settings.owner_token_file, settings.token, is_shared=is_shared
+    )
     tokens.reload(transaction.connection)
     if len(owner_token) < GOOD_OWNER_TOKEN:
         _log.warning(
@@ -158,7 +181,8 @@ def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings
 
 @asynccontextmanager
 async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run endless work while the block runs; it is cancelled at the end, and what it does then is waited for."""
+    """Run endless work while the block runs; it is cancelled at the end, and what it does then is
+    waited for."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         yield
@@ -170,9 +194,9 @@ async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]
 
 
 async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
-    """Await work; log a failure, which would end a task and be reported nowhere. Returns the work's result; None after
-    a failure. `what` begins the log line: "Packing" becomes "Packing failed ...". Cancelling the caller cancels the
-    work."""
+    """Await work; log a failure, which would end a task and be reported nowhere. Returns the work's
+    result; None after a failure. `what` begins the log line: "Packing" becomes "Packing failed
+    ...". Cancelling the caller cancels the work."""
     outcome: _T | BaseException = (await asyncio.gather(work, return_exceptions=True))[0]
     if not isinstance(outcome, BaseException):
         return outcome
@@ -188,8 +212,8 @@ RETRY_SECONDS = 60.0
 
 
 class RetryPauses:
-    """Keeps work that failed from being tried again for a minute: a stream whose reports can't be packed would
-    otherwise be read, and its traceback logged, every two seconds."""
+    """Keeps work that failed from being tried again for a minute: a stream whose reports can't be
+    packed would otherwise be read, and its traceback logged, every two seconds."""
 
     def __init__(self) -> None:
         self._until: dict[int, float] = {}

@@ -1,7 +1,8 @@
-"""`isentrope up`, `token`, `audit`, `backup` and `restore`. Heavy imports are inside: `--help` must be fast.
+"""`isentrope up`, `token`, `audit`, `backup` and `restore`. Heavy imports are inside: `--help` must
+be fast.
 
-Tokens are made through the REST API: of the running server of the home, because SQLite may have one writing process;
-where none runs, of one in this process, on the home's database and without ports.
+Tokens are made through the REST API: of the running server of the home, because SQLite may have one
+writing process; where none runs, of one in this process, on the home's database and without ports.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 @click.option("--tls-cert", type=click.Path(), help="PEM file of the certificate of both ports.")
 @click.option("--tls-key", type=click.Path(), help="PEM file of its private key.")
 @click.option(
-    "--insecure-i-know", is_flag=True, default=None, help="Listen without TLS on addresses that other machines reach."
+    "--insecure-i-know",
+    is_flag=True,
+    default=None,
+    help="Listen without TLS on addresses that other machines reach.",
 )
 @click.option(
     "--notify",
@@ -43,7 +47,9 @@ if TYPE_CHECKING:
     metavar="URL",
     help="Send alerts there: an Apprise URL, such as slack://...; may be repeated.",
 )
-@click.option("--public-url", metavar="URL", help="Address of the pages, for links in notifications.")
+@click.option(
+    "--public-url", metavar="URL", help="Address of the pages, for links in notifications."
+)
 def up(notify: tuple[str, ...], **given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
     from isentrope_server.serving import log_to_stderr, serve
@@ -57,11 +63,19 @@ def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
     page = urlsplit(login_address)
     url, target = f"{page.scheme}://{page.netloc}", f"{page.hostname}:{grpc_port}"
     # From elsewhere it is reached by a name that is not known here.
-    if page.hostname == "127.0.0.1" and (url, target) != (environment.DEFAULT_URL, environment.DEFAULT_GRPC):
-        click.echo(f"For trainers and commands: export ISENTROPE_URL={url} ISENTROPE_GRPC={target}", err=True)
+    if page.hostname == "127.0.0.1" and (url, target) != (
+        environment.DEFAULT_URL,
+        environment.DEFAULT_GRPC,
+    ):
+        click.echo(
+            f"For trainers and commands: export ISENTROPE_URL={url} ISENTROPE_GRPC={target}",
+            err=True,
+        )
     # Elsewhere it would stay in a journal or a container's log: it holds the owner's token.
     is_shown = sys.stdout.isatty()
-    log_in = "Log in with:" if is_shown else f"Log in with the token in {settings.owner_token_file}:"
+    log_in = (
+        "Log in with:" if is_shown else f"Log in with the token in {settings.owner_token_file}:"
+    )
     click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. {log_in}", err=True)
     click.echo(login_address if is_shown else url)
 
@@ -77,7 +91,9 @@ def token() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def create_token(scope: str, name: str | None, as_json: bool) -> None:
     """Make a token and print it, once."""
-    created, place = _ask("POST", "access-tokens", {"scope": scope, "name": name}, makes_database=True)
+    created, place = _ask(
+        "POST", "access-tokens", {"scope": scope, "name": name}, makes_database=True
+    )
     if as_json:
         click.echo(json.dumps(created))
         return
@@ -101,7 +117,9 @@ def list_tokens(as_json: bool) -> None:
             entry["id"],
             f"{entry['scope']:<7}",
             "revoked" if entry["revoked_at"] else "active ",
-            "never used         " if used is None else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}",
+            "never used         "
+            if used is None
+            else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}",
             entry["name"],
         )
         click.echo(printable("  ".join(words)))
@@ -116,10 +134,17 @@ def revoke_token(token_id: str) -> None:
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many entries at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 500),
+    default=50,
+    show_default=True,
+    help="How many entries at most.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def audit(limit: int, as_json: bool) -> None:
-    """List changes of controls, runs and tokens of the server of this home (ISENTROPE_HOME), newest first."""
+    """List changes of controls, runs and tokens of the server of this home (ISENTROPE_HOME), newest
+    first."""
     found, place = _ask("GET", f"audit?limit={limit}")
     if as_json:
         click.echo(json.dumps(found["items"]))
@@ -128,7 +153,11 @@ def audit(limit: int, as_json: bool) -> None:
     for entry in found["items"]:
         at = datetime.fromtimestamp(entry["at"])
         who = f"{entry['actor']} ({entry['token_id']})" if entry["token_id"] else entry["actor"]
-        click.echo(printable(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {who}"))
+        click.echo(
+            printable(
+                f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {who}"
+            )
+        )
 
 
 @click.command()
@@ -142,7 +171,9 @@ def backup(file: Path) -> None:
 
     database = _sqlite_file(_settings())
     if not database.exists():
-        raise IsentropeError(f"There is no database {database} to back up. Set ISENTROPE_HOME to the server's home.")
+        raise IsentropeError(
+            f"There is no database {database} to back up. Set ISENTROPE_HOME to the server's home."
+        )
     size = back_up(database, file)
     click.echo(f"{database} was copied to {file}: {size / 1e6:.1f} MB.")
 
@@ -150,7 +181,8 @@ def backup(file: Path) -> None:
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def restore(file: Path) -> None:
-    """Put a backup in the place of the database of this home (ISENTROPE_HOME), whose server must not run.
+    """Put a backup in the place of the database of this home (ISENTROPE_HOME), whose server must
+    not run.
 
     The database that was there is kept under another name.
     """
@@ -189,9 +221,14 @@ def _sqlite_file(settings: Settings) -> Path:
 
 
 def _ask(
-    method: str, path: str, body: Mapping[str, object] | None = None, *, makes_database: bool = False
+    method: str,
+    path: str,
+    body: Mapping[str, object] | None = None,
+    *,
+    makes_database: bool = False,
 ) -> tuple[Any, str]:
-    """Ask the API of this home, below `/api/v1/`, as its owner; return the JSON, and which server or database answered."""
+    """Ask the API of this home, below `/api/v1/`, as its owner; return the JSON, and which server
+    or database answered."""
     from isentrope_server.home import running_server_url
 
     settings = _settings()
@@ -215,9 +252,13 @@ async def _answer(
     from isentrope_server.app import create_app
     from isentrope_server.backend import open_backend
 
-    async def send(address: str, secret: str, transport: httpx.AsyncBaseTransport | None = None) -> httpx.Response:
+    async def send(
+        address: str, secret: str, transport: httpx.AsyncBaseTransport | None = None
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {secret}"}
-        async with httpx.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(
+            transport=transport, headers=headers, trust_env=False, timeout=30
+        ) as client:
             return await client.request(method, f"{address}/api/v1/{path}", json=body)
 
     try:
@@ -228,7 +269,9 @@ async def _answer(
             app.state.backend = backend
             return await send("http://localhost", backend.owner_token, httpx.ASGITransport(app))
     except (OSError, httpx.HTTPError) as error:
-        raise IsentropeError(f"The server of the home {settings.home} can't be asked: {error}.") from error
+        raise IsentropeError(
+            f"The server of the home {settings.home} can't be asked: {error}."
+        ) from error
 
 
 def _check_database(settings: Settings, *, makes_database: bool) -> None:
@@ -257,6 +300,10 @@ def _settings(**given: object) -> Settings:
     except ValidationError as error:
         problem = error.errors()[0]
         what = problem["msg"].removeprefix("Value error, ")
-        raise ConfigurationError(f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {what}.") from error
+        raise ConfigurationError(
+            f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {what}."
+        ) from error
     except SettingsError as error:
-        raise ConfigurationError(f"A list among the ISENTROPE_ variables must be a JSON array: {error}.") from error
+        raise ConfigurationError(
+            f"A list among the ISENTROPE_ variables must be a JSON array: {error}."
+        ) from error

@@ -1,7 +1,7 @@
 """Counters and timings of the server, for Prometheus.
 
-Labels have few values: methods, status classes, route templates, gRPC methods and codes. None names a run, token or
-metric, so the number of lines does not grow with runs.
+Labels have few values: methods, status classes, route templates, gRPC methods and codes. None names
+a run, token or metric, so the number of lines does not grow with runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.3, 1.0, 3.0, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
-_GRPC_METHODS = frozenset(method.name for method in pb.DESCRIPTOR.services_by_name["Telemetry"].methods)
+_GRPC_METHODS = frozenset(
+    method.name for method in pb.DESCRIPTOR.services_by_name["Telemetry"].methods
+)
 _API_PREFIX = "/api/v1"
 REFUSALS = {
     401: "unauthenticated",
@@ -45,7 +47,9 @@ class ServerFigures:
             registry=own,
         )
         self.quarantined = Counter(
-            "isentrope_records_refused", "Records quarantined because they can't be used.", registry=own
+            "isentrope_records_refused",
+            "Records quarantined because they can't be used.",
+            registry=own,
         )
         self.acknowledgement_seconds = Histogram(
             "isentrope_push_seconds",
@@ -53,7 +57,9 @@ class ServerFigures:
             buckets=_ACK_BUCKETS,
             registry=own,
         )
-        self.calls = Counter("isentrope_grpc_calls", "gRPC calls that ended.", ["method", "code"], registry=own)
+        self.calls = Counter(
+            "isentrope_grpc_calls", "gRPC calls that ended.", ["method", "code"], registry=own
+        )
         self.not_let_in = Counter(
             "isentrope_requests_refused",
             "HTTP requests and gRPC calls without an active token, or with one that lacks the scope.",
@@ -71,7 +77,8 @@ class ServerFigures:
 
     @contextmanager
     def call(self, method: str, context: _Context) -> Iterator[None]:
-        """Count a gRPC call by its method, which clients may have made up, and by the code that it has at the end."""
+        """Count a gRPC call by its method, which clients may have made up, and by the code that it
+        has at the end."""
         try:
             yield
         finally:
@@ -133,4 +140,6 @@ def _code(context: _Context) -> str:
     code = context.code()
     if isinstance(code, grpc.StatusCode):
         return code.name
-    return next((known.name for known in grpc.StatusCode if known.value[0] == (code or 0)), "UNKNOWN")
+    return next(
+        (known.name for known in grpc.StatusCode if known.value[0] == (code or 0)), "UNKNOWN"
+    )

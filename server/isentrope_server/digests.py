@@ -1,9 +1,10 @@
-"""Digests of runs: what a list shows of each, computed in the background, so that a page of the list is one query.
+"""Digests of runs: what a list shows of each, computed in the background, so that a page of the
+list is one query.
 
-Every two seconds the runs are looked up that reported, or changed their status, since their digest was computed. Of servers
-that share a database one does it; the same digest computed twice does no harm. Between runs there are pauses, so that
-it takes at most a fifth of a processor: with many live runs digests are some seconds old.
-"""
+Every two seconds the runs are looked up that reported, or changed their status, since their digest
+was computed. Of servers that share a database one does it; the same digest computed twice does no
+harm. Between runs there are pauses, so that it takes at most a fifth of a processor: with many live
+runs digests are some seconds old."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ _REST = 4.0
 """Pause divided by work."""
 _REASON_CHARACTERS = 300
 _METRICS = 500
-"""Newest values that are kept for lists, the first by name: a run may log a norm for each parameter."""
+"""Newest values that are kept for lists, the first by name: a run may log a norm for each
+parameter."""
 _NEWEST_STEPS = 60
 """Not every step need have measured everything."""
 
@@ -58,13 +60,18 @@ async def keep_digests_current(backend: Backend) -> None:
             renewed = await attempt(renew_digests(backend, pauses), what="Renewing digests of runs")
 
 
-async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, rest: float = _REST) -> int:
-    """Compute at most 200 digests that are older than their runs, the oldest first; return how many. A run whose digest
-    can't be computed is skipped for a while. The pause after some runs is `rest` times what they took."""
+async def renew_digests(
+    backend: Backend, pauses: RetryPauses | None = None, *, rest: float = _REST
+) -> int:
+    """Compute at most 200 digests that are older than their runs, the oldest first; return how
+    many. A run whose digest can't be computed is skipped for a while. The pause after some runs is
+    `rest` times what they took."""
     pauses = pauses or RetryPauses()
     silent_after = backend.settings.silent_after_seconds
     due = await backend.read(
-        lambda connection: runs.due_digests(connection, limit=_RUNS_IN_A_ROUND, silent_after_seconds=silent_after)
+        lambda connection: runs.due_digests(
+            connection, limit=_RUNS_IN_A_ROUND, silent_after_seconds=silent_after
+        )
     )
     due = [run for run in due if not pauses.is_paused(run.key)]
     renewed = 0
@@ -73,7 +80,9 @@ async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, 
         found = [
             (
                 run,
-                await pauses.attempt(run.key, backend.read(partial(digest_of, run=run)), what=f"A digest of {run.id}"),
+                await pauses.attempt(
+                    run.key, backend.read(partial(digest_of, run=run)), what=f"A digest of {run.id}"
+                ),
             )
             for run in due[start : start + _RUNS_AT_ONCE]
         ]
@@ -84,7 +93,9 @@ async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, 
     return renewed
 
 
-def _store(digests: Sequence[tuple[Run, RunDigest, Basis | None]], transaction: Transaction) -> None:
+def _store(
+    digests: Sequence[tuple[Run, RunDigest, Basis | None]], transaction: Transaction
+) -> None:
     for run, digest, basis in digests:
         kept = None if basis is None else asdict(basis)
         runs.store_digest(transaction.connection, run, digest, kept, time.time())
@@ -102,7 +113,9 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
     old = run.digest
     basis = Basis.of(run)
     if old is not None and basis is not None and _serves(basis, run):
-        found = series.read(connection, run.key, _NAMES, StepRange(first=(run.step or 0) - _NEWEST_STEPS))
+        found = series.read(
+            connection, run.key, _NAMES, StepRange(first=(run.step or 0) - _NEWEST_STEPS)
+        )
     else:
         old = None
         found = series.read(connection, run.key, _NAMES, StepRange())
@@ -114,17 +127,29 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
     else:
         first, last = _ends(found)
         lines = line(entropies, first, last), line(rewards, first, last)
-    is_same_control = old is not None and basis is not None and basis.control_version == run.control_version
+    is_same_control = (
+        old is not None and basis is not None and basis.control_version == run.control_version
+    )
     digest = RunDigest(
         level=diagnosis.level,
         share_lost=diagnosis.share_lost,
         steps_to_three_quarters_lost=diagnosis.steps_to_three_quarters_lost,
-        entropy=float(entropies.values[-1]) if len(entropies.values) else None if old is None else old.entropy,
-        reward=float(rewards.values[-1]) if len(rewards.values) else None if old is None else old.reward,
+        entropy=float(entropies.values[-1])
+        if len(entropies.values)
+        else None
+        if old is None
+        else old.entropy,
+        reward=float(rewards.values[-1])
+        if len(rewards.values)
+        else None
+        if old is None
+        else old.reward,
         entropy_line=lines[0],
         reward_line=lines[1],
         control=old.control if old is not None and is_same_control else _control(connection, run),
-        reason=error_in_a_line(run.error)[:_REASON_CHARACTERS] if run.status is Status.FAILED else "",
+        reason=error_in_a_line(run.error)[:_REASON_CHARACTERS]
+        if run.status is Status.FAILED
+        else "",
         seconds_per_step=steps.seconds_per_step(connection, run.key),
         metrics={item.name: item.value for item in series.latest(connection, run.key)[:_METRICS]},
     )
@@ -150,15 +175,17 @@ def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
 
 
 def line(one: Series, first: int, last: int) -> list[float | None]:
-    """Means of a series over at most LINE_PARTS equal parts of the steps first..last; None where a part has no finite
-    value, none at all where the series has none."""
+    """Means of a series over at most LINE_PARTS equal parts of the steps first..last; None where a
+    part has no finite value, none at all where the series has none."""
     finite = np.isfinite(one.values)
     if not finite.any():
         return []
     steps = last - first + 1
     parts = min(LINE_PARTS, steps)
     # In floating point: steps go up to 2^63 - 1.
-    part = np.minimum((one.steps[finite] - first).astype(float) * parts / steps, parts - 1).astype(int)
+    part = np.minimum((one.steps[finite] - first).astype(float) * parts / steps, parts - 1).astype(
+        int
+    )
     sums = np.bincount(part, weights=one.values[finite], minlength=parts)
     counts = np.bincount(part, minlength=parts)
     return [
@@ -172,4 +199,6 @@ def _control(connection: Connection, run: Run) -> DigestControl | None:
     if active is None:
         return None
     control = Control.from_document(active.document)
-    return part_of(DigestControl, control, hold_target=None if control.held is None else control.held.target)
+    return part_of(
+        DigestControl, control, hold_target=None if control.held is None else control.held.target
+    )

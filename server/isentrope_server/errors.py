@@ -1,4 +1,5 @@
-"""The server's errors: at the start (`StartupError`) and in answering a request (`RequestError`)."""
+"""The server's errors: at the start (`StartupError`) and in answering a request
+(`RequestError`)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class RequestError(IsentropeError, ValueError):
     code = "bad_request"
 
     def __init__(self, message: str, *, code: str | None = None, **details: object) -> None:
-        """`code` is for programs, where it says more than that of the class; `details` are values that the message names."""
+        """`code` is for programs, where it says more than that of the class; `details` are values
+        that the message names."""
         super().__init__(message)
         self.message = message
         self.code = code or self.code
@@ -73,7 +75,9 @@ class DeletedRun(RequestError):
     code = "run_deleted"
 
 
-def error_body(code: str, message: str, details: Mapping[str, object] | None = None) -> dict[str, object]:
-    """The body of every error: `code` is for programs, `message` for people, `details` are values that the message
-    names."""
+def error_body(
+    code: str, message: str, details: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """The body of every error: `code` is for programs, `message` for people, `details` are values
+    that the message names."""
     return {"error": {"code": code, "message": message, "details": dict(details or {})}}

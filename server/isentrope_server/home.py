@@ -1,4 +1,5 @@
-"""The folder a server owns: private, locked against a second server, with the address of its server in the lock."""
+"""The folder a server owns: private, locked against a second server, with the address of its server
+in the lock."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from isentrope_wire.environment import LOCK_NAME, read_lock, server_of
 
 @contextmanager
 def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
-    """Lock the home, made where it is missing; the lock holds the addresses, so that others find the server.
+    """Lock the home, made where it is missing; the lock holds the addresses, so that others find
+    the server.
     StartupError: the home can't be made or written to, or belongs to a running server."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -39,8 +41,8 @@ def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
 
 
 def check_unlocked(home: Path) -> None:
-    """Raise StartupError where the home belongs to a running server. Call it before the ports are opened: that server
-    has opened them, too."""
+    """Raise StartupError where the home belongs to a running server. Call it before the ports are
+    opened: that server has opened them, too."""
     held = server_of(home)
     if held is not None:
         raise _in_use(home, held)
@@ -57,7 +59,8 @@ def make_private_file(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, by a rename, so that no reader sees a part of it."""
+    """Write a file that only its owner can read, by a rename, so that no reader sees a part of
+    it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

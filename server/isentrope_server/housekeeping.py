@@ -1,9 +1,10 @@
-"""Work in the background: packing reports, removing rows, returning space, ending controls, and keeping tokens current.
+"""Work in the background: packing reports, removing rows, returning space, ending controls, and
+keeping tokens current.
 
-The writer gets one small piece at a time, and requests come first: after each piece there is a pause, longer while
-other work is queued. Of servers that share a database one does it at a time. Tokens are read again every second,
-because other servers may have revoked some, and their last uses are stored every few seconds.
-"""
+The writer gets one small piece at a time, and requests come first: after each piece there is a
+pause, longer while other work is queued. Of servers that share a database one does it at a time.
+Tokens are read again every second, because other servers may have revoked some, and their last uses
+are stored every few seconds."""
 
 from __future__ import annotations
 
@@ -34,14 +35,18 @@ _MOST_DRIFT_SECONDS = 60.0
 
 
 class SteadyClock:
-    """Detects that the machine's clock was set or the machine slept: then runs had no time to report."""
+    """Detects that the machine's clock was set or the machine slept: then runs had no time to
+    report."""
 
     def __init__(self) -> None:
         self._wall_minus_monotonic = time.time() - time.monotonic()
 
     def has_jumped(self) -> bool:
         """Whether that happened since the last call."""
-        before, self._wall_minus_monotonic = self._wall_minus_monotonic, time.time() - time.monotonic()
+        before, self._wall_minus_monotonic = (
+            self._wall_minus_monotonic,
+            time.time() - time.monotonic(),
+        )
         return abs(self._wall_minus_monotonic - before) > _MOST_DRIFT_SECONDS
 
 
@@ -56,7 +61,9 @@ async def keep_house(backend: Backend) -> None:
             continue
         if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
             if clock.has_jumped():
-                _log.warning("The machine's clock was set, or it slept: no run is deleted in this round.")
+                _log.warning(
+                    "The machine's clock was set, or it slept: no run is deleted in this round."
+                )
             else:
                 await attempt(delete_overdue(backend), what="Deleting runs by retention")
             retained_at = time.monotonic()
@@ -66,11 +73,15 @@ async def keep_house(backend: Backend) -> None:
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
 
 
-async def pack(backend: Backend, sizes: RowSizes = ROW_SIZES, pauses: RetryPauses | None = None) -> int:
-    """Pack every stream that has enough reports for a row; return the number of new rows. A stream whose packing failed
-    is skipped for a while."""
+async def pack(
+    backend: Backend, sizes: RowSizes = ROW_SIZES, pauses: RetryPauses | None = None
+) -> int:
+    """Pack every stream that has enough reports for a row; return the number of new rows. A stream
+    whose packing failed is skipped for a while."""
     pauses = pauses or RetryPauses()
-    found = await backend.read(lambda connection: packing.full_streams(connection, time.time(), sizes))
+    found = await backend.read(
+        lambda connection: packing.full_streams(connection, time.time(), sizes)
+    )
     made = 0
     for stream in found:
         if not pauses.is_paused(stream.stream_key):
@@ -99,7 +110,8 @@ async def give_space_back(backend: Backend) -> None:
     while free > database.FREE_PAGES_KEPT and free != before:
         effort = Effort()
         await backend.write(
-            effort.of(lambda transaction: database.give_back_pages(transaction.connection)), rows=database.PAGES_AT_ONCE
+            effort.of(lambda transaction: database.give_back_pages(transaction.connection)),
+            rows=database.PAGES_AT_ONCE,
         )
         await _rest(backend, effort)
         before, free = free, await backend.read(database.free_pages)
@@ -117,12 +129,16 @@ async def delete_overdue(backend: Backend) -> None:
             await backend.write(partial(_delete_overdue, overdue, run.key), run_id=run.id)
 
 
-async def _pack_stream(backend: Backend, stream: FullStream, sizes: RowSizes, pauses: RetryPauses) -> int:
+async def _pack_stream(
+    backend: Backend, stream: FullStream, sizes: RowSizes, pauses: RetryPauses
+) -> int:
     what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
     made, left = 0, stream.reports
     while left > 0:
         effort = Effort()
-        packed = await pauses.attempt(stream.stream_key, _pack_row(backend, stream, sizes, effort), what=what)
+        packed = await pauses.attempt(
+            stream.stream_key, _pack_row(backend, stream, sizes, effort), what=what
+        )
         if not packed:
             break
         made, left = made + 1, left - packed
@@ -132,7 +148,9 @@ async def _pack_stream(backend: Backend, stream: FullStream, sizes: RowSizes, pa
 
 async def _pack_row(backend: Backend, stream: FullStream, sizes: RowSizes, effort: Effort) -> int:
     """Join some rows to one; return the number of reports it has."""
-    row = await backend.read(effort.of(lambda connection: packing.join_next(connection, stream, sizes)))
+    row = await backend.read(
+        effort.of(lambda connection: packing.join_next(connection, stream, sizes))
+    )
     if row is None:
         return 0
     try:
@@ -151,18 +169,23 @@ def _remove_some(run_key: int, transaction: Transaction) -> bool:
     return removal.remove_some(transaction.connection, run_key)
 
 
-def _delete_overdue(overdue: Callable[..., Sequence[Any]], run_key: int, transaction: Transaction) -> None:
+def _delete_overdue(
+    overdue: Callable[..., Sequence[Any]], run_key: int, transaction: Transaction
+) -> None:
     now = time.time()
     # Read again: the run may have resumed, or was deleted meanwhile.
     for run in overdue(transaction.connection, now=now, run_key=run_key):
         removal.hide_run(transaction.connection, run.key, run.id, by="server", now=now)
         change = {"old": {"name": run.name, "project": run.project}, "retention": run.rule}
-        access.record_audit(transaction.connection, "server", "run.deleted", f"runs/{run.id}", change, now)
+        access.record_audit(
+            transaction.connection, "server", "run.deleted", f"runs/{run.id}", change, now
+        )
         transaction.announce(RunChanged(run_id=run.id))
 
 
 class Effort:
-    """Processor time of a piece of work, without waiting: pausing for that, too, would slow packing down under load."""
+    """Processor time of a piece of work, without waiting: pausing for that, too, would slow packing
+    down under load."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -181,7 +204,9 @@ class Effort:
 
 
 async def _rest(backend: Backend, effort: Effort) -> None:
-    await asyncio.sleep(effort.seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting > 0 else 1.0))
+    await asyncio.sleep(
+        effort.seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting > 0 else 1.0)
+    )
 
 
 RELOAD_SECONDS = 1.0

@@ -1,18 +1,20 @@
 """Events of committed transactions for those who listen: live streams and Watch.
 
-`Hub` is one server's: one bounded queue per listener. A slow listener loses the oldest events; it never slows the writer
-down. `Notifications` are the events between servers that share a PostgreSQL, by NOTIFY:
+`Hub` is one server's: one bounded queue per listener. A slow listener loses the oldest events; it
+never slows the writer down. `Notifications` are the events between servers that share a PostgreSQL,
+by NOTIFY:
 
-PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction commits. Each server
-sends its listeners what *arrives*, its own events included, so that a run's positions rise for every listener.
+PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction
+commits. Each server sends its listeners what *arrives*, its own events included, so that a run's
+positions rise for every listener.
 
-A notification holds a run's id, positions and control versions, never data. Reports are read from the store, and only
-where a listener receives them: a shipper's Watch stream does not. After a lost connection every listener reads the
-store for what it missed.
+A notification holds a run's id, positions and control versions, never data. Reports are read from
+the store, and only where a listener receives them: a shipper's Watch stream does not. After a lost
+connection every listener reads the store for what it missed.
 
-The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending expired controls,
-packing, removing. PostgreSQL gives the lock to another server when the connection ends, and ends the connection of a
-frozen server.
+The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending
+expired controls, packing, removing. PostgreSQL gives the lock to another server when the connection
+ends, and ends the connection of a frozen server.
 """
 
 from __future__ import annotations
@@ -36,7 +38,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from isentrope_server.store import runs
 from isentrope_server.store.database import DUTY_LOCK, Database, in_a_line
 from isentrope_server.store.reports import steps
-from isentrope_server.store.writer import ControlChanged, Event, RunChanged, RunEvent, StepStored, TokensChanged
+from isentrope_server.store.writer import (
+    ControlChanged,
+    Event,
+    RunChanged,
+    RunEvent,
+    StepStored,
+    TokensChanged,
+)
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.numbers import document_of, read_exactly
 
@@ -88,28 +97,31 @@ class Hub:
         return sum(len(listeners) for listeners in self._listeners.values())
 
     def is_listened_to(self, run_id: str, kind: type[RunEvent] | None = None) -> bool:
-        """Whether a run has listeners to this kind of event, or to any; one that subscribes later reads the store
-        first."""
+        """Whether a run has listeners to this kind of event, or to any; one that subscribes later
+        reads the store first."""
         # Copied at once: the event loop may add a listener meanwhile.
         of_run = tuple(self._listeners.get(run_id, ()))
         return any(kind is None or listener.receives(kind) for listener in of_run)
 
     def is_watched(self, run_id: str) -> bool:
         """Whether a shipper of the run has a Watch stream open here."""
-        return any(listener.kinds == (ControlChanged,) for listener in self._listeners.get(run_id, ()))
+        return any(
+            listener.kinds == (ControlChanged,) for listener in self._listeners.get(run_id, ())
+        )
 
     def publish(self, events: Sequence[Event]) -> None:
         """Send committed events to the listeners of their runs."""
         self._loop.call_soon_threadsafe(self._deliver, events)
 
     def lost_touch(self) -> None:
-        """Make every listener read the store, because events may have been missed. May be called from any thread."""
+        """Make every listener read the store, because events may have been missed. May be called
+        from any thread."""
         self._loop.call_soon_threadsafe(self._deliver_loss)
 
     @contextmanager
     def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
-        """Subscribe to a run's events, of all kinds where none is given. Read the store after subscribing, so that
-        nothing is missed in between."""
+        """Subscribe to a run's events, of all kinds where none is given. Read the store after
+        subscribing, so that nothing is missed in between."""
         listener = Listener(kinds)
         self._listeners[run_id].add(listener)
         try:
@@ -142,7 +154,8 @@ class Hub:
 
 
 MOST_VERSIONS = 32
-"""The newest control versions that one notification names; a payload must stay under 8 000 bytes."""
+"""The newest control versions that one notification names; a payload must stay under 8 000
+bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +198,9 @@ _LONGEST_SILENCE = "20s"
 class Notifications:
     """Sends in the writer's transactions; receives on its own thread and connection."""
 
-    def __init__(self, database: Database, hub: Hub, reload_tokens: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, database: Database, hub: Hub, reload_tokens: Callable[[Connection], None]
+    ) -> None:
         """`reload_tokens` is called on the receiving thread when tokens may have changed."""
         self._database = database
         self._hub = hub
@@ -194,7 +209,9 @@ class Notifications:
         """Whether this server holds `DUTY_LOCK`."""
         self._stopping = threading.Event()
         self._awake, self._wake = os.pipe()
-        self._thread = threading.Thread(target=self._receive_until_stopped, name="notifications", daemon=True)
+        self._thread = threading.Thread(
+            target=self._receive_until_stopped, name="notifications", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -212,7 +229,9 @@ class Notifications:
         """Notify every server of these events when the writer's transaction commits."""
         payloads = [json.dumps(document_of(news)) for news in news_of(events)]
         connection.execute(
-            text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"),
+            text(
+                "SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"
+            ),
             {"channel": _CHANNEL, "payloads": payloads},
         )
 
@@ -252,10 +271,13 @@ class Notifications:
                 next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
             for notification in driver.notifies(timeout=0):
                 self._take(notification.payload)
-            select.select([driver.fileno(), self._awake], [], [], max(0.0, next_heartbeat - time.monotonic()))
+            select.select(
+                [driver.fileno(), self._awake], [], [], max(0.0, next_heartbeat - time.monotonic())
+            )
 
     def _try_duty(self, connection: Connection) -> bool:
-        """Try to hold the duty lock. The query also keeps the session alive, or fails when it is dead."""
+        """Try to hold the duty lock. The query also keeps the session alive, or fails when it is
+        dead."""
         question = "SELECT true" if self.on_duty else f"SELECT pg_try_advisory_lock({DUTY_LOCK})"
         return bool(connection.execute(text(question)).scalar_one())
 
@@ -280,7 +302,9 @@ class Notifications:
                 if run_key is not None:
                     found = steps.after(connection, run_key, first - 1, last - first + 1)
                     events.extend(step for step in found if step.position <= last)
-        events.extend(ControlChanged(run_id=news.run_id, version=version) for version in news.versions)
+        events.extend(
+            ControlChanged(run_id=news.run_id, version=version) for version in news.versions
+        )
         if news.run_changed:
             events.append(RunChanged(run_id=news.run_id))
         return events

@@ -1,4 +1,5 @@
-"""The ports of a server: their sockets, their certificate, and where a server without TLS may listen.
+"""The ports of a server: their sockets, their certificate, and where a server without TLS may
+listen.
 
 Every error names the option to change.
 """
@@ -36,28 +37,31 @@ class Port(StrEnum):
 
 
 def listening_socket(host: str, port: int, which: Port) -> socket.socket:
-    """Open a listening socket; the caller closes it. Host `::` is every address, IPv4 included; `0.0.0.0` every IPv4
-    address; port 0 any free one. StartupError, which names the port by `which`: it is taken, or the address is not this
-    machine's."""
+    """Open a listening socket; the caller closes it. Host `::` is every address, IPv4 included;
+    `0.0.0.0` every IPv4 address; port 0 any free one. StartupError, which names the port by
+    `which`: it is taken, or the address is not this machine's."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
         raise _no_such_host(host, getattr(error, "strerror", None) or str(error)) from None
     try:
         is_dual = host == "::" and socket.has_dualstack_ipv6()
-        listening = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=is_dual)
+        listening = socket.create_server(
+            (host, port), family=family, backlog=2048, dualstack_ipv6=is_dual
+        )
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             raise _no_such_host(host, "it is not an address of this machine") from None
         raise port_refused(host, port, which, error.strerror or str(error)) from None
-    # Connections inherit it. Without it the body of an answer waits 40 ms for the client's acknowledgement of the headers.
+    # Connections inherit it. Without it the body of an answer waits 40 ms for the client's
+    # acknowledgement of the headers.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def grpc_address(host: str, port: int) -> str:
-    """The address for gRPC, equal to that of an HTTP port of this host: one address for a name. StartupError: as
-    `listening_socket`."""
+    """The address for gRPC, equal to that of an HTTP port of this host: one address for a name.
+    StartupError: as `listening_socket`."""
     # gRPC would write several lines to stderr about a port it can't open.
     with listening_socket(host, port, Port.GRPC) as found:
         address, free_port, *rest = found.getsockname()
@@ -101,13 +105,15 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Make the HTTP port's TLS context. StartupError: the files can't be used; the message names the file and the
-        reason."""
+        """Make the HTTP port's TLS context. StartupError: the files can't be used; the message
+        names the file and the reason."""
         for option, file in (("--tls-cert", self.file), ("--tls-key", self.key)):
             try:
                 file.read_bytes()
             except OSError as error:
-                raise StartupError(f"The file {file} of {option} can't be read: {error.strerror}.") from error
+                raise StartupError(
+                    f"The file {file} of {option} can't be read: {error.strerror}."
+                ) from error
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             # An empty password: OpenSSL would ask for one on the terminal.
@@ -135,13 +141,15 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 def check_transport_security(settings: Settings) -> None:
-    """Check TLS settings before any port is opened. StartupError: an address other machines reach, without TLS; or a
-    certificate that can't be used."""
+    """Check TLS settings before any port is opened. StartupError: an address other machines reach,
+    without TLS; or a certificate that can't be used."""
     certificate = certificate_of(settings)
     if certificate is not None:
         certificate.context()
     elif settings.tls_cert is not None or settings.tls_key is not None:
-        raise StartupError("TLS needs a certificate and its key: give both --tls-cert and --tls-key, each a PEM file.")
+        raise StartupError(
+            "TLS needs a certificate and its key: give both --tls-cert and --tls-key, each a PEM file."
+        )
     elif not settings.insecure_i_know and not _is_loopback(settings.host):
         raise StartupError(
             f"Listening on {settings.host} without TLS would send tokens and reports over the network in the clear. "
@@ -154,7 +162,9 @@ def _is_loopback(host: str) -> bool:
     if not host:
         return False
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        found = {
+            str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        }
     except (OSError, UnicodeError):
         # No address: opening the port reports it.
         return True

@@ -1,4 +1,5 @@
-"""The server process: opens the ports, serves until a signal, and reports in one sentence why it can't start."""
+"""The server process: opens the ports, serves until a signal, and reports in one sentence why it
+can't start."""
 
 from __future__ import annotations
 
@@ -24,20 +25,30 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from isentrope_server.app import create_app
 from isentrope_server.errors import StartupError, error_body
 from isentrope_server.home import check_unlocked
-from isentrope_server.ports import Certificate, Port, certificate_of, check_transport_security, listening_socket
+from isentrope_server.ports import (
+    Certificate,
+    Port,
+    certificate_of,
+    check_transport_security,
+    listening_socket,
+)
 from isentrope_server.settings import Settings
 
 _GRACEFUL_SHUTDOWN_SECONDS = 3
 _OPEN_FILES = 65_536
 """Every connection costs one; many systems start a process with 1 024."""
 HTTP_CONNECTIONS = 2_000
-"""Most connections of each HTTP port; beyond it requests are answered 503, but for `/healthz`: a restart would not help."""
+"""Most connections of each HTTP port; beyond it requests are answered 503, but for `/healthz`: a
+restart would not help."""
 REQUEST_SECONDS = 10.0
-"""From a connection's opening, or the end of an answer, to the end of the next request's headers."""
+"""From a connection's opening, or the end of an answer, to the end of the next request's
+headers."""
 _SWITCH_INTERVAL_SECONDS = 0.001
-"""A request that reads waits for Python's lock some dozen times; at Python's 5 ms a small answer took twice as long."""
+"""A request that reads waits for Python's lock some dozen times; at Python's 5 ms a small answer
+took twice as long."""
 _CONTAINERS_BETWEEN_COLLECTIONS = 50_000
-"""A push of reports makes some thousands, none in a cycle: at Python's 700 a sixth of the time went into looking."""
+"""A push of reports makes some thousands, none in a cycle: at Python's 700 a sixth of the time went
+into looking."""
 
 
 class _Server(uvicorn.Server):
@@ -49,7 +60,8 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """Closes a connection that sends no request, or sends its headers too slowly; uvicorn waits for ever."""
+    """Closes a connection that sends no request, or sends its headers too slowly; uvicorn waits for
+    ever."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -75,14 +87,18 @@ class _JsonLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         message = super().format(record)
-        return json.dumps({"time": time, "level": record.levelname, "logger": record.name, "message": message})
+        return json.dumps(
+            {"time": time, "level": record.levelname, "logger": record.name, "message": message}
+        )
 
 
 def log_to_stderr(*, as_json: bool) -> None:
     """Write warnings and errors with time, level and logger."""
     handler = logging.StreamHandler()
     handler.setFormatter(
-        _JsonLine() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        _JsonLine()
+        if as_json
+        else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # It warns at every piece that is sent to a client that is gone.
@@ -90,9 +106,10 @@ def log_to_stderr(*, as_json: bool) -> None:
 
 
 async def serve(settings: Settings, announce: Callable[[str, int], None]) -> None:
-    """Run until SIGTERM or SIGINT; port 0 means any free one. `announce` is called once the server answers, with the
-    log-in address for a browser and the gRPC port. StartupError: a port is taken, the home or the certificate can't be
-    used, another server has the home, or tokens would be sent over the network without TLS."""
+    """Run until SIGTERM or SIGINT; port 0 means any free one. `announce` is called once the server
+    answers, with the log-in address for a browser and the gRPC port. StartupError: a port is taken,
+    the home or the certificate can't be used, another server has the home, or tokens would be sent
+    over the network without TLS."""
     check_transport_security(settings)
     check_unlocked(settings.home)
     # Ports first: a server that can't start leaves no database and no token behind.
@@ -105,11 +122,15 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()
     _raise_open_files()
     with contextlib.ExitStack() as sockets:
-        http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))
+        http_socket = sockets.enter_context(
+            listening_socket(settings.host, settings.http_port, Port.HTTP)
+        )
         listening = [(http_socket, certificate_of(settings))]
         settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
         if settings.has_tls:
-            local = sockets.enter_context(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL))
+            local = sockets.enter_context(
+                listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL)
+            )
             listening.append((local, None))
             settings = settings.model_copy(update={"local_http_port": local.getsockname()[1]})
         app = create_app(settings)
@@ -119,7 +140,10 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
             _tune_interpreter()
             announcing = asyncio.create_task(_announce_when_started(servers, app, announce))
             await asyncio.gather(
-                *(server.serve(sockets=[where]) for server, (where, _) in zip(servers, listening, strict=True))
+                *(
+                    server.serve(sockets=[where])
+                    for server, (where, _) in zip(servers, listening, strict=True)
+                )
             )
             announcing.cancel()
 
@@ -134,7 +158,8 @@ def _raise_open_files() -> None:
 
 
 def _tune_interpreter() -> None:
-    """Tune for many small objects, and for decoding threads that must not delay requests that read."""
+    """Tune for many small objects, and for decoding threads that must not delay requests that
+    read."""
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     gc.collect()
     # Imported modules stay until the end; collections need not scan them.
@@ -147,9 +172,15 @@ def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
 
     async def unless_crowded(scope: Scope, receive: Receive, send: Send) -> None:
         answer: ASGIApp = app
-        if len(server.server_state.connections) > HTTP_CONNECTIONS and scope.get("path") != "/healthz":
+        if (
+            len(server.server_state.connections) > HTTP_CONNECTIONS
+            and scope.get("path") != "/healthz"
+        ):
             answer = JSONResponse(
-                error_body("too_many_connections", f"More than {HTTP_CONNECTIONS} connections are open; try again."),
+                error_body(
+                    "too_many_connections",
+                    f"More than {HTTP_CONNECTIONS} connections are open; try again.",
+                ),
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 {"Retry-After": "5"},
             )
@@ -168,7 +199,9 @@ def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
             http=_Connection,
             ws="none",
             h11_max_incomplete_event_size=16 << 10,
-            ssl_context_factory=None if certificate is None else lambda config, default: certificate.context(),
+            ssl_context_factory=None
+            if certificate is None
+            else lambda config, default: certificate.context(),
         )
     )
     return server
@@ -180,7 +213,10 @@ async def _announce_when_started(
     while not all(server.started for server in servers):
         await asyncio.sleep(0.01)
     backend = app.state.backend
-    announce(f"{backend.settings.http_url}/?token={quote(backend.owner_token, safe='')}", app.state.grpc_port)
+    announce(
+        f"{backend.settings.http_url}/?token={quote(backend.owner_token, safe='')}",
+        app.state.grpc_port,
+    )
 
 
 def _stop_on_signals(servers: Sequence[uvicorn.Server], close: Callable[[], None]) -> None:

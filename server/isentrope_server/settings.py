@@ -20,17 +20,21 @@ from isentrope_wire.errors import install_command
 class Settings(BaseSettings):
     """One server's settings.
 
-    Every field can be set as `ISENTROPE_<FIELD>`, or, because more people can read the environment, as the content of a
-    file `isentrope_<field>` in the folder ISENTROPE_SECRETS_DIR.
+    Every field can be set as `ISENTROPE_<FIELD>`, or, because more people can read the environment,
+    as the content of a file `isentrope_<field>` in the folder ISENTROPE_SECRETS_DIR.
     """
 
-    model_config = SettingsConfigDict(env_prefix="ISENTROPE_", env_ignore_empty=True, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="ISENTROPE_", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     home: Path = Field(default_factory=environment.home)
     """Database, owner's token, and the lock against a second server."""
     database_url: str | None = None
     """SQLAlchemy URL; None: SQLite in the home."""
-    token: str | None = Field(default=None, repr=False, max_length=512, pattern=r"^[A-Za-z0-9._~+/=-]+$")
+    token: str | None = Field(
+        default=None, repr=False, max_length=512, pattern=r"^[A-Za-z0-9._~+/=-]+$"
+    )
     """Becomes the owner's token at the first start; later starts keep the token of the home."""
     host: str = "127.0.0.1"
     http_port: int = Field(default=7070, ge=0, le=65535)
@@ -42,8 +46,8 @@ class Settings(BaseSettings):
     insecure_i_know: bool = False
     """Whether to listen without TLS on addresses that other machines reach."""
     local_http_port: int = Field(default=0, ge=0, le=65535)
-    """Only with TLS: a further port on 127.0.0.1 without TLS, through which pages and `isentrope token` reach the
-    server. It needs tokens like the others. 0: any free port."""
+    """Only with TLS: a further port on 127.0.0.1 without TLS, through which pages and `isentrope
+    token` reach the server. It needs tokens like the others. 0: any free port."""
     allowed_hosts: tuple[str, ...] = ()
     """Accepted names in a Host header, besides localhost, the machine's name and IP addresses."""
     metrics_open: bool = False
@@ -51,28 +55,34 @@ class Settings(BaseSettings):
     log_json: bool = False
     """Whether a line of the log is a JSON object: time (UTC), level, logger, message."""
     notify: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
-    """Apprise URLs (webhook, Slack, mail ...) to which every new alert is sent; one text separates them by commas."""
+    """Apprise URLs (webhook, Slack, mail ...) to which every new alert is sent; one text separates
+    them by commas."""
     public_url: str | None = None
-    """Address of the pages for links in notifications, such as that of a proxy; None: as a browser on this machine."""
+    """Address of the pages for links in notifications, such as that of a proxy; None: as a browser
+    on this machine."""
     series_per_run: int = Field(default=10_000, ge=1)
     """How many metrics and histograms a run may have, besides the promised ones."""
     dashboard: bool = True
-    """Whether the dashboard's pages are put in front of the API, where the dashboard is installed."""
+    """Whether the dashboard's pages are put in front of the API, where the dashboard is
+    installed."""
 
     silent_after_seconds: float = Field(default=60.0, gt=0)
     """A running run that reports nothing for this long is shown as silent."""
     control_ttl_seconds: int = Field(default=600, ge=1)
     """Time to live of a control that names none: every change has one."""
     control_answer_grace_seconds: float = Field(default=30.0, ge=0)
-    """How long after its expiry the server waits for the outcome of a delivered control, before it becomes EXPIRED."""
+    """How long after its expiry the server waits for the outcome of a delivered control, before it
+    becomes EXPIRED."""
     control_rank_grace_seconds: float = Field(default=10.0, ge=0)
     """How long after the first rank's outcome the server waits for the other ranks."""
     retention_days: float | None = Field(default=None, gt=0)
-    """Runs without news for this long are deleted; None: kept for ever. A run that still reports is always kept."""
+    """Runs without news for this long are deleted; None: kept for ever. A run that still reports is
+    always kept."""
     retention_runs: int | None = Field(default=None, ge=1)
     """Number of newest runs to keep; older ones are deleted. None: all are kept."""
     housekeeping_interval_seconds: float = Field(default=2.0, gt=0)
-    """Interval of packing reports, removing rows of deleted runs, returning space, and renewing digests of runs."""
+    """Interval of packing reports, removing rows of deleted runs, returning space, and renewing
+    digests of runs."""
     sweep_interval_seconds: float = Field(default=1.0, gt=0)
     """Interval of ending expired controls."""
     heartbeat_seconds: float = Field(default=5.0, gt=0)
@@ -108,7 +118,9 @@ class Settings(BaseSettings):
             if not Apprise().add(url):
                 # The message must not contain the rest, which may hold a password.
                 kind = url.split("://")[0] if "://" in url else "text"
-                raise ValueError(f"expected addresses as Apprise reads them, e.g. json://host/path, got {kind[:40]!r}")
+                raise ValueError(
+                    f"expected addresses as Apprise reads them, e.g. json://host/path, got {kind[:40]!r}"
+                )
         return notify
 
     @field_validator("database_url")
@@ -117,7 +129,10 @@ class Settings(BaseSettings):
         if database_url is not None:
             try:
                 with_driver(make_url(database_url)).get_dialect().import_dbapi()
-            except (ArgumentError, ImportError):  # ImportError: unknown dialect, or driver not installed
+            except (
+                ArgumentError,
+                ImportError,
+            ):  # ImportError: unknown dialect, or driver not installed
                 # The message must not contain the text, which may hold a password.
                 raise ValueError(
                     "expected an SQLAlchemy URL of a database with an installed driver, e.g. sqlite:////data/isentrope.db "
@@ -133,7 +148,10 @@ class Settings(BaseSettings):
     @property
     def resolved_database_url(self) -> str:
         # The path may hold what means something in a URL.
-        return self.database_url or URL.create(SQLITE, database=str(self.database_file)).render_as_string()
+        return (
+            self.database_url
+            or URL.create(SQLITE, database=str(self.database_file)).render_as_string()
+        )
 
     @property
     def database_file(self) -> Path:
@@ -144,7 +162,9 @@ class Settings(BaseSettings):
     def has_database(self) -> bool:
         """Whether the database exists; always true for a database server."""
         url = make_url(self.resolved_database_url)
-        return url.get_backend_name() != SQLITE or (url.database is not None and Path(url.database).exists())
+        return url.get_backend_name() != SQLITE or (
+            url.database is not None and Path(url.database).exists()
+        )
 
     @property
     def database_name(self) -> str:
@@ -160,7 +180,11 @@ class Settings(BaseSettings):
         """The address a browser on this machine uses."""
         scheme = "https" if self.has_tls else "http"
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
-        return f"{scheme}://[{host}]:{self.http_port}" if ":" in host else f"{scheme}://{host}:{self.http_port}"
+        return (
+            f"{scheme}://[{host}]:{self.http_port}"
+            if ":" in host
+            else f"{scheme}://{host}:{self.http_port}"
+        )
 
     @property
     def local_url(self) -> str:
@@ -169,5 +193,10 @@ class Settings(BaseSettings):
 
     @property
     def local_grpc(self) -> str:
-        """Where programs on this machine report; empty with TLS, for which they need a name and a CA."""
-        return "" if self.has_tls else f"{self.http_url.removeprefix('http://').rpartition(':')[0]}:{self.grpc_port}"
+        """Where programs on this machine report; empty with TLS, for which they need a name and a
+        CA."""
+        return (
+            ""
+            if self.has_tls
+            else f"{self.http_url.removeprefix('http://').rpartition(':')[0]}:{self.grpc_port}"
+        )

@@ -1,4 +1,5 @@
-"""Tables made from the wire's rows: `python -m tests.architecture.generated_tables` writes them into the guides."""
+"""Tables made from the wire's rows: `python -m tests.architecture.generated_tables` writes them
+into the guides."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ def escaped(text: str) -> str:
     return text.replace("*", r"\*")
 
 
-PAGES: dict[str, Callable[[str], str]] = {"docs/metrics.md": metrics_page, "docs/methods.md": with_methods_table}
+PAGES: dict[str, Callable[[str], str]] = {
+    "docs/metrics.md": metrics_page,
+    "docs/methods.md": with_methods_table,
+}
 """By the file: what it should hold, from what it holds."""
 
 

@@ -1,4 +1,5 @@
-"""One row a method, one row a metric: what a row holds appears wherever it is used, without another line."""
+"""One row a method, one row a metric: what a row holds appears wherever it is used, without another
+line."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ import pytest
 
 from isentrope_dashboard.figures.panel import metric_panel
 from isentrope_wire.methods import Method, method
-from isentrope_wire.metrics import HISTOGRAMS, METRICS, Show, metric, promised_metrics, reported_names, unit_of
+from isentrope_wire.metrics import (
+    HISTOGRAMS,
+    METRICS,
+    Show,
+    metric,
+    promised_metrics,
+    reported_names,
+    unit_of,
+)
 from tests.architecture.test_house import ROOT, SOURCES, relative, tree
 
 TOY_FILE = """
@@ -93,14 +102,17 @@ def test_method_with_thresholds_is_one_file_and_one_row(tmp_path: Path) -> None:
     rows = (ROOT / "probe/isentrope_wire/methods.py").read_text()
     (tmp_path / "isentrope_wire/methods.py").write_text(rows + TOY_ROW)
     path = os.pathsep.join(map(str, (tmp_path, ROOT)))
-    subprocess.run([sys.executable, "-c", TRY_TOY], check=True, env=os.environ | {"PYTHONPATH": path})
+    subprocess.run(
+        [sys.executable, "-c", TRY_TOY], check=True, env=os.environ | {"PYTHONPATH": path}
+    )
 
 
 WHERE_THRESHOLD_METHODS_ARE_NAMED = {
     "probe/isentrope_wire/methods.py",
     "probe/isentrope/methods/threshold.py",
 }
-"""Their rows and their implementation. Elsewhere: `Method.thresholds`, and `SUGGESTED` where nothing was asked for."""
+"""Their rows and their implementation. Elsewhere: `Method.thresholds`, and `SUGGESTED` where
+nothing was asked for."""
 
 
 def test_clip_b_and_clip_v_are_named_by_their_rows_alone() -> None:
@@ -122,7 +134,9 @@ def test_clip_b_and_clip_v_are_named_by_their_rows_alone() -> None:
 def test_toy_method_is_command_line_choice(command: str) -> None:
     register = "from isentrope_wire.methods import method; method('toy', label='Toy', does='plays')"
     run = f"{register}; from isentrope.cli import main; main(['{command}', '--help'])"
-    shown = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", run], capture_output=True, text=True, check=True
+    ).stdout
     assert re.search(r"--method\s+\[[^]]*toy", shown)
 
 
@@ -149,7 +163,10 @@ def test_copied_method_stays_itself() -> None:
 
 
 def test_metric_names_are_group_and_what() -> None:
-    assert all(name == row and name.count("/") == 1 and row.meaning for name, row in (METRICS | HISTOGRAMS).items())
+    assert all(
+        name == row and name.count("/") == 1 and row.meaning
+        for name, row in (METRICS | HISTOGRAMS).items()
+    )
 
 
 def test_rename_of_a_metric_costs_one_file() -> None:
@@ -163,10 +180,14 @@ def test_rename_of_a_metric_costs_one_file() -> None:
     assert written == {"probe/isentrope_wire/metrics.py"}
 
 
-@pytest.mark.parametrize("name", ["max_change_per_step", "target_share", "target_curve", "expires_in_seconds"])
+@pytest.mark.parametrize(
+    "name", ["max_change_per_step", "target_share", "target_curve", "expires_in_seconds"]
+)
 def test_field_of_a_control_costs_four_files(name: str) -> None:
-    # Of a control's own fields: the route, the client's method, the assistant's tool, the command line. Of a hold's: one declares and checks it, one acts on it, and the page has its field and its name: JSON, REST, the client, the command
-    # line, the store, the wire and the checkpoint take it from the declaration.
+    # Of a control's own fields: the route, the client's method, the assistant's tool, the command
+    # line. Of a hold's: one declares and checks it, one acts on it, and the page has its field and
+    # its name: JSON, REST, the client, the command line, the store, the wire and the checkpoint
+    # take it from the declaration.
     word = re.compile(rf"\b{name}\b")
     assert len([path for path in SOURCES if word.search(path.read_text(encoding="utf-8"))]) <= 4
 

@@ -1,4 +1,5 @@
-"""What `make` installs, and from where. The real set-up runs before every test; here are its decisions."""
+"""What `make` installs, and from where. The real set-up runs before every test; here are its
+decisions."""
 
 from __future__ import annotations
 

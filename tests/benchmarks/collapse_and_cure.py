@@ -1,6 +1,6 @@
-"""Entropy collapses in a vanilla run of the reference trainer, the prediction sees it coming, and Clip_V of the same seed holds it
-up. "Start" is the policy before any update, "end" the mean of the last ten steps; entropies and scores in nats.
-"""
+"""Entropy collapses in a vanilla run of the reference trainer, the prediction sees it coming, and
+Clip_V of the same seed holds it up. "Start" is the policy before any update, "end" the mean of the
+last ten steps; entropies and scores in nats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Figures:
     """Of the unit prediction averaged as the optimiser's momentum does."""
     momentum_aware_sign_agreement: float
     centring_ratio: float
-    """Mean over steps of |batch mean of S*|, over the same of S_c: how much nearer to 0 centring brings the score."""
+    """Mean over steps of |batch mean of S*|, over the same of S_c: how much nearer to 0 centring
+    brings the score."""
     clip_fraction: float
     probe_share: float
     """Of the probe's own time in a step, re-scoring apart."""
@@ -46,7 +47,10 @@ def figures(config: TrainingConfig, control: isentrope.Control) -> Figures:
     reports = [message.scalars for message in transport.messages if isinstance(message, StepReport)]
 
     def column(name: str) -> list[float]:
-        return [report.get(name, 0.0) if name == metrics.CLIP_FRACTION else report[name] for report in reports]
+        return [
+            report.get(name, 0.0) if name == metrics.CLIP_FRACTION else report[name]
+            for report in reports
+        ]
 
     def size(name: str) -> float:
         return fmean(map(abs, column(name)))
@@ -56,7 +60,10 @@ def figures(config: TrainingConfig, control: isentrope.Control) -> Figures:
         column(metrics.ENTROPY_MEAN),
         column(metrics.ENTROPY_UNIT_PREDICTED_CHANGE),
     )
-    observed, averaged = column(metrics.ENTROPY_OBSERVED_CHANGE), exponential_average(unit, config.betas[0])
+    observed, averaged = (
+        column(metrics.ENTROPY_OBSERVED_CHANGE),
+        exponential_average(unit, config.betas[0]),
+    )
     return Figures(
         reward_start=reward[0],
         reward_end=fmean(reward[-ENDS:]),
@@ -66,14 +73,16 @@ def figures(config: TrainingConfig, control: isentrope.Control) -> Figures:
         sign_agreement=sign_agreement(unit, observed),
         momentum_aware_correlation=correlation(averaged, observed),
         momentum_aware_sign_agreement=sign_agreement(averaged, observed),
-        centring_ratio=size(metrics.SCORE_DISCRIMINATOR_MEAN) / size(metrics.SCORE_VOCAB_CENTERED_MEAN),
+        centring_ratio=size(metrics.SCORE_DISCRIMINATOR_MEAN)
+        / size(metrics.SCORE_VOCAB_CENTERED_MEAN),
         clip_fraction=fmean(column(metrics.CLIP_FRACTION)),
         probe_share=fmean(column(metrics.PROBE_SECONDS)) / fmean(column(metrics.TIME_STEP_SECONDS)),
     )
 
 
 def exponential_average(values: list[float], momentum: float) -> list[float]:
-    """The average an optimiser's momentum takes over its past, corrected for its start at 0, after each value."""
+    """The average an optimiser's momentum takes over its past, corrected for its start at 0, after
+    each value."""
     averages, accumulated = [], 0.0
     for count, value in enumerate(values, start=1):
         accumulated = momentum * accumulated + (1 - momentum) * value
@@ -91,4 +100,7 @@ def measure() -> list[str]:
     config = TrainingConfig(steps=200)
     vanilla, cured = (asdict(figures(config, control)) for control in (isentrope.Control(), CURE))
     lines = ["| seed 0 | vanilla | Clip_V µ = 1 |", "|---|---|---|"]
-    return lines + [f"| {name.replace('_', ' ')} | {vanilla[name]:.3g} | {cured[name]:.3g} |" for name in vanilla]
+    return lines + [
+        f"| {name.replace('_', ' ')} | {vanilla[name]:.3g} | {cured[name]:.3g} |"
+        for name in vanilla
+    ]

@@ -1,8 +1,9 @@
-"""An update of the reference trainer (96 x 16 rollouts, re-scored) whose prediction is coupled, against one without.
+"""An update of the reference trainer (96 x 16 rollouts, re-scored) whose prediction is coupled,
+against one without.
 
-Runs of the same seed take turns with an update each: loss, backward pass, optimiser, re-scoring, the step's report on the training
-thread; sampling is not counted. Ratios are medians over pairs of updates.
-"""
+Runs of the same seed take turns with an update each: loss, backward pass, optimiser, re-scoring,
+the step's report on the training thread; sampling is not counted. Ratios are medians over pairs of
+updates."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ CANDIDATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "these, coupled by the model": ({"unseen": 16, "coupling": "model"}, {}),
     "these, every second step": ({"unseen": 16, "coupling": "model"}, {"coupling_every": 2}),
     "these, every fifth step": ({"unseen": 16, "coupling": "model"}, {"coupling_every": 5}),
-    "these, influences at every step": ({"unseen": 16, "coupling": "model"}, {"influence_every": 1}),
+    "these, influences at every step": (
+        {"unseen": 16, "coupling": "model"},
+        {"influence_every": 1},
+    ),
     "these, coupled by the last block": ({"unseen": 16, "coupling": "last_block"}, {}),
     "a quarter, coupled by the model": ({"unseen": 4, "coupling": "model"}, {}),
     "the step's own tokens, by the model": ({"coupling": "model"}, {}),
@@ -67,7 +71,15 @@ class Candidate:
         batch = collect(self.state, self.task, self.probe, self.config)
         self.panel.renew(self.state, self.task, self.config)
         started = time.thread_time()
-        update(self.state, batch, self.probe, self.config, self.panel, max_tokens=self.task.max_tokens, started=started)
+        update(
+            self.state,
+            batch,
+            self.probe,
+            self.config,
+            self.panel,
+            max_tokens=self.task.max_tokens,
+            started=started,
+        )
         return time.thread_time() - started
 
 

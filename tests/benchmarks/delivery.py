@@ -1,8 +1,9 @@
 """A step of 60 scalars, from the training loop to a reader.
 
-Caller's side: the time the public calls of a step take (`probe.log` and `probe.step`), paced at ten a second, in turns with
-the same of trackio, wandb (offline), mlflow and tensorboard, as far as this Python, or the one that PEERS_PYTHON names, has
-them; and once more with our own server frozen. Drained: a burst, from the first step to the server's last acknowledgement.
+Caller's side: the time the public calls of a step take (`probe.log` and `probe.step`), paced at ten
+a second, in turns with the same of trackio, wandb (offline), mlflow and tensorboard, as far as this
+Python, or the one that PEERS_PYTHON names, has them; and once more with our own server frozen.
+Drained: a burst, from the first step to the server's last acknowledgement.
 Visible: from the call to the moment a REST client reads the step.
 """
 
@@ -37,7 +38,9 @@ QUEUED_STEPS = 1_000
 class Process:
     """A tracker's process, which logs on command."""
 
-    def __init__(self, name: str, folder: Path, environment: dict[str, str], python: str = sys.executable) -> None:
+    def __init__(
+        self, name: str, folder: Path, environment: dict[str, str], python: str = sys.executable
+    ) -> None:
         folder.mkdir(parents=True)
         self._process = subprocess.Popen(
             [python, str(TRACKER), name, str(folder)],
@@ -77,7 +80,13 @@ def measure() -> list[str]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delivery-")))
         server = stack.enter_context(RunningServer(folder / "server"))
-        return [*_callers_side(folder, server), "", *_throughput(folder, server), "", *_visibility(folder, server)]
+        return [
+            *_callers_side(folder, server),
+            "",
+            *_throughput(folder, server),
+            "",
+            *_visibility(folder, server),
+        ]
 
 
 def _callers_side(folder: Path, server: RunningServer) -> list[str]:
@@ -87,10 +96,14 @@ def _callers_side(folder: Path, server: RunningServer) -> list[str]:
     with ExitStack() as stack:
         processes = {
             "isentrope": stack.enter_context(ours(folder / "paced", server, "paced")),
-            "isentrope, server frozen": stack.enter_context(ours(folder / "frozen", server, "frozen")),
+            "isentrope, server frozen": stack.enter_context(
+                ours(folder / "frozen", server, "frozen")
+            ),
         }
         for name in peers:
-            processes[name] = stack.enter_context(Process(name, folder / name, {}, python or sys.executable))
+            processes[name] = stack.enter_context(
+                Process(name, folder / name, {}, python or sys.executable)
+            )
         for _ in range(ROUNDS):
             for name, process in processes.items():
                 if "frozen" in name:
@@ -104,7 +117,11 @@ def _callers_side(folder: Path, server: RunningServer) -> list[str]:
         f"| {max(values) * 1e6:.0f} | {ends[name]:.2f} |"
         for name, values in seconds.items()
     ]
-    return ["| caller's side, µs a step | p50 | p99 | max | end, s |", "|---|---|---|---|---|", *rows]
+    return [
+        "| caller's side, µs a step | p50 | p99 | max | end, s |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
 
 
 def _throughput(folder: Path, server: RunningServer) -> list[str]:

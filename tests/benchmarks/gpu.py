@@ -1,10 +1,12 @@
-"""The kernels, the head and a step on a CUDA device: `python -m tests.benchmarks.gpu [logits] [head] [step]`, all without
-arguments. Not part of `make bench`. A TRL step there is `python -m tests.benchmarks trl_step`.
+"""The kernels, the head and a step on a CUDA device: `python -m tests.benchmarks.gpu [logits]
+[head] [step]`, all without arguments. Not part of `make bench`. A TRL step there is `python -m
+tests.benchmarks trl_step`.
 
-Times are medians over rounds in which the candidates take turns, of device events around several calls, so that the
-device never waits for what launches them. Peers that can't be imported are left out.
-"""
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+Times are medians over rounds in which the candidates take turns, of device events around several
+calls, so that the device never waits for what launches them. Peers that can't be imported are left
+out."""
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False,
+# disallow-untyped-decorators=False
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def compiled_scores(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
     return logprobs.gather(1, token_ids.unsqueeze(1)), -(logprobs.exp() * logprobs).sum(-1)
 
 
-def forward_candidates(logits: Tensor, token_ids: Tensor, peers: bool) -> dict[str, Callable[[], object]]:
+def forward_candidates(
+    logits: Tensor, token_ids: Tensor, peers: bool
+) -> dict[str, Callable[[], object]]:
     """In brackets how many quantities come out."""
     ours: dict[str, Callable[[], object]] = {
         "torch.sum": logits.sum,
@@ -132,8 +136,11 @@ def backward_candidates(logits: Tensor, token_ids: Tensor) -> dict[str, Callable
     return candidates
 
 
-def rows_of(title: str, candidates: Candidates, moved_bytes: int = 0, calls: int = CALLS) -> list[str]:
-    """One line of a Markdown table for every candidate; the first is what the others are measured by."""
+def rows_of(
+    title: str, candidates: Candidates, moved_bytes: int = 0, calls: int = CALLS
+) -> list[str]:
+    """One line of a Markdown table for every candidate; the first is what the others are measured
+    by."""
     times = milliseconds(candidates, calls)
     least = next(iter(times.values()))
     peak = get_dram_gbps() * 1e6  # bytes a millisecond
@@ -145,14 +152,21 @@ def rows_of(title: str, candidates: Candidates, moved_bytes: int = 0, calls: int
 
 
 def logits_lines() -> Iterator[str]:
-    yield from ("| what | by | ms | × the first | of peak bandwidth | MiB on top |", "|---|---|---|---|---|---|")
+    yield from (
+        "| what | by | ms | × the first | of peak bandwidth | MiB on top |",
+        "|---|---|---|---|---|---|",
+    )
     generator = torch.Generator("cuda").manual_seed(0)
     for tokens, vocabulary, dtype in SHAPES:
-        logits = torch.empty(tokens, vocabulary, dtype=dtype, device="cuda").normal_(0, 3, generator=generator)
+        logits = torch.empty(tokens, vocabulary, dtype=dtype, device="cuda").normal_(
+            0, 3, generator=generator
+        )
         token_ids = torch.randint(0, vocabulary, (tokens,), device="cuda", generator=generator)
         shape = f"{tokens} × {vocabulary} {str(dtype).removeprefix('torch.')}"
         with torch.no_grad():
-            candidates = forward_candidates(logits, token_ids, (tokens, vocabulary, dtype) == SHAPES[0])
+            candidates = forward_candidates(
+                logits, token_ids, (tokens, vocabulary, dtype) == SHAPES[0]
+            )
             yield from rows_of(f"{shape}, forward", candidates, logits.nbytes)
         if (tokens, vocabulary) == SHAPES[0][:2]:
             candidates = backward_candidates(logits, token_ids)
@@ -179,10 +193,14 @@ def head_lines(width: int) -> Iterator[str]:
     liger = peer("liger_kernel.chunked_loss", "LigerFusedLinearGRPOLoss")
     outputs = ("log_probs", "entropy")
     scores: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
-        "ours, linear_token_scores (5)": lambda h, w: (linear_token_scores(h, w, token_ids).logprobs,)
+        "ours, linear_token_scores (5)": lambda h, w: (
+            linear_token_scores(h, w, token_ids).logprobs,
+        )
     }
     if trl:
-        scores["TRL, chunked (2)"] = lambda h, w: trl.apply(h, w, None, token_ids, 1.0, 32768, None, 1.0, outputs)[:1]
+        scores["TRL, chunked (2)"] = lambda h, w: trl.apply(
+            h, w, None, token_ids, 1.0, 32768, None, 1.0, outputs
+        )[:1]
     if verl:
         scores["verl, fused (2)"] = lambda h, w: verl(h, w, token_ids, 1.0, "none")
     title = f"{TOKENS} × {width} × {VOCABULARY} bfloat16"
@@ -194,21 +212,29 @@ def head_lines(width: int) -> Iterator[str]:
 
     def gradients(score: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> object:
         results = score(*leaves)
-        return torch.autograd.grad(results, leaves, [torch.ones_like(results[0]), *map(torch.zeros_like, results[1:])])
+        return torch.autograd.grad(
+            results, leaves, [torch.ones_like(results[0]), *map(torch.zeros_like, results[1:])]
+        )
 
-    both: dict[str, Callable[[], object]] = {name: partial(gradients, score) for name, score in scores.items()}
+    both: dict[str, Callable[[], object]] = {
+        name: partial(gradients, score) for name, score in scores.items()
+    }
     if liger and width == WIDTHS[0]:
         loss = liger(beta=0.0, use_ref_model=False)
         mask, advantages = torch.ones(8, TOKENS // 8, device="cuda"), torch.randn(8, device="cuda")
         shape = (8, TOKENS // 8)
         both["Liger, GRPO loss"] = lambda: torch.autograd.grad(
-            loss(leaves[0].view(*shape, width), leaves[1], token_ids.view(shape), mask, advantages)[0], leaves
+            loss(leaves[0].view(*shape, width), leaves[1], token_ids.view(shape), mask, advantages)[
+                0
+            ],
+            leaves,
         )
     yield from rows_of(f"{title}, with backward", bare | both, calls=1)
 
 
 def step_lines() -> Iterator[str]:
-    """What a step costs the host, launches included, and the device: 64 sequences of 512 tokens, scored again afterwards."""
+    """What a step costs the host, launches included, and the device: 64 sequences of 512 tokens,
+    scored again afterwards."""
     yield from (
         "| control | score | gate | step | kernels and copies | device | waits |",
         "|---|---|---|---|---|---|---|",
@@ -219,12 +245,19 @@ def step_lines() -> Iterator[str]:
         "clip_cov": isentrope.Control(method="clip_cov", parameters={"ratio": 0.01}),
     }
     logits = torch.randn(64, 512, 4096, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    token_ids, advantages = torch.randint(0, 4096, (64, 512), device="cuda"), torch.randn(64, device="cuda")
+    token_ids, advantages = (
+        torch.randint(0, 4096, (64, 512), device="cuda"),
+        torch.randn(64, device="cuda"),
+    )
     for name, control in controls.items():
-        probe = isentrope.Probe("benchmark", transport=InMemoryTransport(keep_messages=False), control=control)
+        probe = isentrope.Probe(
+            "benchmark", transport=InMemoryTransport(keep_messages=False), control=control
+        )
         seconds: dict[str, list[float]] = {"score": [], "gate": [], "step": []}
 
-        def timed(part: str, run: Callable[[], Any], seconds: dict[str, list[float]] = seconds) -> Any:
+        def timed(
+            part: str, run: Callable[[], Any], seconds: dict[str, list[float]] = seconds
+        ) -> Any:
             started = time.perf_counter()
             result = run()
             seconds[part].append(time.perf_counter() - started)
@@ -233,20 +266,28 @@ def step_lines() -> Iterator[str]:
         def one(step: int, probe: isentrope.Probe = probe, timed: Any = timed) -> None:
             scores = timed("score", lambda: probe.score(logits, token_ids))
             old = scores.logprobs.detach() + 0.01
-            timed("gate", lambda: probe.gate(scores, advantages, old_logprobs=old, groups=8)).sum().backward()
+            timed(
+                "gate", lambda: probe.gate(scores, advantages, old_logprobs=old, groups=8)
+            ).sum().backward()
             logits.grad = None
             timed("step", lambda: probe.step(step, None, lambda: token_scores(logits, token_ids)))
             torch.cuda.synchronize()
 
         for step in range(40):
             one(step)
-        host = " | ".join(f"{statistics.median(values[10:]) * 1e3:.2f} ms" for values in seconds.values())
+        host = " | ".join(
+            f"{statistics.median(values[10:]) * 1e3:.2f} ms" for values in seconds.values()
+        )
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
             for step in range(40, 43):
                 one(step)
         events = [event for event in trace.events() if event.device_type.name == "CUDA"]
         device = sum(event.device_time_total for event in events) / 3e3
-        waits = [event.name for event in trace.events() if event.name in ("cudaStreamSynchronize", "cudaMemcpy")]
+        waits = [
+            event.name
+            for event in trace.events()
+            if event.name in ("cudaStreamSynchronize", "cudaMemcpy")
+        ]
         yield f"| {name} | {host} | {len(events) // 3} | {device:.2f} ms | {len(waits)} |"
         probe.finish()
 

@@ -1,15 +1,16 @@
-"""Ingest into SQLite and PostgreSQL: reports a second, time to the acknowledgement, CPU time of server and database.
+"""Ingest into SQLite and PostgreSQL: reports a second, time to the acknowledgement, CPU time of
+server and database.
 
     python -m tests.benchmarks.ingest_databases                        # both databases in turns
     python -m tests.benchmarks.ingest_databases servers 1 2 3          # so many servers over one PostgreSQL, flat out
     python -m tests.benchmarks.ingest_databases clients 100 1000       # so many runs, each with a connection of its own
 
-Real server processes, all durable: SQLite synchronous=FULL, PostgreSQL fsync, full_page_writes and synchronous_commit on. A
-report has 60 scalars and 4 histograms of 64 bins. *Paced*: four trainers push one report every 100 ms. *Flat out*: four
-push 64 reports at a time, the next push as soon as the last is acknowledged. *Clients*: each run holds a Watch stream and
-pushes one report of the recorded run every `--period` seconds; first no run pushes, then all do. CPU seconds are of the
-processes alone; a database's are its own, SQLite's are in the server's.
-"""
+Real server processes, all durable: SQLite synchronous=FULL, PostgreSQL fsync, full_page_writes and
+synchronous_commit on. A report has 60 scalars and 4 histograms of 64 bins. *Paced*: four trainers
+push one report every 100 ms. *Flat out*: four push 64 reports at a time, the next push as soon as
+the last is acknowledged. *Clients*: each run holds a Watch stream and pushes one report of the
+recorded run every `--period` seconds; first no run pushes, then all do. CPU seconds are of the
+processes alone; a database's are its own, SQLite's are in the server's."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 
 @dataclass
 class Used:
-    """CPU seconds so far of the servers and of the database, each with its children, also ended ones."""
+    """CPU seconds so far of the servers and of the database, each with its children, also ended
+    ones."""
 
     servers: float
     database: float
@@ -126,7 +128,8 @@ def hello(run_id: str, rank: int = 0, world_size: int = 1) -> pb.HelloRequest:
 
 
 def record_at(step: int, template: bytes) -> pb.Record:
-    """A template's report under another step: of a field that comes twice the last counts, messages are merged."""
+    """A template's report under another step: of a field that comes twice the last counts, messages
+    are merged."""
     payload = template + pb.Payload(step_report=pb.StepReport(step=step)).SerializeToString()
     return pb.Record(seq=step, payload=payload, payload_hash=payload_hash(payload))
 
@@ -150,7 +153,8 @@ def flat_out(pusher: Pusher, end: float, done: Callable[[float, int], None]) -> 
 def measure_round(candidate: Candidate, mode: Mode, into: Measured) -> None:
     servers = candidate.servers
     pushers = [
-        Pusher(servers[n % len(servers)], f"run-{time.time_ns()}-{n}") for n in range(max(TRAINERS, len(servers)))
+        Pusher(servers[n % len(servers)], f"run-{time.time_ns()}-{n}")
+        for n in range(max(TRAINERS, len(servers)))
     ]
     lock = threading.Lock()
 
@@ -161,7 +165,9 @@ def measure_round(candidate: Candidate, mode: Mode, into: Measured) -> None:
 
     before = candidate.used()
     started = time.perf_counter()
-    threads = [threading.Thread(target=mode, args=(pusher, started + SECONDS, done)) for pusher in pushers]
+    threads = [
+        threading.Thread(target=mode, args=(pusher, started + SECONDS, done)) for pusher in pushers
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -177,7 +183,9 @@ def candidate(database: str, servers: int = 1) -> Iterator[Candidate]:
         environment, postgresql = {}, None
         if database == POSTGRESQL:
             postgresql = stack.enter_context(PostgreSQL(*DURABLE))
-            environment = {"ISENTROPE_DATABASE_URL": stack.enter_context(postgresql.empty_database())}
+            environment = {
+                "ISENTROPE_DATABASE_URL": stack.enter_context(postgresql.empty_database())
+            }
         running = []
         for number in range(servers):
             home = Path(folder) / str(number) / "home"
@@ -254,7 +262,9 @@ class _Client:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self._seq += 1
             record = record_at(self._seq, self._templates[self._seq % len(self._templates)])
-            request = pb.PushRequest(run_id=self._run_id, incarnation="first", rank=0, records=[record])
+            request = pb.PushRequest(
+                run_id=self._run_id, incarnation="first", rank=0, records=[record]
+            )
             started = time.perf_counter()
             while not await self._acknowledged(request):
                 await asyncio.sleep(RETRY_SECONDS)
@@ -286,7 +296,8 @@ class _Client:
 
 async def _many(one: Candidate, count: int, period: float, seconds: float) -> str:
     (server,) = one.servers
-    # What a probe really sends, with tokens, rollouts and what-if sums; later steps have outcomes of a control.
+    # What a probe really sends, with tokens, rollouts and what-if sums; later steps have outcomes
+    # of a control.
     templates = [encode_payload(report) for report in countdown_run().reports[:80]]
     empty = psutil.Process(server.pid).memory_info().rss
     clients = [_Client(server, number, templates) for number in range(count)]
@@ -301,7 +312,9 @@ async def _many(one: Candidate, count: int, period: float, seconds: float) -> st
     await asyncio.gather(*(client.push_until(end, period, measured) for client in clients))
     busy = one.used().since(before)
     # What waiting takes is a figure of its own.
-    measured.used = [Used(max(0.0, busy.servers - idle.servers), max(0.0, busy.database - idle.database))]
+    measured.used = [
+        Used(max(0.0, busy.servers - idle.servers), max(0.0, busy.database - idle.database))
+    ]
     memory = (psutil.Process(server.pid).memory_info().rss - empty) / 1024 / count
     p50, p99 = (1_000 * float(np.quantile(measured.ack_seconds, q)) for q in (0.5, 0.99))
     waiting = 1_000 * (idle.servers + idle.database) / count * 60 / seconds
@@ -313,11 +326,15 @@ async def _many(one: Candidate, count: int, period: float, seconds: float) -> st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", nargs="?", choices=["both", "servers", "clients"], default="both")
     parser.add_argument("counts", nargs="*", type=int, help="of servers, or of runs")
     parser.add_argument("--database", choices=[SQLITE, POSTGRESQL], default=SQLITE)
-    parser.add_argument("--period", type=float, default=10.0, help="seconds between two reports of a run")
+    parser.add_argument(
+        "--period", type=float, default=10.0, help="seconds between two reports of a run"
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     if given.part == "both":

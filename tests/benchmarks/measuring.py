@@ -1,4 +1,5 @@
-"""Medians of interleaved runs, memory that a call needs on top of what it was given, CPU time of processes."""
+"""Medians of interleaved runs, memory that a call needs on top of what it was given, CPU time of
+processes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def median_seconds(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """CPU seconds of each candidate. They take turns: what a busy machine does to one it does to all; one round is not measured."""
+    """CPU seconds of each candidate. They take turns: what a busy machine does to one it does to
+    all; one round is not measured."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(rounds + 1):
         for name, run in candidates.items():
@@ -41,8 +43,8 @@ def cpu_seconds(pid: int) -> float:
 def peak_extra_mebibytes(run: Callable[[], object]) -> float:
     """The rise of the process's peak resident set, on Linux with glibc.
 
-    Large blocks come from and return to the system, so that none is counted or missed twice. The call is made once
-    unmeasured, for what is loaded and compiled at a first call.
+    Large blocks come from and return to the system, so that none is counted or missed twice. The
+    call is made once unmeasured, for what is loaded and compiled at a first call.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_THRESHOLD, 1 << 16)
@@ -59,4 +61,8 @@ def peak_extra_mebibytes(run: Callable[[], object]) -> float:
 
 def _status(field: str) -> int:
     """In KiB."""
-    return next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith(field + ":"))
+    return next(
+        int(line.split()[1])
+        for line in STATUS.read_text().splitlines()
+        if line.startswith(field + ":")
+    )

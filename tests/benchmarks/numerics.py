@@ -1,7 +1,8 @@
-"""Log-prob and entropy of ours and of peers against float64, side by side: the table of docs/numerics.md.
+"""Log-prob and entropy of ours and of peers against float64, side by side: the table of
+docs/numerics.md.
 
-Largest absolute error in nats over 64 tokens drawn from the distribution, vocabulary 32 000. `python -m
-tests.benchmarks.numerics` prints it.
+Largest absolute error in nats over 64 tokens drawn from the distribution, vocabulary 32 000.
+`python -m tests.benchmarks.numerics` prints it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def cases() -> dict[str, Tensor]:
 def largest_error(got: Tensor, expected: Tensor) -> str:
     got = got.double().reshape(expected.shape)
     broken = int(got.isnan().sum())
-    return f"NaN in {broken} of {TOKENS}" if broken else f"{(got - expected).abs().max().item():.0e}"
+    return (
+        f"NaN in {broken} of {TOKENS}" if broken else f"{(got - expected).abs().max().item():.0e}"
+    )
 
 
 def measure() -> list[str]:
@@ -78,7 +81,10 @@ def measure() -> list[str]:
         expected = exact["logprobs"], exact["entropies"]
         cells = []
         for run in CANDIDATES.values():
-            errors = [largest_error(got, want) for got, want in zip(run(logits, token_ids), expected, strict=True)]
+            errors = [
+                largest_error(got, want)
+                for got, want in zip(run(logits, token_ids), expected, strict=True)
+            ]
             cells.append(" / ".join(errors))
         rows.append(f"| {case} | " + " | ".join(cells) + " |")
     return rows

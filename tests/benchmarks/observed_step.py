@@ -1,8 +1,9 @@
-"""What an observed step costs the loop beside the score kernel: `gate`, `log` and `step`, on one core.
+"""What an observed step costs the loop beside the score kernel: `gate`, `log` and `step`, on one
+core.
 
-Steps are paced, so that caches are as cold as a training step leaves them. Operations counts torch operations except views; on an
-accelerator each is a launch. With groups and token ids, as the TRL integration passes them.
-"""
+Steps are paced, so that caches are as cold as a training step leaves them. Operations counts torch
+operations except views; on an accelerator each is a launch. With groups and token ids, as the TRL
+integration passes them."""
 
 from __future__ import annotations
 

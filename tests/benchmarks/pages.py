@@ -1,10 +1,11 @@
-"""A run's page as a reader meets it, in Chromium against a real server and a live run: `python -m tests.benchmarks.pages`.
+"""A run's page as a reader meets it, in Chromium against a real server and a live run: `python -m
+tests.benchmarks.pages`.
 
-Opening cold (nothing in the browser's cache) and warm, to drawn charts; bytes over the wire, compressed; the server's CPU
-time for one page. From the return of `probe.step` to the step painted, at one and at five steps a second; what a tab takes
-of a core meanwhile, and by how much it grows in a minute (`--minutes`, after a collection of garbage). Five tabs at once.
-`server`: the server's CPU with more and more readers, on runs of a step a second and of one in ten.
-"""
+Opening cold (nothing in the browser's cache) and warm, to drawn charts; bytes over the wire,
+compressed; the server's CPU time for one page. From the return of `probe.step` to the step painted,
+at one and at five steps a second; what a tab takes of a core meanwhile, and by how much it grows in
+a minute (`--minutes`, after a collection of garbage). Five tabs at once. `server`: the server's CPU
+with more and more readers, on runs of a step a second and of one in ten."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ def running(server: RunningServer, name: str, pace: float, *, first: int = 30) -
     try:
         run.wait_for(first)
         headers = {"Authorization": f"Bearer {server.token}"}
-        while not httpx.get(f"{server.url}/api/v1/runs/{name}/steps/{first}", headers=headers).is_success:
+        while not httpx.get(
+            f"{server.url}/api/v1/runs/{name}/steps/{first}", headers=headers
+        ).is_success:
             time.sleep(0.2)
         yield run
     finally:
@@ -90,7 +93,11 @@ def running(server: RunningServer, name: str, pace: float, *, first: int = 30) -
 
 def renderers() -> list[int]:
     """The ids of the processes in which Chromium runs the pages."""
-    return [child.pid for child in psutil.Process().children(recursive=True) if "--type=renderer" in child.cmdline()]
+    return [
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if "--type=renderer" in child.cmdline()
+    ]
 
 
 def _open(page: Page, server: RunningServer, name: str) -> float:
@@ -109,7 +116,10 @@ def opening(browser: Browser, server: RunningServer, name: str, repetitions: int
         counter = context.new_cdp_session(page)
         counter.send("Network.enable")
         total: list[float] = []
-        counter.on("Network.loadingFinished", lambda event, total=total: total.append(event["encodedDataLength"]))
+        counter.on(
+            "Network.loadingFinished",
+            lambda event, total=total: total.append(event["encodedDataLength"]),
+        )
         cold.append(_open(page, server, name))
         received.append(sum(total))
         page.close()
@@ -129,7 +139,8 @@ def opening(browser: Browser, server: RunningServer, name: str, repetitions: int
 
 
 def _percentiles(painted: dict[str, float], returned: dict[int, float], since: float) -> str:
-    """Median and 95th percentile of the waits; a step that was passed over was painted with the next one."""
+    """Median and 95th percentile of the waits; a step that was passed over was painted with the
+    next one."""
     known = sorted((int(step), at) for step, at in painted.items() if step.isdigit())
     waits = []
     for step, at in sorted(returned.items()):
@@ -141,7 +152,9 @@ def _percentiles(painted: dict[str, float], returned: dict[int, float], since: f
     return f"{statistics.median(waits):.2f} | {statistics.quantiles(waits, n=20)[-1]:.2f}"
 
 
-def following(browser: Browser, server: RunningServer, seconds: float, tabs: int, pace: float) -> list[str]:
+def following(
+    browser: Browser, server: RunningServer, seconds: float, tabs: int, pace: float
+) -> list[str]:
     """A row for each tab count and pace: waits until painted, share of a core, growth."""
     name = f"live-{tabs}-{pace:g}".replace(".", "-")
     with running(server, name, pace, first=10) as run:
@@ -180,17 +193,23 @@ def following(browser: Browser, server: RunningServer, seconds: float, tabs: int
             (b["JSHeapUsedSize"] - a["JSHeapUsedSize"]) / 1e6 / (passed / 60)
             for a, b in zip(before, after, strict=True)
         ]
-        waits = (_percentiles(painted[-1][what], run.returned, since) for what in ("number", "point"))
+        waits = (
+            _percentiles(painted[-1][what], run.returned, since) for what in ("number", "point")
+        )
         shares = f"{100 * pages_cpu / passed / tabs:.0f} % | {statistics.mean(grown):.1f} MB | {100 * server_cpu / passed:.0f} %"
         return [f"| {tabs} | {pace:g} | {' | '.join(waits)} | {shares} |"]
 
 
-def of_the_server(browser: Browser, server: RunningServer, seconds: float, readers: int, pace: float) -> str:
+def of_the_server(
+    browser: Browser, server: RunningServer, seconds: float, readers: int, pace: float
+) -> str:
     """A row for each count of readers and pace: CPU of the server alone, without the browser."""
     name = f"counted-{readers}-{pace:g}".replace(".", "-")
     with running(server, name, pace, first=3) as run:
         # A session of its own each: equal questions of one session are answered together.
-        contexts = [browser.new_context(viewport={"width": 1440, "height": 900}) for _ in range(readers)]
+        contexts = [
+            browser.new_context(viewport={"width": 1440, "height": 900}) for _ in range(readers)
+        ]
         for context in contexts:
             page = context.new_page()
             page.request.get(f"{server.url}/?token={server.token}", max_redirects=0)
@@ -208,7 +227,9 @@ def of_the_server(browser: Browser, server: RunningServer, seconds: float, reade
 
 def main(minutes: float, parts: Sequence[str]) -> None:
     with ExitStack() as stack:
-        server = RunningServer(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pages-"))) / "server")
+        server = RunningServer(
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pages-"))) / "server"
+        )
         server.more_environment = {"ISENTROPE_DASHBOARD": "true"}
         stack.enter_context(server)
         browser = stack.enter_context(chromium("--js-flags=--expose-gc"))
@@ -216,7 +237,9 @@ def main(minutes: float, parts: Sequence[str]) -> None:
             with running(server, "opened", 1.0):
                 print("\n".join(opening(browser, server, "opened")), "\n", flush=True)
         if "follow" in parts:
-            print("| tabs | steps/s | number p50, s | p95 | point p50, s | p95 | a core | growth a minute | server |")
+            print(
+                "| tabs | steps/s | number p50, s | p95 | point p50, s | p95 | a core | growth a minute | server |"
+            )
             print("|---|---|---|---|---|---|---|---|---|")
             for tabs, pace, seconds in ((1, 1.0, 30.0), (1, 5.0, 60.0 * minutes), (5, 5.0, 30.0)):
                 print("\n".join(following(browser, server, seconds, tabs, pace)), flush=True)
@@ -231,7 +254,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["open", "follow"], help="open, follow, server")
     parser.add_argument(
-        "--minutes", type=float, default=1.0, help="how long one tab is followed at five steps a second"
+        "--minutes",
+        type=float,
+        default=1.0,
+        help="how long one tab is followed at five steps a second",
     )
     chosen = parser.parse_args()
     main(chosen.minutes, chosen.parts)

@@ -1,8 +1,8 @@
 """The entropy-performance fit on series whose truth is known: the tables of docs/performance.md.
 
-`python -m tests.benchmarks.performance_fit [SEEDS]` prints, for each case and number of steps, how often the 90 %
-intervals hold the truth, how often each check fails, and how often the fit is called conclusive.
-"""
+`python -m tests.benchmarks.performance_fit [SEEDS]` prints, for each case and number of steps, how
+often the 90 % intervals hold the truth, how often each check fails, and how often the fit is called
+conclusive."""
 
 from __future__ import annotations
 
@@ -61,8 +61,12 @@ def exploding(steps: int, random: np.random.Generator) -> tuple[Floats, Floats]:
     entropies, after = falling(steps), np.maximum(0, np.linspace(-0.5, 0.5, steps))
     turn = steps // 2
     before = np.arange(steps) < turn
-    rewards = np.where(before, curve(entropies), curve(entropies)[turn] * np.maximum(0, 1 - 4 * after))
-    return np.where(before, entropies, entropies[turn] + 3.2 * after), rewards + white(steps, random)
+    rewards = np.where(
+        before, curve(entropies), curve(entropies)[turn] * np.maximum(0, 1 - 4 * after)
+    )
+    return np.where(before, entropies, entropies[turn] + 3.2 * after), rewards + white(
+        steps, random
+    )
 
 
 def linear(steps: int, random: np.random.Generator) -> tuple[Floats, Floats]:
@@ -90,7 +94,9 @@ def binomial(steps: int, random: np.random.Generator) -> tuple[Floats, Floats]:
 
 
 def to_and_fro(steps: int, random: np.random.Generator) -> tuple[Floats, Floats]:
-    entropies = LOWEST + (HIGHEST - LOWEST) * (0.5 + 0.5 * np.cos(3 * np.pi * np.linspace(0, 1, steps)))
+    entropies = LOWEST + (HIGHEST - LOWEST) * (
+        0.5 + 0.5 * np.cos(3 * np.pi * np.linspace(0, 1, steps))
+    )
     return entropies, curve(entropies) + white(steps, random)
 
 
@@ -203,13 +209,16 @@ def repeat(case: Case, steps: int, seeds: int) -> Found:
 
 def main(seeds: int) -> None:
     print(f"{seeds} seeds each; shares of the fits.\n")
-    print("| series | steps | a in its interval | b - a | forecast | shape fails | halves fail | conclusive |")
+    print(
+        "| series | steps | a in its interval | b - a | forecast | shape fails | halves fail | conclusive |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, case in TRUE.items():
         for steps in (20, 60, 200, 600, 2000):
             of = repeat(case, steps, seeds)
             a, ceiling, *failed = (
-                f"{count / max(1, of.fits):.2f}" for count in (of.a, of.ceiling, of.shape, of.halves, of.conclusive)
+                f"{count / max(1, of.fits):.2f}"
+                for count in (of.a, of.ceiling, of.shape, of.halves, of.conclusive)
             )
             made = f"{of.forecast_holds / of.forecasts:.2f}" if of.forecasts else "refused"
             print(f"| {name} | {steps} | {' | '.join((a, ceiling, made, *failed))} |", flush=True)
@@ -218,8 +227,13 @@ def main(seeds: int) -> None:
     for name, case in FALSE.items():
         for steps in (20, 60, 200, 600, 2000):
             of = repeat(case, steps, seeds)
-            shares = [count / max(1, of.fits) for count in (of.slope, of.shape, of.halves, of.conclusive)]
-            print(f"| {name} | {steps} | {' | '.join(f'{share:.2f}' for share in shares)} |", flush=True)
+            shares = [
+                count / max(1, of.fits) for count in (of.slope, of.shape, of.halves, of.conclusive)
+            ]
+            print(
+                f"| {name} | {steps} | {' | '.join(f'{share:.2f}' for share in shares)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""The exchange of all ranks once a step: bytes, CPU time on rank 0, and the time on a network by a model.
+"""The exchange of all ranks once a step: bytes, CPU time on rank 0, and the time on a network by a
+model.
 
     python -m tests.benchmarks.rank_exchange [RANKS ...]
 
-Each rank's vector is gathered on every rank. Measured: the vector's length, and the CPU seconds in which rank 0 copies what was
-gathered, adds up what may be added and merges the rest, on the thread that writes reports. Calculated: a ring all-gather,
-(n - 1)(L + m / B), and for comparison a tree's all-reduce of the additive part, 2 (log2(n) L + m / B), behind an all-gather
-of the rest. L and B are
-stated below; a real network has its own.
+Each rank's vector is gathered on every rank. Measured: the vector's length, and the CPU seconds in
+which rank 0 copies what was gathered, adds up what may be added and merges the rest, on the thread
+that writes reports. Calculated: a ring all-gather, (n - 1)(L + m / B), and for comparison a tree's
+all-reduce of the additive part, 2 (log2(n) L + m / B), behind an all-gather of the rest. L and B
+are stated below; a real network has its own.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def measure(counts: Sequence[int] = RANKS) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for ranks in counts:
         gathered = ranks * own * NUMBER_BYTES / 1e6
-        reduced = all_gather_seconds(ranks, ADDITIVE_FROM) + all_reduce_seconds(ranks, own - ADDITIVE_FROM)
+        reduced = all_gather_seconds(ranks, ADDITIVE_FROM) + all_reduce_seconds(
+            ranks, own - ADDITIVE_FROM
+        )
         yield (
             f"| {ranks} | {gathered:.1f} | {1e3 * all_gather_seconds(ranks, own):.2f} | {1e3 * reduced:.2f} "
             f"| {merge_seconds(ranks):.3f} |"

@@ -1,7 +1,7 @@
 """Bytes per step, and the time one series takes: rows of a thousand reports, and of one push.
 
-`python -m tests.benchmarks.storage [sizes|million|ingest|recorded] ...`; a step has 60 scalars and 4 histograms of 64 bins.
-"""
+`python -m tests.benchmarks.storage [sizes|million|ingest|recorded] ...`; a step has 60 scalars and
+4 histograms of 64 bins."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ def reports(first: int, count: int, scalars: int, histogram_count: int) -> list[
             recorded_at=1.7e9 + first + row + float(random.random()),
             scalars={f"metric/{column}": float(values[row, column]) for column in range(scalars)},
             histograms=tuple(
-                ScoreHistogram(name=f"histogram/{index}", low=-1.0, high=1.0, counts=tuple(counts[row, index].tolist()))
+                ScoreHistogram(
+                    name=f"histogram/{index}",
+                    low=-1.0,
+                    high=1.0,
+                    counts=tuple(counts[row, index].tolist()),
+                )
                 for index in range(histogram_count)
             ),
             labels={"control/method": "clip_v"},
@@ -66,7 +71,14 @@ class OurStore:
         self.push = push
         self.database = Database(f"sqlite:///{file}")
         started = RunStarted(
-            run_id="r", incarnation="a", rank=0, world_size=1, name="", project="", started_at=1.0, probe_version="0"
+            run_id="r",
+            incarnation="a",
+            rank=0,
+            world_size=1,
+            name="",
+            project="",
+            started_at=1.0,
+            probe_version="0",
         )
         with self.database.writing_engine.begin() as connection:
             upgrade(connection)
@@ -76,7 +88,8 @@ class OurStore:
     def write(self, batch: Sequence[StepReport]) -> None:
         first = batch[0].step
         arrivals = [
-            Arrival(seq=report.step + 1, payload=b"", payload_hash=os.urandom(16), message=report) for report in batch
+            Arrival(seq=report.step + 1, payload=b"", payload_hash=os.urandom(16), message=report)
+            for report in batch
         ]
         for start in range(0, len(arrivals), self.push):
             with self.database.writing_engine.begin() as connection:
@@ -93,7 +106,9 @@ class OurStore:
             self._pack(len(batch))
 
     def _pack(self, reports: int) -> None:
-        stream = FullStream(run_key=self.run_key, run_id="r", stream_key=self._stream_key, reports=reports)
+        stream = FullStream(
+            run_key=self.run_key, run_id="r", stream_key=self._stream_key, reports=reports
+        )
         with self.database.reading() as connection:
             joined = packing.join_next(connection, stream)
         assert joined is not None
@@ -110,7 +125,8 @@ class OurStore:
 
 
 def sizes(steps: int = STEPS) -> Iterator[str]:
-    """Bytes on disk, CPU time of writing a step, and of reading one series of all steps; the stores take turns."""
+    """Bytes on disk, CPU time of writing a step, and of reading one series of all steps; the stores
+    take turns."""
     with tempfile.TemporaryDirectory() as folder:
         stores = {
             "packed": OurStore(Path(folder, "packed.db")),
@@ -141,11 +157,14 @@ def sizes(steps: int = STEPS) -> Iterator[str]:
 
 
 def million(steps: int = MILLION) -> Iterator[str]:
-    """Reading a run of a million steps, warm: milliseconds, median and 95th percentile of 40; in brackets of CPU."""
+    """Reading a run of a million steps, warm: milliseconds, median and 95th percentile of 40; in
+    brackets of CPU."""
     with tempfile.TemporaryDirectory() as folder:
         store = OurStore(Path(folder, "million.db"))
         for first in range(0, steps, _BATCH):
-            store.write(reports(first, _BATCH, MILLION_METRICS, int(first >= steps - WITH_HISTOGRAM)))
+            store.write(
+                reports(first, _BATCH, MILLION_METRICS, int(first >= steps - WITH_HISTOGRAM))
+            )
 
         def reduced(first: int | None, name: str = "metric/1") -> None:
             with store.database.reading() as connection:
@@ -154,7 +173,9 @@ def million(steps: int = MILLION) -> Iterator[str]:
 
         def tick() -> None:
             with store.database.reading() as connection:
-                series.read(connection, store.run_key, ["metric/1"], StepRange(), after_position=steps - 1)
+                series.read(
+                    connection, store.run_key, ["metric/1"], StepRange(), after_position=steps - 1
+                )
 
         def distributions(count: int, points: int) -> None:
             with store.database.reading() as connection:
@@ -166,8 +187,13 @@ def million(steps: int = MILLION) -> Iterator[str]:
         yield _timed(f"the whole series in {POINTS} buckets", lambda: reduced(None))
         yield _timed(f"100 000 steps in {POINTS} buckets", lambda: reduced(steps - 100_000))
         yield _timed("a live tick with `since`", tick)
-        yield _timed("a histogram over 10 000 steps in 200 buckets", lambda: distributions(10_000, 200))
-        yield _timed("a histogram over 100 000 steps in 200 buckets", lambda: distributions(WITH_HISTOGRAM, 200))
+        yield _timed(
+            "a histogram over 10 000 steps in 200 buckets", lambda: distributions(10_000, 200)
+        )
+        yield _timed(
+            "a histogram over 100 000 steps in 200 buckets",
+            lambda: distributions(WITH_HISTOGRAM, 200),
+        )
         store.close()
 
 
@@ -195,15 +221,16 @@ def _file_bytes(file: Path) -> int:
 
 
 def ingest(seconds: float = 60.0) -> Iterator[str]:
-    """Reports a second through gRPC into SQLite with synchronous=FULL, and what acks and readers wait meanwhile."""
+    """Reports a second through gRPC into SQLite with synchronous=FULL, and what acks and readers
+    wait meanwhile."""
     from tests.benchmarks.storage_ingest import measured
 
     return measured(seconds)
 
 
 def recorded(count: int = 20) -> Iterator[str]:
-    """The recorded run of the reference trainer, with tokens, rollouts and what-if sums: bytes a step on the wire, in the
-    database while the run is live, and packed after its end."""
+    """The recorded run of the reference trainer, with tokens, rollouts and what-if sums: bytes a
+    step on the wire, in the database while the run is live, and packed after its end."""
     from isentrope_wire.codec import encode_payload
     from isentrope_wire.reports import RunFinished
     from tests.countdown import countdown_run
@@ -228,7 +255,8 @@ def recorded(count: int = 20) -> Iterator[str]:
             for rank in ranks:
                 rank.send(RunFinished(status="finished", finished_at=time.time()))
             pack_all(server, RowSizes())
-        # What packing freed is used by later reports; VACUUM gives it back, so that the rest can be counted.
+        # What packing freed is used by later reports; VACUUM gives it back, so that the rest can be
+        # counted.
         with sqlite3.connect(file) as connection:
             connection.execute("VACUUM")
         connection.close()

@@ -1,8 +1,8 @@
 """Ingest: how many reports a second a server takes, and what its readers wait meanwhile.
 
-A real `isentrope up` with its compactor; two ranks push batches of ready-made reports with a window of unacknowledged
-ones, as fast as they are acknowledged or so many a second; a reader asks for series, a step and the list of runs.
-Everything shares the machine.
+A real `isentrope up` with its compactor; two ranks push batches of ready-made reports with a window
+of unacknowledged ones, as fast as they are acknowledged or so many a second; a reader asks for
+series, a step and the list of runs. Everything shares the machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class Waits:
 
 
 async def _measure(
-    server: RunningServer, seconds: float, scalars: int, histograms: int, reports_a_second: float | None = None
+    server: RunningServer,
+    seconds: float,
+    scalars: int,
+    histograms: int,
+    reports_a_second: float | None = None,
 ) -> tuple[int, Waits, float]:
     waits = Waits()
     end = time.monotonic() + seconds
@@ -54,14 +58,20 @@ async def _measure(
     places = RANKS * WINDOW
     apart = 0.0 if reports_a_second is None else places * REPORTS_IN_A_PUSH / reports_a_second
     async with grpc.aio.insecure_channel(server.grpc_target) as channel:
-        ranks = [_Rank(TelemetryStub(channel), server.token, rank, scalars, histograms) for rank in range(RANKS)]
+        ranks = [
+            _Rank(TelemetryStub(channel), server.token, rank, scalars, histograms)
+            for rank in range(RANKS)
+        ]
         for rank in ranks:
             await rank.hello()
         cpu = cpu_seconds(server.pid)
         reading = asyncio.create_task(_read_until(server, end, waits))
         pushing = (rank for _ in range(WINDOW) for rank in ranks)
         await asyncio.gather(
-            *(rank.push_until(end, waits, apart * (place / places), apart) for place, rank in enumerate(pushing))
+            *(
+                rank.push_until(end, waits, apart * (place / places), apart)
+                for place, rank in enumerate(pushing)
+            )
         )
         cpu = cpu_seconds(server.pid) - cpu
         await reading
@@ -75,10 +85,14 @@ class _Rank:
         self._rank = rank
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._seq = 0
-        self._templates = [encode_payload(report) for report in reports(0, _TEMPLATES, scalars, histograms)]
+        self._templates = [
+            encode_payload(report) for report in reports(0, _TEMPLATES, scalars, histograms)
+        ]
 
     async def hello(self) -> None:
-        await self._stub.Hello(hello("flood", self._rank, RANKS), metadata=self._metadata, timeout=30)
+        await self._stub.Hello(
+            hello("flood", self._rank, RANKS), metadata=self._metadata, timeout=30
+        )
 
     async def push_until(self, end: float, waits: Waits, after: float, apart: float) -> None:
         due = time.monotonic() + after
@@ -89,7 +103,9 @@ class _Rank:
                 return
             records = list(self._next_records())
             started = time.monotonic()
-            request = pb.PushRequest(run_id="flood", incarnation="first", rank=self._rank, records=records)
+            request = pb.PushRequest(
+                run_id="flood", incarnation="first", rank=self._rank, records=records
+            )
             reply = await self._stub.Push(request, metadata=self._metadata, timeout=60)
             assert not reply.quarantined
             waits.pushes.append(time.monotonic() - started)
@@ -109,7 +125,9 @@ async def _read_until(server: RunningServer, end: float, waits: Waits) -> None:
         "/runs",
         "/runs/flood/metrics",
     )
-    async with httpx.AsyncClient(base_url=f"{server.url}/api/v1", headers=headers, trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(
+        base_url=f"{server.url}/api/v1", headers=headers, trust_env=False, timeout=60
+    ) as http:
         turn = 0
         while time.monotonic() < end:
             started = time.monotonic()
@@ -121,15 +139,22 @@ async def _read_until(server: RunningServer, end: float, waits: Waits) -> None:
 
 
 def measured(seconds: float) -> Iterator[str]:
-    """Whole reports as fast as they go and so many a second as are asked for; small ones as fast as they go."""
+    """Whole reports as fast as they go and so many a second as are asked for; small ones as fast as
+    they go."""
     yield "| a report has | sent | reports/s | ack median, p99 | REST median, p95 | server CPU per report | bytes per step |"
     yield "|---|---|---|---|---|---|---|"
-    for scalars, histograms, rate in ((SCALARS, HISTOGRAMS, None), (SCALARS, HISTOGRAMS, ASKED_FOR), (10, 0, None)):
+    for scalars, histograms, rate in (
+        (SCALARS, HISTOGRAMS, None),
+        (SCALARS, HISTOGRAMS, ASKED_FOR),
+        (10, 0, None),
+    ):
         with tempfile.TemporaryDirectory() as folder:
             server = RunningServer(Path(folder))
             server.more_environment["ISENTROPE_DASHBOARD"] = "false"
             with server:
-                accepted, waits, cpu = asyncio.run(_measure(server, seconds, scalars, histograms, rate))
+                accepted, waits, cpu = asyncio.run(
+                    _measure(server, seconds, scalars, histograms, rate)
+                )
             held = sum(path.stat().st_size for path in Path(folder).glob("isentrope.db*"))
         yield (
             f"| {scalars} scalars, {histograms} histograms of {BINS} bins "

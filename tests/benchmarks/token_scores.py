@@ -1,7 +1,8 @@
-"""Five quantities from one pass, against one read of the logits and against how loops get them today.
+"""Five quantities from one pass, against one read of the logits and against how loops get them
+today.
 
-Forward only, one thread. Times are medians of interleaved runs in multiples of one read (`z.sum()`); memory is what a
-call needs on top of the logits, in MiB.
+Forward only, one thread. Times are medians of interleaved runs in multiples of one read
+(`z.sum()`); memory is what a call needs on top of the logits, in MiB.
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ def plain_scores(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, ...]:
     every_score = p * (entropies + logprobs)
     expected = (p * every_score).sum(-1)
     chosen = every_score.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
-    return logprobs.gather(-1, token_ids.unsqueeze(-1)), entropies, chosen, expected, chosen - expected
+    return (
+        logprobs.gather(-1, token_ids.unsqueeze(-1)),
+        entropies,
+        chosen,
+        expected,
+        chosen - expected,
+    )
 
 
 def ours(backend: str) -> Callable[[Tensor, Tensor], Any]:
@@ -90,5 +97,9 @@ def measure(rounds: int = 5) -> list[str]:
         ratios = [f"{read * 1e3:.1f} ms", *(f"{seconds[name] / read:.2f} ×" for name in names[1:])]
         shape = f"{tokens} × {vocabulary} {str(dtype).removeprefix('torch.')}"
         times.append(f"| {shape} | " + " | ".join(ratios) + " |")
-        memory.append(f"| {shape} | " + " | ".join(f"{peak_extra_mebibytes(calls[name]):.1f}" for name in names) + " |")
+        memory.append(
+            f"| {shape} | "
+            + " | ".join(f"{peak_extra_mebibytes(calls[name]):.1f}" for name in names)
+            + " |"
+        )
     return [*times, "", "Peak extra memory, MiB:", "", *memory]

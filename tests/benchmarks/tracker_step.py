@@ -2,11 +2,11 @@
 
     python tests/benchmarks/tracker_step.py NAME FOLDER
 
-Each tracker is called as its own documentation shows; ours as our README does: `probe.log`, then `probe.step`. Reads
-commands from its input: `paced N` logs N steps, ten a second, and prints the caller's seconds of each as a JSON list;
-`burst N` as fast as it can; `end` finishes, and prints how long that took. Only the tracker named is imported, so that this
-runs in any environment that has it.
-"""
+Each tracker is called as its own documentation shows; ours as our README does: `probe.log`, then
+`probe.step`. Reads commands from its input: `paced N` logs N steps, ten a second, and prints the
+caller's seconds of each as a JSON list; `burst N` as fast as it can; `end` finishes, and prints how
+long that took. Only the tracker named is imported, so that this runs in any environment that has
+it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ Finish = Callable[[], None]
 def isentrope(folder: Path) -> tuple[Step, Finish]:
     os.environ["ISENTROPE_HOME"] = str(folder)
     library: Any = importlib.import_module("isentrope")
-    probe = library.Probe(name="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
+    probe = library.Probe(
+        name="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN")
+    )
 
     def step(number: int, scalars: dict[str, float]) -> None:
         probe.log(scalars)
@@ -50,7 +52,9 @@ def trackio(folder: Path) -> tuple[Step, Finish]:
 
 def wandb(folder: Path) -> tuple[Step, Finish]:
     tracker: Any = importlib.import_module("wandb")
-    run = tracker.init(project="benchmark", mode="offline", dir=str(folder), settings=tracker.Settings(silent=True))
+    run = tracker.init(
+        project="benchmark", mode="offline", dir=str(folder), settings=tracker.Settings(silent=True)
+    )
     return lambda number, scalars: run.log(scalars, step=number), run.finish
 
 
@@ -99,7 +103,9 @@ def main() -> None:
             answers.write(json.dumps([time.perf_counter() - started]) + "\n")
             answers.flush()
             return
-        seconds = _hand_over(step, number, int(words[1]), INTERVAL_SECONDS if words[0] == "paced" else 0.0)
+        seconds = _hand_over(
+            step, number, int(words[1]), INTERVAL_SECONDS if words[0] == "paced" else 0.0
+        )
         number += int(words[1])
         answers.write(json.dumps(seconds) + "\n")
         answers.flush()

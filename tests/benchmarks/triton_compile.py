@@ -1,8 +1,9 @@
-"""What the Triton kernels compile to, for GPUs that need not be there: `python -m tests.benchmarks.triton_compile`.
+"""What the Triton kernels compile to, for GPUs that need not be there: `python -m
+tests.benchmarks.triton_compile`.
 
-For every kernel and target: registers a thread, and spilled registers. Each kernel is compiled as it is launched for a
-vocabulary that is a multiple of 16, with the compilers that Triton brings along; nothing is run, and TRITON_INTERPRET must
-not be set.
+For every kernel and target: registers a thread, and spilled registers. Each kernel is compiled as
+it is launched for a vocabulary that is a multiple of 16, with the compilers that Triton brings
+along; nothing is run, and TRITON_INTERPRET must not be set.
 """
 
 from __future__ import annotations
@@ -92,11 +93,14 @@ def nvidia_registers_and_spills(cubin: bytes) -> tuple[int, int]:
 
 def _cuobjdump(option: str, path: str) -> str:
     program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return subprocess.run([program, option, path], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [program, option, path], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def amd_registers_and_spills(text: str) -> tuple[int, int]:
-    """Of a program for an AMD GPU: the counts in its assembly's metadata. Scalars that spill go to vector registers."""
+    """Of a program for an AMD GPU: the counts in its assembly's metadata. Scalars that spill go to
+    vector registers."""
     counts = {name: int(count) for name, count in re.findall(r"\.(\w+_count):\s*(\d+)", text)}
     return counts["vgpr_count"] + counts["agpr_count"], counts["vgpr_spill_count"]
 
@@ -105,13 +109,18 @@ def compile_kernel(kernel: str, logits_type: str, target: str, ones: bool = Fals
     """Compile one of KERNELS for a type of logits and one of TARGETS, as it is launched there.
 
     Args:
-        ones: vocabulary and strides are 1, of which Triton makes constants; otherwise they are multiples of 16.
+        ones: vocabulary and strides are 1, of which Triton makes constants; otherwise they are
+            multiples of 16.
     """
     function = KERNELS[kernel]
     names = function.arg_names
     constants = _constants(kernel, target) | (dict.fromkeys(MULTIPLES_OF_16, 1) if ones else {})
-    signature = {name: "constexpr" if name in constants else _type_of(name, logits_type) for name in names}
-    aligned = [name for name in names if name.endswith("_ptr") or (name in MULTIPLES_OF_16 and not ones)]
+    signature = {
+        name: "constexpr" if name in constants else _type_of(name, logits_type) for name in names
+    }
+    aligned = [
+        name for name in names if name.endswith("_ptr") or (name in MULTIPLES_OF_16 and not ones)
+    ]
     source = ASTSource(
         function,
         signature,
@@ -120,7 +129,11 @@ def compile_kernel(kernel: str, logits_type: str, target: str, ones: bool = Fals
     )
     options = {"num_warps": triton_backend.WARPS, "enable_fp_fusion": True}
     asm: Any = triton.compile(source, target=TARGETS[target], options=options).asm
-    found = nvidia_registers_and_spills(asm["cubin"]) if "cubin" in asm else amd_registers_and_spills(asm["amdgcn"])
+    found = (
+        nvidia_registers_and_spills(asm["cubin"])
+        if "cubin" in asm
+        else amd_registers_and_spills(asm["amdgcn"])
+    )
     return Compiled(kernel, logits_type, target, *found)
 
 
@@ -172,6 +185,10 @@ def table(compiled: list[Compiled]) -> list[str]:
 if __name__ == "__main__":
     everything = list(compile_all(tuple(sys.argv[2:]) or tuple(TARGETS)))
     if sys.argv[1:2] == ["--json"]:
-        print(json.dumps({"triton": triton.__version__, "compiled": [asdict(one) for one in everything]}))
+        print(
+            json.dumps(
+                {"triton": triton.__version__, "compiled": [asdict(one) for one in everything]}
+            )
+        )
     else:
         print(f"Triton {triton.__version__}\n\n" + "\n".join(table(everything)))

@@ -1,11 +1,12 @@
 """A TRL GRPO step with a probe attached and without, on a model whose head matters.
 
-Trainers of the same model take turns: generation, loss, backward pass, update, logging. Ratios are medians over pairs of
-steps. What re-scoring a sample after the update adds, by default one of the eight sequences here, is given apart.
+Trainers of the same model take turns: generation, loss, backward pass, update, logging. Ratios are
+medians over pairs of steps. What re-scoring a sample after the update adds, by default one of the
+eight sequences here, is given apart.
 
-Where there is a CUDA device, the model is a Qwen2 of 0.5 B parameters in bfloat16 there, with random weights; completions
-are random tokens, for generating them would be most of a step and the same for all; and seconds are those of the clock,
-the device's work included.
+Where there is a CUDA device, the model is a Qwen2 of 0.5 B parameters in bfloat16 there, with
+random weights; completions are random tokens, for generating them would be most of a step and the
+same for all; and seconds are those of the clock, the device's work included.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from isentrope.integrations.trl import attach
 from tests.probe.integrations import tiny_trl
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-VOCABULARY, SEQUENCES, PROMPT, COMPLETION = (151936, 16, 64, 448) if DEVICE == "cuda" else (32768, 8, 32, 32)
+VOCABULARY, SEQUENCES, PROMPT, COMPLETION = (
+    (151936, 16, 64, 448) if DEVICE == "cuda" else (32768, 8, 32, 32)
+)
 MODEL = (
     {
         "hidden_size": 896,
@@ -40,7 +43,12 @@ MODEL = (
         "tie_word_embeddings": True,
     }
     if DEVICE == "cuda"
-    else {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+    else {
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
 )
 CANDIDATES: dict[str, Callable[[Any], object]] = {
     "alone": lambda trainer: None,
@@ -54,7 +62,8 @@ CANDIDATES: dict[str, Callable[[Any], object]] = {
 
 
 class TurnTaking(TrainerCallback):
-    """Lets a trainer make one step at a time, and measures it: from one step's beginning to the next one's."""
+    """Lets a trainer make one step at a time, and measures it: from one step's beginning to the
+    next one's."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -95,14 +104,23 @@ def _seconds() -> float:
 def random_completions(prompts: list[str], trainer: Any) -> dict[str, Any]:
     """In the place of TRL's generation."""
     ids = torch.randint(2, tiny_trl.VOCABULARY, (len(prompts), COMPLETION)).tolist()
-    return {"prompt_ids": trainer.processing_class(prompts)["input_ids"], "completion_ids": ids, "logprobs": None}
+    return {
+        "prompt_ids": trainer.processing_class(prompts)["input_ids"],
+        "completion_ids": ids,
+        "logprobs": None,
+    }
 
 
 def trainer_of(folder: str, turns: TurnTaking, steps: int) -> Any:
     with torch.device(DEVICE):
         policy: Any = tiny_trl.model(vocab_size=VOCABULARY, initializer_range=0.02, **MODEL)
     there = (
-        {"use_cpu": False, "bf16": True, "learning_rate": 1e-6, "trainer_rollout_func": random_completions}
+        {
+            "use_cpu": False,
+            "bf16": True,
+            "learning_rate": 1e-6,
+            "trainer_rollout_func": random_completions,
+        }
         if DEVICE == "cuda"
         else {"generation_kwargs": {"min_new_tokens": COMPLETION}}
     )
@@ -114,7 +132,9 @@ def trainer_of(folder: str, turns: TurnTaking, steps: int) -> Any:
         per_device_train_batch_size=SEQUENCES,
         num_generations=4,
         max_completion_length=COMPLETION,
-        trainer_reward_funcs=lambda completion_ids, **_: [float(sum(ids) % 7) for ids in completion_ids],
+        trainer_reward_funcs=lambda completion_ids, **_: [
+            float(sum(ids) % 7) for ids in completion_ids
+        ],
         trainer_train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
         trainer_callbacks=[turns],
         **there,
@@ -157,5 +177,7 @@ def measure(rounds: int = 12) -> list[str]:
     for name, own in seconds.items():
         ratios = [mine / alone for mine, alone in zip(own, seconds["alone"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        rows.append(f"| {name} | {statistics.median(own) * 1e3:.0f} ms | {middle:.3f} × | {low:.3f} to {high:.3f} |")
+        rows.append(
+            f"| {name} | {statistics.median(own) * 1e3:.0f} ms | {middle:.3f} × | {low:.3f} to {high:.3f} |"
+        )
     return rows

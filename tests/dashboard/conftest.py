@@ -1,4 +1,5 @@
-"""A real server with the dashboard, runs made of the recorded one, and its pages in a real browser."""
+"""A real server with the dashboard, runs made of the recorded one, and its pages in a real
+browser."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Site:
         config: Mapping[str, object] | None = None,
         change: Callable[[StepReport], StepReport] = lambda report: report,
     ) -> str:
-        """A run with the first steps of the recorded one, which loses half of its entropy in 41 steps. Returns its id.
+        """A run with the first steps of the recorded one, which loses half of its entropy in 41
+        steps. Returns its id.
 
         Args:
             finished: how it ended; None: it is still running.
@@ -74,8 +76,14 @@ class Site:
             rank.send(finished)
         return rank.run_id
 
-    def more(self, run_id: str, steps: int, change: Callable[[StepReport], StepReport] = lambda report: report) -> None:
-        """Send the next steps of a run; at most 80 in all, as the recorded run was then pushed a control."""
+    def more(
+        self,
+        run_id: str,
+        steps: int,
+        change: Callable[[StepReport], StepReport] = lambda report: report,
+    ) -> None:
+        """Send the next steps of a run; at most 80 in all, as the recorded run was then pushed a
+        control."""
         rank = self._ranks[run_id]
         sent = rank.seq
         reports = countdown_run().reports[sent : sent + steps]
@@ -87,15 +95,21 @@ class Site:
         """Send the next step, with this version of the control applied, or as `state` says."""
         rank = self._ranks[run_id]
         report = countdown_run().reports[rank.seq]
-        outcome = ControlOutcome(version=version, state=OutcomeState(state), at=time.time(), step=report.step)
+        outcome = ControlOutcome(
+            version=version, state=OutcomeState(state), at=time.time(), step=report.step
+        )
         active = version if state == "APPLIED" else report.control_version
-        rank.send(replace(report, recorded_at=time.time(), control_version=active, outcomes=(outcome,)))
+        rank.send(
+            replace(report, recorded_at=time.time(), control_version=active, outcomes=(outcome,))
+        )
 
     def rank(self, run_id: str) -> Rank:
         """To send what `more` does not."""
         return self._ranks[run_id]
 
-    def values(self, part: Part, address: str, *, token: str | None = None, scheme: Scheme = "light") -> Values:
+    def values(
+        self, part: Part, address: str, *, token: str | None = None, scheme: Scheme = "light"
+    ) -> Values:
         """What a part of the page at this address shows."""
         path, _, search = address.partition("?")
 
@@ -105,7 +119,8 @@ class Site:
                 base_url=f"{self.url}/api/v1/", headers=headers, timeout=20, trust_env=False
             ) as http:
                 return await part.read(
-                    AsyncClient(http), View.of({"path": path, "query": parse_qsl(search), "theme": scheme})
+                    AsyncClient(http),
+                    View.of({"path": path, "query": parse_qsl(search), "theme": scheme}),
                 )
 
         return apart(read())
@@ -119,29 +134,39 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
-    """One Chromium for the tests of a file. While it is open its event loop runs in this thread, and no other may."""
+    """One Chromium for the tests of a file. While it is open its event loop runs in this thread,
+    and no other may."""
     with chromium_with_profile(tmp_path_factory.mktemp("chromium")) as context:
         yield context
 
 
 @pytest.fixture
 def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
-    """Opens an address as its owner, or with another token: `open_page("/runs/…?tab=tokens", scheme="dark")`.
+    """Opens an address as its owner, or with another token: `open_page("/runs/…?tab=tokens",
+    scheme="dark")`.
 
     At the end of the test nothing may have gone wrong in any of its pages.
     """
     opened: list[Watched] = []
 
     def open_address(
-        address: str, *, scheme: Scheme = "light", width: int = 1440, height: int = 900, token: str | None = None
+        address: str,
+        *,
+        scheme: Scheme = "light",
+        width: int = 1440,
+        height: int = 900,
+        token: str | None = None,
     ) -> Page:
         if token is not None:
             window.clear_cookies()
         page = window.new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
-        # Sets the cookie; again where the server just ended the connection that the test before left open.
-        page.request.get(f"{site.url}/?token={token or site.server.owner_token}", max_redirects=0, max_retries=3)
+        # Sets the cookie; again where the server just ended the connection that the test before
+        # left open.
+        page.request.get(
+            f"{site.url}/?token={token or site.server.owner_token}", max_redirects=0, max_retries=3
+        )
         watched = Watched(page, site.url)
         opened.append(watched)
         page.goto(site.url + address)

@@ -33,7 +33,10 @@ def columns(
 
 
 def histograms(
-    steps: Sequence[int], low: Sequence[float], high: Sequence[float], counts: Sequence[Sequence[int]]
+    steps: Sequence[int],
+    low: Sequence[float],
+    high: Sequence[float],
+    counts: Sequence[Sequence[int]],
 ) -> HistogramColumns:
     return HistogramColumns(
         name="score/vocab_centered",
@@ -49,10 +52,14 @@ def words(shown: Any) -> str:
     """All words of a component, or of several."""
     if isinstance(shown, list | tuple):
         return " ".join(filter(None, map(words, shown)))
-    return words(shown.children) if hasattr(shown, "children") else "" if shown is None else str(shown)
+    return (
+        words(shown.children) if hasattr(shown, "children") else "" if shown is None else str(shown)
+    )
 
 
-def version(number: int, state: str, control: Control, step: int | None = None, **known: Any) -> ControlVersion:
+def version(
+    number: int, state: str, control: Control, step: int | None = None, **known: Any
+) -> ControlVersion:
     """A control version; `step` is where it was applied."""
     document: dict[str, Any] = {**control.to_document(), "reason": ""}
     return ControlVersion(

@@ -1,4 +1,5 @@
-"""Start, Access and signing in: the lines to copy, tokens that are shown once, and what each scope sees."""
+"""Start, Access and signing in: the lines to copy, tokens that are shown once, and what each scope
+sees."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from tests.server.rank import Rank
         ("http://[::1]:7070", "[::1]:7071"),
     ],
 )
-def test_a_training_process_gets_the_address_that_the_browser_uses(origin: str, address: str) -> None:
+def test_a_training_process_gets_the_address_that_the_browser_uses(
+    origin: str, address: str
+) -> None:
     assert environment(origin, 7071, "t0").splitlines() == [
         f'export ISENTROPE_URL="{origin}"',
         f'export ISENTROPE_GRPC="{address}"',
@@ -41,14 +44,22 @@ def token(name: str, **known: object) -> AccessToken:
 
 def test_active_tokens_come_first_and_names_stay_text() -> None:
     me = Me(token_id="me", name="owner", scope=TokenScope.ADMIN, is_owner=True, is_session=True)
-    tokens = [token("old", revoked_at=5.0, created_at=9.0), *(token(name) for name in HOSTILE), token("me")]
+    tokens = [
+        token("old", revoked_at=5.0, created_at=9.0),
+        *(token(name) for name in HOSTILE),
+        token("me"),
+    ]
     rows = token_table(tokens, me).children[2].children
     assert [words(row.children[0]) for row in rows] == [*HOSTILE, "me", "old"]
     assert [words(row.children[5]) for row in rows[-2:]] == ["you", "revoked"]
 
 
-@pytest.mark.parametrize(("scope", "signs_in"), [(TokenScope.CONTROL, True), (TokenScope.INGEST, False)])
-def test_a_person_s_token_comes_with_an_address_that_signs_in(scope: TokenScope, signs_in: bool) -> None:
+@pytest.mark.parametrize(
+    ("scope", "signs_in"), [(TokenScope.CONTROL, True), (TokenScope.INGEST, False)]
+)
+def test_a_person_s_token_comes_with_an_address_that_signs_in(
+    scope: TokenScope, signs_in: bool
+) -> None:
     made = CreatedToken(
         id="1", name="anna", scope=scope, created_at=1.0, revoked_at=None, last_used_at=None, token="ise_a+b",
     )  # fmt: skip
@@ -57,7 +68,9 @@ def test_a_person_s_token_comes_with_an_address_that_signs_in(scope: TokenScope,
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_a_token_is_made_shown_once_signs_in_and_is_revoked(site: Site, open_page: OpenPage) -> None:
+def test_a_token_is_made_shown_once_signs_in_and_is_revoked(
+    site: Site, open_page: OpenPage
+) -> None:
     Rank(site.server, name="any")
     page = open_page("/access", scheme="dark")
     page.get_by_role("button", name="Make a token").click()
@@ -87,7 +100,9 @@ def test_a_token_is_made_shown_once_signs_in_and_is_revoked(site: Site, open_pag
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_start_makes_a_token_that_reports_and_shows_the_first_run(site: Site, open_page: OpenPage) -> None:
+def test_start_makes_a_token_that_reports_and_shows_the_first_run(
+    site: Site, open_page: OpenPage
+) -> None:
     page = open_page("/start", width=390, height=844)
     lines = page.locator("#start-environment pre")
     expect(lines).to_contain_text(f'ISENTROPE_URL="{site.url}"')
@@ -95,17 +110,23 @@ def test_start_makes_a_token_that_reports_and_shows_the_first_run(site: Site, op
     page.get_by_role("button", name="Make a token").click()
     expect(lines).to_contain_text('ISENTROPE_TOKEN="ise_')
     secret = lines.inner_text().rpartition('TOKEN="')[2].rstrip('"')
-    assert [item.scope for item in site.client.ask(calls.access_tokens()).items if item.name == "training"] == [
-        TokenScope.INGEST
-    ]
+    assert [
+        item.scope
+        for item in site.client.ask(calls.access_tokens()).items
+        if item.name == "training"
+    ] == [TokenScope.INGEST]
     assert site.server.client(secret).get("/api/v1/runs").status_code == 403
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     run = Rank(site.server, name="just begun").run_id
-    expect(page.get_by_role("link", name="just begun reports")).to_have_attribute("href", f"/runs/{run}")
+    expect(page.get_by_role("link", name="just begun reports")).to_have_attribute(
+        "href", f"/runs/{run}"
+    )
 
 
 @pytest.mark.browser
-def test_signing_in_by_form_leads_to_the_page_that_was_asked_for(site: Site, window: BrowserContext) -> None:
+def test_signing_in_by_form_leads_to_the_page_that_was_asked_for(
+    site: Site, window: BrowserContext
+) -> None:
     address = f"{site.url}/runs/{Rank(site.server, name='linked').run_id}?tab=overview"
     window.clear_cookies()
     page = window.new_page()  # not `open_page`: the refusals are what this test is about
@@ -138,4 +159,6 @@ def test_a_link_shows_a_run_to_others_and_nothing_else(site: Site, open_page: Op
     page.locator(".who summary").click()
     expect(page.get_by_role("button", name="Copy a read-only link")).to_have_count(0)
     page.close()
-    expect(open_page("/", token=link).get_by_role("alert")).to_contain_text(f"a link to the run {run}")
+    expect(open_page("/", token=link).get_by_role("alert")).to_contain_text(
+        f"a link to the run {run}"
+    )

@@ -49,7 +49,9 @@ def test_a_page_has_an_address(http: httpx.Client, path: str) -> None:
     assert '<html lang="en">' in answer.text
 
 
-def test_an_address_without_a_page_is_not_found_and_a_browser_is_shown_so(http: httpx.Client) -> None:
+def test_an_address_without_a_page_is_not_found_and_a_browser_is_shown_so(
+    http: httpx.Client,
+) -> None:
     shown = http.get("/nonsense", headers={"Accept": "text/html,*/*;q=0.8"})
     assert (shown.status_code, "<title>Isentrope</title>" in shown.text) == (404, True)
     answer = http.get("/nonsense", headers={"Accept": "application/json"})
@@ -57,16 +59,23 @@ def test_an_address_without_a_page_is_not_found_and_a_browser_is_shown_so(http: 
 
 
 def test_a_tab_may_be_written_as_a_path(http: httpx.Client) -> None:
-    answer = http.get("/runs/a%2Fb/tokens?step=3", headers={"Accept": "text/html"}, follow_redirects=False)
+    answer = http.get(
+        "/runs/a%2Fb/tokens?step=3", headers={"Accept": "text/html"}, follow_redirects=False
+    )
     assert answer.headers["location"] == "/runs/a%2Fb?tab=tokens&step=3"
     assert http.get("/runs/a/nonsense", headers={"Accept": "text/html"}).status_code == 404
 
 
 def test_the_grid_s_script_is_not_among_those_of_every_page(http: httpx.Client) -> None:
     page = http.get("/runs/some-run").text
-    assert [script for script in re.findall(r'<script src="([^"]+)', page) if "ag_grid" in script] == []
+    assert [
+        script for script in re.findall(r'<script src="([^"]+)', page) if "ag_grid" in script
+    ] == []
     script = http.get(re.findall(r'name="grid-script" content="([^"]+)', page)[0])
-    assert (script.status_code, "max-age=31536000" in script.headers["cache-control"]) == (200, True)
+    assert (script.status_code, "max-age=31536000" in script.headers["cache-control"]) == (
+        200,
+        True,
+    )
 
 
 def test_nothing_in_the_page_comes_from_outside(http: httpx.Client) -> None:
@@ -99,7 +108,9 @@ def test_every_inline_script_has_a_hash_that_the_policy_names(http: httpx.Client
 
 
 def test_pages_try_no_websocket(http: httpx.Client) -> None:
-    config = re.search(r'<script id="_dash-config" type="application/json">(.*?)</script>', http.get("/").text)
+    config = re.search(
+        r'<script id="_dash-config" type="application/json">(.*?)</script>', http.get("/").text
+    )
     assert config is not None
     assert "websocket" not in json.loads(config[1])
 
@@ -119,15 +130,25 @@ def test_every_callback_is_asynchronous(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(inspect.iscoroutinefunction(callback) for callback in on_the_server)
 
 
-def test_two_applications_in_one_process_do_not_share_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_applications_in_one_process_do_not_share_callbacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first, second = attached(monkeypatch), attached(monkeypatch)
     assert set(first.callback_map) == set(second.callback_map)
 
 
 def test_a_callback_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(dashboard, "set_props", lambda _, props: said.append(props["sendNotifications"][0]["message"]))
-    for error in (ApiError("No such run.", status=404), ApiError("Sign in.", status=401), ValueError("unexpected")):
+    monkeypatch.setattr(
+        dashboard,
+        "set_props",
+        lambda _, props: said.append(props["sendNotifications"][0]["message"]),
+    )
+    for error in (
+        ApiError("No such run.", status=404),
+        ApiError("Sign in.", status=401),
+        ValueError("unexpected"),
+    ):
         dashboard.report_failure(error)
     assert [words.partition(":")[0] for words in said] == ["No such run.", "ValueError"]
 
@@ -146,7 +167,11 @@ def test_a_callback_that_fails_again_at_the_same_place_is_logged_once(
 
 def test_only_credentials_are_forwarded() -> None:
     cookies = b"theme=dark; isentrope_session_a=s3cret; isentrope_session_b=a b; __Host-isentrope_session_c=z"
-    headers = [(b"cookie", cookies), (b"authorization", b"Bearer other"), (b"x-forwarded-for", b"1.2.3.4")]
+    headers = [
+        (b"cookie", cookies),
+        (b"authorization", b"Bearer other"),
+        (b"x-forwarded-for", b"1.2.3.4"),
+    ]
     assert credentials_of(HTTPConnection({"type": "http", "headers": headers})) == {
         "Cookie": "isentrope_session_a=s3cret; __Host-isentrope_session_c=z", "Authorization": "Bearer other",
     }  # fmt: skip

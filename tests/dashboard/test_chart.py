@@ -33,7 +33,9 @@ from tests.dashboard.made_answers import columns
         (2.0, 2.0, ["2"]),
     ],
 )
-def test_ticks_are_round_numbers_without_prefixes(low: float, high: float, texts: list[str]) -> None:
+def test_ticks_are_round_numbers_without_prefixes(
+    low: float, high: float, texts: list[str]
+) -> None:
     shown = tick_texts(ticks(low, high))
     assert [text.rstrip("0").rstrip(".") if "." in text else text for text in shown] == [
         text.rstrip("0").rstrip(".") if "." in text else text for text in texts
@@ -98,11 +100,26 @@ def test_a_share_of_a_whole_begins_at_zero() -> None:
 
 
 def test_the_address_is_the_view() -> None:
-    stored = {"path": "/runs/a%2Fb", "theme": "dark", "query": [["run", "x"], ["run", "y"], ["zoom", "10~20.5"]]}
+    stored = {
+        "path": "/runs/a%2Fb",
+        "theme": "dark",
+        "query": [["run", "x"], ["run", "y"], ["zoom", "10~20.5"]],
+    }
     view = View.of(stored)
-    assert (view.run_id, view.scheme, view.runs, view.zoom) == ("a/b", "dark", ("x", "y"), (10.0, 20.5))
+    assert (view.run_id, view.scheme, view.runs, view.zoom) == (
+        "a/b",
+        "dark",
+        ("x", "y"),
+        (10.0, 20.5),
+    )
     for zoom in ("20~10", "a~b", "1", "1~2~3", "nan~nan"):
         assert View.of({"query": [["zoom", zoom]]}).zoom is None
     empty = View.of(None)
-    assert (empty.run_id, empty.tab, empty.window, empty.axis, empty.smooth) == (None, "overview", "all", "step", 9)
+    assert (empty.run_id, empty.tab, empty.window, empty.axis, empty.smooth) == (
+        None,
+        "overview",
+        "all",
+        "step",
+        9,
+    )
     assert View(query={"step": "-1"}).whole_number("step") is None

@@ -1,4 +1,5 @@
-"""Comparing runs: which are shown, what differs between them, and that the page follows live runs."""
+"""Comparing runs: which are shown, what differs between them, and that the page follows live
+runs."""
 
 from __future__ import annotations
 
@@ -25,16 +26,23 @@ def named_by_verl(report: StepReport) -> StepReport:
 
 def test_a_runs_page_shows_the_mean_and_range_of_its_seeds(site: Site) -> None:
     def half(report: StepReport) -> StepReport:
-        return replace(report, scalars={**report.scalars, "entropy/mean": report.scalars["entropy/mean"] / 2})
+        return replace(
+            report, scalars={**report.scalars, "entropy/mean": report.scalars["entropy/mean"] / 2}
+        )
 
     config: dict[str, object] = {"optim": {"lr": 3e-6}}
     run = site.run(20, config={**config, "seed": 1})
     site.run(10, config={**config, "seed": 2}, change=half)
     site.run(20, config={"optim": {"lr": 1e-6}, "seed": 2})
-    places = [(overview.PART, "chart-entropy"), (metrics.PART, place_id("chart", "entropy", "entropy/mean"))]
+    places = [
+        (overview.PART, "chart-entropy"),
+        (metrics.PART, place_id("chart", "entropy", "entropy/mean")),
+    ]
     for part, chart in places:
         address = f"/runs/{run}?smooth=off&open=entropy"
-        alone, grouped = (site.values(part, address + how)[chart]["data"] for how in ("", "&group=seed"))
+        alone, grouped = (
+            site.values(part, address + how)[chart]["data"] for how in ("", "&group=seed")
+        )
         (mean,) = (trace for trace in grouped if trace.get("name") == "mean of 2 seeds")
         own = next(trace for trace in alone if str(trace.get("name")).startswith("entropy"))
         assert mean["y"] == pytest.approx(
@@ -44,7 +52,10 @@ def test_a_runs_page_shows_the_mean_and_range_of_its_seeds(site: Site) -> None:
 
 
 def test_only_different_parameters_are_shown() -> None:
-    configs = [{"lr": 1e-6, "model": {"layers": 2}}, {"lr": 1e-6, "model": {"layers": 4}, "seed": 1}]
+    configs = [
+        {"lr": 1e-6, "model": {"layers": 2}},
+        {"lr": 1e-6, "model": {"layers": 4}, "seed": 1},
+    ]
     assert differences(configs) == {"model.layers": ["2", "4"], "seed": [None, "1"]}
     assert list(differences(configs, everything=True)) == ["lr", "model.layers", "seed"]
     assert differences([{"a": 1}, {"a": 1}]) == {}
@@ -52,14 +63,19 @@ def test_only_different_parameters_are_shown() -> None:
 
 def test_runs_differ_in_colour_and_dash(site: Site) -> None:
     first, second = site.run(30, name=HOSTILE), site.run(20, change=named_by_verl)
-    values = site.values(compare.PART, f"/compare?run={first}&run={second}&run=gone&metric=reward/mean&smooth=off")
+    values = site.values(
+        compare.PART, f"/compare?run={first}&run={second}&run=gone&metric=reward/mean&smooth=off"
+    )
     assert len(values["compare-charts"]) == 1
     one, other = values[place_id("chart", "reward/mean")]["data"]
     assert one["line"] != other["line"]
     assert (len(one["x"]), len(other["x"])) == (30, 20)  # the second under its own framework's name
     assert HOSTILE not in str(one)
     assert "There is no run gone" in str(values["compare-legend"])
-    values = site.values(compare.PART, f"/compare?run={first}&run={second}&metric=reward/mean&smooth=off&hide={second}")
+    values = site.values(
+        compare.PART,
+        f"/compare?run={first}&run={second}&metric=reward/mean&smooth=off&hide={second}",
+    )
     (alone,) = values[place_id("chart", "reward/mean")]["data"]
     assert (alone["meta"], alone["line"]) == (first, one["line"])
 
@@ -75,8 +91,15 @@ def test_a_group_is_the_mean_of_its_runs_and_their_range() -> None:
     def columns(steps: list[int], values: list[float]) -> SeriesColumns:
         return SeriesColumns(step=steps, value=values, min=None, max=None)
 
-    mean = compare.mean_of([columns([1, 2, 3, 4], [1, 2, 3, 4]), columns([2, 4], [4, 8]), columns([], [])])
-    assert (mean.step, mean.value, mean.min, mean.max) == ([1, 2, 3, 4], [1, 3, 4.5, 6], [1, 2, 3, 4], [1, 4, 6, 8])
+    mean = compare.mean_of(
+        [columns([1, 2, 3, 4], [1, 2, 3, 4]), columns([2, 4], [4, 8]), columns([], [])]
+    )
+    assert (mean.step, mean.value, mean.min, mean.max) == (
+        [1, 2, 3, 4],
+        [1, 3, 4.5, 6],
+        [1, 2, 3, 4],
+        [1, 4, 6, 8],
+    )
     broken = compare.mean_of([columns([1, 2], [1, math.nan]), columns([1, 2], [2, 3])])
     assert broken.value[0] == 1.5
     assert math.isnan(broken.value[1])
@@ -88,14 +111,22 @@ def test_runs_that_differ_in_the_seed_are_one_line(site: Site) -> None:
         return site.run(10 + seed, config=config, tags=(f"lr-{lr}",) if seed else ())
 
     ids = [run(lr, seed) for lr in (1e-6, 1e-5) for seed in (0, 1, 2)]
-    address = "/compare?metric=entropy/mean&smooth=off&" + "&".join(f"run={run_id}" for run_id in ids)
+    address = "/compare?metric=entropy/mean&smooth=off&" + "&".join(
+        f"run={run_id}" for run_id in ids
+    )
     for by, names in {
         "seed": ["optim.lr 1e-06", "optim.lr 1e-05"], "tag": ["no tag", "lr-1e-06", "lr-1e-05"], "none": ["recorded"] * 6,
     }.items():  # fmt: skip
         values = site.values(compare.PART, f"{address}&group={by}")
-        lines = [trace for trace in values[place_id("chart", "entropy/mean")]["data"] if trace.get("name")]
+        lines = [
+            trace
+            for trace in values[place_id("chart", "entropy/mean")]["data"]
+            if trace.get("name")
+        ]
         assert [line["name"] for line in lines] == names
-    assert "Band: lowest to highest" in str(site.values(compare.PART, f"{address}&group=seed")["compare-legend"])
+    assert "Band: lowest to highest" in str(
+        site.values(compare.PART, f"{address}&group=seed")["compare-legend"]
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""The Config and the Audit tab: parameters, what is editable and by whom, the history as a table and as a file."""
+"""The Config and the Audit tab: parameters, what is editable and by whom, the history as a table
+and as a file."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_configuration_is_flattened() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("find", "shown"), [("LAYERS", ["policy.layers"]), ("adam", ["optimizer"]), ("", None)])
+@pytest.mark.parametrize(
+    ("find", "shown"), [("LAYERS", ["policy.layers"]), ("adam", ["optimizer"]), ("", None)]
+)
 def test_parameters_are_searched_by_name_and_value(find: str, shown: list[str] | None) -> None:
     known = {"policy": {"layers": 2}, "optimizer": "AdamW", HOSTILE: HOSTILE}
     names = [row.children[0].children for row in parameters(known, find).children[0].children]
@@ -39,7 +42,11 @@ def test_parameters_are_searched_by_name_and_value(find: str, shown: list[str] |
 
 
 def test_probe_cost_is_a_share_of_the_step() -> None:
-    shown = dict(system_facts({PROBE_DROPPED_REPORTS: 3.0}, columns([1, 2], [2.0, 2.0]), columns([1, 2], [0.01, 0.03])))
+    shown = dict(
+        system_facts(
+            {PROBE_DROPPED_REPORTS: 3.0}, columns([1, 2], [2.0, 2.0]), columns([1, 2], [0.01, 0.03])
+        )
+    )
     assert shown["Share"] == "1.0\N{NO-BREAK SPACE}%"
     assert shown["Reports dropped"] == "3"
     assert "Records spooled" not in shown  # was not reported, which is not 0
@@ -54,8 +61,12 @@ def test_only_edited_fields_are_sent() -> None:
 
 
 def test_history_states_each_change_in_full_words() -> None:
-    first = version(1, "APPLIED", Control(method="clip_v", mu_low=1.0), 20, author="anna", applied_at=12.5)
-    second = version(2, "REJECTED", Control(method="clip_v", mu_low=2.0, scope="negative"), message="not now")
+    first = version(
+        1, "APPLIED", Control(method="clip_v", mu_low=1.0), 20, author="anna", applied_at=12.5
+    )
+    second = version(
+        2, "REJECTED", Control(method="clip_v", mu_low=2.0, scope="negative"), message="not now"
+    )
     rows = history_rows([BEGAN, first, second])
     assert [row["version"] for row in rows] == ["v2", "v1", "v0"]
     assert rows[0]["change"] == "µ₋ 1.00 → 2.00, scope all → negative"
@@ -81,10 +92,14 @@ def test_audit_changes_are_read_as_old_and_new() -> None:
 
 
 def test_tabs_read_a_run_that_failed(site: Site) -> None:
-    run = site.run(5, finished=RunFinished(status="failed", finished_at=2e9, error=f"Traceback\n  {HOSTILE}"))
+    run = site.run(
+        5, finished=RunFinished(status="failed", finished_at=2e9, error=f"Traceback\n  {HOSTILE}")
+    )
     values = site.values(config.PART, f"/runs/{run}?tab=config&find=layers")
     assert HOSTILE in str(values["config-error"])
-    assert [row["version"] for row in site.values(audit.PART, f"/runs/{run}?tab=audit")[audit.GRID]] == ["v0"]
+    assert [
+        row["version"] for row in site.values(audit.PART, f"/runs/{run}?tab=audit")[audit.GRID]
+    ] == ["v0"]
 
 
 @pytest.mark.slow
@@ -96,7 +111,10 @@ def test_notes_are_saved_and_the_trail_is_for_admins(site: Site, open_page: Open
     page.get_by_label("Name").fill("renamed <b>")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("Saved", exact=True)).to_be_visible()
-    assert (site.client.run(run).notes, site.client.run(run).name) == ("restarted twice", "renamed <b>")
+    assert (site.client.run(run).notes, site.client.run(run).name) == (
+        "restarted twice",
+        "renamed <b>",
+    )
     page.get_by_role("tab", name="Audit").click()
     expect(page.get_by_role("cell", name="run.edited")).to_be_visible()
     expect(page.locator(".ag-row")).to_have_count(1)

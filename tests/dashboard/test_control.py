@@ -1,4 +1,5 @@
-"""The control card: what its fields mean, who may push, the what-if's curves, conflicts, and the newest control."""
+"""The control card: what its fields mean, who may push, the what-if's curves, conflicts, and the
+newest control."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ import pytest
 
 from isentrope.client import calls
 from isentrope_dashboard.components import control_card as card
-from isentrope_dashboard.components.control_card import Fields, chosen, control_of, fields_of, has_form, why_closed
+from isentrope_dashboard.components.control_card import (
+    Fields,
+    chosen,
+    control_of,
+    fields_of,
+    has_form,
+    why_closed,
+)
 from isentrope_dashboard.components.control_effects import latest_control
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
@@ -94,7 +102,9 @@ def test_what_no_control_can_have_is_refused(fields: Fields) -> None:
 
 def test_changes_are_counted_without_the_reason_and_defaults() -> None:
     before = Control(method="clip_v", mu_low=1, mu_high=1, reason="a")
-    same = Control(method="clip_v", mu_low=1, mu_high=1, parameters={"denominator": "keep"}, reason="b")
+    same = Control(
+        method="clip_v", mu_low=1, mu_high=1, parameters={"denominator": "keep"}, reason="b"
+    )
     assert changes(same, before) == []
     other = Control(method="clip_v", mu_low=2, parameters={"max_fraction": 0.1})
     assert [name for name, _, _ in changes(other, before)] == ["µ₋", "µ₊", "max_fraction"]
@@ -112,7 +122,9 @@ def test_changes_are_counted_without_the_reason_and_defaults() -> None:
         (Status.RUNNING, TokenScope.ADMIN, [], "only observes"),
     ],
 )
-def test_who_may_push(status: Status, scope: TokenScope, capabilities: list[str], said: str) -> None:
+def test_who_may_push(
+    status: Status, scope: TokenScope, capabilities: list[str], said: str
+) -> None:
     me = Me(token_id="1", name="bob", scope=scope, is_owner=False, is_session=True)
     run = run_detail(status=status, capabilities=capabilities, step=3)
     closed = why_closed(run, me)
@@ -133,7 +145,10 @@ def test_the_figure_has_each_side_with_its_spread(site: Site) -> None:
     lines = {trace["name"]: trace for trace in figure["data"] if "name" in trace}
     lower = lines["lower side, clipped"]
     assert (lower["x"][20], lower["y"][20]) == (-1.0, found.clip_fraction)
-    each = [site.client.ask(calls.what_if(run, step=step, mu_low=1.0)).clip_fraction for step in range(11, 21)]
+    each = [
+        site.client.ask(calls.what_if(run, step=step, mu_low=1.0)).clip_fraction
+        for step in range(11, 21)
+    ]
     assert found.clip_fraction_std == pytest.approx(stdev(each))
     band = figure["data"][figure["data"].index(lower) - 1]
     assert band["y"][20] - lower["y"][20] == pytest.approx(stdev(each))
@@ -197,8 +212,12 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     )
     assert [one for one in said if one not in shown] == []
     assert "Revert" not in words(latest_control([newest, BEGAN], is_over=False, may_push=False))
-    held = replace(verdict, promised=None, clip_fraction=Compared(before=0.0, predicted=None, realised=0.01))
-    of_hold = words(latest_control([replace(newest, verdict=held), BEGAN], is_over=False, may_push=True))
+    held = replace(
+        verdict, promised=None, clip_fraction=Compared(before=0.0, predicted=None, realised=0.01)
+    )
+    of_hold = words(
+        latest_control([replace(newest, verdict=held), BEGAN], is_over=False, may_push=True)
+    )
     assert "came" in of_hold
     assert "promised" not in of_hold
 
@@ -208,7 +227,10 @@ def test_an_ended_run_says_what_was_in_force(site: Site) -> None:
     site.client.set_control(pushed, method="clip_v", mu_low=3.0, if_version=0)
     site.apply(pushed, 1)
     site.rank(pushed).send(finished("finished"))
-    for run, said in ((pushed, "It ended with Clip_V · µ₋ 3.00."), (none, "It ended without a control.")):
+    for run, said in (
+        (pushed, "It ended with Clip_V · µ₋ 3.00."),
+        (none, "It ended without a control."),
+    ):
         assert said in site.values(control.PART, f"/runs/{run}")[control.CLOSED]
 
 
@@ -217,7 +239,14 @@ def test_alerts_of_all_kinds_are_on_the_page() -> None:
         ("cause", "suggestion", "acknowledged_by", "acknowledged_at")
     )
     for kind, in_words in ALERT_KINDS.items():
-        alert = Alert(id="7.0", step=9, kind=kind, level=AlertLevel.WATCH, message=f"What {kind} found.", **known)
+        alert = Alert(
+            id="7.0",
+            step=9,
+            kind=kind,
+            level=AlertLevel.WATCH,
+            message=f"What {kind} found.",
+            **known,
+        )
         shown = words(card.alert_rows([alert], may_acknowledge=False))
         assert in_words in shown
         assert alert.message in shown

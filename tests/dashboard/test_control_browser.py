@@ -1,4 +1,5 @@
-"""The control card in a browser: from the choice of a method to the applied control; conflicts; a server that is away."""
+"""The control card in a browser: from the choice of a method to the applied control; conflicts; a
+server that is away."""
 
 from __future__ import annotations
 
@@ -43,9 +44,12 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     expect(page.locator("#control-clipped")).not_to_have_text(before)
     expect(page.locator("#control-mu-high")).not_to_have_value("1")
     page.wait_for_function(f"() => {WITH}")
-    # Beside the entropy: the change and the clipped share at the thresholds of the form, in place of the suggested ones.
+    # Beside the entropy: the change and the clipped share at the thresholds of the form, in place
+    # of the suggested ones.
     for chart in ("chart-change", "chart-clip"):
-        page.wait_for_function(f"() => {LINE.format(chart=chart)}.map(([kind]) => kind).join() === 'with'")
+        page.wait_for_function(
+            f"() => {LINE.format(chart=chart)}.map(([kind]) => kind).join() === 'with'"
+        )
     share = LINE.format(chart="chart-clip") + "[0][1]"
     page.wait_for_function(
         f"() => document.querySelector('#control-clipped').textContent.startsWith((100 * {share}).toFixed(1))"
@@ -62,7 +66,12 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     expect(page.locator("[data-version='1'][data-state='APPLIED']")).to_contain_text("step 41")
     expect(page.locator("#control-status")).to_contain_text("v1 active since step 41")
     pushed = site.client.control(run)
-    assert (pushed.method, pushed.mu_low, pushed.mu_high, pushed.reason) == ("clip_v", 1.0, upper, "entropy halves")
+    assert (pushed.method, pushed.mu_low, pushed.mu_high, pushed.reason) == (
+        "clip_v",
+        1.0,
+        upper,
+        "entropy halves",
+    )
 
     # Somebody else pushes: an untouched form follows, a touched one stays and is refused.
     site.client.set_control(run, method="clip_v", mu_low=2.0, if_version=1)
@@ -72,7 +81,9 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     site.client.set_control(run, method="clip_v", mu_low=3.0, if_version=2)
     expect(page.locator("#control-status")).to_contain_text("v3 by owner is newer")
     page.locator("#control-push").click()
-    expect(page.locator("#control-conflict")).to_contain_text("µ₋ 2.00 → 3.00 · yours: µ₋ 2.00 → 2.50")
+    expect(page.locator("#control-conflict")).to_contain_text(
+        "µ₋ 2.00 → 3.00 · yours: µ₋ 2.00 → 2.50"
+    )
     page.locator("#push-mine").click()
     expect(page.locator("[data-version='4']")).to_be_visible()
     assert site.client.control(run).mu_low == 2.5
@@ -137,7 +148,11 @@ def test_a_push_to_a_server_that_is_away_says_so(tmp_path: Path, window: Browser
         server.stop()
         began = time.monotonic()
         page.locator("#control-push").press("Enter")
-        expect(page.locator(".control .failed, .control .when-lost:visible").first).to_be_visible(timeout=8_000)
+        expect(page.locator(".control .failed, .control .when-lost:visible").first).to_be_visible(
+            timeout=8_000
+        )
         assert time.monotonic() - began < 8
-        expect(page.locator("#control-outcome")).to_contain_text("No answer from the server", timeout=8_000)
+        expect(page.locator("#control-outcome")).to_contain_text(
+            "No answer from the server", timeout=8_000
+        )
         page.close()

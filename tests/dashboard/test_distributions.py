@@ -1,4 +1,5 @@
-"""The tab of distributions: histograms on one axis, thresholds, panels, and the step that is chosen."""
+"""The tab of distributions: histograms on one axis, thresholds, panels, and the step that is
+chosen."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from playwright.sync_api import expect
 
 from isentrope_dashboard.figures import panel
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.figures.heat import MAXIMUM_BINS, levels, on_common_axis, quantile, thresholds
+from isentrope_dashboard.figures.heat import (
+    MAXIMUM_BINS,
+    levels,
+    on_common_axis,
+    quantile,
+    thresholds,
+)
 from isentrope_dashboard.figures.panel import Mark, Panel, Shown
 from isentrope_dashboard.figures.panels import DISTRIBUTIONS
 from isentrope_dashboard.pages import distributions, steps
@@ -33,7 +40,9 @@ PANELS = {one.name: one for one in DISTRIBUTIONS}
 def heat_of(panel: Panel, histograms: HistogramColumns) -> dict[str, Any]:
     """The trace of a heat map."""
     assert panel.quantity is not None
-    figure = panel.figure(replace(SHOWN, histograms={panel.quantity.histogram: histograms}, chosen=1))
+    figure = panel.figure(
+        replace(SHOWN, histograms={panel.quantity.histogram: histograms}, chosen=1)
+    )
     assert not isinstance(figure, str)
     trace: dict[str, Any] = figure["data"][0]
     return trace
@@ -42,7 +51,12 @@ def heat_of(panel: Panel, histograms: HistogramColumns) -> dict[str, Any]:
 def symmetric(*rows: tuple[float, list[int]]) -> HistogramColumns:
     """One histogram over [-reach, reach] per step."""
     reaches = [reach for reach, _ in rows]
-    return made(range(1, len(rows) + 1), [-reach for reach in reaches], reaches, [counts for _, counts in rows])
+    return made(
+        range(1, len(rows) + 1),
+        [-reach for reach in reaches],
+        reaches,
+        [counts for _, counts in rows],
+    )
 
 
 def test_wide_bins_are_spread_evenly_over_narrow_ones() -> None:
@@ -54,7 +68,9 @@ def test_wide_bins_are_spread_evenly_over_narrow_ones() -> None:
 
 def test_no_token_is_lost_but_in_the_tails() -> None:
     rng = np.random.default_rng(5)
-    rows = symmetric(*[(2.0 ** int(k), rng.integers(1, 50, 64).tolist()) for k in rng.integers(-2, 3, 30)])
+    rows = symmetric(
+        *[(2.0 ** int(k), rng.integers(1, 50, 64).tolist()) for k in rng.integers(-2, 3, 30)]
+    )
     axis = on_common_axis(rows)
     assert len(axis.edges) - 1 <= MAXIMUM_BINS
     assert axis.shares.sum(axis=1) == pytest.approx(1.0, abs=1e-12)
@@ -73,7 +89,9 @@ def test_a_step_that_counted_nothing_is_a_gap() -> None:
     assert axis.shares[1].tolist() == [0.25, 0.75]
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.0, -1.0), (0.25, -0.5), (0.5, 0.0), (1.0, 1.0), (0.01, -0.98)])
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, -1.0), (0.25, -0.5), (0.5, 0.0), (1.0, 1.0), (0.01, -0.98)]
+)
 def test_quantiles_of_a_uniform_distribution_are_linear(share: float, expected: float) -> None:
     assert quantile(share, [10] * 8, -1.0, 1.0) == pytest.approx(expected)
 
@@ -93,7 +111,10 @@ def test_missing_steps_are_empty_columns() -> None:
 
 
 def test_thresholds_are_those_of_the_method_that_was_active() -> None:
-    vocab_centered, discriminator = PANELS["vocab-centered"].quantity, PANELS["discriminator"].quantity
+    vocab_centered, discriminator = (
+        PANELS["vocab-centered"].quantity,
+        PANELS["discriminator"].quantity,
+    )
     assert vocab_centered
     assert discriminator
     history = [
@@ -117,15 +138,24 @@ def test_thresholds_are_those_of_the_method_that_was_active() -> None:
         "µ₊": {6: (2.0, 1.125), 7: (2.0, 1.125)},
         "µ₋": {6: (1.0, -0.375), 7: (1.0, -0.375)},
     }
-    assert levels(discriminator, shown) == [(1.125, "µ₊ 2.00", "upper"), (-0.375, "µ₋ 1.00", "upper")]
-    assert [value for value, _, _ in levels(discriminator, replace(shown, chosen=3))] == [0.625, -0.375]
+    assert levels(discriminator, shown) == [
+        (1.125, "µ₊ 2.00", "upper"),
+        (-0.375, "µ₋ 1.00", "upper"),
+    ]
+    assert [value for value, _, _ in levels(discriminator, replace(shown, chosen=3))] == [
+        0.625,
+        -0.375,
+    ]
 
 
 def test_a_panel_says_why_it_is_absent() -> None:
     ratios, mechanisms = PANELS["ratios"], PANELS["mechanisms"]
 
     def why(one: Panel, **series: list[float]) -> str:
-        named = {name.replace("__", "/"): columns(range(len(values)), values) for name, values in series.items()}
+        named = {
+            name.replace("__", "/"): columns(range(len(values)), values)
+            for name, values in series.items()
+        }
         return panel.absent(one, replace(SHOWN, series=named))
 
     assert why(ratios) == ratios.needs
@@ -155,7 +185,9 @@ def test_the_tab_shows_the_chosen_step(site: Site) -> None:
     bars = next(trace for trace in figure["data"] if trace["type"] == "bar")
     assert bars["name"] == "step 7"
     shares = [tokens / sum(reported.counts) for tokens in reported.counts if tokens]
-    assert bars["x"] == pytest.approx([math.sqrt(share) for share in shares[: len(bars["x"])]], abs=1e-5)
+    assert bars["x"] == pytest.approx(
+        [math.sqrt(share) for share in shares[: len(bars["x"])]], abs=1e-5
+    )
     heat = figure["data"][0]
     assert heat["x"] == list(range(1, 21))
     for column in zip(*heat["z"], strict=True):
@@ -167,9 +199,14 @@ def test_the_tab_shows_the_chosen_step(site: Site) -> None:
 
 def test_an_unreported_step_is_the_nearest_reported_one(site: Site) -> None:
     run = site.run(10)
-    _, before, number, after, _, follow, *_ = site.values(steps.PART, f"/runs/{run}?step=99")["step-bar"]
+    _, before, number, after, _, follow, *_ = site.values(steps.PART, f"/runs/{run}?step=99")[
+        "step-bar"
+    ]
     assert [number["props"][name] for name in ("min", "max", "data-value")] == [1, 10, 10]
-    assert [getattr(button, "data-show") for button in (before, after)] == ['{"step": 9}', '{"step": null}']
+    assert [getattr(button, "data-show") for button in (before, after)] == [
+        '{"step": 9}',
+        '{"step": null}',
+    ]
     assert after.disabled
     assert getattr(follow, "aria-pressed") == "false"
     newest = site.values(steps.PART, f"/runs/{run}")["step-bar"]
@@ -179,7 +216,9 @@ def test_an_unreported_step_is_the_nearest_reported_one(site: Site) -> None:
 def test_a_run_without_reports_shows_what_would_make_panels_appear(site: Site) -> None:
     bare = site.run(1, change=lambda report: replace(report, histograms=(), scalars={"loss": 1.0}))
     empty = site.run(0)
-    of_bare, of_empty = (site.values(distributions.PART, f"/runs/{run}?tab=distributions") for run in (bare, empty))
+    of_bare, of_empty = (
+        site.values(distributions.PART, f"/runs/{run}?tab=distributions") for run in (bare, empty)
+    )
     assert all(values[f"place-{name}"] for name in PANELS for values in (of_bare, of_empty))
     assert PANELS["kl"].needs in str(of_bare["not-shown"])
     assert NO_STEP in str(of_empty["not-shown"])
@@ -187,10 +226,16 @@ def test_a_run_without_reports_shows_what_would_make_panels_appear(site: Site) -
 
 def test_the_likely_cause_is_named_in_its_step_only(site: Site) -> None:
     def marked(report: StepReport) -> StepReport:
-        return replace(report, labels={**report.labels, LIKELY_CAUSE: "mask: <b>"}) if report.step == 3 else report
+        return (
+            replace(report, labels={**report.labels, LIKELY_CAUSE: "mask: <b>"})
+            if report.step == 3
+            else report
+        )
 
     run = site.run(4, change=marked)
-    assert "mask: <b>" in str(site.values(distributions.PART, f"/runs/{run}?step=3")["likely-cause"])
+    assert "mask: <b>" in str(
+        site.values(distributions.PART, f"/runs/{run}?step=3")["likely-cause"]
+    )
     assert site.values(distributions.PART, f"/runs/{run}?step=4")["likely-cause"] == []
 
 
@@ -214,8 +259,12 @@ def test_a_step_is_chosen_by_keys_by_click_and_followed(site: Site, open_page: O
     site.more(run, 1)
     expect(number).to_have_value("31")
     assert "step=" not in page.url
-    page.locator("#chart-probability").scroll_into_view_if_needed()  # what is out of sight is not redrawn
-    page.wait_for_function("() => document.querySelector('#chart-probability .js-plotly-plot').data[0].x.at(-1) === 31")
+    page.locator(
+        "#chart-probability"
+    ).scroll_into_view_if_needed()  # what is out of sight is not redrawn
+    page.wait_for_function(
+        "() => document.querySelector('#chart-probability .js-plotly-plot').data[0].x.at(-1) === 31"
+    )
     page.locator("#copy-link").click()
     expect(page.locator(".said")).to_be_visible()
     # Keys work after a choice, too.

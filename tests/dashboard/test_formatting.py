@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from isentrope_dashboard.formatting import change, count, number, percent, seconds, significant, threshold
+from isentrope_dashboard.formatting import (
+    change,
+    count,
+    number,
+    percent,
+    seconds,
+    significant,
+    threshold,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +31,8 @@ from isentrope_dashboard.formatting import change, count, number, percent, secon
         (seconds(0.617), "0.62 s"), (seconds(12.34), "12.3 s"), (seconds(345.6), "346 s"),
         (significant(0.125), "0.125"), (significant(12345.6), "12,346"), (significant(-3e-6), "−3e−6"),
         (change(1.6e-5), "+0.000016"), (change(-1.6e-6), "−1.6e−6"),
-        # A side that does not clip is off and not zero; a threshold stays short however large or small it is.
+        # A side that does not clip is off and not zero; a threshold stays short however large or
+        # small it is.
         (threshold(None), "off"), (threshold(0.0), "0.00"), (threshold(0.001), "0.001"), (threshold(1.5), "1.50"),
         (threshold(1234.0), "1234.00"), (threshold(1e300), "1e+300"),
     ],

@@ -1,4 +1,5 @@
-"""The whole way on the reference run, which really trains: see it fall, try the cure, push it, read the verdict."""
+"""The whole way on the reference run, which really trains: see it fall, try the cure, push it, read
+the verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ SECONDS = 1_000
 @pytest.mark.browser
 @pytest.mark.timeout(SECONDS + 200)
 def test_the_collapse_is_seen_tried_cured_and_judged(
-    window: BrowserContext, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    window: BrowserContext,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path_factory.mktemp("journey")))
     with running_demo("--steps", "90", longest_seconds=SECONDS + 60) as (_, origin, login, run):

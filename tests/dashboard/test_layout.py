@@ -1,4 +1,5 @@
-"""Nothing is printed over something else: at any size, in both schemes, no two texts of a run's page touch, and none leaves its card."""
+"""Nothing is printed over something else: at any size, in both schemes, no two texts of a run's
+page touch, and none leaves its card."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def several_controls(site: Site) -> str:
         {"method": "clip_b", "mu_low": 1.0},
     ]
     for version, control in enumerate(controls, start=1):
-        site.client.set_control(run, if_version=version - 1, reason="because the entropy falls", **control)
+        site.client.set_control(
+            run, if_version=version - 1, reason="because the entropy falls", **control
+        )
         site.apply(run, version)
     site.more(run, 30)
     return run
@@ -81,7 +84,9 @@ STATES: dict[str, tuple[Callable[[Site], str], Callable[[Page], None]]] = {
     "controls": (several_controls, lambda page: None),
     "held": (lambda site: site.run(60, change=held), lambda page: None),
     "failed": (
-        lambda site: site.run(50, name="grpo-7b-lr1e-5-" * 4, finished=finished("failed", "CUDA " * 40)),
+        lambda site: site.run(
+            50, name="grpo-7b-lr1e-5-" * 4, finished=finished("failed", "CUDA " * 40)
+        ),
         previewed,
     ),
 }
@@ -90,7 +95,9 @@ STATES: dict[str, tuple[Callable[[Site], str], Callable[[Page], None]]] = {
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("state", STATES)
-def test_no_two_texts_touch_and_none_leaves_its_card(state: str, site: Site, open_page: OpenPage) -> None:
+def test_no_two_texts_touch_and_none_leaves_its_card(
+    state: str, site: Site, open_page: OpenPage
+) -> None:
     make, do = STATES[state]
     token = site.server.token("read") if "reader" in state else None
     page = open_page(f"/runs/{make(site)}", token=token)

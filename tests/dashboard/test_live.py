@@ -1,4 +1,5 @@
-"""What open pages are answered: only what changed, the same to equal tabs, and nothing that only Dash could draw."""
+"""What open pages are answered: only what changed, the same to equal tabs, and nothing that only
+Dash could draw."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from tests.system.running_server import wait_for
 
 
 def ask(
-    site: Site, address: str, *, state: int | None = None, parts: str = "all", shown: dict[str, int] | None = None
+    site: Site,
+    address: str,
+    *,
+    state: int | None = None,
+    parts: str = "all",
+    shown: dict[str, int] | None = None,
 ) -> httpx.Response:
     path, _, search = address.partition("?")
     query = [pair.split("=") for pair in search.split("&")] if search else []
@@ -39,7 +45,9 @@ def test_only_what_changed_is_sent(site: Site) -> None:
     run_id = settled(site, 12)
     first = ask(site, f"/runs/{run_id}").json()
     assert first["run"]["step"] == 12
-    assert {"health", "kpis", "chart-entropy", "run-state", "control-latest"} <= set(first["values"])
+    assert {"health", "kpis", "chart-entropy", "run-state", "control-latest"} <= set(
+        first["values"]
+    )
     shown = {name: digest for name, (digest, *_) in first["values"].items()}
     assert ask(site, f"/runs/{run_id}", state=first["state"], shown=shown).status_code == 204
     site.more(run_id, 1)
@@ -83,7 +91,10 @@ def test_a_part_that_fails_says_why_and_the_others_stay(site: Site) -> None:
     values = ask(site, f"/runs/{site.run(3)}?tab=tokens&step=1").json()["values"]
     assert values["tokens-refused"][2] is None
     gone = site.values(
-        replace(steps.PART, read=lambda client, view: steps.PART.values(client, View(path="/runs/gone"))), "/"
+        replace(
+            steps.PART, read=lambda client, view: steps.PART.values(client, View(path="/runs/gone"))
+        ),
+        "/",
     )
     assert "Not found" in str(gone["steps-refused"])
 
@@ -101,7 +112,9 @@ def drawn(value: Any) -> Iterator[str]:
 def test_values_have_nothing_that_only_dash_could_draw(site: Site) -> None:
     run_id = site.run(20)
     site.client.set_control(run_id, method="clip_v", mu_low=1.0, if_version=0)
-    pages = {f"/runs/{run_id}?tab={name}": [run.STATE, *tab.parts] for name, tab in run.TABS.items()}
+    pages = {
+        f"/runs/{run_id}?tab={name}": [run.STATE, *tab.parts] for name, tab in run.TABS.items()
+    }
     for address, parts in {**pages, f"/compare?run={run_id}&run=gone": [compare.PART]}.items():
         for part in parts:
             for name, value in site.values(part, address).items():
@@ -116,8 +129,13 @@ def test_a_hidden_page_asks_nothing(site: Site, open_page: OpenPage) -> None:
     page = open_page(f"/runs/{run_id}")
     expect(page.locator("#run-step")).to_have_text("8")
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if request.url.endswith(live.PATH) else None)
-    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away }); window.away = true")
+    page.on(
+        "request",
+        lambda request: asked.append(request.url) if request.url.endswith(live.PATH) else None,
+    )
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', { get: () => window.away }); window.away = true"
+    )
     asked.clear()
     site.more(run_id, 1)
     page.wait_for_timeout(1_500)
@@ -134,7 +152,10 @@ def test_a_page_asks_by_the_runs_pace(site: Site, open_page: OpenPage) -> None:
     run_id = site.run(8)
     page = open_page(f"/runs/{run_id}")
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if request.url.endswith(live.PATH) else None)
+    page.on(
+        "request",
+        lambda request: asked.append(request.url) if request.url.endswith(live.PATH) else None,
+    )
     for _ in range(8):
         site.more(run_id, 1)
         page.wait_for_timeout(1_000)

@@ -1,4 +1,5 @@
-"""The Metrics tab: which metrics are recognised, grouped and drawn, and how a chart shows what is odd in them."""
+"""The Metrics tab: which metrics are recognised, grouped and drawn, and how a chart shows what is
+odd in them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from isentrope_dashboard.figures.panel import Shown, metric_panel
 from isentrope_dashboard.pages import charts, metrics
 from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange
 from isentrope_dashboard.view import View, listed
-from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, KL_REFERENCE, REWARD_MEAN, TRAIN_GRAD_NORM, reported_names
+from isentrope_wire.metrics import (
+    COMPLETION_LENGTH_MEAN,
+    KL_REFERENCE,
+    REWARD_MEAN,
+    TRAIN_GRAD_NORM,
+    reported_names,
+)
 from isentrope_wire.reports import StepReport
 from tests.dashboard.conftest import OpenPage, Site
 from tests.dashboard.made_answers import columns
@@ -24,8 +31,18 @@ FRAMEWORKS = {
     "trl": ("reward", "grad_norm", "kl", "completions/mean_length"),
     "trl in W&B": ("train/reward", "train/grad_norm", "train/kl", "train/completions/mean_length"),
     "verl": ("critic/score/mean", "actor/grad_norm", "actor/kl_loss", "response_length/mean"),
-    "slime": ("rollout/raw_reward", "train/grad_norm", "train/kl_loss", "rollout/response_len/mean"),
-    "prime-rl": ("reward/all/mean", "optim/grad_norm", "mismatch_kl/all/mean", "decode_len/all/mean"),
+    "slime": (
+        "rollout/raw_reward",
+        "train/grad_norm",
+        "train/kl_loss",
+        "rollout/response_len/mean",
+    ),
+    "prime-rl": (
+        "reward/all/mean",
+        "optim/grad_norm",
+        "mismatch_kl/all/mean",
+        "decode_len/all/mean",
+    ),
     "OpenRLHF": ("reward", "kl", "response_length"),
 }
 
@@ -58,12 +75,18 @@ def test_metrics_are_grouped_by_prefix() -> None:
         "entropy": ["entropy/mean"],
         "rewards": ["rewards/a/mean", "rewards/b"],
     }
-    assert [group.name for group in arranged.groups if group.is_open] == [".", "rewards"]  # the run's own
+    assert [group.name for group in arranged.groups if group.is_open] == [
+        ".",
+        "rewards",
+    ]  # the run's own
 
 
 def test_few_of_300_metrics_are_drawn() -> None:
     names = {f"layer{number:02d}/{what}" for number in range(30) for what in "abcdefghij"}
-    assert [group.name for group in arrange(names, view()).groups if group.is_open] == ["layer00", "layer01"]
+    assert [group.name for group in arrange(names, view()).groups if group.is_open] == [
+        "layer00",
+        "layer01",
+    ]
     assert len(arrange({f"one/{number}" for number in range(300)}, view()).drawn) == MOST_CHARTS
     arranged = arrange(names, view(open=listed(["layer00", "layer01", "layer20"])))
     charts = {group.name: group.charts for group in arranged.groups if group.is_open}
@@ -80,7 +103,9 @@ def test_address_keeps_names_with_commas() -> None:
 
 def drawn(values: list[float], *, log: bool = False, **known: Any) -> dict[str, Any]:
     series = {"<b>loss</b>": columns(range(1, len(values) + 1), values, **known)}
-    shown = Shown(scheme="dark", scale=Scale(), first=1, last=12, is_live=False, smooth=False, series=series)
+    shown = Shown(
+        scheme="dark", scale=Scale(), first=1, last=12, is_live=False, smooth=False, series=series
+    )
     return charts.figure(metric_panel("<b>loss</b>", 200, log=log), shown)
 
 
@@ -115,7 +140,9 @@ def odd(report: StepReport) -> StepReport:
 
 def test_zoom_reads_the_steps_of_the_zoom(site: Site) -> None:
     run = site.run(40)
-    values = site.values(metrics.PART, f"/runs/{run}?tab=metrics&q=reward/mean&zoom=10~20&smooth=off")
+    values = site.values(
+        metrics.PART, f"/runs/{run}?tab=metrics&q=reward/mean&zoom=10~20&smooth=off"
+    )
     figure = values[place_id("chart", "glance", "reward/mean")]
     assert figure["data"][0]["x"] == list(range(9, 22))
     assert figure["layout"]["xaxis"]["range"] == [10.0, 20.0]
@@ -137,7 +164,9 @@ def test_groups_open_and_follow_the_run(site: Site, open_page: OpenPage) -> None
     page.evaluate("document.querySelector('.metric .js-plotly-plot').kept = true")
     site.more(run, 1)
     newest = "() => document.querySelector('.metric .js-plotly-plot').data[0].x.at(-1) === 31"
-    page.locator(".metric").first.scroll_into_view_if_needed()  # what is out of sight is not redrawn
+    page.locator(
+        ".metric"
+    ).first.scroll_into_view_if_needed()  # what is out of sight is not redrawn
     page.wait_for_function(newest)
     # Charts are redrawn, not made again.
     assert page.evaluate("document.querySelector('.metric .js-plotly-plot').kept")

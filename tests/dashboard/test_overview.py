@@ -22,11 +22,17 @@ def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site)
     run = site.run(20)
     values = site.values(overview.PART, f"/runs/{run}")
     reported = site.client.series(run, "entropy/mean").series["entropy/mean"]
-    line = next(trace for trace in values["chart-entropy"]["data"] if trace.get("name") == "entropy")
+    line = next(
+        trace for trace in values["chart-entropy"]["data"] if trace.get("name") == "entropy"
+    )
     assert line["x"] == reported.step
     assert line["y"] == reported.value
     early = sorted(reported.value[:3])[1]
-    levels = [shape["y0"] for shape in values["chart-entropy"]["layout"]["shapes"] if shape.get("xref") == "paper"]
+    levels = [
+        shape["y0"]
+        for shape in values["chart-entropy"]["layout"]["shapes"]
+        if shape.get("xref") == "paper"
+    ]
     assert levels == pytest.approx([early, 0.75 * early, 0.5 * early])
 
 
@@ -35,7 +41,9 @@ def drawn(course: Callable[[int], float], *, every: int = 1, **known: Any) -> di
     steps = list(range(0, 100 * every, every))
     entropy = SeriesColumns(step=steps, value=[course(step) for step in steps], min=None, max=None)
     fields: dict[str, Any] = {"early_level": 1.0, "series": {ENTROPY_MEAN: entropy}} | known
-    figure = OVERVIEW[0].figure(Shown(scheme="dark", scale=Scale(), first=0, last=steps[-1], **fields))
+    figure = OVERVIEW[0].figure(
+        Shown(scheme="dark", scale=Scale(), first=0, last=steps[-1], **fields)
+    )
     assert not isinstance(figure, str)
     return figure
 
@@ -48,9 +56,15 @@ def test_every_alert_and_control_is_marked_at_any_length(every: int, end: int) -
         Mark(step=98 * every + 1, label="Act", kind="act", text="half is lost"),
     ]
     figure = drawn(lambda step: 1 - 0.005 * step / every, every=every, marks=marks)
-    triangles = {trace["text"][0]: trace["x"][0] for trace in figure["data"] if "triangle" in str(trace.get("marker"))}
+    triangles = {
+        trace["text"][0]: trace["x"][0]
+        for trace in figure["data"]
+        if "triangle" in str(trace.get("marker"))
+    }
     assert triangles == {"R² fell below 0": 41 * every + 1, "half is lost": 98 * every + 1}
-    assert [(pill["x"], pill["text"]) for pill in figure["layout"]["meta"]["pills"]] == [(60 * every, "v1")]
+    assert [(pill["x"], pill["text"]) for pill in figure["layout"]["meta"]["pills"]] == [
+        (60 * every, "v1")
+    ]
     assert [shape["x0"] for shape in figure["layout"]["shapes"]].count(60 * every) == 1
     assert figure["layout"]["xaxis"]["range"] == [0, end]
 
@@ -65,13 +79,18 @@ def test_a_zoomed_axis_follows_what_is_seen() -> None:
 def forecast(end: float, **known: Any) -> Forecast:
     steps = list(range(100, 150))
     values = [0.6 + (end - 0.6) * (step - 99) / 50 for step in steps]
-    course = EntropyForecast(step=steps, entropy=values, low=[0.8 * v for v in values], high=[1.2 * v for v in values])
+    course = EntropyForecast(
+        step=steps, entropy=values, low=[0.8 * v for v in values], high=[1.2 * v for v in values]
+    )
     return Forecast(course=course, pace=-0.004, **known)
 
 
 @pytest.mark.parametrize(("unchanged", "helped"), [(0.3, 0.58), (0.55, 0.4)])
 def test_the_forecasts_are_drawn_as_they_were_answered(unchanged: float, helped: float) -> None:
-    lines = [forecast(unchanged, label="unchanged"), forecast(helped, label="with Clip_V 1.0", helps=True)]
+    lines = [
+        forecast(unchanged, label="unchanged"),
+        forecast(helped, label="with Clip_V 1.0", helps=True),
+    ]
     figure = drawn(lambda step: 1 - 0.004 * step, forecasts=lines)
     strokes = [trace for trace in figure["data"] if trace.get("x") == list(range(100, 150))]
     assert [trace["y"] for trace in strokes] == [line.course.entropy for line in lines]  # type: ignore[union-attr]

@@ -1,5 +1,5 @@
-"""What holds for every page and every tab: no violation that axe-core finds, no sideways scroll on a telephone, nothing runs
-that a run, a tag or a token brought along."""
+"""What holds for every page and every tab: no violation that axe-core finds, no sideways scroll on
+a telephone, nothing runs that a run, a tag or a token brought along."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ PAYLOADS = [wrapping.replace("{}", piece) for piece in PIECES for wrapping in WR
 
 def violations(page: Page) -> list[str]:
     found = Axe().run(page).response["violations"]
-    return [f"{rule['id']}: {node['html'][:200]} {node['failureSummary']}" for rule in found for node in rule["nodes"]]
+    return [
+        f"{rule['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for rule in found
+        for node in rule["nodes"]
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +82,10 @@ def test_hostile_texts_stay_texts(site: Site, open_page: OpenPage) -> None:
             for place, token in enumerate(report.tokens)
         )
         rollouts = tuple(
-            replace(rollout, texts=tuple(PAYLOADS[place % len(PAYLOADS)] for place in range(len(rollout.texts))))
+            replace(
+                rollout,
+                texts=tuple(PAYLOADS[place % len(PAYLOADS)] for place in range(len(rollout.texts))),
+            )
             for rollout in report.rollouts
         )
         labels = {f"own/{number}": text for number, text in enumerate(PAYLOADS[:20])}
@@ -99,12 +106,19 @@ def test_hostile_texts_stay_texts(site: Site, open_page: OpenPage) -> None:
             tags=tuple(text[:60] for text in PAYLOADS[part::20]),
             config={text[:80]: text for text in PAYLOADS[part::5]},
             change=hostile,
-            finished=RunFinished(status="failed", error="\n".join(PAYLOADS), finished_at=time.time()) if part else None,
+            finished=RunFinished(
+                status="failed", error="\n".join(PAYLOADS), finished_at=time.time()
+            )
+            if part
+            else None,
         )
         for part in range(2)
     ]
     of_runs = [f"/runs/{run}?tab={tab}" for run in runs for tab in TABS]
-    pages = {address: open_page(address) for address in ["/", f"/compare?run={runs[0]}&run={runs[1]}", *of_runs]}
+    pages = {
+        address: open_page(address)
+        for address in ["/", f"/compare?run={runs[0]}&run={runs[1]}", *of_runs]
+    }
     pages["/"].wait_for_timeout(1_500)
     for address, page in pages.items():
         assert page.evaluate("window.ran") is None, address

@@ -1,4 +1,5 @@
-"""The list of runs: what its rows show, how it is read block by block, and what is done with chosen runs."""
+"""The list of runs: what its rows show, how it is read block by block, and what is done with chosen
+runs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,14 @@ HOSTILE = (
 
 def digest(**known: Any) -> RunDigest:
     unknown: dict[str, Any] = dict.fromkeys(
-        ("share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "control", "seconds_per_step")
+        (
+            "share_lost",
+            "steps_to_three_quarters_lost",
+            "entropy",
+            "reward",
+            "control",
+            "seconds_per_step",
+        )
     )
     empty = {"level": HealthLevel.NO_DATA, "entropy_line": [], "reward_line": [], "reason": ""}
     return RunDigest(**{**unknown, **empty, **known})
@@ -66,7 +74,15 @@ def test_a_row_shows_the_digest() -> None:
     )  # fmt: skip
     shown = {
         name: words(row[name])
-        for name in ("attention", "share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "step", "control")
+        for name in (
+            "attention",
+            "share_lost",
+            "steps_to_three_quarters_lost",
+            "entropy",
+            "reward",
+            "step",
+            "control",
+        )
     }
     assert shown == {
         "attention": "Act", "share_lost": "72\N{NO-BREAK SPACE}%", "steps_to_three_quarters_lost": "12 steps", "entropy": "0.096", "reward": "0.000",
@@ -97,7 +113,10 @@ def test_status_comes_with_its_reason(known: dict[str, Any], health: str, status
 def test_a_run_that_ended_is_not_on_its_way_to_a_collapse() -> None:
     lost = digest(share_lost=0.5, steps_to_three_quarters_lost=4.0)
     assert runs.run_row(summary(digest=lost))["steps_to_three_quarters_lost"] == "4 steps"
-    assert runs.run_row(summary(status=Status.FINISHED, digest=lost))["steps_to_three_quarters_lost"] == MISSING
+    assert (
+        runs.run_row(summary(status=Status.FINISHED, digest=lost))["steps_to_three_quarters_lost"]
+        == MISSING
+    )
 
 
 def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
@@ -105,9 +124,15 @@ def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
     run = summary(digest=rising, tags=["7b"], notes="bad <b>data", config={"optim": {"lr": 1e-6}})
     row = runs.run_row(run, ["config.optim.lr", "metric.kl/mean", "metric.gone"])
     assert words(row["share_lost"]) == "+53\N{NO-BREAK SPACE}%"
-    assert (row["config.optim.lr"], row["metric.kl/mean"], row["metric.gone"]) == ("1e-06", "0.25", MISSING)
+    assert (row["config.optim.lr"], row["metric.kl/mean"], row["metric.gone"]) == (
+        "1e-06",
+        "0.25",
+        MISSING,
+    )
     assert words(row["tags"]) == "7b bad <b>data"
-    chosen = runs.columns(View(query={"sort": "-config.optim.lr"}, columns=("config.optim.lr", "step")))
+    chosen = runs.columns(
+        View(query={"sort": "-config.optim.lr"}, columns=("config.optim.lr", "step"))
+    )
     assert [(one["headerName"], one.get("sort")) for one in chosen] == [
         ("Run", None),
         ("optim.lr", "desc"),
@@ -127,7 +152,9 @@ def rows_of(site: Site, size: int, **query: str) -> list[dict[str, Any]]:
 
     async def read() -> list[dict[str, Any]]:
         headers = {"Authorization": f"Bearer {site.server.owner_token}"}
-        async with httpx.AsyncClient(base_url=f"{site.url}/api/v1/", headers=headers, timeout=20) as http:
+        async with httpx.AsyncClient(
+            base_url=f"{site.url}/api/v1/", headers=headers, timeout=20
+        ) as http:
             found: list[dict[str, Any]] = []
             at: Any = None
             while True:
@@ -144,7 +171,9 @@ def rows_of(site: Site, size: int, **query: str) -> list[dict[str, Any]]:
 def sweep(site: Site) -> list[str]:
     """Seven runs of two projects, with a tag of their own."""
     return [
-        Rank(site.server, name=f"sweep {number}", project=f"block-{number % 2}", tags=["blocks"]).run_id
+        Rank(
+            site.server, name=f"sweep {number}", project=f"block-{number % 2}", tags=["blocks"]
+        ).run_id
         for number in range(7)
     ]
 
@@ -174,11 +203,14 @@ def test_blocks_join_by_project(site: Site, sweep: list[str], size: int) -> None
         ({"health": "silent", "status": "no such"}, 0), ({"health": "no such", "status": "no such"}, 7),
     ],
 )  # fmt: skip
-def test_filters_of_the_address_choose_runs(site: Site, sweep: list[str], query: dict[str, str], found: int) -> None:
+def test_filters_of_the_address_choose_runs(
+    site: Site, sweep: list[str], query: dict[str, str], found: int
+) -> None:
     assert len(rows_of(site, 50, tag="blocks", **query)) == found
 
 
-# ---- in a browser ----------------------------------------------------------------------------------------------------
+# ---- in a browser
+# ----------------------------------------------------------------------------------------------------
 
 
 def choose(page: Page, run_id: str) -> None:
@@ -189,13 +221,16 @@ def choose(page: Page, run_id: str) -> None:
 @pytest.mark.browser
 def test_every_run_is_reached_and_a_selection_survives(site: Site, open_page: OpenPage) -> None:
     ids = [
-        Rank(site.server, name=f"many {number:03d}", project="many", tags=HOSTILE[:1]).run_id for number in range(120)
+        Rank(site.server, name=f"many {number:03d}", project="many", tags=HOSTILE[:1]).run_id
+        for number in range(120)
     ]
     page = open_page("/?project=many&order=newest", scheme="dark")
     expect(page.get_by_role("link", name="many 119", exact=True)).to_be_visible()
     choose(page, ids[-1])
     choose(page, ids[-2])
-    expect(page.locator("#compare-runs")).to_have_attribute("href", f"/compare?run={ids[-1]}&run={ids[-2]}")
+    expect(page.locator("#compare-runs")).to_have_attribute(
+        "href", f"/compare?run={ids[-1]}&run={ids[-2]}"
+    )
     rows = page.locator(".runs-grid .ag-body-viewport")
     last = page.get_by_role("link", name="many 000", exact=True)
     deadline = time.monotonic() + 30
@@ -204,7 +239,9 @@ def test_every_run_is_reached_and_a_selection_survives(site: Site, open_page: Op
         page.wait_for_timeout(100)
     expect(last).to_be_visible()
     scrolled = rows.evaluate("rows => rows.scrollTop")
-    with page.expect_response(lambda answer: "_dash-update-component" in answer.url, timeout=15_000):
+    with page.expect_response(
+        lambda answer: "_dash-update-component" in answer.url, timeout=15_000
+    ):
         pass  # the list is read again
     page.wait_for_timeout(500)
     assert rows.evaluate("rows => rows.scrollTop") == scrolled
@@ -222,7 +259,9 @@ def test_filters_are_in_the_address(site: Site, sweep: list[str], open_page: Ope
     expect(rows).to_have_count(4)
     page.get_by_role("button", name="block-1").click()
     expect(rows).to_have_count(7)
-    page.wait_for_load_state("networkidle")  # the address that the last click gave fills the fields once more
+    page.wait_for_load_state(
+        "networkidle"
+    )  # the address that the last click gave fills the fields once more
     page.keyboard.press("/")
     page.keyboard.type("sweep 4")
     expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
@@ -266,7 +305,10 @@ def test_columns_are_chosen_and_sorted(site: Site, open_page: OpenPage) -> None:
 @pytest.mark.browser
 def test_chosen_runs_are_deleted(site: Site, open_page: OpenPage) -> None:
     ended = site.run(
-        3, name="to delete <b>", tags=("doomed",), finished=RunFinished(status="finished", finished_at=time.time())
+        3,
+        name="to delete <b>",
+        tags=("doomed",),
+        finished=RunFinished(status="finished", finished_at=time.time()),
     )
     running = Rank(site.server, name="still there", tags=["doomed"]).run_id
     page = open_page("/?tag=doomed")
@@ -283,7 +325,9 @@ def test_chosen_runs_are_deleted(site: Site, open_page: OpenPage) -> None:
 
 
 @pytest.mark.browser
-def test_a_reader_can_compare_and_nothing_else(site: Site, sweep: list[str], open_page: OpenPage) -> None:
+def test_a_reader_can_compare_and_nothing_else(
+    site: Site, sweep: list[str], open_page: OpenPage
+) -> None:
     page = open_page("/?tag=blocks", token=site.server.token("read"), width=390, height=844)
     choose(page, sweep[0])
     choose(page, sweep[1])

@@ -27,7 +27,12 @@ def finished(status: str, error: str = "") -> RunFinished:
     ("status", "error", "flag", "sentence"),
     [
         ("finished", "", "Finished", "Entropy lost"),
-        ("failed", "Traceback\n  File x\nOSError: disk full", "Failed", "OSError: disk full. Entropy lost"),
+        (
+            "failed",
+            "Traceback\n  File x\nOSError: disk full",
+            "Failed",
+            "OSError: disk full. Entropy lost",
+        ),
         ("ended", "", "Ended", "Entropy lost"),
     ],
 )
@@ -64,9 +69,13 @@ def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Si
 def test_an_empty_run_that_is_over_waits_for_nothing(site: Site) -> None:
     run_id = site.run(0, finished=finished("finished"))
     assert WHAT_IF not in site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
-    assert "before its first step" in words(site.values(metrics.PART, f"/runs/{run_id}?tab=metrics")["metrics"])
+    assert "before its first step" in words(
+        site.values(metrics.PART, f"/runs/{run_id}?tab=metrics")["metrics"]
+    )
     values = site.values(overview.PART, f"/runs/{run_id}")
-    notes = {values[name]["layout"]["annotations"][0]["text"] for name in ("chart-entropy", "chart-clip")}
+    notes = {
+        values[name]["layout"]["annotations"][0]["text"] for name in ("chart-entropy", "chart-clip")
+    }
     assert notes == {"None was reported"}
     assert words(site.values(run.STATE, f"/runs/{run_id}")["run-state"]).split()[0] == "Finished"
 

@@ -24,7 +24,8 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def rollout(*parts: tuple[str, float | None, bool | None], **known: Any) -> Rollout:
-    """Of tokens with a text, a contribution and whether they are kept; p = 1/2 and S_c = 0.2 each."""
+    """Of tokens with a text, a contribution and whether they are kept; p = 1/2 and S_c = 0.2
+    each."""
     texts, contributions, kept = (list(column) for column in zip(*parts, strict=True))
     of_counted = [None if value is None else 1.0 for value in contributions]
     return Rollout(
@@ -38,11 +39,24 @@ def rollout(*parts: tuple[str, float | None, bool | None], **known: Any) -> Roll
 
 
 def answer(*items: Rollout, **known: Any) -> Rollouts:
-    return Rollouts(**{"step": 5, "items": list(items), "score_std": 0.1, "lowering": -2.0, "raising": 0.5, **known})
+    return Rollouts(
+        **{
+            "step": 5,
+            "items": list(items),
+            "score_std": 0.1,
+            "lowering": -2.0,
+            "raising": 0.5,
+            **known,
+        }
+    )
 
 
 WAIT = rollout(
-    (" Then", 0.001, True), (" wait", -0.5, False), ("!", None, None), (" so", 0.25, True), (" it", -0.1, True)
+    (" Then", 0.001, True),
+    (" wait", -0.5, False),
+    ("!", None, None),
+    (" so", 0.25, True),
+    (" it", -0.1, True),
 )
 
 
@@ -59,7 +73,11 @@ def test_tokens_that_contribute_are_marked_and_the_rest_is_text() -> None:
     words = [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces]
     assert words == [" Then ", ["wait"], "! ", ["so"], " ", ["it"]]
     marked = shown(WAIT)
-    assert [token["className"] for token in marked] == ["token down clipped", "token up", "token down"]
+    assert [token["className"] for token in marked] == [
+        "token down clipped",
+        "token up",
+        "token down",
+    ]
     assert [token["tabIndex"] for token in marked] == [0, -1, -1]
     strengths = [token["style"]["--strength"] for token in marked]
     assert strengths[0] > strengths[1] > strengths[2]
@@ -69,7 +87,9 @@ def test_what_a_threshold_would_clip_is_outlined() -> None:
     item = replace(WAIT, vocab_centered_scores=(0.19, 0.3, None, -0.21, 0.2))
     looks = {token["children"]: token["className"] for token in shown(item, mu=2.0)}
     assert looks == {"wait": "token down clipped", "so": "token up over-mu", "it": "token down"}
-    assert "Then" in [token["children"] for token in shown(item, mu=1.0)]  # however little it contributes
+    assert "Then" in [
+        token["children"] for token in shown(item, mu=1.0)
+    ]  # however little it contributes
 
 
 def test_a_token_has_its_numbers() -> None:
@@ -87,7 +107,9 @@ def test_influences_colour_where_every_step_shown_has_them() -> None:
     assert "Influence\t−0.0004" in so["data-facts"]
     assert "Influence" not in shown(measured, WAIT)[0]["data-facts"]
     assert "by influence" in words(token_text.legend(1.0, token_text.coloured_by([measured])))
-    assert "by influence" not in words(token_text.legend(1.0, token_text.coloured_by([measured, WAIT])))
+    assert "by influence" not in words(
+        token_text.legend(1.0, token_text.coloured_by([measured, WAIT]))
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,16 +161,26 @@ def test_numbers_are_written_as_shares_and_probabilities() -> None:
     assert token_text.pull_of(0.0, 0.0) is None
     assert token_text.visible(None) == "–"
     assert token_text.readable("a\tb\u200bc") == "a b\\u200bc"
-    assert [token_text.name_of(*one) for one in (("a ", 5), (None, 5), ("\ufffd", 5))] == ["a␣", "id 5", "\ufffd id 5"]
+    assert [token_text.name_of(*one) for one in (("a ", 5), (None, 5), ("\ufffd", 5))] == [
+        "a␣",
+        "id 5",
+        "\ufffd id 5",
+    ]
 
 
 def with_rollouts(report: StepReport) -> StepReport:
-    return replace(report, rollouts=(replace(WAIT, cut_after=True, texts=(" Then", HOSTILE, "!", " so", " it")),))
+    return replace(
+        report,
+        rollouts=(replace(WAIT, cut_after=True, texts=(" Then", HOSTILE, "!", " so", " it")),),
+    )
 
 
 def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
     run = site.run(
-        12, change=lambda report: with_rollouts(report) if report.step <= 8 else replace(report, rollouts=())
+        12,
+        change=lambda report: (
+            with_rollouts(report) if report.step <= 8 else replace(report, rollouts=())
+        ),
     )
     values = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&mu=9")
     assert HOSTILE in words(values["token-context"])
@@ -162,19 +194,41 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
     table = to_json(without["token-context"])
     reported = site.client.ask(calls.tokens(run, step=12))
     assert table.count('"Tr"') == len(reported.items) + 1
-    assert len(without["recurring"]) == len(site.client.ask(calls.recurring_tokens(run, steps=10)).items)
+    assert len(without["recurring"]) == len(
+        site.client.ask(calls.recurring_tokens(run, steps=10)).items
+    )
 
 
 def test_the_pull_is_split_by_quadrant(site: Site) -> None:
-    audited = {"influence/negative_low": -0.003, "influence/positive_high": -0.001, "influence/positive_low": 0.002}
-    run = site.run(3, change=lambda one: replace(one, scalars={**one.scalars, **(audited if one.step == 2 else {})}))
+    audited = {
+        "influence/negative_low": -0.003,
+        "influence/positive_high": -0.001,
+        "influence/positive_low": 0.002,
+    }
+    run = site.run(
+        3,
+        change=lambda one: replace(
+            one, scalars={**one.scalars, **(audited if one.step == 2 else {})}
+        ),
+    )
     scalars = site.client.step(run, 3).scalars
-    for address, step, of, sums in (("", 2, "influence", audited), ("&step=3", 3, "g S c", scalars)):
-        down = [value for name, value in sums.items() if name.endswith(("/negative_low", "/positive_high"))]
+    for address, step, of, sums in (
+        ("", 2, "influence", audited),
+        ("&step=3", 3, "g S c", scalars),
+    ):
+        down = [
+            value
+            for name, value in sums.items()
+            if name.endswith(("/negative_low", "/positive_high"))
+        ]
         shown = words(site.values(tokens.PART, f"/runs/{run}?tab=tokens{address}")["token-pull"])
         assert f"By {of} , step {step}, " in " ".join(shown.split())
         for value in down:
-            assert f"{abs(value) / -sum(down):.0%}".removesuffix("%") + "\N{NO-BREAK SPACE}% of the pull" in shown
+            assert (
+                f"{abs(value) / -sum(down):.0%}".removesuffix("%")
+                + "\N{NO-BREAK SPACE}% of the pull"
+                in shown
+            )
     assert "of the pull" not in to_json(tokens.quadrant_bars(None))
 
 
@@ -193,7 +247,11 @@ def test_a_run_without_tokens_is_a_sentence(site: Site) -> None:
 def test_two_steps_are_side_by_side_for_one_prompt(site: Site) -> None:
     def asked(report: StepReport) -> StepReport:
         items = [
-            replace(WAIT, prompt="7 8 9" if report.step % 3 == 0 else f"of {report.step}", reward=float(report.step))
+            replace(
+                WAIT,
+                prompt="7 8 9" if report.step % 3 == 0 else f"of {report.step}",
+                reward=float(report.step),
+            )
         ]
         return replace(report, rollouts=tuple(items))
 
@@ -220,7 +278,9 @@ def test_recurring_tokens_say_what_a_threshold_would_keep(site: Site) -> None:
     for mu in (0.0, 4.0, 100.0):
         for row in site.values(tokens.PART, address + str(mu))["recurring"]:
             scores = [score for text, score in reported if token_text.visible(text) == row["token"]]
-            assert row["kept_if"] == pytest.approx(sum(score <= mu for score in scores) / len(scores))
+            assert row["kept_if"] == pytest.approx(
+                sum(score <= mu for score in scores) / len(scores)
+            )
 
 
 @pytest.mark.browser
@@ -247,15 +307,25 @@ def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: Open
 
 
 def test_a_rollout_has_its_prompt_and_the_parts_of_its_reward() -> None:
-    asked = replace(WAIT, prompt="<b>7 8 9", answer="24", reward=0.5, rewards={"format": 0.25}, advantage=2.0)
+    asked = replace(
+        WAIT, prompt="<b>7 8 9", answer="24", reward=0.5, rewards={"format": 0.25}, advantage=2.0
+    )
     (row,) = token_text.rollout_rows(answer(asked), token_text.Filter())
     assert (
         " ".join(words(row).split())
         == "Rollout 7 reward 0.50 format 0.25 advantage +2.00 <b>7 8 9 Then wait ! so it expected 24"
     )
     assert len(token_text.rollout_rows(answer(asked, WAIT), token_text.Filter(text="8 9"))) == 1
-    assert len(token_text.rollout_rows(answer(asked, WAIT), token_text.Filter(text="then wait"))) == 2
+    assert (
+        len(token_text.rollout_rows(answer(asked, WAIT), token_text.Filter(text="then wait"))) == 2
+    )
     unknown = replace(WAIT, reward=None)
-    for order, first in {"": unknown, "-reward": asked, "reward": WAIT, "advantage": unknown, "prompt": asked}.items():
+    for order, first in {
+        "": unknown,
+        "-reward": asked,
+        "reward": WAIT,
+        "advantage": unknown,
+        "prompt": asked,
+    }.items():
         assert token_text.in_order([unknown, asked, WAIT], order)[0] == first
     assert token_text.in_order([unknown, asked, WAIT], "reward")[-1] == unknown

@@ -19,7 +19,11 @@ class Instruction:
     def copied(self) -> list[str]:
         """The sources of a COPY from the build's context; none of one from another stage."""
         words = shlex.split(self.rest)
-        return [] if words[0].startswith("--from") else [word for word in words[:-1] if not word.startswith("--")]
+        return (
+            []
+            if words[0].startswith("--from")
+            else [word for word in words[:-1] if not word.startswith("--")]
+        )
 
 
 def stages(path: Path) -> list[list[Instruction]]:
@@ -37,5 +41,10 @@ def stages(path: Path) -> list[list[Instruction]]:
 
 def environment(stage: list[Instruction]) -> dict[str, str]:
     """What ENV sets."""
-    pairs = (pair for instruction in stage if instruction.word == "ENV" for pair in shlex.split(instruction.rest))
+    pairs = (
+        pair
+        for instruction in stage
+        if instruction.word == "ENV"
+        for pair in shlex.split(instruction.rest)
+    )
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}

@@ -23,14 +23,24 @@ COMPOSE = ROOT / "docker" / "compose.yaml"
 PROXY = (ROOT / "docker" / "haproxy.cfg").read_text(encoding="utf-8")
 DOCUMENT: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
-SERVERS = {name: service for name, service in SERVICES.items() if "server.Dockerfile" in str(service.get("build"))}
+SERVERS = {
+    name: service
+    for name, service in SERVICES.items()
+    if "server.Dockerfile" in str(service.get("build"))
+}
 
 
-def test_server_reads_variables_and_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_reads_variables_and_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in os.environ if name.startswith("ISENTROPE_")]:
         monkeypatch.delenv(name)
-    given = SERVERS["first"]["environment"] | environment(stages(ROOT / "docker/server.Dockerfile")[-1])
-    known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {"ISENTROPE_SECRETS_DIR"}
+    given = SERVERS["first"]["environment"] | environment(
+        stages(ROOT / "docker/server.Dockerfile")[-1]
+    )
+    known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {
+        "ISENTROPE_SECRETS_DIR"
+    }
     for name, value in given.items():
         if name.startswith("ISENTROPE_"):
             assert name in known
@@ -66,7 +76,9 @@ def test_proxy_reaches_every_ready_server() -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["proxy"]["ports"])
     for port in ports:
         assert f"bind :{port}" in PROXY
-        assert set(re.findall(rf"^\s+server \w+ (\w+):{port}\b", PROXY, re.MULTILINE)) == set(SERVERS)
+        assert set(re.findall(rf"^\s+server \w+ (\w+):{port}\b", PROXY, re.MULTILINE)) == set(
+            SERVERS
+        )
     assert "option httpchk GET /readyz" in PROXY
     for name in SERVERS:
         assert re.search(rf"server {name} {name}:7071 proto h2 track http_servers/{name}\b", PROXY)
@@ -74,12 +86,19 @@ def test_proxy_reaches_every_ready_server() -> None:
 
 def test_proxy_log_holds_no_token() -> None:
     directives = [line.split("#")[0].strip() for line in PROXY.splitlines()]
-    assert not [line for line in directives if line.startswith(("option httplog", "option httpslog", "capture "))]
+    assert not [
+        line
+        for line in directives
+        if line.startswith(("option httplog", "option httpslog", "capture "))
+    ]
     formats = [line for line in directives if "log-format" in line]
     assert formats == [line for line in directives if line.startswith('log-format "')]
-    written = {name for line in formats for name in re.findall(r"%(?:\{[^}]*\})?(\[[^\]]*\]|\w+)", line)}
+    written = {
+        name for line in formats for name in re.findall(r"%(?:\{[^}]*\})?(\[[^\]]*\]|\w+)", line)
+    }
     assert {"HM", "HP", "HV", "ST"} <= written
-    # %r is the request's first line, %HU its address, %HQ its query, %hr and %hs what is captured, %[...] anything.
+    # %r is the request's first line, %HU its address, %HQ its query, %hr and %hs what is captured,
+    # %[...] anything.
     assert written.isdisjoint({"r", "HU", "HQ", "hr", "hrl", "hs", "hsl", "CC", "CS"})
     assert not any(name.startswith("[") for name in written)
 
@@ -99,25 +118,39 @@ def test_secrets_stay_out_of_git() -> None:
 
 def test_health_check_asks_own_port() -> None:
     last = stages(ROOT / "docker/server.Dockerfile")[-1]
-    check = json.loads(next(step.rest for step in last if step.word == "HEALTHCHECK").partition("CMD")[2])
+    check = json.loads(
+        next(step.rest for step in last if step.word == "HEALTHCHECK").partition("CMD")[2]
+    )
     assert check[0] == "python"
     port = "1"  # no process listens there
     failed = subprocess.run(
-        [sys.executable, *check[1:]], env={"ISENTROPE_HTTP_PORT": port}, capture_output=True, text=True, check=False
+        [sys.executable, *check[1:]],
+        env={"ISENTROPE_HTTP_PORT": port},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert failed.returncode == 1
     assert "Connection refused" in failed.stderr
 
 
 def test_cluster_runs_the_image_as_it_is() -> None:
-    service, server = yaml.safe_load_all((ROOT / "docker" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    service, server = yaml.safe_load_all(
+        (ROOT / "docker" / "kubernetes.yaml").read_text(encoding="utf-8")
+    )
     last, pod = stages(ROOT / "docker/server.Dockerfile")[-1], server["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     image = {step.word: step.rest for step in last}
     assert pod["securityContext"]["runAsUser"] == int(image["USER"].split(":")[0])
     assert [str(port["containerPort"]) for port in container["ports"]] == image["EXPOSE"].split()
     assert [port["port"] for port in service["spec"]["ports"]] == [7070, 7071]
-    assert environment(last)["ISENTROPE_HOME"] in [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert {probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")} == OPEN_PATHS
-    known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {"ISENTROPE_SECRETS_DIR"}
+    assert environment(last)["ISENTROPE_HOME"] in [
+        mount["mountPath"] for mount in container["volumeMounts"]
+    ]
+    assert {
+        probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")
+    } == OPEN_PATHS
+    known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {
+        "ISENTROPE_SECRETS_DIR"
+    }
     assert {variable["name"] for variable in container["env"]} <= known

@@ -28,7 +28,13 @@ of_each = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.nam
 @of_each
 def test_copied_files_exist_unignored(path: Path) -> None:
     ignored = (DOCKER / f"{path.name}.dockerignore").read_text().splitlines()
-    copied = [source for stage in stages(path) for step in stage if step.word == "COPY" for source in step.copied]
+    copied = [
+        source
+        for stage in stages(path)
+        for step in stage
+        if step.word == "COPY"
+        for source in step.copied
+    ]
     assert copied
     for source in copied:
         assert (ROOT / source).exists()
@@ -44,14 +50,17 @@ def test_image_runs_as_unprivileged_user(path: Path) -> None:
     home = environment(last)["ISENTROPE_HOME"]
     assert home in next(step.rest for step in last if step.word == "VOLUME")
     assert any(
-        step.word == "RUN" and home in step.rest and f"--owner={user.split(':')[0]}" in step.rest for step in last
+        step.word == "RUN" and home in step.rest and f"--owner={user.split(':')[0]}" in step.rest
+        for step in last
     )
 
 
 @of_each
 def test_image_s_command_exists(path: Path) -> None:
     last = stages(path)[-1]
-    entrypoint, command = (json.loads(next(s.rest for s in last if s.word == word)) for word in ("ENTRYPOINT", "CMD"))
+    entrypoint, command = (
+        json.loads(next(s.rest for s in last if s.word == word)) for word in ("ENTRYPOINT", "CMD")
+    )
     scripts = {step.rest.split()[-1] for step in last if step.word == "COPY" and step.copied}
     assert entrypoint[0] in PROJECT["scripts"] or f"/usr/local/bin/{entrypoint[0]}" in scripts
     assert command[0] in COMMANDS
@@ -61,7 +70,8 @@ def test_image_s_command_exists(path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["server", pytest.param("trainer", marks=pytest.mark.long)])
 def test_run_steps_work_in_clean_folder(name: str, tmp_path: Path) -> None:
-    """Every absolute path of the image is moved under a folder; where torch comes from is left to pip's settings."""
+    """Every absolute path of the image is moved under a folder; where torch comes from is left to
+    pip's settings."""
     path, build = DOCKER / f"{name}.Dockerfile", tmp_path / "build"
     build.mkdir()
     (tmp_path / "opt").mkdir()
@@ -81,10 +91,17 @@ def test_run_steps_work_in_clean_folder(name: str, tmp_path: Path) -> None:
                     script = re.sub(r"--(owner|group)=\d+", "", script)
                 if not os.environ.get("TORCH_INDEX"):
                     script = script.replace('--index-url "$TORCH_INDEX"', "")
-                subprocess.run(["/bin/sh", "-e", "-c", script], cwd=build, env={**os.environ, **variables}, check=True)
+                subprocess.run(
+                    ["/bin/sh", "-e", "-c", script],
+                    cwd=build,
+                    env={**os.environ, **variables},
+                    check=True,
+                )
     isentrope = tmp_path / "opt/isentrope/bin/isentrope"
     command = json.loads(next(s.rest for s in stages(path)[-1] if s.word == "CMD"))[0]
-    shown = subprocess.run([isentrope, command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [isentrope, command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert "Usage: isentrope" in shown.stdout
     assert (tmp_path / "var/lib/isentrope").stat().st_mode & 0o777 == 0o700
 

@@ -22,9 +22,13 @@ pytestmark = pytest.mark.slow
 needs_haproxy = pytest.mark.skipif(not has_proxy("haproxy"), reason="haproxy is not installed")
 needs_nginx = pytest.mark.skipif(not has_proxy("nginx"), reason="nginx is not installed")
 both = pytest.mark.parametrize(
-    "behind", [pytest.param("haproxy", marks=needs_haproxy), pytest.param("nginx", marks=needs_nginx)], indirect=True
+    "behind",
+    [pytest.param("haproxy", marks=needs_haproxy), pytest.param("nginx", marks=needs_nginx)],
+    indirect=True,
 )
-haproxy = pytest.mark.parametrize("behind", [pytest.param("haproxy", marks=needs_haproxy)], indirect=True)
+haproxy = pytest.mark.parametrize(
+    "behind", [pytest.param("haproxy", marks=needs_haproxy)], indirect=True
+)
 Behind = tuple[ServerInThread, Proxy]
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /api/v1/access-tokens HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
@@ -48,16 +52,22 @@ def quick(configuration: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Behind]:
+def behind(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Behind]:
     folder = tmp_path_factory.mktemp("proxied")
     with ServerInThread(folder / "home") as server:
         addresses = _Addresses(server)
-        with Proxy(folder, {"first": addresses, "second": addresses}, request.param, quick) as proxy:
+        with Proxy(
+            folder, {"first": addresses, "second": addresses}, request.param, quick
+        ) as proxy:
             yield server, proxy
 
 
 def connected(proxy: Proxy) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2])), timeout=10)
+    connection = socket.create_connection(
+        ("127.0.0.1", int(proxy.url.rpartition(":")[2])), timeout=10
+    )
     connection.settimeout(0.2)
     return connection
 
@@ -109,7 +119,9 @@ def test_streams_outlast_timeouts_for_clients(behind: Behind) -> None:
     rank = Rank(server)
     headers = {"Authorization": f"Bearer {server.owner_token}"}
     with (
-        httpx.stream("GET", f"{proxy.url}{rank.path}/live", headers=headers, trust_env=False, timeout=10) as live,
+        httpx.stream(
+            "GET", f"{proxy.url}{rank.path}/live", headers=headers, trust_env=False, timeout=10
+        ) as live,
         grpc.insecure_channel(proxy.grpc_target) as channel,
     ):
         rank.stub = TelemetryStub(channel)
@@ -120,7 +132,9 @@ def test_streams_outlast_timeouts_for_clients(behind: Behind) -> None:
         rank.report(1, x=1.0)
         assert any('"step":1' in line for line in lines)
         pushed = server.http.put(
-            f"{rank.path}/control", json={"method": "clip_v", "mu_low": 1}, headers={"If-Match": '"0"'}
+            f"{rank.path}/control",
+            json={"method": "clip_v", "mu_low": 1},
+            headers={"If-Match": '"0"'},
         )
         assert pushed.is_success, pushed.text
         assert any(message.control.version == 1 for message in controls)

@@ -1,4 +1,5 @@
-"""The trainer's container ends when its reports are delivered, with the exit status of the training."""
+"""The trainer's container ends when its reports are delivered, with the exit status of the
+training."""
 
 from __future__ import annotations
 
@@ -62,7 +63,10 @@ def test_training_is_followed_by_delivery(
     if has_spool:
         (home / "spool").mkdir()
     assert started(home, command, str(status)).wait(10) == status
-    assert commands(home) == [f"{command} {status}", *([f"sync {home / 'spool'}"] if delivers else [])]
+    assert commands(home) == [
+        f"{command} {status}",
+        *([f"sync {home / 'spool'}"] if delivers else []),
+    ]
 
 
 def test_stopped_container_ends_and_delivers(home: Path) -> None:

@@ -27,16 +27,29 @@ GONE_SECONDS = 10.0
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="faults to do; all of them without a name")
     parser.add_argument(
-        "--short", action="store_true", help="fewer repetitions and shorter waits, as in `make test-all`"
+        "names", nargs="*", metavar="NAME", help="faults to do; all of them without a name"
     )
-    parser.add_argument("--jobs", type=int, default=3, help="faults beside each other; most of them wait")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="fewer repetitions and shorter waits, as in `make test-all`",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=3, help="faults beside each other; most of them wait"
+    )
     parser.add_argument("--planted", action="store_true", help="plant bugs; each must be found")
     parser.add_argument(
-        "--soak", type=float, nargs="?", const=60.0, metavar="MINUTES", help="everything at once for an hour, instead"
+        "--soak",
+        type=float,
+        nargs="?",
+        const=60.0,
+        metavar="MINUTES",
+        help="everything at once for an hour, instead",
     )
-    parser.add_argument("--forget", action="store_true", help="keep nothing of a fault that was not withstood")
+    parser.add_argument(
+        "--forget", action="store_true", help="keep nothing of a fault that was not withstood"
+    )
     parser.add_argument("--list", action="store_true", help="name the faults and do none")
     arguments = parser.parse_args()
     if arguments.list:
@@ -67,7 +80,9 @@ def run(faults: Sequence[Fault], *, short: bool, keep: bool, jobs: int) -> int:
         held = list(pool.map(lambda fault: _held(fault, short=short, keep=keep), possible))
     failed = [fault.name for fault, withstood in zip(possible, held, strict=True) if not withstood]
     seconds = time.monotonic() - started
-    print(f"\n{len(possible) - len(failed)} of {len(possible)} faults were withstood, {seconds:.0f} s")
+    print(
+        f"\n{len(possible) - len(failed)} of {len(possible)} faults were withstood, {seconds:.0f} s"
+    )
     if failed:
         print(f"Not withstood: {', '.join(failed)}")
     return len(failed)
@@ -84,7 +99,10 @@ def _held(fault: Fault, *, short: bool, keep: bool) -> bool:
         outcome = f"BROKEN: {type(error).__name__}: {error}"
         broken = True
     kept = f"\n    kept for a look: {folder}" if broken and keep else ""
-    print(f"{fault.name}: {fault.sentence}\n    {time.monotonic() - started:.1f} s, {outcome}{kept}", flush=True)
+    print(
+        f"{fault.name}: {fault.sentence}\n    {time.monotonic() - started:.1f} s, {outcome}{kept}",
+        flush=True,
+    )
     if not kept:
         shutil.rmtree(folder, ignore_errors=True)
     _folders_in_use.discard(folder)
@@ -92,14 +110,16 @@ def _held(fault: Fault, *, short: bool, keep: bool) -> bool:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """Leave nothing behind. The faults' own threads cannot be interrupted: they wait, some for minutes."""
+    """Leave nothing behind. The faults' own threads cannot be interrupted: they wait, some for
+    minutes."""
     for folder in tuple(_folders_in_use):
         clear(folder)
     os._exit(128 + number)
 
 
 def clear(folder: Path) -> None:
-    """End every process whose home lies below the folder, unmount what is mounted there, and remove it."""
+    """End every process whose home lies below the folder, unmount what is mounted there, and remove
+    it."""
     end = time.monotonic() + GONE_SECONDS
     # One process may be starting another.
     while (running := list(processes_below(folder))) and time.monotonic() < end:
@@ -125,7 +145,10 @@ def processes_below(folder: Path) -> Iterator[int]:
 
 def mounts_below(folder: Path) -> list[Path]:
     """The innermost first."""
-    places = [Path(line.split()[1]) for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    places = [
+        Path(line.split()[1])
+        for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    ]
     return sorted((place for place in places if folder in place.parents), reverse=True)
 
 

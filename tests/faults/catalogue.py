@@ -107,7 +107,9 @@ FAULTS = (
     _shared(network_faults.slow_network, in_short_tier=False),
     _shared(network_faults.resetting_network),
     Fault(disk_faults.spool_disk_full, needs=SMALL_DISK),
-    _shared(disk_faults.spool_disk_full_beside_a_running_server, in_short_tier=False, needs=SMALL_DISK),
+    _shared(
+        disk_faults.spool_disk_full_beside_a_running_server, in_short_tier=False, needs=SMALL_DISK
+    ),
     Fault(disk_faults.server_disk_full, needs=SMALL_DISK),
     _shared(disk_faults.spool_writes_fail, needs=COMPILER),
     _shared(disk_faults.spool_syncs_fail, needs=COMPILER),

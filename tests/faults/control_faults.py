@@ -1,4 +1,5 @@
-"""Changes of the control that race, come late, cannot be applied, or meet a failing network or a wrong clock."""
+"""Changes of the control that race, come late, cannot be applied, or meet a failing network or a
+wrong clock."""
 
 from __future__ import annotations
 
@@ -62,16 +63,24 @@ def push_successfully(api: httpx.Client, run_id: str, **document: object) -> int
 
 
 def two_clients_racing(stage: Stage) -> Verdict:
-    """Two clients push as fast as they can on the version they saw; each version has one author, one end."""
+    """Two clients push as fast as they can on the version they saw; each version has one author,
+    one end."""
     trainer = stage.running_trainer("raced")
     pushed: dict[str, list[int]] = {"ada": [], "bob": []}
     rounds = 8 if stage.short else 40
 
     def race(name: str) -> None:
-        with httpx.Client(base_url=stage.api.base_url, headers=stage.api.headers, timeout=30) as api:
+        with httpx.Client(
+            base_url=stage.api.base_url, headers=stage.api.headers, timeout=30
+        ) as api:
             for round_number in range(rounds):
                 answer = push(
-                    api, "raced", etag_of(api, "raced"), method="clip_v", mu_low=1 + round_number, reason=name
+                    api,
+                    "raced",
+                    etag_of(api, "raced"),
+                    method="clip_v",
+                    mu_low=1 + round_number,
+                    reason=name,
                 )
                 if answer.is_success:
                     pushed[name].append(int(answer.json()["version"]))
@@ -85,7 +94,10 @@ def two_clients_racing(stage: Stage) -> Verdict:
     for racer in racers:
         racer.join()
     won = sorted(pushed["ada"] + pushed["bob"])
-    expect(won == list(range(1, len(won) + 1)), f"versions were given out twice or not at all: {pushed}")
+    expect(
+        won == list(range(1, len(won) + 1)),
+        f"versions were given out twice or not at all: {pushed}",
+    )
     last = ended(stage.api, "raced", won[-1])
     expect(last["state"] == "APPLIED", f"the last version ended {last['state']}")
     for version, item in history(stage.api, "raced").items():
@@ -96,7 +108,8 @@ def two_clients_racing(stage: Stage) -> Verdict:
 
 
 def stale_invalid_and_late_control(stage: Stage) -> Verdict:
-    """A change whose time is over, one that cannot be applied, one on an old version, one after the end: none takes effect."""
+    """A change whose time is over, one that cannot be applied, one on an old version, one after the
+    end: none takes effect."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
     trainer = stage.running_trainer("late", grpc_target=proxy.address)
     tag = etag_of(stage.api, "late")
@@ -107,27 +120,39 @@ def stale_invalid_and_late_control(stage: Stage) -> Verdict:
     ]
     expect(refused == [422, 422, 412], f"what can't be was answered by {refused}")
     proxy.black_hole = True
-    push_successfully(stage.api, "late", method="clip_v", mu_low=1, expires_in_seconds=2, reason="stale")
+    push_successfully(
+        stage.api, "late", method="clip_v", mu_low=1, expires_in_seconds=2, reason="stale"
+    )
     time.sleep(3.5)
     proxy.black_hole = False
     stage.expect_a_fresh_report(trainer)
     item = ended(stage.api, "late", 1)
     expect(item["state"] == "EXPIRED", f"the stale change ended {item['state']}")
     version = push_successfully(stage.api, "late", method="clip_v", mu_low=2, reason="in time")
-    expect(ended(stage.api, "late", version)["state"] == "APPLIED", "a change in time was not applied")
+    expect(
+        ended(stage.api, "late", version)["state"] == "APPLIED", "a change in time was not applied"
+    )
     verdict = stage.judge(trainer)
-    late = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=3).status_code
+    late = push(
+        stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=3
+    ).status_code
     expect(late == 409, f"a change after the end was answered by {late}")
-    expect([d.version for d in trainer.ledger.decisions if d.state == "APPLIED"] == [2], "the stale change was applied")
+    expect(
+        [d.version for d in trainer.ledger.decisions if d.state == "APPLIED"] == [2],
+        "the stale change was applied",
+    )
     return verdict
 
 
 def control_over_a_breaking_connection(stage: Stage) -> Verdict:
-    """Connections break while controls are pushed and the server is killed: each is applied once, each ends once."""
+    """Connections break while controls are pushed and the server is killed: each is applied once,
+    each ends once."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
     trainer = stage.running_trainer("broken", grpc_target=proxy.address)
     for number in range(3 if stage.short else 10):
-        version = push_successfully(stage.api, "broken", method="clip_v", mu_low=1 + number, reason=str(number))
+        version = push_successfully(
+            stage.api, "broken", method="clip_v", mu_low=1 + number, reason=str(number)
+        )
         proxy.reset_all()
         if number == 1:
             stage.server.kill()
@@ -139,7 +164,8 @@ def control_over_a_breaking_connection(stage: Stage) -> Verdict:
 
 
 def trainers_clock_an_hour_off(stage: Stage) -> Verdict:
-    """The trainer's clock is an hour ahead, then jumps to an hour behind: controls expire when they should."""
+    """The trainer's clock is an hour ahead, then jumps to an hour behind: controls expire when they
+    should."""
     offset = stage.folder / "offset"
     offset.write_text(str(HOUR))
     trainer = stage.running_trainer("shifted", environment=shifted_clock(offset))

@@ -63,7 +63,10 @@ def after_commit(fuse: Fuse) -> None:
     writer.Writer._commit = commit_and_die  # type: ignore[method-assign]
 
 
-POINTS: dict[str, Callable[[Fuse], None]] = {"before-commit": before_commit, "after-commit": after_commit}
+POINTS: dict[str, Callable[[Fuse], None]] = {
+    "before-commit": before_commit,
+    "after-commit": after_commit,
+}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ KEPT = {"ISENTROPE_KEEP_DELIVERED": "1d"}
 
 
 def database_file_lost(stage: Stage) -> Verdict:
-    """The file is removed under the server, then replaced by an old copy: it acknowledges nothing more, and the next start gets all."""
+    """The file is removed under the server, then replaced by an old copy: it acknowledges nothing
+    more, and the next start gets all."""
     database, copy = stage.server.home / "isentrope.db", stage.folder / "copy.db"
     trainer = stage.running_trainer("homeless", environment=KEPT)
     command(stage, "backup", str(copy))
@@ -35,11 +36,14 @@ def database_file_lost(stage: Stage) -> Verdict:
 
 
 def database_restored_from_backup(stage: Stage) -> Verdict:
-    """A backup is brought back: living runs send again what it lacks by themselves, `isentrope sync` those that ended since."""
+    """A backup is brought back: living runs send again what it lacks by themselves, `isentrope
+    sync` those that ended since."""
     home = stage.folder / "home-ended"
     trainer = stage.running_trainer("living", environment=KEPT)
     command(stage, "backup", str(stage.folder / "backup.db"))
-    ended = stage.start_trainer(stage.plan("ended", steps=60, step_seconds=0.0), home=home, environment=KEPT)
+    ended = stage.start_trainer(
+        stage.plan("ended", steps=60, step_seconds=0.0), home=home, environment=KEPT
+    )
     ended.finish()
     stage.expect_delivery(ended)
     _report_further(trainer)
@@ -49,7 +53,9 @@ def database_restored_from_backup(stage: Stage) -> Verdict:
     stage.expect_a_fresh_report(trainer)
     given = stage.server.environment | {"ISENTROPE_HOME": str(home)}
     for _ in range(2):
-        subprocess.run([sys.executable, "-m", "isentrope", "sync"], env=given, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "isentrope", "sync"], env=given, check=True, capture_output=True
+        )
     verdict = stage.judge(trainer)
     verdict += stage.verdict_on([ended.ledger])
     return verdict
@@ -58,7 +64,9 @@ def database_restored_from_backup(stage: Stage) -> Verdict:
 def command(stage: Stage, *words: str) -> None:
     """Do what a person would do beside the server."""
     given = stage.server.environment | {"ISENTROPE_HOME": str(stage.server.home)}
-    subprocess.run([sys.executable, "-m", "isentrope", *words], env=given, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "isentrope", *words], env=given, check=True, capture_output=True
+    )
 
 
 def _report_further(trainer: Trainer) -> None:

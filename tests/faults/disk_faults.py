@@ -28,7 +28,9 @@ def may_mount() -> bool:
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     """A file system of its own, in memory."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True
+    )
     try:
         yield folder
     finally:
@@ -48,7 +50,8 @@ def fill(folder: Path) -> Path:
 
 
 def spool_disk_full(stage: Stage) -> Verdict:
-    """The trainer's disk fills up while the server is away: tokens go first, then histograms, then whole reports."""
+    """The trainer's disk fills up while the server is away: tokens go first, then histograms, then
+    whole reports."""
     home = stage.enter(small_disk(stage.folder / "small", 4))
     trainer = stage.running_trainer(
         "full", step_seconds=0.004, scalars=60, histograms=12, limits=SMALL_QUEUE, home=home
@@ -67,7 +70,8 @@ def spool_disk_full(stage: Stage) -> Verdict:
 
 
 def spool_disk_full_beside_a_running_server(stage: Stage) -> Verdict:
-    """Other programs fill the trainer's disk while the server takes everything: the reserve carries the scalars, nothing is lost."""
+    """Other programs fill the trainer's disk while the server takes everything: the reserve carries
+    the scalars, nothing is lost."""
     home = stage.enter(small_disk(stage.folder / "small", 6))
     trainer = stage.running_trainer("crowded", limits={"segment_bytes": 100_000}, home=home)
     filler = fill(home)
@@ -78,14 +82,21 @@ def spool_disk_full_beside_a_running_server(stage: Stage) -> Verdict:
 
 
 def server_disk_full(stage: Stage) -> Verdict:
-    """The server's disk fills up: it acknowledges nothing it can't commit, and goes on when there is room."""
+    """The server's disk fills up: it acknowledges nothing it can't commit, and goes on when there
+    is room."""
     stage.server.kill()
     stage.server.home = stage.enter(small_disk(stage.folder / "small", 6)) / "home"
     stage.server.start()
     trainer = stage.running_trainer("stuffed", step_seconds=0.01, histograms=8)
     filler = fill(stage.server.home)
     time.sleep(4.0 if stage.short else 30.0)
-    cause = stage.api.get(f"{stage.server.url}/readyz").json().get("error", {}).get("details", {}).get("cause")
+    cause = (
+        stage.api.get(f"{stage.server.url}/readyz")
+        .json()
+        .get("error", {})
+        .get("details", {})
+        .get("cause")
+    )
     # What waits by now and its write-ahead log are more than the small disk holds.
     subprocess.run(["mount", "-o", "remount,size=64m", str(stage.server.home.parent)], check=True)
     filler.unlink()
@@ -102,7 +113,8 @@ def spool_writes_fail(stage: Stage) -> Verdict:
 
 
 def spool_syncs_fail(stage: Stage) -> Verdict:
-    """Every fdatasync of the spool fails with EIO for a while: what was not made durable is written again."""
+    """Every fdatasync of the spool fails with EIO for a while: what was not made durable is written
+    again."""
     return _fail_calls_of_the_trainer(stage, "unsynced", "sync")
 
 
@@ -117,7 +129,9 @@ def server_writes_fail(stage: Stage) -> Verdict:
     """Every write and sync of the server's database fails with EIO for a while."""
     flag = stage.folder / "failing"
     stage.server.kill()
-    stage.server.more_environment = failing_calls(flag, suffix="isentrope.db-wal", calls="write,sync", error=errno.EIO)
+    stage.server.more_environment = failing_calls(
+        flag, suffix="isentrope.db-wal", calls="write,sync", error=errno.EIO
+    )
     stage.server.start()
     trainer = stage.running_trainer("misplaced", step_seconds=0.01)
     return _fail_for_a_while(stage, trainer, flag)

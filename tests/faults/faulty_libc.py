@@ -20,11 +20,15 @@ def has_compiler() -> bool:
 def library() -> Path:
     """The built library."""
     built = Path(tempfile.mkdtemp(prefix="faulty-libc-")) / "faulty_libc.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE), "-ldl"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE), "-ldl"], check=True
+    )
     return built
 
 
-def failing_calls(flag: Path, *, suffix: str, calls: str, error: int = 0, kill_at: int = 0) -> dict[str, str]:
+def failing_calls(
+    flag: Path, *, suffix: str, calls: str, error: int = 0, kill_at: int = 0
+) -> dict[str, str]:
     """Variables for a process whose calls on some files fail while `flag` exists.
 
     Args:

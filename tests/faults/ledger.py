@@ -1,7 +1,7 @@
 """What a training process handed over, written down outside of everything that is made to fail.
 
-One JSON object a line, appended with one write each, so that a killed process loses at most the line it was at.
-"""
+One JSON object a line, appended with one write each, so that a killed process loses at most the
+line it was at."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ class Ledger:
     def accepted_steps(self) -> list[int]:
         """The steps whose reports were accepted, in the order they were put."""
         return [
-            message.step for offer in self.offers if offer.accepted and isinstance(message := offer.message, StepReport)
+            message.step
+            for offer in self.offers
+            if offer.accepted and isinstance(message := offer.message, StepReport)
         ]
 
     @property

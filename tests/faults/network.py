@@ -13,7 +13,8 @@ CHUNK_BYTES = 16 * 1024
 
 
 class TcpProxy:
-    """Carries connections to a target; its attributes may be set at any time. `with` opens and closes it."""
+    """Carries connections to a target; its attributes may be set at any time. `with` opens and
+    closes it."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -72,7 +73,8 @@ class TcpProxy:
                     self._reset(sink)
                     return
                 while self.black_hole and not self._ended:
-                    # What has been swallowed never comes out again: the connection is lost, and neither end is informed.
+                    # What has been swallowed never comes out again: the connection is lost, and
+                    # neither end is informed.
                     time.sleep(0.05)
                     data = b""
                 if data:

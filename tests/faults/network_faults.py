@@ -35,7 +35,11 @@ def resetting_network(stage: Stage) -> Verdict:
     """Connections are reset in the middle of a message, over and over."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
     trainer = stage.running_trainer("reset", grpc_target=proxy.address)
-    for limit in (2_000, 20_000, 60_000) if stage.short else (500, 2_000, 5_000, 20_000, 40_000, 60_000, 100_000):
+    for limit in (
+        (2_000, 20_000, 60_000)
+        if stage.short
+        else (500, 2_000, 5_000, 20_000, 40_000, 60_000, 100_000)
+    ):
         proxy.reset_after_bytes = limit
         proxy.reset_all()
         time.sleep(1.5 if stage.short else 6.0)

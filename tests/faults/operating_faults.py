@@ -1,4 +1,5 @@
-"""What people and their machines do around a run: copies, rotated tokens, double starts, readers that stop, other versions."""
+"""What people and their machines do around a run: copies, rotated tokens, double starts, readers
+that stop, other versions."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ from tests.faults.oracle import Verdict
 from tests.faults.stage import ENDLESS, REPOSITORY, Stage, Trainer
 from tests.system.running_server import wait_for
 
-SHARED = ("probe/isentrope_wire/v1/telemetry.proto", "server/isentrope_server/store/migrations/versions")
+SHARED = (
+    "probe/isentrope_wire/v1/telemetry.proto",
+    "server/isentrope_server/store/migrations/versions",
+)
 """Versions between which none of this changed must work together, in both directions."""
 PACKAGES = ("probe", "server", "dashboard", "trainer")
 BOTH_LIVE_SECONDS = 60.0
@@ -32,27 +36,43 @@ SILENT_SECONDS = 30.0
 
 
 def torn_copy_synced(stage: Stage) -> Verdict:
-    """A living spool is copied in the middle of a record and the copy delivered: the original follows, without a gap."""
+    """A living spool is copied in the middle of a record and the copy delivered: the original
+    follows, without a gap."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
     trainer = stage.running_trainer("copied", grpc_target=proxy.address)
     proxy.black_hole = True
     trainer.wait_until_accepted(trainer.ledger.accepted_steps[-1] + 100)
     copy = stage.folder / "copy"
-    shutil.copytree(stage.folder / "home-copied" / "spool", copy, ignore=shutil.ignore_patterns(".*", "reserve"))
+    shutil.copytree(
+        stage.folder / "home-copied" / "spool", copy, ignore=shutil.ignore_patterns(".*", "reserve")
+    )
     last = max(copy.rglob("*.seg"))
     last.write_bytes(last.read_bytes()[:-20])
-    command = [sys.executable, "-m", "isentrope", "sync", str(copy), "--grpc", stage.server.grpc_target]
-    synced = subprocess.run(command, env=stage.server.environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "isentrope",
+        "sync",
+        str(copy),
+        "--grpc",
+        stage.server.grpc_target,
+    ]
+    synced = subprocess.run(
+        command, env=stage.server.environment, capture_output=True, text=True, check=False
+    )
     proxy.black_hole = False
     stage.expect_a_fresh_report(trainer)
     verdict = stage.judge(trainer)
-    verdict.require((synced.returncode, "--final" in synced.stderr) == (1, True), f"sync said: {synced.stderr}")
+    verdict.require(
+        (synced.returncode, "--final" in synced.stderr) == (1, True), f"sync said: {synced.stderr}"
+    )
     verdict.hold()
     return verdict
 
 
 def token_rotated(stage: Stage) -> Verdict:
-    """The token of a living run is revoked; once its file has another one, what waited is delivered."""
+    """The token of a living run is revoked; once its file has another one, what waited is
+    delivered."""
     file = stage.folder / "token"
     old, new = (stage.api.post("/access-tokens", json={"scope": "ingest"}).json() for _ in range(2))
     file.write_text(old["token"])
@@ -73,7 +93,8 @@ def two_trainers(stage: Stage) -> Verdict:
     def warned() -> bool:
         alerts = stage.api.get("/runs/double/alerts").json()["items"]
         return any(
-            alert["kind"] == "two_trainers" and all(name in alert["message"] for name in ("first (", "second ("))
+            alert["kind"] == "two_trainers"
+            and all(name in alert["message"] for name in ("first (", "second ("))
             for alert in alerts
         )
 
@@ -82,8 +103,11 @@ def two_trainers(stage: Stage) -> Verdict:
 
 
 def unread_exports(stage: Stage) -> Verdict:
-    """Ten readers begin an export and read nothing: the server's memory stays small, and reports are stored."""
-    wide = stage.start_trainer(stage.plan("wide", steps=60, step_seconds=0.0, scalars=4_000, histograms=0, tokens=0))
+    """Ten readers begin an export and read nothing: the server's memory stays small, and reports
+    are stored."""
+    wide = stage.start_trainer(
+        stage.plan("wide", steps=60, step_seconds=0.0, scalars=4_000, histograms=0, tokens=0)
+    )
     wide.finish()
     trainer = stage.running_trainer("beside")
     stage.expect_delivery(wide)
@@ -104,7 +128,8 @@ def unread_exports(stage: Stage) -> Verdict:
 
 
 def silent_connections(stage: Stage) -> Verdict:
-    """More connections than the server takes, on which nothing is sent: it is alive meanwhile, and serves again soon."""
+    """More connections than the server takes, on which nothing is sent: it is alive meanwhile, and
+    serves again soon."""
     trainer = stage.running_trainer("spoken-to")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -120,13 +145,17 @@ def silent_connections(stage: Stage) -> Verdict:
 
 
 def oldest_version() -> str:
-    """The commit since which protocol and tables are as they are; empty: no clone with a history."""
+    """The commit since which protocol and tables are as they are; empty: no clone with a
+    history."""
     command = ["git", "log", "-1", "--format=%H", "--", *SHARED]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def version_skew(stage: Stage) -> Verdict:
-    """A trainer of the oldest version with these messages reports to this server, one of this to the oldest's server, which is upgraded."""
+    """A trainer of the oldest version with these messages reports to this server, one of this to
+    the oldest's server, which is upgraded."""
     earlier = stage.enter(_oldest_version(stage.folder / "before"))
     older = stage.running_trainer("of-before", environment=earlier)
     stage.expect_a_fresh_report(older)
@@ -157,7 +186,9 @@ def _oldest_version(folder: Path) -> Iterator[dict[str, str]]:
     try:
         yield {"PYTHONPATH": os.pathsep.join(str(folder / package) for package in PACKAGES)}
     finally:
-        subprocess.run(["git", "worktree", "remove", "--force", str(folder)], cwd=REPOSITORY, check=False)
+        subprocess.run(
+            ["git", "worktree", "remove", "--force", str(folder)], cwd=REPOSITORY, check=False
+        )
 
 
 def _state(trainer: Trainer) -> ShipperState | None:

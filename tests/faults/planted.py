@@ -1,7 +1,8 @@
-"""Planted bugs, each a small change of one function's behaviour: the matrix is worth something if it finds each of them.
+"""Planted bugs, each a small change of one function's behaviour: the matrix is worth something if
+it finds each of them.
 
-Server, trainer and shipper are processes of their own. Python imports `seam/sitecustomize.py` at the start of each, which
-wraps the function when its module is imported.
+Server, trainer and shipper are processes of their own. Python imports `seam/sitecustomize.py` at
+the start of each, which wraps the function when its module is imported.
 """
 
 from __future__ import annotations
@@ -101,7 +102,11 @@ def without_incarnation(find: Function) -> Function:
 
 def newest_decided_again(decide: Function) -> Function:
     def wrong(control: Any, requested: Any, *, now: float) -> Any:
-        if requested is not None and requested.version and requested.version >= control.newest_decided:
+        if (
+            requested is not None
+            and requested.version
+            and requested.version >= control.newest_decided
+        ):
             control._decided.pop(requested.version, None)
         return decide(control, requested, now=now)
 
@@ -183,7 +188,8 @@ def acknowledged_across_gaps(contiguous_through: Function) -> Function:
 
 
 CHANCES = 10
-"""A server is killed at a moment that is drawn: in the short form of its fault, about a third of the draws show the bug."""
+"""A server is killed at a moment that is drawn: in the short form of its fault, about a third of
+the draws show the bug."""
 
 BUGS = (
     Bug(
@@ -287,7 +293,9 @@ def run_planted(names: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     chosen = [bug for bug in BUGS if not names or bug.name in names]
     unnoticed = [bug.name for bug in chosen if not any(_is_found(bug) for _ in range(CHANCES))]
-    print(f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} bugs were caught, {time.monotonic() - started:.0f} s")
+    print(
+        f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} bugs were caught, {time.monotonic() - started:.0f} s"
+    )
     if unnoticed:
         print(f"Not caught: {', '.join(unnoticed)}")
     return len(unnoticed)
@@ -295,7 +303,10 @@ def run_planted(names: Sequence[str]) -> int:
 
 def environment_with(bug: Bug) -> dict[str, str]:
     """In which every Python process has the bug."""
-    return dict(os.environ) | {"PLANTED_BUG": bug.name, "PYTHONPATH": f"{SEAM}{os.pathsep}{REPOSITORY}"}
+    return dict(os.environ) | {
+        "PLANTED_BUG": bug.name,
+        "PYTHONPATH": f"{SEAM}{os.pathsep}{REPOSITORY}",
+    }
 
 
 def _is_found(bug: Bug) -> bool:
@@ -314,6 +325,11 @@ def _is_found(bug: Bug) -> bool:
             matrix.terminate()
             raise
     caught = matrix.returncode == 1 and bug.shows in said
-    words = next((line.strip() for line in said.splitlines() if bug.shows in line), said + complained)
-    print(f"{bug.name}: {'caught by' if caught else 'NOT caught by'} {bug.fault}: {words[:400]}", flush=True)
+    words = next(
+        (line.strip() for line in said.splitlines() if bug.shows in line), said + complained
+    )
+    print(
+        f"{bug.name}: {'caught by' if caught else 'NOT caught by'} {bug.fault}: {words[:400]}",
+        flush=True,
+    )
     return caught

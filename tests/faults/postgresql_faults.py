@@ -1,4 +1,5 @@
-"""Servers that share a PostgreSQL: one of them is killed, or the database goes down as in a crash."""
+"""Servers that share a PostgreSQL: one of them is killed, or the database goes down as in a
+crash."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LOCK_SECONDS = 10.0
 
 
 def replica_killed(stage: Stage) -> Verdict:
-    """kill -9 of the replica that holds the stream, again and again: the other one takes over, controls included."""
+    """kill -9 of the replica that holds the stream, again and again: the other one takes over,
+    controls included."""
     _share_a_postgresql(stage)
     second = _another_server(stage)
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
@@ -37,12 +39,17 @@ def replica_killed(stage: Stage) -> Verdict:
         holding, other = other, holding
         # Pushed at the replica that has just come back; the stream is at the other one.
         api = apis[id(other)]
-        ended(api, "replicated", push_successfully(api, "replicated", method="clip_v", mu_low=1 + number))
+        ended(
+            api,
+            "replicated",
+            push_successfully(api, "replicated", method="clip_v", mu_low=1 + number),
+        )
     return stage.judge(trainer)
 
 
 def replica_frozen(stage: Stage) -> Verdict:
-    """SIGSTOP of one replica: a lock it holds ends with its session, after ten seconds, and the other one goes on."""
+    """SIGSTOP of one replica: a lock it holds ends with its session, after ten seconds, and the
+    other one goes on."""
     _share_a_postgresql(stage)
     second = _another_server(stage)
     trainer = stage.running_trainer("unmoved", grpc_target=second.grpc_target, step_seconds=0.01)
@@ -56,7 +63,8 @@ def replica_frozen(stage: Stage) -> Verdict:
 
 
 def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
-    """kill -9 of either replica in turns, behind a real HAProxy with the configuration of docker/."""
+    """kill -9 of either replica in turns, behind a real HAProxy with the configuration of
+    docker/."""
     return _killed_behind(stage, "haproxy")
 
 
@@ -70,7 +78,9 @@ def _killed_behind(stage: Stage, program: str) -> Verdict:
     second = _another_server(stage)
     proxy = stage.enter(Proxy(stage.folder, {"first": stage.server, "second": second}, program))
     trainer = stage.running_trainer("proxied", grpc_target=proxy.grpc_target, step_seconds=0.01)
-    api = stage.enter(httpx.Client(base_url=f"{proxy.url}/api/v1", headers=stage.api.headers, timeout=10))
+    api = stage.enter(
+        httpx.Client(base_url=f"{proxy.url}/api/v1", headers=stage.api.headers, timeout=10)
+    )
     for number in range(1 if stage.short else 6):
         killed = (stage.server, second)[number % 2]
         time.sleep(random.uniform(0.2, 1.0))
@@ -82,7 +92,8 @@ def _killed_behind(stage: Stage, program: str) -> Verdict:
 
 
 def postgresql_stopped_immediately(stage: Stage) -> Verdict:
-    """`pg_ctl stop -m immediate` at random moments: what was acknowledged is there when it is back."""
+    """`pg_ctl stop -m immediate` at random moments: what was acknowledged is there when it is
+    back."""
     database = _share_a_postgresql(stage)
     trainer = stage.running_trainer("crashed", step_seconds=0.01)
     for _ in range(2 if stage.short else 10):

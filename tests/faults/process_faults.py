@@ -70,7 +70,13 @@ def _dies_at(stage: Stage, point: str) -> Verdict:
     trainer = stage.running_trainer(point, step_seconds=0.004, histograms=8)
     for _ in range(1 if stage.short else 5):
         stage.server.kill()
-        stage.server.command = [sys.executable, "-m", "tests.faults.crashing_server", point, str(random.randint(3, 20))]
+        stage.server.command = [
+            sys.executable,
+            "-m",
+            "tests.faults.crashing_server",
+            point,
+            str(random.randint(3, 20)),
+        ]
         stage.server.start(until_ready=False)
         wait_for(lambda: not stage.server.alive, 60.0, f"the server died {point}")
         stage.server.kill()
@@ -81,7 +87,8 @@ def _dies_at(stage: Stage, point: str) -> Verdict:
 
 
 def server_frozen(stage: Stage) -> Verdict:
-    """SIGSTOP for a minute: sockets stay open, nothing answers; a training that ends meanwhile does not wait."""
+    """SIGSTOP for a minute: sockets stay open, nothing answers; a training that ends meanwhile does
+    not wait."""
     trainer, ending = stage.running_trainer("frozen"), stage.running_trainer("frozen-at-the-end")
     stage.server.freeze()
     ending.stop()
@@ -96,7 +103,8 @@ def server_frozen(stage: Stage) -> Verdict:
 
 
 def server_stopped(stage: Stage) -> Verdict:
-    """SIGTERM while control streams are open: the server ends by itself, and its log holds no traceback."""
+    """SIGTERM while control streams are open: the server ends by itself, and its log holds no
+    traceback."""
     trainer = stage.running_trainer("followed")
     for _ in range(1 if stage.short else 5):
         os.kill(stage.server.pid, signal.SIGTERM)
@@ -110,20 +118,26 @@ def server_stopped(stage: Stage) -> Verdict:
 
 
 def shipper_killed(stage: Stage) -> Verdict:
-    """kill -9 of the shipper, again and again, also right before the training ends: another one starts."""
+    """kill -9 of the shipper, again and again, also right before the training ends: another one
+    starts."""
     trainer = stage.running_trainer("unshipped", step_seconds=0.01)
     for _ in range(2 if stage.short else 4):
         pid = wait_for(lambda: trainer.shipper_pid, 30.0, "a shipper was at work")
         time.sleep(random.uniform(0.0, 0.5))
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda gone=pid: trainer.shipper_pid not in (None, gone), 30.0, "another shipper was at work")  # type: ignore[misc]
+        wait_for(
+            lambda gone=pid: trainer.shipper_pid not in (None, gone),
+            30.0,
+            "another shipper was at work",
+        )  # type: ignore[misc]
     stage.expect_a_fresh_report(trainer)
     os.kill(wait_for(lambda: trainer.shipper_pid, 30.0, "a shipper was at work"), signal.SIGKILL)
     return stage.judge(trainer)
 
 
 def shipper_frozen(stage: Stage) -> Verdict:
-    """SIGSTOP of the shipper, once more at the end of the training, which does not wait: nothing is lost."""
+    """SIGSTOP of the shipper, once more at the end of the training, which does not wait: nothing is
+    lost."""
     trainer = stage.running_trainer("stopped", step_seconds=0.01)
     pid = wait_for(lambda: trainer.shipper_pid, 30.0, "a shipper was at work")
     os.kill(pid, signal.SIGSTOP)
@@ -138,7 +152,8 @@ def shipper_frozen(stage: Stage) -> Verdict:
 
 
 def every_way_to_exit(stage: Stage) -> Verdict:
-    """Return, exception, sys.exit, os._exit, SIGTERM, SIGINT, SIGKILL: the rest is delivered without the trainer."""
+    """Return, exception, sys.exit, os._exit, SIGTERM, SIGINT, SIGKILL: the rest is delivered
+    without the trainer."""
     trainers = {how: _ending(stage, how, code) for how, code in (GENTLE | ABRUPT).items()}
     total = Verdict()
     for how, trainer in trainers.items():
@@ -155,14 +170,16 @@ def _ending(stage: Stage, how: str, code: int) -> Trainer:
 
 
 def forked_children(stage: Stage) -> Verdict:
-    """A child forked in mid-run uses and closes what it inherited, and outlives its parent: nothing is lost or added."""
+    """A child forked in mid-run uses and closes what it inherited, and outlives its parent: nothing
+    is lost or added."""
     trainer = stage.start_trainer(stage.plan("forked", steps=60, forks_at=55))
     trainer.finish()
     return stage.judge(trainer, finish=False)
 
 
 def eight_ranks(stage: Stage) -> Verdict:
-    """Eight ranks report a thousand steps each while the server is killed: every stream is whole."""
+    """Eight ranks report a thousand steps each while the server is killed: every stream is
+    whole."""
     ranks, steps = (3, 150) if stage.short else (8, 1000)
     trainers = [
         stage.start_trainer(
@@ -181,7 +198,8 @@ def eight_ranks(stage: Stage) -> Verdict:
 
 
 def resume_with_its_spool(stage: Stage) -> Verdict:
-    """The first attempt's spool is still there and is delivered late: both attempts are whole, the second one counts."""
+    """The first attempt's spool is still there and is delivered late: both attempts are whole, the
+    second one counts."""
     first, second = _two_attempts(stage, "resumed", keep_spool=True)
     for trainer in (first, second):
         stage.expect_delivery(trainer)
@@ -206,7 +224,9 @@ def _two_attempts(stage: Stage, run_id: str, *, keep_spool: bool) -> tuple[Train
     if not keep_spool:
         shutil.rmtree(lost)
     stage.server.start()
-    again = stage.plan(run_id, incarnation="second", first_step=at // 2, steps=60, step_seconds=0.02, salt=0.25)
+    again = stage.plan(
+        run_id, incarnation="second", first_step=at // 2, steps=60, step_seconds=0.02, salt=0.25
+    )
     second = stage.start_trainer(again)
     second.finish()
     return first, second

@@ -1,4 +1,5 @@
-"""A training process under faults: it reports each step, obeys its control, and keeps a ledger of both.
+"""A training process under faults: it reports each step, obeys its control, and keeps a ledger of
+both.
 
     python -m tests.faults.reporting_process '{"run_id": ..., "ledger": ...}'      see `Plan`; ISENTROPE_* says where to
 
@@ -45,7 +46,8 @@ class Plan:
     salt: float = 0.0
     """Makes the values of this life's reports its own."""
     ending: str = "return"
-    """return | exception | sys.exit | os._exit | SIGTERM | SIGINT | SIGKILL | forget (return without a close)"""
+    """return | exception | sys.exit | os._exit | SIGTERM | SIGINT | SIGKILL | forget (return
+    without a close)"""
     stop_file: str = ""
     """Once this file exists the process takes no further step."""
     mode: Mode = "online"
@@ -53,19 +55,27 @@ class Plan:
     """Of the control it starts under: what a checkpoint says was in force."""
     limits: dict[str, Any] = field(default_factory=dict)
     forks_at: int | None = None
-    """The step at which a child is forked that goes on using what it inherited, as a DataLoader's worker may."""
+    """The step at which a child is forked that goes on using what it inherited, as a DataLoader's
+    worker may."""
 
     def to_argument(self) -> str:
         return json.dumps(asdict(self))
 
 
-def report_of(plan: Plan, step: int, version: int, outcomes: tuple[reports.ControlOutcome, ...]) -> reports.StepReport:
+def report_of(
+    plan: Plan, step: int, version: int, outcomes: tuple[reports.ControlOutcome, ...]
+) -> reports.StepReport:
     """A report whose every number says which step of which rank of which life it belongs to."""
     base = step + plan.rank / 16 + plan.salt
-    scalars = {"entropy/mean": base} | {f"filler/{i}": base * (i + 1) for i in range(plan.scalars - 1)}
+    scalars = {"entropy/mean": base} | {
+        f"filler/{i}": base * (i + 1) for i in range(plan.scalars - 1)
+    }
     histograms = tuple(
         reports.ScoreHistogram(
-            name=f"histogram/{i}", low=-1.0, high=1.0, counts=tuple((step + b) % 97 for b in range(64))
+            name=f"histogram/{i}",
+            low=-1.0,
+            high=1.0,
+            counts=tuple((step + b) % 97 for b in range(64)),
         )
         for i in range(plan.histograms)
     )
@@ -138,13 +148,18 @@ class ReportingLoop:
     def _step(self, step: int) -> None:
         for outcome in self._control.decide(self._transport.requested_control(), now=time.time()):
             self._ledger.decided(outcome)
-        report = report_of(self._plan, step, self._control.active.version, self._control.outcomes_at(step))
+        report = report_of(
+            self._plan, step, self._control.active.version, self._control.outcomes_at(step)
+        )
         self._control.reported(step, sent=self._put(report))
         self.last_step = step
 
     def finish(self, status: str = "finished") -> None:
         finished = reports.RunFinished(
-            status=status, finished_at=time.time(), step=self.last_step, outcomes=self._control.pending_outcomes
+            status=status,
+            finished_at=time.time(),
+            step=self.last_step,
+            outcomes=self._control.pending_outcomes,
         )
         self._put(finished)
         start = time.perf_counter()
@@ -160,7 +175,8 @@ class ReportingLoop:
         return accepted
 
     def _fork(self, step: int) -> None:
-        """A child that puts a report nobody may ever see, closes what is its parent's, and stays for a while."""
+        """A child that puts a report nobody may ever see, closes what is its parent's, and stays
+        for a while."""
         if os.fork() == 0:
             self._transport.put(lambda: report_of(self._plan, 10**6 + step, 0, ()))
             self._transport.close()
@@ -190,7 +206,9 @@ def main() -> None:
     # What was started in the background inherits that it does not hear Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     plan = Plan(**json.loads(sys.argv[1]))
-    ledger = LedgerWriter(Path(plan.ledger), run_id=plan.run_id, incarnation=plan.incarnation, rank=plan.rank)
+    ledger = LedgerWriter(
+        Path(plan.ledger), run_id=plan.run_id, incarnation=plan.incarnation, rank=plan.rank
+    )
     transport = open_transport(
         run_of(plan),
         mode=plan.mode,

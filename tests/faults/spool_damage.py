@@ -1,4 +1,5 @@
-"""A spool's segment is cut off, or a bit of it flips. What the reader makes of each byte: `tests/probe/transport`."""
+"""A spool's segment is cut off, or a bit of it flips. What the reader makes of each byte:
+`tests/probe/transport`."""
 
 from __future__ import annotations
 
@@ -24,15 +25,21 @@ QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=20.0, longest_pause_sec
 
 
 def truncated_segment(stage: Stage) -> Verdict:
-    """A segment of fifty records is cut off at some byte: whole records are stored, the rest is a gap."""
+    """A segment of fifty records is cut off at some byte: whole records are stored, the rest is a
+    gap."""
     whole = _segment(_run("whole"))
-    return _deliver(stage, "cut", [whole[:size] for size in _places(stage, whole)], most_lost=RECORDS)
+    return _deliver(
+        stage, "cut", [whole[:size] for size in _places(stage, whole)], most_lost=RECORDS
+    )
 
 
 def flipped_bit(stage: Stage) -> Verdict:
-    """One bit of a segment of fifty records flips: at most one record is lost, and shown as a gap."""
+    """One bit of a segment of fifty records flips: at most one record is lost, and shown as a
+    gap."""
     whole = _segment(_run("whole"))
-    return _deliver(stage, "flip", [_flipped(whole, place) for place in _places(stage, whole)], most_lost=1)
+    return _deliver(
+        stage, "flip", [_flipped(whole, place) for place in _places(stage, whole)], most_lost=1
+    )
 
 
 def _run(run_id: str) -> RunStarted:
@@ -43,14 +50,19 @@ def _run(run_id: str) -> RunStarted:
 
 
 def _messages(run: RunStarted) -> list[Payload]:
-    reports = [StepReport(step=step, recorded_at=1.0, scalars={"e": step + 0.5}) for step in range(RECORDS - 2)]
+    reports = [
+        StepReport(step=step, recorded_at=1.0, scalars={"e": step + 0.5})
+        for step in range(RECORDS - 2)
+    ]
     return [run, *reports, RunFinished(status="finished", finished_at=2.0, step=RECORDS - 3)]
 
 
 def _segment(run: RunStarted) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         writer = SegmentWriter(Path(folder), 1)
-        writer.append(encode_frame(seq, encode_payload(m)) for seq, m in enumerate(_messages(run), start=1))
+        writer.append(
+            encode_frame(seq, encode_payload(m)) for seq, m in enumerate(_messages(run), start=1)
+        )
         writer.close()
         return writer.path.read_bytes()
 
@@ -73,12 +85,15 @@ def _deliver(stage: Stage, name: str, damaged: Sequence[bytes], *, most_lost: in
     for number, content in enumerate(damaged):
         run = _run(f"{name}-{number}")
         folder = SpoolFolder.create(stage.folder / "home", run, stage.server.grpc_target)
-        # The first record names the run, and so differs from run to run; the damage is behind it in nearly all.
+        # The first record names the run, and so differs from run to run; the damage is behind it in
+        # nearly all.
         (folder.path / f"{1:020d}.seg").write_bytes(content)
         write_document(folder.end, SpoolEnd(RECORDS))
         status = ship(folder, QUICK, find_token=lambda: stage.server.token)
         assert status is not None
-        total.require(status.state is ShipperState.DRAINED, f"{run.run_id} was not delivered: {status}")
+        total.require(
+            status.state is ShipperState.DRAINED, f"{run.run_id} was not delivered: {status}"
+        )
         left = list_segments(folder.path)
         total.require(not left, f"{run.run_id} left {left}")
         verdict = stage.oracle.judge([_ledger_of(run)], LOST)
@@ -91,5 +106,8 @@ def _deliver(stage: Stage, name: str, damaged: Sequence[bytes], *, most_lost: in
 
 
 def _ledger_of(run: RunStarted) -> Ledger:
-    offers = [Offer(payload=encode_payload(message), at=0.0, accepted=True) for message in _messages(run)[1:]]
+    offers = [
+        Offer(payload=encode_payload(message), at=0.0, accepted=True)
+        for message in _messages(run)[1:]
+    ]
     return Ledger(run_id=run.run_id, incarnation=run.incarnation, rank=run.rank, offers=offers)

@@ -89,7 +89,11 @@ class Trainer:
         return status.pid
 
     def wait_until_accepted(self, step: int, seconds: float = 60.0) -> None:
-        wait_for(lambda: (self.ledger.accepted_steps or [-1])[-1] >= step, seconds, f"step {step} was accepted")
+        wait_for(
+            lambda: (self.ledger.accepted_steps or [-1])[-1] >= step,
+            seconds,
+            f"step {step} was accepted",
+        )
 
     def wait_until_acknowledged(self, seconds: float = 30.0) -> None:
         """Until the server has taken something: a fault before that would prove less."""
@@ -126,11 +130,16 @@ class Trainer:
         folder = self.folder
         if folder is None:
             return not self._anything_left()
-        return not list_segments(folder.path) and not is_held_by_another_process(folder.shipper_lock)
+        return not list_segments(folder.path) and not is_held_by_another_process(
+            folder.shipper_lock
+        )
 
     def _anything_left(self) -> bool:
         # A walk passes over folders that are removed meanwhile.
-        return any("trainer.lock" in files and list_segments(Path(folder)) for folder, _, files in os.walk(self.home))
+        return any(
+            "trainer.lock" in files and list_segments(Path(folder))
+            for folder, _, files in os.walk(self.home)
+        )
 
 
 FIRST_ACKNOWLEDGED = 3
@@ -181,7 +190,9 @@ class Stage:
     def api_of(self, server: RunningServer) -> httpx.Client:
         """A client of a server's REST API, open until the end of the fault."""
         headers = {"Authorization": f"Bearer {server.token}"}
-        return self.enter(httpx.Client(base_url=f"{server.url}/api/v1", headers=headers, timeout=10))
+        return self.enter(
+            httpx.Client(base_url=f"{server.url}/api/v1", headers=headers, timeout=10)
+        )
 
     @property
     def oracle(self) -> Oracle:
@@ -190,9 +201,12 @@ class Stage:
     def plan(self, run_id: str, **more: Any) -> Plan:
         name = f"{run_id}-{more.get('incarnation', 'first')}-{more.get('rank', 0)}"
         ledger = str(self.folder / f"{name}.ledger")
-        # Segments of a few records: nearly every acknowledgement deletes one, and a wrong one is not made good.
+        # Segments of a few records: nearly every acknowledgement deletes one, and a wrong one is
+        # not made good.
         more.setdefault("limits", {"segment_bytes": 4_000})
-        return Plan(run_id=run_id, ledger=ledger, stop_file=str(self.folder / f"{run_id}.stop"), **more)
+        return Plan(
+            run_id=run_id, ledger=ledger, stop_file=str(self.folder / f"{run_id}.stop"), **more
+        )
 
     def start_trainer(
         self,
@@ -230,7 +244,8 @@ class Stage:
         environment: Mapping[str, str] | None = None,
         **plan: Any,
     ) -> Trainer:
-        """Start a reporting process that goes on until it is stopped, and wait for the first acknowledgement.
+        """Start a reporting process that goes on until it is stopped, and wait for the first
+        acknowledgement.
 
         Args:
             run_id: Of its run.
@@ -238,7 +253,9 @@ class Stage:
             home, expected_exit, environment: As for `start_trainer`.
             plan: Fields of its `Plan`.
         """
-        given = dict(environment or {}) | ({} if grpc_target is None else {"ISENTROPE_GRPC": grpc_target})
+        given = dict(environment or {}) | (
+            {} if grpc_target is None else {"ISENTROPE_GRPC": grpc_target}
+        )
         trainer = self.start_trainer(
             self.plan(run_id, steps=ENDLESS, **plan),
             home=home,
@@ -262,14 +279,24 @@ class Stage:
         started = time.monotonic()
         known = len(trainer.ledger.accepted_steps)
         try:
-            wait_for(lambda: len(trainer.ledger.accepted_steps) > known, seconds, "the trainer reported another step")
+            wait_for(
+                lambda: len(trainer.ledger.accepted_steps) > known,
+                seconds,
+                "the trainer reported another step",
+            )
             step = trainer.ledger.accepted_steps[-1]
             left = seconds - (time.monotonic() - started) / patience()
-            wait_for(lambda: oracle.has_report(trainer.plan.run_id, step), left, f"step {step} was readable")
+            wait_for(
+                lambda: oracle.has_report(trainer.plan.run_id, step),
+                left,
+                f"step {step} was readable",
+            )
         except AssertionError as late:
             self._late.append(str(late))
 
-    def judge(self, *trainers: Trainer, allowance: Allowance | None = None, finish: bool = True) -> Verdict:
+    def judge(
+        self, *trainers: Trainer, allowance: Allowance | None = None, finish: bool = True
+    ) -> Verdict:
         """Let the trainers end, their spools drain, and ask the oracle.
 
         Raises:

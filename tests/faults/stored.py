@@ -54,12 +54,14 @@ class StoredControl:
 
 
 class StoredTruth:
-    """Opens the database again for each question: the server under test may have been killed in between."""
+    """Opens the database again for each question: the server under test may have been killed in
+    between."""
 
     def __init__(self, database_url: str) -> None:
         """
         Args:
-            database_url: SQLAlchemy URL; of SQLite without a running server the file must be writable, for its WAL.
+            database_url: SQLAlchemy URL; of SQLite without a running server the file must be
+                writable, for its WAL.
         """
         self._url = database_url
 
@@ -73,7 +75,10 @@ class StoredTruth:
                 ),
                 {"run": run_id},
             ).all()
-            return {(row.incarnation, row.rank): _stream(connection, row.key, row.acked_through) for row in found}
+            return {
+                (row.incarnation, row.rank): _stream(connection, row.key, row.acked_through)
+                for row in found
+            }
 
     def controls(self, run_id: str) -> list[StoredControl]:
         """Every version of a run's control, oldest first."""
@@ -100,7 +105,8 @@ class StoredTruth:
         engine = create_engine(self._url, poolclass=NullPool)
         try:
             with engine.connect() as connection:
-                # All answers to one question are about one moment: a report packed in between is counted once.
+                # All answers to one question are about one moment: a report packed in between is
+                # counted once.
                 if engine.dialect.name == "sqlite":
                     connection.exec_driver_sql("BEGIN")
                 else:
@@ -111,11 +117,18 @@ class StoredTruth:
 
 
 def _stream(connection: Connection, key: int, acked_through: int) -> StoredStream:
-    rows = connection.execute(text("SELECT kind, facts FROM records WHERE stream_key = :key"), {"key": key})
-    gaps = connection.execute(
-        text("SELECT first_seq, last_seq, reason FROM gaps WHERE stream_key = :key ORDER BY first_seq"), {"key": key}
+    rows = connection.execute(
+        text("SELECT kind, facts FROM records WHERE stream_key = :key"), {"key": key}
     )
-    aside = connection.execute(text("SELECT seq, code FROM quarantine WHERE stream_key = :key"), {"key": key})
+    gaps = connection.execute(
+        text(
+            "SELECT first_seq, last_seq, reason FROM gaps WHERE stream_key = :key ORDER BY first_seq"
+        ),
+        {"key": key},
+    )
+    aside = connection.execute(
+        text("SELECT seq, code FROM quarantine WHERE stream_key = :key"), {"key": key}
+    )
     return StoredStream(
         acked_through=acked_through,
         records=tuple(
@@ -123,7 +136,10 @@ def _stream(connection: Connection, key: int, acked_through: int) -> StoredStrea
             for row in rows
             for seq, payload_hash in payload_hashes(row.facts).items()
         ),
-        gaps=tuple(StoredGap(first_seq=row.first_seq, last_seq=row.last_seq, reason=row.reason) for row in gaps),
+        gaps=tuple(
+            StoredGap(first_seq=row.first_seq, last_seq=row.last_seq, reason=row.reason)
+            for row in gaps
+        ),
         quarantined=tuple((row.seq, row.code) for row in aside),
     )
 

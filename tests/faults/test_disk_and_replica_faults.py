@@ -1,4 +1,5 @@
-"""Full disks, killed and frozen replicas, broken connections, briefly, each with a server of its own."""
+"""Full disks, killed and frozen replicas, broken connections, briefly, each with a server of its
+own."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "fault", short_tier(disk_faults, database_faults, postgresql_faults, control_faults), ids=lambda fault: fault.name
+    "fault",
+    short_tier(disk_faults, database_faults, postgresql_faults, control_faults),
+    ids=lambda fault: fault.name,
 )
 def test_accepted_is_stored_once_or_gap(fault: Fault, tmp_path: Path) -> None:
     fault.run(tmp_path / "stage", short=True)

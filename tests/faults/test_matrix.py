@@ -45,7 +45,9 @@ def test_process_has_planted_bug() -> None:
     assert found.stdout.strip().endswith("planted.py")
 
 
-def test_server_that_is_never_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_is_never_ready_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running_server, "READY_SECONDS", 0.1)
     server = running_server.RunningServer(tmp_path / "home")
     server.command = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -66,7 +68,9 @@ def test_ended_matrix_leaves_nothing(tmp_path: Path) -> None:
     try:
         end = time.monotonic() + 120.0
         # A server, a training process and its shipper.
-        while len(list(processes_below(tmp_path))) < 3 or (may_mount() and not mounts_below(tmp_path)):
+        while len(list(processes_below(tmp_path))) < 3 or (
+            may_mount() and not mounts_below(tmp_path)
+        ):
             assert matrix.poll() is None
             assert time.monotonic() < end, "the fault did not begin"
             time.sleep(0.05)

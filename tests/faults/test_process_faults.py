@@ -1,4 +1,5 @@
-"""Killed, frozen and resumed processes, briefly, each with a server of its own. `make faults` does them all at length."""
+"""Killed, frozen and resumed processes, briefly, each with a server of its own. `make faults` does
+them all at length."""
 
 from __future__ import annotations
 

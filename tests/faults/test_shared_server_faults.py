@@ -39,7 +39,9 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_accepted_is_stored_once_or_gap(fault: Fault, tmp_path: Path, shared_server: RunningServer) -> None:
+def test_accepted_is_stored_once_or_gap(
+    fault: Fault, tmp_path: Path, shared_server: RunningServer
+) -> None:
     fault.run(tmp_path / "stage", short=True, server=shared_server)
 
 

@@ -1,4 +1,5 @@
-"""A sender that repeats, reorders, replays and contradicts itself, as a network of proxies and restarts can make it."""
+"""A sender that repeats, reorders, replays and contradicts itself, as a network of proxies and
+restarts can make it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tests.faults.stage import Stage
 class Sender:
     """One stream, sent to the server by hand."""
 
-    def __init__(self, stage: Stage, run_id: str, *, incarnation: str = "first", salt: float = 0.0) -> None:
+    def __init__(
+        self, stage: Stage, run_id: str, *, incarnation: str = "first", salt: float = 0.0
+    ) -> None:
         self._plan = Plan(run_id=run_id, ledger="", incarnation=incarnation, salt=salt)
         self.run = run_of(self._plan)
         self._channel = stage.enter(grpc.insecure_channel(stage.server.grpc_target))
@@ -64,7 +67,9 @@ def duplicate_reordered_and_replayed_batches(stage: Stage) -> Verdict:
         sender.report(step)
     sender.finish()
     batches = [sender.records[i : i + 17] for i in range(0, len(sender.records), 17)]
-    sequence = batches + random.sample(batches, len(batches)) + random.sample(batches, len(batches) // 2)
+    sequence = (
+        batches + random.sample(batches, len(batches)) + random.sample(batches, len(batches) // 2)
+    )
     random.shuffle(sequence)
     for batch in sequence:
         sender.push(random.sample(batch, len(batch)))
@@ -77,7 +82,8 @@ def duplicate_reordered_and_replayed_batches(stage: Stage) -> Verdict:
 
 
 def acknowledgement_stops_at_a_gap(stage: Stage) -> Verdict:
-    """A batch that overtakes another is not acknowledged before the other arrived: the spool must keep that one."""
+    """A batch that overtakes another is not acknowledged before the other arrived: the spool must
+    keep that one."""
     sender = Sender(stage, "overtaken")
     for step in range(40):
         sender.report(step)
@@ -85,31 +91,46 @@ def acknowledgement_stops_at_a_gap(stage: Stage) -> Verdict:
     early, late = sender.records[:20], sender.records[20:]
     broken = Verdict()
     broken.require(sender.push(late).acked_through == 0, "records behind a gap were acknowledged")
-    broken.require(sender.push(early[5:]).acked_through == 0, "records behind a gap were acknowledged")
-    broken.require(sender.push(early[:5]).acked_through == len(sender.records), "the filled gap was not acknowledged")
+    broken.require(
+        sender.push(early[5:]).acked_through == 0, "records behind a gap were acknowledged"
+    )
+    broken.require(
+        sender.push(early[:5]).acked_through == len(sender.records),
+        "the filled gap was not acknowledged",
+    )
     broken.hold()
     return stage.oracle.judge([sender.ledger])
 
 
 def contradicting_payloads(stage: Stage) -> Verdict:
-    """Another payload under a number that is taken is kept aside and shown; so is one whose hash is wrong."""
+    """Another payload under a number that is taken is kept aside and shown; so is one whose hash is
+    wrong."""
     sender = Sender(stage, "contradicted")
     for step in range(20):
         sender.report(step)
     sender.finish()
     sender.push(sender.records)
-    other = [replace(record_of(record.seq, StepReport(step=99, recorded_at=9.0))) for record in sender.records[3:6]]
+    other = [
+        replace(record_of(record.seq, StepReport(step=99, recorded_at=9.0)))
+        for record in sender.records[3:6]
+    ]
     torn = replace(sender.records[7], payload=sender.records[7].payload + b"\0")
     replies = [sender.push(other), sender.push([torn])]
     codes = [item.code for reply in replies for item in reply.quarantined]
     if codes != ["key_conflict"] * 3 + ["hash_mismatch"]:
         raise OracleError(f"contradictions were answered by {codes}")
-    return stage.oracle.judge([sender.ledger], Allowance(quarantined=("key_conflict", "hash_mismatch")))
+    return stage.oracle.judge(
+        [sender.ledger], Allowance(quarantined=("key_conflict", "hash_mismatch"))
+    )
 
 
 def two_attempts_with_the_same_numbers(stage: Stage) -> Verdict:
-    """A resumed run counts its records from one again: both attempts are kept, and the newer one counts."""
-    first, second = Sender(stage, "resumed-at-once"), Sender(stage, "resumed-at-once", incarnation="second", salt=0.25)
+    """A resumed run counts its records from one again: both attempts are kept, and the newer one
+    counts."""
+    first, second = (
+        Sender(stage, "resumed-at-once"),
+        Sender(stage, "resumed-at-once", incarnation="second", salt=0.25),
+    )
     for step in range(30):
         first.report(step)
     for step in range(20, 40):

@@ -23,7 +23,12 @@ def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
         many: Examples in the full suite: other ones each time.
     """
     both = settings(deadline=None, database=None, suppress_health_check=_HARMLESS)
-    same = settings(both, max_examples=few, derandomize=True, phases=(Phase.explicit, Phase.generate, Phase.shrink))
+    same = settings(
+        both,
+        max_examples=few,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate, Phase.shrink),
+    )
     slow = (pytest.mark.slow, pytest.mark.timeout(600))
     others = pytest.param(settings(both, max_examples=many), id="many", marks=slow)
     return pytest.mark.parametrize("examples", [pytest.param(same, id="few"), others])
@@ -31,12 +36,28 @@ def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
 
 _TEXTS = st.one_of(
     st.sampled_from(
-        ["", "r", "a/b", "../..", "\0", "e\u0301", "<script>", "{}", "[1]", '{"a":' * 2000, "clip_v", "APPLIED", "NaN"]
+        [
+            "",
+            "r",
+            "a/b",
+            "../..",
+            "\0",
+            "e\u0301",
+            "<script>",
+            "{}",
+            "[1]",
+            '{"a":' * 2000,
+            "clip_v",
+            "APPLIED",
+            "NaN",
+        ]
     ),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
 )
 _DOUBLES = st.one_of(
-    st.sampled_from([0.0, -0.0, 1e308, -1e308, 5e-324, float("nan"), float("inf"), float("-inf"), 2.0**53 + 2]),
+    st.sampled_from(
+        [0.0, -0.0, 1e308, -1e308, 5e-324, float("nan"), float("inf"), float("-inf"), 2.0**53 + 2]
+    ),
     st.floats(),
 )
 _NUMBERS: dict[int, st.SearchStrategy[Any]] = {
@@ -45,7 +66,9 @@ _NUMBERS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_UINT64: st.one_of(
         st.sampled_from([0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1]), st.integers(0, 50)
     ),
-    FieldDescriptor.TYPE_UINT32: st.one_of(st.sampled_from([0, 1, 2**31, 2**32 - 1]), st.integers(0, 50)),
+    FieldDescriptor.TYPE_UINT32: st.one_of(
+        st.sampled_from([0, 1, 2**31, 2**32 - 1]), st.integers(0, 50)
+    ),
     FieldDescriptor.TYPE_INT64: st.integers(-(2**63), 2**63 - 1),
     FieldDescriptor.TYPE_INT32: st.integers(-(2**31), 2**31 - 1),
     FieldDescriptor.TYPE_SINT32: st.integers(-(2**31), 2**31 - 1),
@@ -74,10 +97,15 @@ def hostile_payloads(draw: st.DrawFn) -> bytes:
 
 
 def _fill(draw: st.DrawFn, message: Any, descriptor: Descriptor) -> None:
-    chosen = {oneof.name: draw(st.sampled_from([field.name for field in oneof.fields])) for oneof in descriptor.oneofs}
+    chosen = {
+        oneof.name: draw(st.sampled_from([field.name for field in oneof.fields]))
+        for oneof in descriptor.oneofs
+    }
     for field in descriptor.fields:
         oneof = field.containing_oneof
-        absent = chosen[oneof.name] != field.name if oneof is not None else draw(st.integers(0, 3)) == 0
+        absent = (
+            chosen[oneof.name] != field.name if oneof is not None else draw(st.integers(0, 3)) == 0
+        )
         if not absent:
             _fill_field(draw, message, field)
 
@@ -86,7 +114,11 @@ def _fill_field(draw: st.DrawFn, message: Any, field: FieldDescriptor) -> None:
     inner = field.message_type
     if inner is not None and inner.GetOptions().map_entry:
         entries = draw(
-            st.dictionaries(_value(inner.fields_by_name["key"]), _value(inner.fields_by_name["value"]), max_size=_FEW)
+            st.dictionaries(
+                _value(inner.fields_by_name["key"]),
+                _value(inner.fields_by_name["value"]),
+                max_size=_FEW,
+            )
         )
         getattr(message, field.name).update(entries)
     elif field.label == FieldDescriptor.LABEL_REPEATED:

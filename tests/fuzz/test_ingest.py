@@ -1,4 +1,5 @@
-"""No bytes and no values a sender can make up bring the ingest, or what reads of it, to an error of its own."""
+"""No bytes and no values a sender can make up bring the ingest, or what reads of it, to an error of
+its own."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ _METHODS = ("Hello", "Push", "Watch")
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    with ServerInThread(tmp_path_factory.mktemp("fuzzed") / "home", heartbeat_seconds=0.05) as running:
+    with ServerInThread(
+        tmp_path_factory.mktemp("fuzzed") / "home", heartbeat_seconds=0.05
+    ) as running:
         yield running
 
 
@@ -52,7 +55,9 @@ class Sender:
                 next(call)
                 call.cancel()
             else:
-                self._channel.unary_unary(path, as_it_is, as_it_is)(content, metadata=self._metadata, timeout=10)
+                self._channel.unary_unary(path, as_it_is, as_it_is)(
+                    content, metadata=self._metadata, timeout=10
+                )
         except grpc.RpcError as error:
             code: grpc.StatusCode = error.code()
             return code
@@ -85,7 +90,12 @@ _READS = (
 
 def check_reports(fuzzed: ServerInThread, payloads: list[bytes]) -> None:
     """A run made of these can be stored and read."""
-    rank = Rank(fuzzed, run_id=f"hostile-{next(_numbers)}-{uuid.uuid4().hex[:6]}", name="<b>\u202e", config={"a": "\0"})
+    rank = Rank(
+        fuzzed,
+        run_id=f"hostile-{next(_numbers)}-{uuid.uuid4().hex[:6]}",
+        name="<b>\u202e",
+        config={"a": "\0"},
+    )
     records = [
         pb.Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
         for seq, payload in enumerate(payloads, start=1)
@@ -148,9 +158,13 @@ def test_run_of_any_records_is_readable(fuzzed: ServerInThread, examples: settin
 DEEP = '{"a":' + "[" * 900 + "]" * 900 + "}"
 
 
-@pytest.mark.parametrize("config", ['{"a":' * 5_000, DEEP, '{"a":' + "9" * 5_000 + "}", "[]", "1", "{"])
+@pytest.mark.parametrize(
+    "config", ['{"a":' * 5_000, DEEP, '{"a":' + "9" * 5_000 + "}", "[]", "1", "{"]
+)
 def test_unreadable_configuration_is_refused(sender: Sender, config: str) -> None:
-    started = pb.RunStarted(run_id="deep", incarnation="i", world_size=1, started_at=1.0, config_json=config)
+    started = pb.RunStarted(
+        run_id="deep", incarnation="i", world_size=1, started_at=1.0, config_json=config
+    )
     hello = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, run=started)
     assert sender.send("Hello", hello.SerializeToString()) is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -160,7 +174,11 @@ def test_unreadable_configuration_is_refused(sender: Sender, config: str) -> Non
     [
         StepReport(step=1, recorded_at=1.0, scalars={f"s{n}": 1.0 for n in range(12_001)}),
         StepReport(step=1, recorded_at=1.0, labels={"a": "x" * 10_001}),
-        StepReport(step=1, recorded_at=1.0, histograms=(ScoreHistogram(name="h", low=0, high=1, counts=(1,) * 5_000),)),
+        StepReport(
+            step=1,
+            recorded_at=1.0,
+            histograms=(ScoreHistogram(name="h", low=0, high=1, counts=(1,) * 5_000),),
+        ),
         StepReport(step=1, recorded_at=1.0, scalars={"x" * 600: 1.0}),
     ],
 )

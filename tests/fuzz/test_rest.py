@@ -1,5 +1,5 @@
-"""Requests made from the API's own description, valid and broken, with tokens of three scopes: each answer is one the
-description knows, none is an error of the server's own."""
+"""Requests made from the API's own description, valid and broken, with tokens of three scopes: each
+answer is one the description knows, none is an error of the server's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from schemathesis.specs.openapi.checks import (
 
 from isentrope_server.app import create_app
 from isentrope_server.settings import Settings
-from isentrope_wire.reports import Alert, AlertLevel, DrivingToken, RunFinished, ScoreHistogram, StepReport
+from isentrope_wire.reports import (
+    Alert,
+    AlertLevel,
+    DrivingToken,
+    RunFinished,
+    ScoreHistogram,
+    StepReport,
+)
 from tests.fuzz.examples import few_and_many
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -43,7 +50,9 @@ _CHECKS = [
 def _operations() -> dict[str, Any]:
     document = create_app(Settings(dashboard=False)).openapi()
     described = schemathesis.openapi.from_dict(document)
-    found: list[Any] = [result.ok() for result in described.get_all_operations() if isinstance(result, Ok)]
+    found: list[Any] = [
+        result.ok() for result in described.get_all_operations() if isinstance(result, Ok)
+    ]
     assert len(found) == sum(len(verbs) for verbs in document["paths"].values())
     return {operation.label: operation for operation in found if operation.path != _ENDLESS}
 
@@ -58,19 +67,29 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]
         rank = Rank(running, run_id=RUN, name="a <run>", config={"rate": float("nan")})
         for step in range(4):
             rank.send(full_report(step))
-        Rank(running, run_id="over").send(RunFinished(status="failed", finished_at=time.time(), error="<&\u202e>"))
+        Rank(running, run_id="over").send(
+            RunFinished(status="failed", finished_at=time.time(), error="<&\u202e>")
+        )
         Rank(running, run_id="empty")
-        running.http.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
+        running.http.put(
+            f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'}
+        )
         yield running
 
 
 def full_report(step: int) -> StepReport:
-    histogram = ScoreHistogram(name="entropy/token", low=0.0, high=float("inf"), counts=(1,) * 8, not_finite=2)
+    histogram = ScoreHistogram(
+        name="entropy/token", low=0.0, high=float("inf"), counts=(1,) * 8, not_finite=2
+    )
     token = DrivingToken(
         rank=0, sequence=None, position=3, token_id=None, text="<b>\0", logprob=float("-inf"), entropy=1.0,
         vocab_centered_score=0.1, advantage=1.0, contribution=float("nan"), kept=True,
     )  # fmt: skip
-    plain = step_report(step, {"entropy/mean": 1.0 / (step + 1), "reward/mean": float("nan")}, histograms=[histogram])
+    plain = step_report(
+        step,
+        {"entropy/mean": 1.0 / (step + 1), "reward/mean": float("nan")},
+        histograms=[histogram],
+    )
     return StepReport(
         step=plain.step,
         recorded_at=plain.recorded_at,
@@ -78,7 +97,12 @@ def full_report(step: int) -> StepReport:
         histograms=plain.histograms,
         tokens=(token,),
         alerts=(
-            Alert(kind="collapse", level=AlertLevel.ACT, message="it falls", evidence={"entropy/mean": float("nan")}),
+            Alert(
+                kind="collapse",
+                level=AlertLevel.ACT,
+                message="it falls",
+                evidence={"entropy/mean": float("nan")},
+            ),
         ),
     )
 
@@ -102,7 +126,9 @@ def cases(operation: Any) -> st.SearchStrategy[Any]:
 
 
 @few_and_many(3, 15)
-@pytest.mark.parametrize("scope", [pytest.param(s, marks=[] if s == "admin" else [pytest.mark.slow]) for s in SCOPES])
+@pytest.mark.parametrize(
+    "scope", [pytest.param(s, marks=[] if s == "admin" else [pytest.mark.slow]) for s in SCOPES]
+)
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_answers_match_the_description(
     fuzzed: ServerInThread, tokens: dict[str, str], label: str, scope: str, examples: settings
@@ -110,9 +136,12 @@ def test_answers_match_the_description(
     @examples
     @given(case=cases(OPERATIONS[label]))
     def ask(case: Any) -> None:
-        # uvicorn refuses an address beyond 16 kB, in which a character can take nine bytes, before the application sees it.
+        # uvicorn refuses an address beyond 16 kB, in which a character can take nine bytes, before
+        # the application sees it.
         assume(len(str(case.query)) < 4_000)
-        answer = case.call(base_url=fuzzed.url, headers={"Authorization": f"Bearer {tokens[scope]}"}, timeout=20)
+        answer = case.call(
+            base_url=fuzzed.url, headers={"Authorization": f"Bearer {tokens[scope]}"}, timeout=20
+        )
         case.validate_response(answer, checks=_CHECKS)
         if answer.status_code >= 400 and case.method != "HEAD":
             error = answer.json()["error"]

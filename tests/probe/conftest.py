@@ -1,4 +1,5 @@
-"""One real server for the tests of the client and the command line; shapes in signatures are checked."""
+"""One real server for the tests of the client and the command line; shapes in signatures are
+checked."""
 
 from __future__ import annotations
 

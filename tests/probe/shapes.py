@@ -23,14 +23,16 @@ def check_shapes() -> None:
         for path in (PROBE / "isentrope" / folder).glob("*.py")
         if "from jaxtyping import" in path.read_text()
     ]
-    # The modules import these names for type checkers alone; the hook looks them up as it would any other.
+    # The modules import these names for type checkers alone; the hook looks them up as it would any
+    # other.
     for name in ("Bool", "Float", "Float64", "Int", "Shaped"):
         setattr(builtins, name, getattr(jaxtyping, name))
     install_import_hook(modules, f"{__name__}.checked")
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Check the annotations that have a shape: mypy checks the others, and a wrong type is the function's own error."""
+    """Check the annotations that have a shape: mypy checks the others, and a wrong type is the
+    function's own error."""
     for name, annotation in function.__annotations__.items():
         if not has_shape(annotation):
             function.__annotations__[name] = Any

@@ -20,16 +20,28 @@ from isentrope_wire.hold_decision import hold_labels, undecided
 from isentrope_wire.reports import OutcomeState, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.probe.ranks.gang import one_after_another, run_ranks
-from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport, pushed, reports, run_steps
+from tests.probe.tiny_loop import (
+    CLIP,
+    TinyLoop,
+    comparable,
+    probe_and_transport,
+    pushed,
+    reports,
+    run_steps,
+)
 
 STEPS = 20
 CONTROLS = {
     "clip_v": CLIP,
     "clip_v with a cap": isentrope.Control(
-        method="clip_v", mu_low=0.5, mu_high=0.5, parameters={"max_fraction": 0.05, "denominator": "shrink"}
+        method="clip_v",
+        mu_low=0.5,
+        mu_high=0.5,
+        parameters={"max_fraction": 0.05, "denominator": "shrink"},
     ),
     "clip_cov": isentrope.Control(
-        method="clip_cov", parameters={"ratio": 0.1, "omega_low": 0.01, "omega_high": 9.0, "seed": 5}
+        method="clip_cov",
+        parameters={"ratio": 0.1, "omega_low": 0.01, "omega_high": 9.0, "seed": 5},
     ),
     "top_entropy": isentrope.Control(method="top_entropy", parameters={"fraction": 0.3}),
     "hold": isentrope.Control(hold={"target_entropy": 3.0, "max_change_per_step": 0.05}),
@@ -54,7 +66,9 @@ class Checkpoint:
         return copy.deepcopy(self._loop)
 
 
-def interrupted(control: isentrope.Control, **settings: Any) -> tuple[list[StepReport], list[StepReport], Checkpoint]:
+def interrupted(
+    control: isentrope.Control, **settings: Any
+) -> tuple[list[StepReport], list[StepReport], Checkpoint]:
     """Reports of a run, and of a second probe that went on from the middle of it."""
     loop = TinyLoop()
     probe, transport = probe_and_transport(control=control, run_id="the-run", **settings)
@@ -69,13 +83,17 @@ def interrupted(control: isentrope.Control, **settings: Any) -> tuple[list[StepR
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_a_resumed_run_reports_what_the_uninterrupted_one_reports_to_the_last_bit(name: str) -> None:
+def test_a_resumed_run_reports_what_the_uninterrupted_one_reports_to_the_last_bit(
+    name: str,
+) -> None:
     whole, rest, _ = interrupted(CONTROLS[name], threshold_source="previous_step")
     assert len(rest) == STEPS // 2
     for before, after in zip(whole[STEPS // 2 :], rest, strict=True):
         assert comparable(before) == comparable(after)
     last = whole[-1].scalars
-    assert {"entropy/predicted_change_low", "entropy/interval_coverage", "entropy/gain"} <= set(last)
+    assert {"entropy/predicted_change_low", "entropy/interval_coverage", "entropy/gain"} <= set(
+        last
+    )
     assert any(report.scalars["clip/fraction"] > 0 for report in rest)
     assert rest[0].labels["what_if/source"] == "previous_step"
 
@@ -101,7 +119,9 @@ def test_saving_changes_nothing_of_the_run() -> None:
         control=CONTROLS["clip_v with a cap"], run_id="the-run", threshold_source="previous_step"
     )
     run_steps(TinyLoop(), probe, STEPS)
-    assert [comparable(report) for report in whole] == [comparable(report) for report in reports(transport)]
+    assert [comparable(report) for report in whole] == [
+        comparable(report) for report in reports(transport)
+    ]
 
 
 CLIP_B = isentrope.Control(method="clip_b", mu_low=1.0)
@@ -132,7 +152,9 @@ def test_the_checkpoint_s_control_is_in_force_from_the_first_gate_and_is_not_app
     state_at_version_3: dict[str, Any],
 ) -> None:
     run = resumed_after_a_push(state_at_version_3, 3, pushed(3).control, run_id="the-run")
-    assert [(report.control_version, report.labels["control/method"], report.outcomes) for report in run] == [
+    assert [
+        (report.control_version, report.labels["control/method"], report.outcomes) for report in run
+    ] == [
         (3, "clip_v", ()),
         (3, "clip_v", ()),
     ]
@@ -144,12 +166,18 @@ def test_a_version_asked_for_since_is_applied_once_and_one_from_before_never(
 ) -> None:
     newer = resumed_after_a_push(state_at_version_3, 4, run_id="the-run")
     assert [report.control_version for report in newer] == [4, 4]
-    assert [(o.version, o.state, o.step) for r in newer for o in r.outcomes] == [(4, OutcomeState.APPLIED, 5)]
+    assert [(o.version, o.state, o.step) for r in newer for o in r.outcomes] == [
+        (4, OutcomeState.APPLIED, 5)
+    ]
     older = resumed_after_a_push(state_at_version_3, 2, run_id="the-run")
     assert [report.control_version for report in older] == [3, 3]
-    assert [(o.version, o.state) for r in older for o in r.outcomes] == [(2, OutcomeState.SUPERSEDED)]
+    assert [(o.version, o.state) for r in older for o in r.outcomes] == [
+        (2, OutcomeState.SUPERSEDED)
+    ]
     first_of_another = resumed_after_a_push(state_at_version_3, 1, run_id="another")
-    assert [(o.version, o.state) for r in first_of_another for o in r.outcomes] == [(1, OutcomeState.APPLIED)]
+    assert [(o.version, o.state) for r in first_of_another for o in r.outcomes] == [
+        (1, OutcomeState.APPLIED)
+    ]
 
 
 def test_another_run_goes_on_with_what_was_learnt_under_the_control_that_it_announced(
@@ -162,7 +190,11 @@ def test_another_run_goes_on_with_what_was_learnt_under_the_control_that_it_anno
         run_steps(TinyLoop(), probe, 1, first=5)
         (report,) = reports(transport)
         method = "top_entropy" if own else "none"
-        assert (report.control_version, report.labels["control/method"], report.outcomes) == (0, method, ())
+        assert (report.control_version, report.labels["control/method"], report.outcomes) == (
+            0,
+            method,
+            (),
+        )
         assert report.scalars["entropy/gain"] != 0
     assert "run_id='the-run'" in caplog.text
     assert "(top_entropy)" in caplog.text
@@ -230,7 +262,9 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
         probe.load_state_dict(state)
 
 
-def test_a_state_comes_too_late_for_a_probe_that_has_begun(state_at_version_3: dict[str, Any]) -> None:
+def test_a_state_comes_too_late_for_a_probe_that_has_begun(
+    state_at_version_3: dict[str, Any],
+) -> None:
     probe, _ = probe_and_transport()
     run_steps(TinyLoop(), probe, 1)
     with pytest.raises(CheckpointError, match="load_state_dict"):
@@ -301,10 +335,14 @@ def test_ranks_go_on_together_from_a_state_each_of_their_own() -> None:
     calls = [(CONTROLS[name],) for name in ("clip_v with a cap", "hold")]
     for of_rank in run_ranks(2, one_after_another, saved_on_rank, calls):
         for whole, rest, _ in of_rank:
-            assert [comparable(report) for report in whole[STEPS // 2 :]] == [comparable(report) for report in rest]
+            assert [comparable(report) for report in whole[STEPS // 2 :]] == [
+                comparable(report) for report in rest
+            ]
 
 
-def resumed_on_rank(rank: int, states: list[dict[str, Any] | None]) -> tuple[str, isentrope.Control, int]:
+def resumed_on_rank(
+    rank: int, states: list[dict[str, Any] | None]
+) -> tuple[str, isentrope.Control, int]:
     probe, transport = probe_and_transport(run_id="the-run")
     try:
         probe.load_state_dict(states[rank])
@@ -334,7 +372,9 @@ def test_rank_0_s_state_counts_for_all_and_one_that_can_t_be_read_keeps_nobody_w
     bad = {**state_at_version_3, "layout": 9}
     good = state_at_version_3
     calls = [([good, good],), ([good, None],), ([None, good],), ([good, bad],)]
-    for *answers, (refused, *_) in (of_ranks := run_ranks(2, one_after_another, resumed_on_rank, calls)):
+    for *answers, (refused, *_) in (
+        of_ranks := run_ranks(2, one_after_another, resumed_on_rank, calls)
+    ):
         assert answers == [("", CLIP, 3), ("", CLIP, 3), ("", isentrope.Control(), 0)]
         assert refused
     assert "Rank 1" in of_ranks[0][-1][0]

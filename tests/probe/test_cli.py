@@ -57,7 +57,9 @@ def test_the_version_is_printed() -> None:
 def test_as_a_process_it_ends_with_the_status_and_the_sentence() -> None:
     environment = clean_environment() | {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}
     command = [sys.executable, "-m", "isentrope", "runs"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert environment["ISENTROPE_URL"] in result.stderr
 
@@ -66,71 +68,155 @@ def test_runs_are_listed(server: RunningServer, run: str) -> None:
     table = isentrope_command(server, "runs", "--query", run)
     assert table.stdout.splitlines()[0].split()[:3] == ["id", "name", "project"]
     assert table.stdout.splitlines()[1].split()[:3] == [run, "countdown", "demo"]
-    assert run not in isentrope_command(server, "runs", "--query", run, "--tag", "no such tag").stdout
-    options = ("--query", run, "--project", "demo", "--project", "other", "--order", "attention", "--json")
+    assert (
+        run not in isentrope_command(server, "runs", "--query", run, "--tag", "no such tag").stdout
+    )
+    options = (
+        "--query",
+        run,
+        "--project",
+        "demo",
+        "--project",
+        "other",
+        "--order",
+        "attention",
+        "--json",
+    )
     as_json = json.loads(isentrope_command(server, "runs", *options).stdout)
     assert [(item["id"], item["step"]) for item in as_json] == [(run, 4)]
 
 
 def test_a_mistyped_metric_beside_a_right_one_is_told_of(server: RunningServer, run: str) -> None:
-    asked = isentrope_command(server, "metrics", run, "--name", "entropy/mean", "--name", "reward/maen")
+    asked = isentrope_command(
+        server, "metrics", run, "--name", "entropy/mean", "--name", "reward/maen"
+    )
     assert asked.exit_code == 0
     assert asked.stderr.count("\n") == 1
     assert all(word in asked.stderr for word in (run, "'reward/maen'", "reward/mean"))
     # Of a metric that the run has, but not at these steps, there is nothing to say.
     silent = isentrope_command(
-        server, "metrics", run, "-n", "entropy/mean", "-n", "reward/mean", "--from-step", "1", "--to-step", "1"
+        server,
+        "metrics",
+        run,
+        "-n",
+        "entropy/mean",
+        "-n",
+        "reward/mean",
+        "--from-step",
+        "1",
+        "--to-step",
+        "1",
     )
     assert silent.stderr == ""
 
 
 def test_metrics_are_printed_as_a_table_and_as_json(server: RunningServer, run: str) -> None:
-    table = isentrope_command(server, "metrics", run, "--name", "entropy/mean", "--name", "reward/mean")
+    table = isentrope_command(
+        server, "metrics", run, "--name", "entropy/mean", "--name", "reward/mean"
+    )
     assert table.stdout.splitlines()[:3] == [
         "step  entropy/mean  reward/mean",
         "0     1             0",
         "1     0.5           -",
     ]
-    columns = json.loads(isentrope_command(server, "metrics", run, "--name", "probe/seconds", "--json").stdout)
+    columns = json.loads(
+        isentrope_command(server, "metrics", run, "--name", "probe/seconds", "--json").stdout
+    )
     assert columns == {"step": [0, 1, 2, 3, 4], "probe/seconds": [0.01, 0.01, 0.01, "NaN", 0.01]}
 
 
 def test_a_control_is_changed_and_shown(server: RunningServer, run: str) -> None:
-    options = ["--method", "clip_v", "--mu-low", "1", "--mu-high", "2", "--scope", "negative", "--reason", "too fast"]
+    options = [
+        "--method",
+        "clip_v",
+        "--mu-low",
+        "1",
+        "--mu-high",
+        "2",
+        "--scope",
+        "negative",
+        "--reason",
+        "too fast",
+    ]
     item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
-    assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == ("clip_v", 1.0, 2.0, "negative")
+    assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == (
+        "clip_v",
+        1.0,
+        2.0,
+        "negative",
+    )
     shown = isentrope_command(server, "control", run).stdout
     assert f"version {item['version']}: clip_v µ⁻ 1 µ⁺ 2 scope negative" in shown
     assert "because: too fast" in shown
 
 
-def test_options_without_a_method_change_the_newest_control(server: RunningServer, run: str) -> None:
-    isentrope_command(server, "control", run, "--method", "clip_v", "--mu-low", "1", "--scope", "negative")
+def test_options_without_a_method_change_the_newest_control(
+    server: RunningServer, run: str
+) -> None:
+    isentrope_command(
+        server, "control", run, "--method", "clip_v", "--mu-low", "1", "--scope", "negative"
+    )
     item = json.loads(isentrope_command(server, "control", run, "--mu-low", "3", "--json").stdout)
-    assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == ("clip_v", 3.0, None, "negative")
+    assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == (
+        "clip_v",
+        3.0,
+        None,
+        "negative",
+    )
 
 
-def test_a_knob_that_did_nothing_in_the_newest_step_is_named(server: RunningServer, run: str) -> None:
+def test_a_knob_that_did_nothing_in_the_newest_step_is_named(
+    server: RunningServer, run: str
+) -> None:
     lines = isentrope_command(server, "control", run).stdout.splitlines()
     assert lines[-1] == "no effect: beta is 0: no penalty."
 
 
-def test_parameters_are_given_by_name_and_changed_one_by_one(server: RunningServer, run: str) -> None:
-    options = ["--method", "clip_v", "--mu-low", "2", "-p", "max_fraction=0.01", "--parameter", "denominator=shrink"]
+def test_parameters_are_given_by_name_and_changed_one_by_one(
+    server: RunningServer, run: str
+) -> None:
+    options = [
+        "--method",
+        "clip_v",
+        "--mu-low",
+        "2",
+        "-p",
+        "max_fraction=0.01",
+        "--parameter",
+        "denominator=shrink",
+    ]
     item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
     assert item["parameters"] == {"max_fraction": 0.01, "denominator": "shrink"}
-    item = json.loads(isentrope_command(server, "control", run, "-p", "max_fraction=off", "--json").stdout)
-    assert (item["mu_low"], item["parameters"]) == (2.0, {"max_fraction": None, "denominator": "shrink"})
+    item = json.loads(
+        isentrope_command(server, "control", run, "-p", "max_fraction=off", "--json").stdout
+    )
+    assert (item["mu_low"], item["parameters"]) == (
+        2.0,
+        {"max_fraction": None, "denominator": "shrink"},
+    )
     shown = isentrope_command(server, "control", run).stdout
     assert "clip_v µ⁻ 2 max_fraction off denominator shrink" in shown
 
 
-def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(server: RunningServer, run: str) -> None:
-    options = ["--method", "none", "--hold-target", "0.5", "--hold", "side=raise", "--hold", "mu_min=0.5"]
+def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(
+    server: RunningServer, run: str
+) -> None:
+    options = [
+        "--method",
+        "none",
+        "--hold-target",
+        "0.5",
+        "--hold",
+        "side=raise",
+        "--hold",
+        "mu_min=0.5",
+    ]
     item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
     expected = Hold(target_entropy=0.5, mu_min=0.5, side=HoldSide.RAISE).to_document()
     assert item["hold"] == expected
-    item = json.loads(isentrope_command(server, "control", run, "--hold", "mu_max=4", "--json").stdout)
+    item = json.loads(
+        isentrope_command(server, "control", run, "--hold", "mu_max=4", "--json").stdout
+    )
     assert item["hold"] == expected | {"mu_max": 4.0}
     shown = isentrope_command(server, "control", run).stdout
     assert "none holding 0.5 nats with µ 0.5 to 4 side raise" in shown
@@ -139,7 +225,10 @@ def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(server: Runni
     share = {"target_entropy": None, "target_share": 0.75, "mu_max": 4.0, "reward_guard": False}
     assert item["hold"] == expected | share
     assert "holding 75% of the early level" in isentrope_command(server, "control", run).stdout
-    assert json.loads(isentrope_command(server, "control", run, "--no-hold", "--json").stdout)["hold"] is None
+    assert (
+        json.loads(isentrope_command(server, "control", run, "--no-hold", "--json").stdout)["hold"]
+        is None
+    )
 
 
 def test_a_hold_that_cannot_be_is_a_wrong_use(server: RunningServer, run: str) -> None:
@@ -155,7 +244,9 @@ def test_a_hold_that_cannot_be_is_a_wrong_use(server: RunningServer, run: str) -
 
 
 def test_waiting_in_vain_fails_with_the_state_it_stands_in(server: RunningServer, run: str) -> None:
-    result = isentrope_command(server, "control", run, "--method", "none", "--wait", "--wait-seconds", "0.5")
+    result = isentrope_command(
+        server, "control", run, "--method", "none", "--wait", "--wait-seconds", "0.5"
+    )
     assert_one_sentence(result, 1)
     assert any(state in result.stderr for state in ("PENDING", "DELIVERED"))
 
@@ -174,7 +265,9 @@ def test_waiting_for_a_version_that_is_not_applied_fails(server: RunningServer, 
     other = threading.Thread(target=push_another_soon)
     other.start()
     time.sleep(0.3)
-    result = isentrope_command(server, "control", run, "--method", "clip_b", "--mu-high", "8", "--wait", "--json")
+    result = isentrope_command(
+        server, "control", run, "--method", "clip_b", "--mu-high", "8", "--wait", "--json"
+    )
     other.join()
     assert result.exit_code == 1
     assert json.loads(result.stdout)["state"] == "SUPERSEDED"
@@ -236,23 +329,35 @@ def test_a_token_that_cannot_be_one_is_wrong_use(server: RunningServer, token: s
     assert "ISENTROPE_TOKEN" in result.stderr
     assert token not in result.stderr
     status, lines = doctor(server, ISENTROPE_TOKEN=token)
-    assert (status, "ISENTROPE_TOKEN" in lines["server"], token in lines["server"]) == (1, True, False)
+    assert (status, "ISENTROPE_TOKEN" in lines["server"], token in lines["server"]) == (
+        1,
+        True,
+        False,
+    )
 
 
-def test_a_sync_with_a_token_that_cannot_be_sent_is_one_sentence(server: RunningServer, tmp_path: Path) -> None:
+def test_a_sync_with_a_token_that_cannot_be_sent_is_one_sentence(
+    server: RunningServer, tmp_path: Path
+) -> None:
     leave_spool(tmp_path, "unsent", steps=1, grpc_target=server.grpc_target)
     result = isentrope_command(server, "sync", str(tmp_path), ISENTROPE_TOKEN="é")
     assert_one_sentence(result, 1)
     assert "ISENTROPE_TOKEN" in result.stderr
 
 
-def test_a_control_that_ends_a_hold_says_so_and_one_that_keeps_it_does_not(server: RunningServer, run: str) -> None:
-    held = isentrope_command(server, "control", run, "--method", "clip_v", "--mu-low", "2", "--hold-target", "0.5")
+def test_a_control_that_ends_a_hold_says_so_and_one_that_keeps_it_does_not(
+    server: RunningServer, run: str
+) -> None:
+    held = isentrope_command(
+        server, "control", run, "--method", "clip_v", "--mu-low", "2", "--hold-target", "0.5"
+    )
     assert (held.exit_code, held.stderr) == (0, "")
     keeps = isentrope_command(server, "control", run, "--mu-low", "1", "--mu-high", "1")
     assert (keeps.exit_code, keeps.stderr) == (0, "")
     assert "holding 0.5 nats" in keeps.stdout
-    ends = isentrope_command(server, "control", run, "--method", "clip_v", "--mu-low", "1", "--mu-high", "1", "--json")
+    ends = isentrope_command(
+        server, "control", run, "--method", "clip_v", "--mu-low", "1", "--mu-high", "1", "--json"
+    )
     assert (ends.stderr.count("\n"), "0.5 nats" in ends.stderr) == (1, True)
     assert json.loads(ends.stdout)["hold"] is None
 
@@ -271,7 +376,9 @@ def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> Non
     assert result.exit_code == 0
 
 
-def test_the_doctor_tells_a_token_that_may_only_report_from_an_unknown_one(server: RunningServer) -> None:
+def test_the_doctor_tells_a_token_that_may_only_report_from_an_unknown_one(
+    server: RunningServer,
+) -> None:
     with Client(server.url, server.token) as client:
         reports = client.ask(calls.create_access_token("ingest")).token
     status, lines = doctor(server, ISENTROPE_TOKEN=reports)
@@ -282,11 +389,15 @@ def test_the_doctor_tells_a_token_that_may_only_report_from_an_unknown_one(serve
     assert "`isentrope token create" in lines["token"]
 
 
-def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tmp_path: Path) -> None:
+def test_the_doctor_says_what_to_do_about_each_problem(
+    server: RunningServer, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("no folder")
     away = f"127.0.0.1:{free_port()}"
     home = str(tmp_path / "file")
-    status, lines = doctor(server, ISENTROPE_HOME=home, ISENTROPE_URL=f"http://{away}", ISENTROPE_GRPC=away)
+    status, lines = doctor(
+        server, ISENTROPE_HOME=home, ISENTROPE_URL=f"http://{away}", ISENTROPE_GRPC=away
+    )
     assert status == 1
     assert [check for check, line in lines.items() if line.startswith("problem")] == [
         "server",
@@ -301,16 +412,24 @@ def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tm
 
 @pytest.mark.parametrize("name", ["mcp", "watch"])
 def test_a_missing_extra_of_a_command_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for module in [one for one in sys.modules if one.startswith(("mcp.", "isentrope.mcp.", "isentrope.cli.watch"))]:
+    for module in [
+        one
+        for one in sys.modules
+        if one.startswith(("mcp.", "isentrope.mcp.", "isentrope.cli.watch"))
+    ]:
         monkeypatch.delitem(sys.modules, module)
     for module in ("mcp", "plotext"):
         monkeypatch.setitem(sys.modules, module, None)
-    result = CliRunner().invoke(frame.main, [name, "r"][: 1 + (name == "watch")], env={"ISENTROPE_TOKEN": "t"})
+    result = CliRunner().invoke(
+        frame.main, [name, "r"][: 1 + (name == "watch")], env={"ISENTROPE_TOKEN": "t"}
+    )
     assert_one_sentence(result, 1)
     assert install_command(name) in result.stderr
 
 
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     @click.command()
     def up() -> None:
         raise ModuleNotFoundError("No module named 'fastapi'", name="fastapi")

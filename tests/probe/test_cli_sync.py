@@ -9,17 +9,27 @@ from tests.system.running_server import RunningServer, free_port
 from tests.system.spool_of_a_run import leave_spool
 
 
-def test_without_a_folder_it_delivers_what_the_home_holds(server: RunningServer, tmp_path: Path) -> None:
+def test_without_a_folder_it_delivers_what_the_home_holds(
+    server: RunningServer, tmp_path: Path
+) -> None:
     leave_spool(tmp_path, "in-the-home", steps=2, grpc_target=server.grpc_target)
     result = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path))
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.split()[:2] == ["delivered", "in-the-home"]
     nowhere = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path / "fresh"))
-    assert isentrope_command(server, "sync", "--json", ISENTROPE_HOME=str(tmp_path / "fresh")).stdout == "[]\n"
-    assert (nowhere.exit_code, nowhere.stdout) == (0, f"Nothing to deliver in {tmp_path / 'fresh' / 'spool'}\n")
+    assert (
+        isentrope_command(server, "sync", "--json", ISENTROPE_HOME=str(tmp_path / "fresh")).stdout
+        == "[]\n"
+    )
+    assert (nowhere.exit_code, nowhere.stdout) == (
+        0,
+        f"Nothing to deliver in {tmp_path / 'fresh' / 'spool'}\n",
+    )
 
 
-def test_what_to_do_about_an_absent_server_is_a_sentence_of_its_own(server: RunningServer, tmp_path: Path) -> None:
+def test_what_to_do_about_an_absent_server_is_a_sentence_of_its_own(
+    server: RunningServer, tmp_path: Path
+) -> None:
     leave_spool(tmp_path, "left", steps=1, grpc_target=f"127.0.0.1:{free_port()}")
     environment = {"ISENTROPE_GRPC": "", "ISENTROPE_HOME": str(tmp_path)}
     result = isentrope_command(server, "sync", "--give-up-after", "0.5", **environment)
@@ -28,9 +38,13 @@ def test_what_to_do_about_an_absent_server_is_a_sentence_of_its_own(server: Runn
     assert ".. " not in result.stderr
 
 
-def test_one_record_is_one_and_a_refused_token_is_advised_on_once(server: RunningServer, tmp_path: Path) -> None:
+def test_one_record_is_one_and_a_refused_token_is_advised_on_once(
+    server: RunningServer, tmp_path: Path
+) -> None:
     leave_spool(tmp_path, "short", steps=0, grpc_target=server.grpc_target)
-    refused = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path), ISENTROPE_TOKEN="wrong")
+    refused = isentrope_command(
+        server, "sync", ISENTROPE_HOME=str(tmp_path), ISENTROPE_TOKEN="wrong"
+    )
     assert refused.exit_code == 1
     assert refused.stderr.lower().count("set isentrope_token") == 1
     assert "isentrope sync" in refused.stderr

@@ -24,7 +24,9 @@ RUN = "client-run"
 @pytest.fixture(scope="module")
 def client(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a server that has one run of ten steps."""
-    folder = leave_spool(tmp_path_factory.mktemp("spool"), RUN, steps=10, grpc_target=server.grpc_target)
+    folder = leave_spool(
+        tmp_path_factory.mktemp("spool"), RUN, steps=10, grpc_target=server.grpc_target
+    )
     status = ship(folder, ShipperSettings(drain_seconds=10.0), find_token=lambda: server.token)
     assert status is not None
     assert status.acked_through == 11
@@ -32,8 +34,12 @@ def client(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> I
         yield a_client
 
 
-def test_metrics_are_columns_of_one_length_where_missing_is_none_and_nan_is_nan(client: Client) -> None:
-    columns = client.metrics(RUN, ["entropy/mean", "reward/mean", "probe/seconds"], from_step=2, to_step=4)
+def test_metrics_are_columns_of_one_length_where_missing_is_none_and_nan_is_nan(
+    client: Client,
+) -> None:
+    columns = client.metrics(
+        RUN, ["entropy/mean", "reward/mean", "probe/seconds"], from_step=2, to_step=4
+    )
     assert list(columns) == ["step", "entropy/mean", "reward/mean", "probe/seconds"]
     assert columns["step"] == [2, 3, 4]
     assert columns["entropy/mean"] == pytest.approx([1 / 3, 1 / 4, 1 / 5])
@@ -41,7 +47,9 @@ def test_metrics_are_columns_of_one_length_where_missing_is_none_and_nan_is_nan(
     assert math.isnan(columns["probe/seconds"][1])
 
 
-def test_errors_have_the_servers_status_code_and_message(client: Client, server: RunningServer) -> None:
+def test_errors_have_the_servers_status_code_and_message(
+    client: Client, server: RunningServer
+) -> None:
     with pytest.raises(ApiError, match="nobody") as unknown_run:
         client.run("nobody")
     with Client(server.url, "wrong") as stranger, pytest.raises(ApiError) as unknown_token:
@@ -52,7 +60,10 @@ def test_errors_have_the_servers_status_code_and_message(client: Client, server:
 
 
 def test_no_server_is_a_connection_error_without_status() -> None:
-    with Client(f"http://127.0.0.1:{free_port()}", "t") as client, pytest.raises(ApiError) as raised:
+    with (
+        Client(f"http://127.0.0.1:{free_port()}", "t") as client,
+        pytest.raises(ApiError) as raised,
+    ):
         client.runs()
     assert isinstance(raised.value, ConnectionError)
     assert (raised.value.status, raised.value.code) == (None, "unreachable")
@@ -102,12 +113,17 @@ def test_no_proxy_sees_the_token_for_a_server_on_this_machine(
         assert isinstance(client.runs(), list)
 
 
-def test_a_token_in_a_file_is_read_again_and_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_in_a_file_is_read_again_and_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "token"
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     monkeypatch.setenv("ISENTROPE_TOKEN", "of-the-variable")
     monkeypatch.setenv("ISENTROPE_TOKEN_FILE", str(file))
-    assert (environment.token(), environment.token_source()) == ("of-the-variable", "ISENTROPE_TOKEN")
+    assert (environment.token(), environment.token_source()) == (
+        "of-the-variable",
+        "ISENTROPE_TOKEN",
+    )
     for token in ("first", "rotated"):
         file.write_text(f"{token}\n")
         assert (environment.token(), environment.token_source()) == (token, str(file))

@@ -1,4 +1,5 @@
-"""The coupled prediction and the change of unseen tokens, against what came and against a gradient taken by hand."""
+"""The coupled prediction and the change of unseen tokens, against what came and against a gradient
+taken by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ VOCABULARY, WIDTH = 20, 16
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.down, self.dropout = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH), nn.Dropout(0.1)
+        self.up, self.down, self.dropout = (
+            nn.Linear(WIDTH, 32),
+            nn.Linear(32, WIDTH),
+            nn.Dropout(0.1),
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         added: Tensor = self.dropout(self.down(torch.tanh(self.up(hidden))))
@@ -51,11 +56,14 @@ def train(
     loss_scale: float | None = None,
     **settings: Any,
 ) -> tuple[nn.Sequential, list[StepReport], list[Tensor]]:
-    """A policy after some steps, their reports, and each gradient that the loop finds after `step`. `evaluates`: without dropout."""
+    """A policy after some steps, their reports, and each gradient that the loop finds after `step`.
+    `evaluates`: without dropout."""
     model, transport, seen = policy().train(not evaluates), InMemoryTransport(), []
     optimizer: Any = optimizer_of([*model.parameters()], lr=learning_rate)
     probe = isentrope.Probe(transport=transport, coupling=coupling, **settings)
-    scaler = torch.amp.GradScaler("cpu", init_scale=loss_scale or 1.0, enabled=loss_scale is not None)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=loss_scale or 1.0, enabled=loss_scale is not None
+    )
     generator = torch.Generator().manual_seed(5)
     panel = torch.randint(0, VOCABULARY, (300,), generator=generator)
 
@@ -118,12 +126,21 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize(
-    ("optimizer_of", "learning_rate"), OPTIMIZERS, ids=["AdamW", "SGD", "Adafactor", "RMSprop", "Muon and AdamW"]
+    ("optimizer_of", "learning_rate"),
+    OPTIMIZERS,
+    ids=["AdamW", "SGD", "Adafactor", "RMSprop", "Muon and AdamW"],
 )
-def test_of_small_steps_the_prediction_is_the_change_of_unseen_tokens(optimizer_of: Any, learning_rate: float) -> None:
-    """To first order: momentum, weight decay and preconditioning are in it, and no factor is fitted."""
+def test_of_small_steps_the_prediction_is_the_change_of_unseen_tokens(
+    optimizer_of: Any, learning_rate: float
+) -> None:
+    """To first order: momentum, weight decay and preconditioning are in it, and no factor is
+    fitted."""
     _, found, _ = train(
-        "model", optimizer_of=optimizer_of, learning_rate=learning_rate, evaluates=True, with_unseen=True
+        "model",
+        optimizer_of=optimizer_of,
+        learning_rate=learning_rate,
+        evaluates=True,
+        with_unseen=True,
     )
     for report in found[1:]:
         came = report.scalars["entropy/unseen_change"]
@@ -132,10 +149,17 @@ def test_of_small_steps_the_prediction_is_the_change_of_unseen_tokens(optimizer_
 
 
 @pytest.mark.parametrize("optimizer_of", [case[0] for case in OPTIMIZERS[:2]], ids=["AdamW", "SGD"])
-def test_an_update_without_a_gradient_is_made_by_momentum_and_weight_decay(optimizer_of: Any) -> None:
-    _, found, _ = train("model", optimizer_of=optimizer_of, learning_rate=1e-3, idle_step=3, with_unseen=True)
+def test_an_update_without_a_gradient_is_made_by_momentum_and_weight_decay(
+    optimizer_of: Any,
+) -> None:
+    _, found, _ = train(
+        "model", optimizer_of=optimizer_of, learning_rate=1e-3, idle_step=3, with_unseen=True
+    )
     for report in found[1:]:
-        parts = [report.scalars[f"entropy/predicted_by_{part}"] for part in ("batch", "momentum", "weight_decay")]
+        parts = [
+            report.scalars[f"entropy/predicted_by_{part}"]
+            for part in ("batch", "momentum", "weight_decay")
+        ]
         assert sum(parts) == pytest.approx(report.scalars["entropy/predicted_change"], rel=1e-9)
         assert abs(parts[1]) > 1e-6
         assert (abs(parts[0]) < 1e-4 * abs(sum(parts[1:]))) == (report.step == 3)
@@ -143,11 +167,15 @@ def test_an_update_without_a_gradient_is_made_by_momentum_and_weight_decay(optim
 
 @pytest.mark.parametrize("coupling", ["model", "last_block"])
 def test_a_scaled_loss_has_the_coupled_prediction_of_one_that_is_not(coupling: Any) -> None:
-    (plain, expected, _), (scaled, found, _) = (train(coupling, loss_scale=scale) for scale in (None, 2.0**16))
+    (plain, expected, _), (scaled, found, _) = (
+        train(coupling, loss_scale=scale) for scale in (None, 2.0**16)
+    )
     assert all(map(torch.equal, plain.parameters(), scaled.parameters()))
     assert {one.labels["entropy/prediction_basis"] for one in found[2:]} == {"entropy_gradient"}
     for name in ("entropy/predicted_change", "entropy/unit_predicted_change"):
-        numbers = [[one.scalars[name] for one in run if name in one.scalars] for run in (found, expected)]
+        numbers = [
+            [one.scalars[name] for one in run if name in one.scalars] for run in (found, expected)
+        ]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-5)
         assert numbers[0]
 
@@ -169,18 +197,28 @@ def test_the_prediction_is_the_product_taken_by_hand(coupling: Any, judged: list
         optimizer.zero_grad()
         (-logprobs.mean()).backward()
         optimizer.step()
-        expected.append(sum(((w - b) * g).sum().item() for w, b, g in zip(weights, before, gradient, strict=True)))
+        expected.append(
+            sum(
+                ((w - b) * g).sum().item()
+                for w, b, g in zip(weights, before, gradient, strict=True)
+            )
+        )
         # With every step's own tokens as the unseen ones, its gradient is taken as it is.
         probe.step(step, optimizer, unseen=lambda: probe.score(model(ids), ids))
     probe.finish()
     found = [report.scalars.get("entropy/predicted_change") for report in reports(transport)]
-    assert [found[step] for step in judged] == pytest.approx([expected[step] for step in judged], rel=1e-3)
+    assert [found[step] for step in judged] == pytest.approx(
+        [expected[step] for step in judged], rel=1e-3
+    )
 
 
 def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
     probe, transport = isentrope.Probe(transport=(sent := InMemoryTransport())), sent
     ids = torch.arange(4)
-    logits = [torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    logits = [
+        torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+        for seed in range(4)
+    ]
 
     def entropy(step: int) -> float:
         logs = logits[step].log_softmax(-1)
@@ -196,7 +234,9 @@ def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
     probe.finish()
     changes = [report.scalars.get("entropy/unseen_change") for report in reports(transport)]
     assert changes[0] is changes[4] is None
-    assert changes[1:4] == pytest.approx([entropy(step) - entropy(step - 1) for step in (1, 2, 3)], rel=1e-5)
+    assert changes[1:4] == pytest.approx(
+        [entropy(step) - entropy(step - 1) for step in (1, 2, 3)], rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,7 +246,10 @@ def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
         ({"no_grad": True}, "carry no gradient"),
         ({"optimizer_module": "deepspeed.runtime"}, "DeepSpeed"),
         ({"hooked": True}, "while backward runs"),
-        ({"coupling": "last_block", "model": nn.Embedding(VOCABULARY, VOCABULARY)}, "several blocks"),
+        (
+            {"coupling": "last_block", "model": nn.Embedding(VOCABULARY, VOCABULARY)},
+            "several blocks",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -216,7 +259,9 @@ def test_what_cannot_be_coupled_is_named_once_and_the_theory_goes_on(
     model, transport = spoil.get("model") or policy(), InMemoryTransport()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if "optimizer_module" in spoil:
-        optimizer.__class__ = type("Stand in", (torch.optim.SGD,), {"__module__": spoil["optimizer_module"]})
+        optimizer.__class__ = type(
+            "Stand in", (torch.optim.SGD,), {"__module__": spoil["optimizer_module"]}
+        )
     if "hooked" in spoil:
         next(model.parameters()).register_post_accumulate_grad_hook(lambda _: None)
     probe = isentrope.Probe(transport=transport, coupling=spoil.get("coupling", "model"))
@@ -231,7 +276,9 @@ def test_what_cannot_be_coupled_is_named_once_and_the_theory_goes_on(
         probe.step(step, spoil.get("optimizer", optimizer), rescore)
     probe.finish()
     assert [message in record.getMessage() for record in caplog.records].count(True) == 1
-    assert {one.labels["entropy/prediction_basis"] for one in reports(transport)} == {"loss_gradient"}
+    assert {one.labels["entropy/prediction_basis"] for one in reports(transport)} == {
+        "loss_gradient"
+    }
 
 
 def test_a_coupling_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A report names the tokens that count most for the change of entropy: the right ones, with their text, and few."""
+"""A report names the tokens that count most for the change of entropy: the right ones, with their
+text, and few."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_they_are_the_largest_by_size_with_what_brute_force_says_of_each() -> No
     tokens = reports(transport)[0].tokens
     assert len(tokens) == MOST
     expected = contributions.abs().flatten().sort(descending=True).values[:MOST]
-    assert [abs(token.contribution) for token in tokens] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert [abs(token.contribution) for token in tokens] == pytest.approx(
+        expected.tolist(), rel=1e-5
+    )
     for token in tokens:
         assert token.sequence is not None
         place = (token.sequence, token.position)
@@ -49,7 +52,9 @@ def test_they_are_the_largest_by_size_with_what_brute_force_says_of_each() -> No
         assert (token.rank, token.text, token.kept) == (0, None, True)
         assert token.logprob == pytest.approx(float(scores.logprobs[place].detach()))
         assert token.entropy == pytest.approx(float(scores.entropies[place]))
-        assert token.vocab_centered_score == pytest.approx(float(scores.vocab_centered_scores[place]))
+        assert token.vocab_centered_score == pytest.approx(
+            float(scores.vocab_centered_scores[place])
+        )
         assert token.advantage == float(advantages[place])
 
 
@@ -58,7 +63,9 @@ def test_text_of_any_kind_travels_and_the_whole_stays_below_4_kib() -> None:
     probe, transport = probe_and_transport(tokenizer=Words())
     run_steps(loop, probe, 1)
     (report,) = reports(transport)
-    assert report.tokens[0].text == f"<script>{report.tokens[0].token_id}</script>\x00?".ljust(TEXT_CHARACTERS, "字")
+    assert report.tokens[0].text == f"<script>{report.tokens[0].token_id}</script>\x00?".ljust(
+        TEXT_CHARACTERS, "字"
+    )
     payload = encode_payload(StepReport(step=0, recorded_at=0.0, tokens=report.tokens))
     assert len(payload) - len(encode_payload(StepReport(step=0, recorded_at=0.0))) < 4096
     decoded = decode_payload(payload)
@@ -95,7 +102,9 @@ def test_flattened_tokens_have_a_position_and_no_row_and_no_token_gives_no_name(
     probe.step(2)
     flattened, masked, empty = reports(transport)
     assert all(token.sequence is None for token in flattened.tokens)
-    assert all(token.token_id == int(token_ids.flatten()[token.position]) for token in flattened.tokens)
+    assert all(
+        token.token_id == int(token_ids.flatten()[token.position]) for token in flattened.tokens
+    )
     assert masked.tokens == empty.tokens == ()
 
 
@@ -105,4 +114,6 @@ def test_the_tokens_of_all_ranks_are_the_largest_of_all() -> None:
     whole = sums_of(batches)[CONTRIBUTIONS].tokens
     assert [token.contribution for token in tokens] == [token.contribution for token in whole]
     assert {token.rank for token in tokens} == {0, 2}
-    assert [t.sequence if t.rank == 0 else (t.sequence or 0) + 4 for t in tokens] == [t.sequence for t in whole]
+    assert [t.sequence if t.rank == 0 else (t.sequence or 0) + 4 for t in tokens] == [
+        t.sequence for t in whole
+    ]

@@ -1,4 +1,5 @@
-"""An entropy is held near its target where it collapses when left to itself, alone and on several ranks."""
+"""An entropy is held near its target where it collapses when left to itself, alone and on several
+ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_the_entropy_is_held_near_the_target_where_it_collapses_by_itself() -> N
     assert_held(run_of(isentrope.Control(method="clip_b", hold={"target_entropy": target})), target)
 
 
-def test_numbers_that_the_writer_s_thread_reads_are_steered_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_numbers_that_the_writer_s_thread_reads_are_steered_by(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     loop, states = TinyLoop(), []
     control = isentrope.Control(hold={"target_entropy": 3.0, "max_change_per_step": 0.05})
@@ -56,7 +59,9 @@ def test_numbers_that_the_writer_s_thread_reads_are_steered_by(monkeypatch: pyte
         for step in range(24):
             run_steps(loop, probe, 1, first=step)
             deadline = time.monotonic() + 20
-            while (probe.latest is None or probe.latest.step < step) and time.monotonic() < deadline:
+            while (
+                probe.latest is None or probe.latest.step < step
+            ) and time.monotonic() < deadline:
                 time.sleep(0.005)  # as a generation would
             assert probe.latest is not None
             states.append(probe.latest.labels["hold/state"])
@@ -84,24 +89,35 @@ def test_a_tenth_of_the_start_is_reached_and_held() -> None:
     assert run[-1].scalars["hold/target"] == pytest.approx(target)
     assert fmean(abs(entropy / target - 1) for entropy in entropies(run)[-50:]) < 0.1
     # On the way nothing that lowers entropy is clipped: the approach is not slowed.
-    on_the_way = [report for report in run[20:100] if report.labels["control/scope"] == "decreasing"]
+    on_the_way = [
+        report for report in run[20:100] if report.labels["control/scope"] == "decreasing"
+    ]
     assert len(on_the_way) < 8
     assert {report.labels["hold/state"] for report in run[40:80]} == {"approaching"}
 
 
 def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
     run = run_of(isentrope.Control(hold={"target_entropy": 3.0, "side": "raise"}), 30)
-    assert all(report.scalars["hold/target"] == 3.0 and report.control_version == 0 for report in run)
-    assert (run[0].labels["hold/state"], run[0].labels["control/method"]) == ("fallback", Method.NONE)
+    assert all(
+        report.scalars["hold/target"] == 3.0 and report.control_version == 0 for report in run
+    )
+    assert (run[0].labels["hold/state"], run[0].labels["control/method"]) == (
+        "fallback",
+        Method.NONE,
+    )
     assert run[0].labels["hold/why"] == "No measurements have arrived yet."
     assert "hold/mu" not in run[0].scalars
     clipping = [report for report in run if "hold/mu" in report.scalars]
     assert len(clipping) > 5
     for report in clipping:
-        assert (report.labels["control/method"], report.labels["control/scope"]) == (Method.CLIP_V, Scope.DECREASING)
+        assert (report.labels["control/method"], report.labels["control/scope"]) == (
+            Method.CLIP_V,
+            Scope.DECREASING,
+        )
         mu = report.scalars["hold/mu"]
         assert report.scalars["control/mu_low"] == report.scalars["control/mu_high"] == mu
-        # Thresholds come from the step before and the what-if's from the same: it knows the share that was clipped.
+        # Thresholds come from the step before and the what-if's from the same: it knows the share
+        # that was clipped.
         assert report.what_if is not None
         asked = WhatIfCurve(report.what_if, Scope.DECREASING, Method.CLIP_V).at(mu, mu)
         off = abs(asked.clip_fraction - report.scalars["clip/fraction"])
@@ -113,7 +129,9 @@ def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
 
 def test_every_step_says_which_gain_and_drift_its_decision_went_by() -> None:
     loop = TinyLoop()
-    probe, transport = probe_and_transport(control=isentrope.Control(hold={"target_entropy": 3.0, "side": "raise"}))
+    probe, transport = probe_and_transport(
+        control=isentrope.Control(hold={"target_entropy": 3.0, "side": "raise"})
+    )
     run_steps(loop, probe, 12)
     # The step before it is the newest one whose numbers were there when step 12 began.
     known = probe.state_dict()["hold"]["measured"]["entropy"]
@@ -122,13 +140,17 @@ def test_every_step_says_which_gain_and_drift_its_decision_went_by() -> None:
     assert not {"hold/gain", "hold/drift", "hold/resting_point"} & run[0].scalars.keys()
     assert run[12].scalars["hold/gain"] == known["gain"] != run[12].scalars["entropy/gain"]
     assert run[12].scalars["hold/drift"] == known["drift"] != 0
-    assert run[12].scalars["hold/resting_point"] == pytest.approx(known["mean_entropy"] + known["to_come"])
+    assert run[12].scalars["hold/resting_point"] == pytest.approx(
+        known["mean_entropy"] + known["to_come"]
+    )
     free = run_of(isentrope.Control(), 4)
     assert not any(name.startswith("hold/") for report in free for name in report.scalars)
 
 
 def test_without_an_observed_change_the_pushed_thresholds_stay_with_the_reason() -> None:
-    control = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0, hold={"target_entropy": 2.9})
+    control = isentrope.Control(
+        method="clip_v", mu_low=1.0, mu_high=1.0, hold={"target_entropy": 2.9}
+    )
     probe, transport = probe_and_transport(control=control)
     plain, plain_transport = probe_and_transport(control=CLIP)
     for each in (probe, plain):
@@ -142,7 +164,9 @@ def test_without_an_observed_change_the_pushed_thresholds_stay_with_the_reason()
     assert "rescore=" in last.labels["hold/why"]
     assert last.scalars["control/mu_low"] == 1.0
     assert entropies(reports(transport)) == entropies(reports(plain_transport))
-    assert last.scalars["clip/fraction"] == reports(plain_transport)[-1].scalars["clip/fraction"] > 0
+    assert (
+        last.scalars["clip/fraction"] == reports(plain_transport)[-1].scalars["clip/fraction"] > 0
+    )
 
 
 def test_a_hold_is_pushed_and_ended_while_the_run_is_live() -> None:
@@ -160,13 +184,22 @@ def test_a_hold_is_pushed_and_ended_while_the_run_is_live() -> None:
         (2, OutcomeState.APPLIED, 30),
     ]
     # The calibration was ready: the first step under it holds already.
-    assert all(report.labels["hold/state"] in ("approaching", "slewing", "limit") for report in run[20:30])
-    assert [report.labels["control/method"] for report in run[28:]] == ["clip_v", "clip_v", "clip_v", "clip_v"]
+    assert all(
+        report.labels["hold/state"] in ("approaching", "slewing", "limit") for report in run[20:30]
+    )
+    assert [report.labels["control/method"] for report in run[28:]] == [
+        "clip_v",
+        "clip_v",
+        "clip_v",
+        "clip_v",
+    ]
     assert "hold/state" not in run[30].labels
     assert probe.control == CLIP
 
 
-def held_on_rank(rank: int, steps: int, control: isentrope.Control) -> tuple[list[StepReport], list[float]]:
+def held_on_rank(
+    rank: int, steps: int, control: isentrope.Control
+) -> tuple[list[StepReport], list[float]]:
     """Both ranks train the same policy on the same tokens; only rank 0 measures for both."""
     probe, transport = probe_and_transport(control=control)
     loop = TinyLoop()

@@ -1,4 +1,5 @@
-"""A step that is copied to the host is counted there as it is where it lies, whatever the loop does to its tensors since."""
+"""A step that is copied to the host is counted there as it is where it lies, whatever the loop does
+to its tensors since."""
 
 from __future__ import annotations
 
@@ -12,14 +13,27 @@ import torch
 
 import isentrope
 from isentrope import host_copy
-from isentrope.global_step import LAYOUT, centre_moments, next_step_vector, rank_vector, threshold_moments
+from isentrope.global_step import (
+    LAYOUT,
+    centre_moments,
+    next_step_vector,
+    rank_vector,
+    threshold_moments,
+)
 from isentrope.guard import Guard
 from isentrope.host_copy import MOST_TOKENS, MOST_UNDER_WAY, HostCopies
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.moments import ThresholdStatistics
 from isentrope.statistics.tokens import TokenBatch
 from tests.probe.statistics.test_step_summary import batch_of
-from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport, reports, run_steps
+from tests.probe.tiny_loop import (
+    CLIP,
+    TinyLoop,
+    comparable,
+    probe_and_transport,
+    reports,
+    run_steps,
+)
 
 
 def with_gradient(batch: TokenBatch) -> TokenBatch:
@@ -27,7 +41,9 @@ def with_gradient(batch: TokenBatch) -> TokenBatch:
     gradient.watch("gated", leaf)
     (leaf * batch.advantages).sum().backward()
     differences = {"old": torch.randn(batch.mask.shape)}
-    return replace(batch, gradient=gradient, differences=differences, group_ids=torch.arange(6.0).double())
+    return replace(
+        batch, gradient=gradient, differences=differences, group_ids=torch.arange(6.0).double()
+    )
 
 
 def a_step() -> tuple[list[TokenBatch], list[torch.Tensor], dict[str, Any]]:
@@ -60,7 +76,9 @@ def test_the_next_step_counts_from_the_same_numbers() -> None:
     assert torch.equal(centre_moments(part), centre_moments(whole))
 
 
-@pytest.mark.parametrize("control", [None, CLIP, isentrope.Control(method="clip_cov", parameters={"ratio": 0.2})])
+@pytest.mark.parametrize(
+    "control", [None, CLIP, isentrope.Control(method="clip_cov", parameters={"ratio": 0.2})]
+)
 def test_a_run_is_reported_and_steered_as_without_copies(
     control: isentrope.Control | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ from tests.probe.tiny_loop import CLIP, probe_and_transport, reports
 LENGTHS = [7, 1, 4, 0, 5]
 VOCABULARY, WIDTH = 24, 8
 HIDDEN = torch.randn(5, 7, WIDTH, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-WEIGHT = torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+WEIGHT = torch.randn(
+    VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+)
 BIAS = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 TOKEN_IDS = torch.randint(0, VOCABULARY, (5, 7), generator=torch.Generator().manual_seed(6))
 ADVANTAGES = torch.tensor([1.0, -0.5, 0.25, 2.0, -1.0])
@@ -40,7 +42,10 @@ def packed(probe: isentrope.Probe) -> None:
 def packed_in_micro_batches(probe: isentrope.Probe) -> None:
     per_token = torch.repeat_interleave(ADVANTAGES, torch.tensor(LENGTHS))
     for rows in (slice(0, 3), slice(3, 3), slice(3, 17)):
-        probe.gate(probe.score(logits()[MASK][rows], TOKEN_IDS[MASK][rows], temperature=0.7), per_token[rows])
+        probe.gate(
+            probe.score(logits()[MASK][rows], TOKEN_IDS[MASK][rows], temperature=0.7),
+            per_token[rows],
+        )
 
 
 def hidden(probe: isentrope.Probe) -> None:
@@ -50,7 +55,10 @@ def hidden(probe: isentrope.Probe) -> None:
 
 def packed_hidden(probe: isentrope.Probe) -> None:
     per_token = torch.repeat_interleave(ADVANTAGES, torch.tensor(LENGTHS))
-    probe.gate(probe.score_hidden(HIDDEN[MASK], WEIGHT, TOKEN_IDS[MASK], bias=BIAS, temperature=0.7), per_token)
+    probe.gate(
+        probe.score_hidden(HIDDEN[MASK], WEIGHT, TOKEN_IDS[MASK], bias=BIAS, temperature=0.7),
+        per_token,
+    )
 
 
 def report_of(gate: Callable[[isentrope.Probe], None]) -> StepReport:
@@ -80,6 +88,8 @@ def test_soft_cap_and_scale_are_the_model_s() -> None:
     probe, _ = probe_and_transport()
     capped = 5.0 * torch.tanh(logits() * 0.5 / 5.0)
     expected = probe.score(capped, TOKEN_IDS, temperature=0.7)
-    got = probe.score_hidden(HIDDEN, WEIGHT, TOKEN_IDS, bias=BIAS, temperature=0.7, softcap=5.0, scale=0.5)
+    got = probe.score_hidden(
+        HIDDEN, WEIGHT, TOKEN_IDS, bias=BIAS, temperature=0.7, softcap=5.0, scale=0.5
+    )
     torch.testing.assert_close(got.vocab_centered_scores, expected.vocab_centered_scores)
     torch.testing.assert_close(got.logprobs, expected.logprobs)

@@ -1,4 +1,5 @@
-"""The prediction is that of the very loss that is used: predicted over true change is 1 for one step on a table of logits."""
+"""The prediction is that of the very loss that is used: predicted over true change is 1 for one
+step on a table of logits."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class Table:
     def __init__(self, temperature: float | Tensor = 1.0) -> None:
         g = torch.Generator().manual_seed(0)
         self.temperature = temperature
-        self.logits = nn.Parameter(1.5 * torch.randn(BATCH, TOKENS, VOCABULARY, generator=g, dtype=torch.float64))
+        self.logits = nn.Parameter(
+            1.5 * torch.randn(BATCH, TOKENS, VOCABULARY, generator=g, dtype=torch.float64)
+        )
         per_row = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
         plain = self.logits.detach() / per_row
         weights = plain.softmax(-1).reshape(-1, VOCABULARY)
@@ -39,7 +42,11 @@ class Table:
         return logits.double().log_softmax(-1).gather(-1, self.ids[..., None])[..., 0]
 
     def entropy(self) -> Tensor:
-        return token_scores(self.logits.detach(), self.ids, self.temperature).entropies[self.mask].mean()
+        return (
+            token_scores(self.logits.detach(), self.ids, self.temperature)
+            .entropies[self.mask]
+            .mean()
+        )
 
     def true_change(self) -> float:
         """Of the mean entropy, by a step of plain gradient descent."""
@@ -77,31 +84,46 @@ LOSSES: dict[str, Loss] = {
     "on-policy, mean over tokens": lambda t, lp, H: -t.by_token(t.on_policy(lp)),
     "PPO's clip": lambda t, lp, H: -t.by_token(t.surrogate(lp)),
     "GRPO: clip, mean over sequences": lambda t, lp, H: -t.by_sequence(t.surrogate(lp)),
-    "Dr. GRPO: constant denominator": lambda t, lp, H: -(t.surrogate(lp) * t.mask).sum() / (BATCH * TOKENS),
-    "GSPO: ratio of the sequence": lambda t, lp, H: -t.by_sequence(t.sequence_ratio(lp) * t.advantages),
+    "Dr. GRPO: constant denominator": lambda t, lp, H: (
+        -(t.surrogate(lp) * t.mask).sum() / (BATCH * TOKENS)
+    ),
+    "GSPO: ratio of the sequence": lambda t, lp, H: (
+        -t.by_sequence(t.sequence_ratio(lp) * t.advantages)
+    ),
     "CISPO: detached bounded weight": lambda t, lp, H: (
         -t.by_token((lp - t.old).exp().clamp(max=1.2).detach() * t.advantages * lp)
     ),
     "clip and k3, beta 0.05": lambda t, lp, H: -t.by_token(t.surrogate(lp) - 0.05 * t.k3(lp)),
     "clip and k3, beta 0.5": lambda t, lp, H: -t.by_token(t.surrogate(lp) - 0.5 * t.k3(lp)),
     "KL-Cov's |log r| on some tokens": lambda t, lp, H: (
-        -t.by_token((lp - t.old).exp() * t.advantages - (lp - t.old).abs() * (t.advantages * lp.detach() > 1))
+        -t.by_token(
+            (lp - t.old).exp() * t.advantages
+            - (lp - t.old).abs() * (t.advantages * lp.detach() > 1)
+        )
     ),
     "top entropy quantile": lambda t, lp, H: (
         -t.by_token(t.surrogate(lp) * (H.detach() > H.detach()[t.mask].quantile(0.8)))
     ),
     "mean of micro-batch means": lambda t, lp, H: (
-        -torch.stack([t.on_policy(lp)[i : i + 2][t.mask[i : i + 2]].mean() for i in (0, 2, 4)]).mean()
+        -torch.stack(
+            [t.on_policy(lp)[i : i + 2][t.mask[i : i + 2]].mean() for i in (0, 2, 4)]
+        ).mean()
     ),
     "entropy bonus 0.01": lambda t, lp, H: -t.by_token(t.on_policy(lp)) - 0.01 * t.by_token(H),
     "entropy bonus 0.1": lambda t, lp, H: -t.by_token(t.on_policy(lp)) - 0.1 * t.by_token(H),
-    "clip, k3 and bonus": lambda t, lp, H: -t.by_sequence(t.surrogate(lp) - 0.5 * t.k3(lp) + 0.1 * H),
+    "clip, k3 and bonus": lambda t, lp, H: (
+        -t.by_sequence(t.surrogate(lp) - 0.5 * t.k3(lp) + 0.1 * H)
+    ),
 }
 CONTROLS = {
     "none": isentrope.Control(),
     "clip_v": isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5, scope="all"),
     "clip_v shrink": isentrope.Control(
-        method="clip_v", mu_low=0.5, mu_high=0.5, scope="negative", parameters={"denominator": "shrink"}
+        method="clip_v",
+        mu_low=0.5,
+        mu_high=0.5,
+        scope="negative",
+        parameters={"denominator": "shrink"},
     ),
     "unlikely": isentrope.Control(method="unlikely", parameters={"strength": 1.0, "below": 0.2}),
     "clip_cov": isentrope.Control(method="clip_cov", parameters={"ratio": 0.2, "omega_low": 0.1}),
@@ -114,9 +136,16 @@ CONTROLS = {
 def closed(table: Table, loss: Loss, control: isentrope.Control, **step: Any) -> StepReport:
     """The report of one step with this loss."""
     probe, transport = probe_and_transport(control=control, threshold_source="micro_batch")
-    scores = probe.score(table.logits, table.ids, temperature=table.temperature, entropy_gradient=True)
+    scores = probe.score(
+        table.logits, table.ids, temperature=table.temperature, entropy_gradient=True
+    )
     logprobs = probe.gate(
-        scores, table.advantages, table.mask, old_logprobs=table.old, ref_logprobs=table.reference, groups=3
+        scores,
+        table.advantages,
+        table.mask,
+        old_logprobs=table.old,
+        ref_logprobs=table.reference,
+        groups=3,
     )
     table.logits.grad = None
     loss(table, logprobs, scores.entropies).backward()
@@ -161,18 +190,27 @@ def test_what_each_mechanism_does_is_the_change_it_makes_alone() -> None:
     whole = closed(table, LOSSES["clip, k3 and bonus"], CONTROLS["none"]).scalars
     kl = closed(table, lambda t, lp, H: t.by_sequence(0.5 * t.k3(lp)), CONTROLS["none"]).scalars
     bonus = closed(table, lambda t, lp, H: -t.by_sequence(0.1 * H), CONTROLS["none"]).scalars
-    policy = closed(table, lambda t, lp, H: -t.by_sequence(t.surrogate(lp)), CONTROLS["none"]).scalars
+    policy = closed(
+        table, lambda t, lp, H: -t.by_sequence(t.surrogate(lp)), CONTROLS["none"]
+    ).scalars
     for part, alone in (("kl_penalty", kl), ("entropy_bonus", bonus), ("policy_loss", policy)):
-        assert whole[f"change/by_{part}"] == pytest.approx(alone["entropy/unit_predicted_change"], rel=1e-9)
+        assert whole[f"change/by_{part}"] == pytest.approx(
+            alone["entropy/unit_predicted_change"], rel=1e-9
+        )
 
 
 def test_log_probs_that_did_not_pass_the_gate_are_read_too() -> None:
-    """A KL term of the ungated log-probs: the intervention does not act on it, the prediction has it."""
+    """A KL term of the ungated log-probs: the intervention does not act on it, the prediction has
+    it."""
     table = Table()
-    probe, transport = probe_and_transport(control=CONTROLS["clip_v"], threshold_source="micro_batch")
+    probe, transport = probe_and_transport(
+        control=CONTROLS["clip_v"], threshold_source="micro_batch"
+    )
     scores = probe.score(table.logits, table.ids)
     gated = probe.gate(scores, table.advantages, table.mask)
-    (-table.by_token(table.on_policy(gated)) + 0.5 * table.by_token(table.k3(scores.logprobs))).backward()
+    (
+        -table.by_token(table.on_policy(gated)) + 0.5 * table.by_token(table.k3(scores.logprobs))
+    ).backward()
     probe.step(0)
     assert predicted(reports(transport)[0]) / table.true_change() == pytest.approx(1, abs=1e-3)
 
@@ -281,11 +319,17 @@ def test_own_log_probs_are_returned_themselves_and_read(dtype: torch.dtype) -> N
         assert predicted(report) / table.true_change() == pytest.approx(1, abs=1e-3)
 
 
-def trained(observed: bool, control: isentrope.Control, how: str) -> tuple[Tensor, list[StepReport]]:
+def trained(
+    observed: bool, control: isentrope.Control, how: str
+) -> tuple[Tensor, list[StepReport]]:
     """Weights after some steps whose forward, or whose loss, is made in a way of its own."""
     loop = TinyLoop()
     probe, transport = probe_and_transport(control=control)
-    forward = torch.compile(loop.policy, backend="aot_eager") if how == "compiled forward" else loop.policy
+    forward = (
+        torch.compile(loop.policy, backend="aot_eager")
+        if how == "compiled forward"
+        else loop.policy
+    )
 
     def loss_of(logprobs: Tensor, advantages: Tensor) -> Tensor:
         ratio = (logprobs - logprobs.detach()).exp()
@@ -293,7 +337,11 @@ def trained(observed: bool, control: isentrope.Control, how: str) -> tuple[Tenso
 
     loss = torch.compile(loss_of, backend="aot_eager") if how == "compiled loss" else loss_of
     for step in range(3):
-        logits = checkpoint(forward, loop.states, use_reentrant=False) if how == "checkpoint" else forward(loop.states)
+        logits = (
+            checkpoint(forward, loop.states, use_reentrant=False)
+            if how == "checkpoint"
+            else forward(loop.states)
+        )
         token_ids = torch.distributions.Categorical(logits=logits.detach()).sample()
         advantages = (token_ids % 3).float() - 1
         scores = probe.score(logits, token_ids)

@@ -1,4 +1,5 @@
-"""Sequences laid end to end, with their bounds: the report and the gradient of the same sequences in rows."""
+"""Sequences laid end to end, with their bounds: the report and the gradient of the same sequences
+in rows."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def run(
     logits = LOGITS.clone().requires_grad_()
 
     def score(shift: float = 0.0) -> isentrope.TokenScores:
-        return probe.score(in_layout(logits * (1 + shift)), in_layout(IDS), temperature=in_layout(TEMPERATURES))
+        return probe.score(
+            in_layout(logits * (1 + shift)), in_layout(IDS), temperature=in_layout(TEMPERATURES)
+        )
 
     scores = score()
     sampler = scores.logprobs.detach() + in_layout(NOISE)
@@ -60,7 +63,9 @@ CONTROLS = [
     isentrope.Control(),
     CLIP,
     isentrope.Control(method="rank_reward"),
-    isentrope.Control(method="entropy_ratio_clip", parameters={"beta_low": 0.001, "beta_high": 0.001}),
+    isentrope.Control(
+        method="entropy_ratio_clip", parameters={"beta_low": 0.001, "beta_high": 0.001}
+    ),
 ]
 
 
@@ -69,9 +74,15 @@ def test_packed_sequences_make_the_report_of_the_same_rows(control: isentrope.Co
     expected, expected_gradient = run(control, lambda tensor: tensor)
     report, gradient = run(control, lambda tensor: tensor[MASK], cu_seqlens=BOUNDS)
     assert torch.equal(gradient, expected_gradient)
-    assert report.scalars.keys() == expected.scalars.keys() >= {"covariance/group", "entropy/observed_change"}
+    assert (
+        report.scalars.keys()
+        == expected.scalars.keys()
+        >= {"covariance/group", "entropy/observed_change"}
+    )
     for name in (name for name in report.scalars if not of_the_machine(name)):
-        assert report.scalars[name] == pytest.approx(expected.scalars[name], rel=1e-12, abs=1e-15), name
+        assert report.scalars[name] == pytest.approx(
+            expected.scalars[name], rel=1e-12, abs=1e-15
+        ), name
     assert report.tokens == expected.tokens
     assert report.rollouts == expected.rollouts
 

@@ -1,4 +1,5 @@
-"""The calibrated prediction of a real loop: it follows what the optimiser and the policy do to the gain."""
+"""The calibrated prediction of a real loop: it follows what the optimiser and the policy do to the
+gain."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def a_run(seed: int, steps: int = 200) -> list[StepReport]:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_on_a_task_that_is_soon_solved_the_interval_covers_what_it_says_and_the_gain_keeps_up(seed: int) -> None:
+def test_on_a_task_that_is_soon_solved_the_interval_covers_what_it_says_and_the_gain_keeps_up(
+    seed: int,
+) -> None:
     run = a_run(seed)
     assert run[-1].scalars["entropy/mean"] < 0.5 * run[0].scalars["entropy/mean"]
     inside, widths = [], []
@@ -30,7 +33,9 @@ def test_on_a_task_that_is_soon_solved_the_interval_covers_what_it_says_and_the_
         inside.append(low <= report.scalars["entropy/observed_change"] <= high)
         widths.append(high - low)
     assert 0.80 <= fmean(inside) <= 0.97
-    assert fmean(widths) < 0.5 * max(abs(report.scalars["entropy/observed_change"]) for report in run[30:])
+    assert fmean(widths) < 0.5 * max(
+        abs(report.scalars["entropy/observed_change"]) for report in run[30:]
+    )
     assert run[-1].scalars["entropy/prediction_r2"] > 0.9
 
 
@@ -69,7 +74,9 @@ def test_clipping_shrinks_the_gain_at_once(kind: type) -> None:
         ((0.0, math.inf), 0.0),
     ],
 )
-def test_the_rate_of_the_largest_group_that_moves_counts(rates: tuple[Any, Any], expected: float) -> None:
+def test_the_rate_of_the_largest_group_that_moves_counts(
+    rates: tuple[Any, Any], expected: float
+) -> None:
     large, small = torch.zeros(100, requires_grad=True), torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.AdamW([{"params": [large]}, {"params": [small]}])
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

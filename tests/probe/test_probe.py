@@ -14,7 +14,15 @@ import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire import metrics
 from isentrope_wire.reports import OutcomeState
-from tests.probe.tiny_loop import CLIP, VOCABULARY, TinyLoop, probe_and_transport, pushed, reports, run_steps
+from tests.probe.tiny_loop import (
+    CLIP,
+    VOCABULARY,
+    TinyLoop,
+    probe_and_transport,
+    pushed,
+    reports,
+    run_steps,
+)
 
 
 def test_without_an_intervention_gate_returns_the_very_tensor() -> None:
@@ -60,7 +68,9 @@ def trained_weights(observe: bool) -> Tensor:
             probe.step(
                 step,
                 loop.optimizer,
-                lambda ids=token_ids: probe.score(nn.functional.dropout(loop.policy(loop.states)), ids),  # type: ignore[misc]
+                lambda ids=token_ids: probe.score(
+                    nn.functional.dropout(loop.policy(loop.states)), ids
+                ),  # type: ignore[misc]
             )
     return loop.weights()
 
@@ -84,7 +94,9 @@ def test_previous_step_thresholds_are_those_of_the_step_before() -> None:
     assert reports(transport)[1].labels["threshold/source"] == "previous_step"
 
 
-def test_a_pushed_control_is_applied_at_the_next_step_boundary_and_acknowledged_with_its_step() -> None:
+def test_a_pushed_control_is_applied_at_the_next_step_boundary_and_acknowledged_with_its_step() -> (
+    None
+):
     loop = TinyLoop()
     probe, transport = probe_and_transport()
     run_steps(loop, probe, 2, first=40)
@@ -150,7 +162,9 @@ def test_a_report_has_pace_and_memory_of_its_process() -> None:
     pace = (second.recorded_at - first.recorded_at) / 2
     assert metrics.TIME_STEP_SECONDS not in first.scalars
     assert second.scalars[metrics.TIME_STEP_SECONDS] == pytest.approx(pace)
-    assert second.scalars[metrics.SYSTEM_TOKENS_PER_SECOND] == pytest.approx(second.scalars[metrics.TOKEN_COUNT] / pace)
+    assert second.scalars[metrics.SYSTEM_TOKENS_PER_SECOND] == pytest.approx(
+        second.scalars[metrics.TOKEN_COUNT] / pace
+    )
     assert metrics.TIME_STEP_SECONDS not in third.scalars  # the loop has said it
     assert metrics.SYSTEM_TOKENS_PER_SECOND in third.scalars
     if sys.platform == "linux":
@@ -173,7 +187,12 @@ def test_histograms_count_each_valid_token_once_in_64_bins() -> None:
     probe, transport = probe_and_transport()
     run_steps(loop, probe, 1)
     histograms = {histogram.name: histogram for histogram in reports(transport)[0].histograms}
-    assert histograms.keys() == {"score/vocab_centered", "score/discriminator", "entropy/token", "token/probability"}
+    assert histograms.keys() == {
+        "score/vocab_centered",
+        "score/discriminator",
+        "entropy/token",
+        "token/probability",
+    }
     for histogram in histograms.values():
         assert len(histogram.counts) == 64
         assert sum(histogram.counts) == int(loop.mask.sum())
@@ -188,4 +207,6 @@ def test_advantages_that_are_overwritten_later_count_with_the_values_they_had() 
     probe.gate(scores, advantages, loop.mask)
     advantages.zero_()
     probe.step(0)
-    assert reports(transport)[0].scalars["entropy/unit_predicted_change"] == pytest.approx(expected, rel=1e-5)
+    assert reports(transport)[0].scalars["entropy/unit_predicted_change"] == pytest.approx(
+        expected, rel=1e-5
+    )

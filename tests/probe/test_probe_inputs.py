@@ -28,7 +28,9 @@ def test_padding_may_hold_nan_from_the_first_step_on_and_a_counted_token_may_not
     assert reports(transport)[0].scalars["token/count"] == 3
 
 
-def test_what_a_server_would_refuse_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_server_would_refuse_is_left_out_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     probe, transport = probe_and_transport()
     for step in (1, 2):
         probe.log({"n" * 501: 1.0, "reward/mean": 1.0})
@@ -41,12 +43,16 @@ def test_what_a_server_would_refuse_is_left_out_and_said_once(caplog: pytest.Log
         assert report.labels[wire.DROPPED_SERIES].startswith("1: nnn")
     assert len([name for name in third.scalars if name.startswith("norm/")]) == 10_000
     assert third.labels[wire.DROPPED_SERIES] == "1: norm/10000"
-    assert [record.getMessage() for record in caplog.records if "logged scalars" in record.getMessage()] == [
+    assert [
+        record.getMessage() for record in caplog.records if "logged scalars" in record.getMessage()
+    ] == [
         f"1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of them: {'n' * 100}"
     ]
 
 
-def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     probe, transport = probe_and_transport()
     probe.step(torch.tensor(0))  # type: ignore[arg-type]
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
@@ -91,15 +97,26 @@ def test_a_config_as_deep_as_its_readers_go_is_taken() -> None:
         ({"tags": "baseline"}, {}, "^tags "),
         ({"planned_steps": 0}, {}, "^planned_steps .*1"),
         ({"config": nested(33)}, {}, "^config .*32"),
-        ({"threshold_source": "guess"}, {}, "^threshold_source .*auto, first_pass, previous_step, micro_batch"),
-        ({"control": isentrope.Control(hold={"target_entropy": 0.5}), "mode": "disabled"}, {}, "^hold "),
+        (
+            {"threshold_source": "guess"},
+            {},
+            "^threshold_source .*auto, first_pass, previous_step, micro_batch",
+        ),
+        (
+            {"control": isentrope.Control(hold={"target_entropy": 0.5}), "mode": "disabled"},
+            {},
+            "^hold ",
+        ),
         ({}, {"WORLD_SIZE": "2", "RANK": "0"}, "run_id|run id"),
         ({"run_id": "a"}, {"WORLD_SIZE": "2", "RANK": "2"}, "^rank "),
         ({}, {"WORLD_SIZE": "two"}, "^WORLD_SIZE "),
     ],
 )
 def test_settings_that_cannot_work_are_named_where_the_probe_is_built(
-    arguments: dict[str, Any], environment: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, Any],
+    environment: dict[str, str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -133,7 +150,8 @@ def score_hidden(probe: isentrope.Probe, token_ids: torch.Tensor, value: float =
 
 
 def rescored_by(probe: isentrope.Probe, found: Callable[[isentrope.Probe], Any] | None) -> None:
-    """`found` None: a micro-batch by the scores that the next one was gated with, which a helper kept."""
+    """`found` None: a micro-batch by the scores that the next one was gated with, which a helper
+    kept."""
     kept = some_scores(probe)
     if found is None:
         probe.gate(some_scores(probe), torch.zeros(4), rescore=lambda: kept)
@@ -143,7 +161,10 @@ def rescored_by(probe: isentrope.Probe, found: Callable[[isentrope.Probe], Any] 
 
 IDS = torch.arange(4)
 CALLS: list[tuple[Callable[[Any], object], str]] = [
-    (lambda probe: probe.score(torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long)), r"logits\[:, :-1\]"),
+    (
+        lambda probe: probe.score(torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long)),
+        r"logits\[:, :-1\]",
+    ),
     (lambda probe: probe.score(torch.zeros(4, 9), torch.tensor([0, 1, 2, 9])), r"\[0, 9\).* 9"),
     (lambda probe: probe.score(torch.zeros(4, 9), torch.tensor([0, 1, 2, -100])), "-100"),
     (lambda probe: probe.score(torch.full((4, 9), math.nan), IDS), "4 of 4 rows"),
@@ -152,12 +173,22 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda probe: probe.score(torch.zeros(4, 9), IDS, temperature="1"), "^temperature .*'1'"),
     (lambda probe: probe.gate(some_scores(probe), torch.zeros(3)), r"\[4, 5\].*\[4\].*\[3\]"),
     (lambda probe: probe.gate(some_scores(probe), 1.0), "^advantages .*float"),
-    (lambda probe: probe.gate(some_scores(probe), torch.zeros(4, device="meta")), "^advantages .*meta.*cpu"),
+    (
+        lambda probe: probe.gate(some_scores(probe), torch.zeros(4, device="meta")),
+        "^advantages .*meta.*cpu",
+    ),
     (lambda probe: probe.gate(some_scores(probe), torch.zeros(4), [1]), "^mask .*list"),
     (lambda probe: probe.gate(some_scores(probe), torch.zeros(4), torch.ones(4)), "^mask "),
-    (lambda probe: probe.gate(some_scores(probe), torch.zeros(4), torch.ones(4, 5, device="meta")), "^mask .*meta"),
     (
-        lambda probe: probe.gate(some_scores(probe), torch.zeros(4), sampler_logprobs=torch.zeros(4, 4)),
+        lambda probe: probe.gate(
+            some_scores(probe), torch.zeros(4), torch.ones(4, 5, device="meta")
+        ),
+        "^mask .*meta",
+    ),
+    (
+        lambda probe: probe.gate(
+            some_scores(probe), torch.zeros(4), sampler_logprobs=torch.zeros(4, 4)
+        ),
         "^sampler_logprobs ",
     ),
     (
@@ -166,9 +197,15 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
     ),
     (lambda probe: score_hidden(probe, torch.full((5, 7), 24)), r"\[0, 24\).* 24"),
     (lambda probe: score_hidden(probe, torch.zeros(5, 6, dtype=torch.long)), "^hidden "),
-    (lambda probe: score_hidden(probe, torch.zeros(5, 7, dtype=torch.long), math.nan), "35 of 35 rows"),
+    (
+        lambda probe: score_hidden(probe, torch.zeros(5, 7, dtype=torch.long), math.nan),
+        "35 of 35 rows",
+    ),
     (lambda probe: probe.first_pass([1]), "^first_pass .*TokenScores"),
-    (lambda probe: probe.first_pass([some_scores(probe)], [torch.ones(4, 5)] * 2), "1 parts.* 2 masks"),
+    (
+        lambda probe: probe.first_pass([some_scores(probe)], [torch.ones(4, 5)] * 2),
+        "1 parts.* 2 masks",
+    ),
     (lambda probe: probe.first_pass(some_scores(probe), torch.ones(3)), "^mask "),
     (lambda probe: probe.log(5), "^log .*5"),
     *(
@@ -186,13 +223,18 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda probe: probe.step(0, "adam"), "^optimizer .*'adam'"),
     (lambda probe: probe.step(0, clip_factor="half"), "^clip_factor .*'half'"),
     (lambda probe: rescored_by(probe, lambda _: None), "^rescore .*TokenScores.*None"),
-    (lambda probe: rescored_by(probe, lambda probe: some_scores(probe, 3)), r"\[\[4, 5\]\].*\[\[3, 5\]\]"),
+    (
+        lambda probe: rescored_by(probe, lambda probe: some_scores(probe, 3)),
+        r"\[\[4, 5\]\].*\[\[3, 5\]\]",
+    ),
     (lambda probe: rescored_by(probe, None), "^rescore .*gated, from before the update"),
 ]
 
 
 @pytest.mark.parametrize(("call", "words"), CALLS)
-def test_an_argument_that_cannot_be_meant_is_named(call: Callable[[Any], object], words: str) -> None:
+def test_an_argument_that_cannot_be_meant_is_named(
+    call: Callable[[Any], object], words: str
+) -> None:
     probe, transport = probe_and_transport()
     with pytest.raises(InputError, match=words):
         call(probe)
@@ -228,7 +270,12 @@ def test_advantages_that_are_not_finite_are_left_out_with_a_warning(
     clean.step(1)
     (report,), (without) = reports(transport), reports(clean_transport)[0]
     assert report.scalars["token/not_finite"] == 6
-    for name in ("token/count", "entropy/mean", "entropy/unit_predicted_change", "covariance/advantage_logprob"):
+    for name in (
+        "token/count",
+        "entropy/mean",
+        "entropy/unit_predicted_change",
+        "covariance/advantage_logprob",
+    ):
         assert report.scalars[name] == without.scalars[name]
     (alert,) = report.alerts
     assert (alert.kind, alert.evidence) == ("not_finite", {"not_finite": 6.0, "tokens": 160.0})
@@ -237,7 +284,9 @@ def test_advantages_that_are_not_finite_are_left_out_with_a_warning(
     assert "3 of 80 advantages" in record.getMessage()
 
 
-def test_a_step_number_that_does_not_rise_is_said_once_and_its_report_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_number_that_does_not_rise_is_said_once_and_its_report_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     probe, transport = probe_and_transport()
     for step in (1, 2, 2, 1):
         probe.step(step)

@@ -66,7 +66,11 @@ def test_after_the_first_step_each_kind_of_failure_is_logged_once_counted_and_tr
         "Isentrope: gating a batch",
         "Isentrope: logging scalars",
     ]
-    assert [report.scalars.get("probe/failures") for report in reports(transport)] == [None, 2.0, 4.0]
+    assert [report.scalars.get("probe/failures") for report in reports(transport)] == [
+        None,
+        2.0,
+        4.0,
+    ]
     assert [report.labels.get("probe/failed") for report in reports(transport)] == [
         None,
         "gating a batch 1, logging scalars 1",
@@ -76,13 +80,19 @@ def test_after_the_first_step_each_kind_of_failure_is_logged_once_counted_and_tr
 
 @pytest.mark.parametrize(
     ("argument", "bad"),
-    [("groups", 7), ("ref_logprobs", torch.zeros(3)), ("token_ids", torch.zeros(3, dtype=torch.long))],
+    [
+        ("groups", 7),
+        ("ref_logprobs", torch.zeros(3)),
+        ("token_ids", torch.zeros(3, dtype=torch.long)),
+    ],
 )
 def test_what_serves_the_diagnosis_alone_never_costs_the_control(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, argument: str, bad: Any
 ) -> None:
     loop = TinyLoop()
-    probe, transport = probe_and_transport(control=isentrope.Control(method="clip_v", mu_low=0.0, mu_high=0.0))
+    probe, transport = probe_and_transport(
+        control=isentrope.Control(method="clip_v", mu_low=0.0, mu_high=0.0)
+    )
     run_steps(loop, probe, 1)
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     logits, token_ids, advantages = loop.sample()
@@ -98,7 +108,10 @@ def test_what_serves_the_diagnosis_alone_never_costs_the_control(
     assert logits.grad is not None
     assert last.scalars["clip/fraction"] == 1
     assert float(logits.grad.abs().sum()) == 0
-    assert (last.scalars["probe/failures"], last.labels["probe/failed"]) == (1, f"reading {argument} 1")
+    assert (last.scalars["probe/failures"], last.labels["probe/failed"]) == (
+        1,
+        f"reading {argument} 1",
+    )
     assert f"{argument} must" in caplog.text
 
 
@@ -111,12 +124,18 @@ def test_a_failure_that_repeats_is_logged_at_the_1st_10th_and_100th_time(
         for times in range(1, 151):
             with guard.protect("doing it"):
                 raise ValueError(str(times))
-    logged = [record.exc_info[1].args[0] for record in caplog.records if record.exc_info and record.exc_info[1]]
+    logged = [
+        record.exc_info[1].args[0]
+        for record in caplog.records
+        if record.exc_info and record.exc_info[1]
+    ]
     assert logged == ["1", "10", "100"]
     assert (guard.failures, guard.in_words) == (150, "doing it 150")
 
 
-def test_a_step_that_was_scored_and_never_gated_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_was_scored_and_never_gated_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     loop = TinyLoop()
     probe, _ = probe_and_transport()
     logits, token_ids, _ = loop.sample()
@@ -142,13 +161,24 @@ def test_a_run_says_on_stderr_who_it_is_and_where_to_look(
 ) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     monkeypatch.setenv("ISENTROPE_URL", "http://box:7070")
-    for mode, where in (("online", "http://box:7070/runs/r-1"), ("offline", str(tmp_path / "spool")), ("disabled", "")):
+    for mode, where in (
+        ("online", "http://box:7070/runs/r-1"),
+        ("offline", str(tmp_path / "spool")),
+        ("disabled", ""),
+    ):
         announce(config_of(mode))
         printed = capsys.readouterr()
         assert printed.out == ""
-        assert (printed.err.startswith("isentrope: run r-1, ") and where in printed.err) if where else printed.err == ""
+        assert (
+            (printed.err.startswith("isentrope: run r-1, ") and where in printed.err)
+            if where
+            else printed.err == ""
+        )
     monkeypatch.delenv("ISENTROPE_URL")
-    for target, where in (("127.0.0.1:7071", "http://127.0.0.1:7070/runs/r-1"), ("box:7071", "ISENTROPE_URL")):
+    for target, where in (
+        ("127.0.0.1:7071", "http://127.0.0.1:7070/runs/r-1"),
+        ("box:7071", "ISENTROPE_URL"),
+    ):
         monkeypatch.setenv("ISENTROPE_GRPC", target)
         announce(config_of("online"))
         assert where in capsys.readouterr().err
@@ -163,7 +193,10 @@ def test_a_run_says_on_stderr_who_it_is_and_where_to_look(
 def test_a_probe_says_what_it_is() -> None:
     probe, _ = probe_and_transport(run_id="r-7", project="demo", control=CLIP, mode="offline")
     probe.step(4)
-    assert repr(probe) == "Probe(run_id='r-7', project='demo', mode='offline', rank=0, step=4, control='clip_v')"
+    assert (
+        repr(probe)
+        == "Probe(run_id='r-7', project='demo', mode='offline', rank=0, step=4, control='clip_v')"
+    )
 
 
 def test_the_latest_report_is_printed_in_a_line() -> None:
@@ -173,7 +206,9 @@ def test_the_latest_report_is_printed_in_a_line() -> None:
     (report,) = reports(transport)
     assert probe.latest == report
     printed = repr(probe.latest)
-    assert printed.startswith(f"StepReport(step=7, entropy/mean={report.scalars['entropy/mean']:.4g}, ")
+    assert printed.startswith(
+        f"StepReport(step=7, entropy/mean={report.scalars['entropy/mean']:.4g}, "
+    )
     assert "reward/mean=0.25" in printed
     assert f"{len(report.histograms)} histograms" in printed
     assert len(printed) < 400
@@ -213,7 +248,9 @@ def test_leaving_the_block_finishes_the_run_with_how_it_ended() -> None:
     assert transport.messages[-1] is finished
 
 
-def test_names_come_from_arguments_before_environment_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_come_from_arguments_before_environment_before_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ISENTROPE_NAME", "from-env")
     monkeypatch.setenv("ISENTROPE_PROJECT", "shared")
     transport = InMemoryTransport()
@@ -224,7 +261,9 @@ def test_names_come_from_arguments_before_environment_before_defaults(monkeypatc
 
 
 @pytest.mark.parametrize("control", [None, isentrope.Control(method="clip_v", mu_low=1.0)])
-def test_what_a_loop_does_to_its_scores_in_place_changes_no_report(control: isentrope.Control | None) -> None:
+def test_what_a_loop_does_to_its_scores_in_place_changes_no_report(
+    control: isentrope.Control | None,
+) -> None:
     loop = TinyLoop()
     logits, token_ids, advantages = loop.sample()
     entropies = []

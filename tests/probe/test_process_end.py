@@ -34,7 +34,8 @@ else:
     ending = ""
 exec(ending)
 """
-"""A process for each home and ending, forked once torch is there: importing it is most of what each would do."""
+"""A process for each home and ending, forked once torch is there: importing it is most of what each
+would do."""
 FAILED = 'begun("first"); probe = begun("second"); raise RuntimeError("boom")'
 ENDINGS = {
     FAILED: {("failed", "RuntimeError: boom")},
@@ -55,7 +56,11 @@ ENDINGS = {
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Where each ending's process left its reports."""
     of_ending = {ending: tmp_path_factory.mktemp("home") for ending in ENDINGS}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ISENTROPE", "PYTEST"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ISENTROPE", "PYTEST"))
+    }
     arguments = [word for ending, home in of_ending.items() for word in (str(home), ending)]
     subprocess.run(
         [sys.executable, "-c", PROCESSES, *arguments],
@@ -80,15 +85,28 @@ for child in psutil.Process().children():
 
 
 @pytest.mark.slow
-def test_the_last_reports_arrive_where_the_children_of_the_process_are_killed(server: RunningServer) -> None:
-    environment = dict(os.environ) | {k: v for k, v in server.environment.items() if k.startswith("ISENTROPE_")}
+def test_the_last_reports_arrive_where_the_children_of_the_process_are_killed(
+    server: RunningServer,
+) -> None:
+    environment = dict(os.environ) | {
+        k: v for k, v in server.environment.items() if k.startswith("ISENTROPE_")
+    }
     environment["ISENTROPE_MODE"] = "online"
     server.freeze()  # nothing is delivered before the children are killed
-    subprocess.run([sys.executable, "-c", LIKE_A_RAY_WORKER], env=environment, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", LIKE_A_RAY_WORKER], env=environment, check=True, timeout=60
+    )
     server.thaw()
     client = isentrope.Client(server.url, server.token)
     run = wait_for(
-        lambda: next((one for one in client.runs() if one.id == "killed-children" and one.status == "finished"), None),
+        lambda: next(
+            (
+                one
+                for one in client.runs()
+                if one.id == "killed-children" and one.status == "finished"
+            ),
+            None,
+        ),
         30,
         "it has ended",
     )
@@ -97,13 +115,20 @@ def test_the_last_reports_arrive_where_the_children_of_the_process_are_killed(se
 
 def finishes(home: Path) -> list[RunFinished]:
     spools = find_spool_folders(home)
-    return [payload for spool in spools for payload in on_disk(spool.path) if isinstance(payload, RunFinished)]
+    return [
+        payload
+        for spool in spools
+        for payload in on_disk(spool.path)
+        if isinstance(payload, RunFinished)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_end_of_a_process_ends_its_run(homes: dict[str, Path], ending: str) -> None:
-    assert {(found.status, error_in_a_line(found.error)) for found in finishes(homes[ending])} == ENDINGS[ending]
+    assert {
+        (found.status, error_in_a_line(found.error)) for found in finishes(homes[ending])
+    } == ENDINGS[ending]
 
 
 @pytest.mark.slow
@@ -123,10 +148,16 @@ def test_a_failed_run_has_the_traceback(homes: dict[str, Path]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("texts", ["on", "off"])
-def test_a_failed_run_has_the_last_lines_of_an_output_that_is_a_file(tmp_path: Path, texts: str) -> None:
+def test_a_failed_run_has_the_last_lines_of_an_output_that_is_a_file(
+    tmp_path: Path, texts: str
+) -> None:
     begin = "import isentrope; probe = isentrope.Probe('run'); probe.step(1)"
     writes = "for number in range(1000): print('line', number)\nimport os; os.write(2, b'from below Python\\n'); 1 / 0"
-    environment = os.environ | {"ISENTROPE_HOME": str(tmp_path), "ISENTROPE_MODE": "offline", "ISENTROPE_TEXTS": texts}
+    environment = os.environ | {
+        "ISENTROPE_HOME": str(tmp_path),
+        "ISENTROPE_MODE": "offline",
+        "ISENTROPE_TEXTS": texts,
+    }
     with open(tmp_path / "log", "wb") as log:
         subprocess.run(
             [sys.executable, "-c", f"{begin}\n{writes}"],
@@ -163,11 +194,16 @@ def test_of_a_deep_traceback_the_last_calls_remain() -> None:
     assert error_in_a_line(text) == "ValueError: at the bottom"
 
 
-def test_an_error_from_before_the_last_step_has_ended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_from_before_the_last_step_has_ended_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 
     monkeypatch.delattr(sys, "last_exc", raising=False)
-    for later, end in ((None, ("ended", "")), (OSError("in a later cell"), ("failed", "OSError: in a later cell"))):
+    for later, end in (
+        (None, ("ended", "")),
+        (OSError("in a later cell"), ("failed", "OSError: in a later cell")),
+    ):
         monkeypatch.setattr(sys, "last_value", ValueError("in a notebook's cell"), raising=False)
         probe, transport = probe_and_transport()
         run_steps(TinyLoop(), probe, 1)

@@ -12,7 +12,13 @@ import isentrope
 
 def test_promised_errors_stand_in_the_package() -> None:
     base = isentrope.IsentropeError
-    promised = ("ApiError", "ControlConflict", "ConfigurationError", "InputError", "CheckpointError")
+    promised = (
+        "ApiError",
+        "ControlConflict",
+        "ConfigurationError",
+        "InputError",
+        "CheckpointError",
+    )
     for name in promised:
         assert issubclass(getattr(isentrope, name), base)
         assert name in isentrope.__all__
@@ -26,6 +32,9 @@ def test_to_name_an_error_imports_no_torch() -> None:
 
 
 def test_an_address_without_http_is_refused_with_what_it_needs() -> None:
-    with isentrope.Client("127.0.0.1:7070", "t") as asked, pytest.raises(isentrope.ApiError) as refused:
+    with (
+        isentrope.Client("127.0.0.1:7070", "t") as asked,
+        pytest.raises(isentrope.ApiError) as refused,
+    ):
         asked.runs()
     assert all(word in str(refused.value) for word in ("127.0.0.1:7070", "http://"))

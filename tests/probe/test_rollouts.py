@@ -1,4 +1,5 @@
-"""A report shows the rows whose tokens contribute most in running text, with each token's contribution."""
+"""A report shows the rows whose tokens contribute most in running text, with each token's
+contribution."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ class Pieces:
     WORDS = ("▁wait", "▁so", "me", ",", "▁guess")
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join(self.WORDS[token_id] for token_id in token_ids).replace("▁", " ").removeprefix(" ")
+        return (
+            "".join(self.WORDS[token_id] for token_id in token_ids)
+            .replace("▁", " ")
+            .removeprefix(" ")
+        )
 
 
 class Words:
@@ -50,7 +55,9 @@ class Words:
         return " ".join(str(token_id) for token_id in token_ids)
 
 
-def gated(*parts: tuple[Tensor, Tensor, Tensor], tokenizer: object = None, **known: Any) -> tuple[Rollout, ...]:
+def gated(
+    *parts: tuple[Tensor, Tensor, Tensor], tokenizer: object = None, **known: Any
+) -> tuple[Rollout, ...]:
     """The rollouts of one step of some micro-batches of logits, token ids and masks."""
     probe, transport = probe_and_transport(tokenizer=Letters() if tokenizer is None else tokenizer)
     for logits, token_ids, mask in parts:
@@ -82,25 +89,36 @@ def test_each_token_has_the_numbers_that_brute_force_gives_it() -> None:
     scores = token_scores(logits.detach(), token_ids)
     expected = torch.where(loop.mask, -advantages * scores.vocab_centered_scores, 0.0).detach()
     sizes = expected.abs().sum(1)
-    assert [one.sequence for one in report.rollouts] == sizes.argsort(descending=True)[:ROWS].tolist()
+    assert [one.sequence for one in report.rollouts] == sizes.argsort(descending=True)[
+        :ROWS
+    ].tolist()
     shown = {}
     for rollout in report.rollouts:
         assert rollout.sequence is not None
         row = rollout.sequence
         assert rollout.absolute_contribution == pytest.approx(float(sizes[row]), rel=1e-5)
         assert rollout.advantage == float(advantages[row, int(expected[row].abs().argmax())])
-        assert (rollout.rank, rollout.reward, rollout.cut_before, rollout.cut_after) == (0, None, False, False)
+        assert (rollout.rank, rollout.reward, rollout.cut_before, rollout.cut_after) == (
+            0,
+            None,
+            False,
+            False,
+        )
         assert loop.mask[row, : rollout.first_position].sum() == 0
         for index, text in enumerate(rollout.texts):
             place = (row, rollout.first_position + index)
             assert text == chr(ord("A") + int(token_ids[place]))
-            numbers = [column[index] for column in (rollout.logprobs, rollout.vocab_centered_scores)]
+            numbers = [
+                column[index] for column in (rollout.logprobs, rollout.vocab_centered_scores)
+            ]
             if not loop.mask[place]:
                 assert [*numbers, rollout.contributions[index], rollout.kept[index]] == [None] * 4
                 continue
             of_token = (float(scores.logprobs[place]), float(scores.vocab_centered_scores[place]))
             assert numbers == [pytest.approx(number, rel=1e-5) for number in of_token]
-            assert rollout.contributions[index] == pytest.approx(float(expected[place]), rel=1e-5, abs=1e-9)
+            assert rollout.contributions[index] == pytest.approx(
+                float(expected[place]), rel=1e-5, abs=1e-9
+            )
             assert rollout.kept[index] is True
             shown[place] = rollout.contributions[index]
     both = [token for token in report.tokens if (token.sequence, token.position) in shown]
@@ -113,7 +131,11 @@ def test_clipped_tokens_are_marked() -> None:
     probe, transport = probe_and_transport(control=CLIP, tokenizer=Letters())
     run_steps(loop, probe, 2)
     for report in reports(transport):
-        kept = {(one.sequence, one.first_position + i): k for one in report.rollouts for i, k in enumerate(one.kept)}
+        kept = {
+            (one.sequence, one.first_position + i): k
+            for one in report.rollouts
+            for i, k in enumerate(one.kept)
+        }
         assert {True, False} <= set(kept.values())
         both = [token for token in report.tokens if (token.sequence, token.position) in kept]
         assert all(kept[token.sequence, token.position] is token.kept for token in both)
@@ -130,7 +152,9 @@ def test_of_a_long_row_the_tokens_around_its_largest_are_shown(widths: tuple[int
         peak, end = int(row.abs().argmax()), rollout.first_position + len(rollout.texts)
         first = max(min(peak - WINDOW // 2, width - WINDOW), 0)
         assert first <= rollout.first_position <= peak < end <= first + WINDOW
-        assert "".join(rollout.texts) == Letters().decode(ids[rollout.sequence][rollout.first_position : end].tolist())
+        assert "".join(rollout.texts) == Letters().decode(
+            ids[rollout.sequence][rollout.first_position : end].tolist()
+        )
         found = torch.tensor([number or 0.0 for number in rollout.contributions])
         torch.testing.assert_close(found, row[rollout.first_position : end], rtol=1e-5, atol=1e-8)
         assert rollout.absolute_contribution == pytest.approx(float(row.abs().sum()), rel=1e-5)
@@ -151,12 +175,16 @@ def test_of_a_long_row_the_tokens_around_its_largest_are_shown(widths: tuple[int
         (Letters(), [], []),
     ],
 )
-def test_texts_join_to_what_the_tokens_mean_together(tokenizer: Any, token_ids: list[int], texts: list[str]) -> None:
+def test_texts_join_to_what_the_tokens_mean_together(
+    tokenizer: Any, token_ids: list[int], texts: list[str]
+) -> None:
     assert TokenTexts(tokenizer).running(token_ids) == texts
     assert "".join(texts) == tokenizer.decode(token_ids)
 
 
-@pytest.mark.parametrize(("tokenizer", "ids"), [(Words(), range(50)), (Bytes(), b"a plain text, and one char\xc3\xa9")])
+@pytest.mark.parametrize(
+    ("tokenizer", "ids"), [(Words(), range(50)), (Bytes(), b"a plain text, and one char\xc3\xa9")]
+)
 def test_a_text_of_known_tokens_takes_few_decodings(tokenizer: Any, ids: Sequence[int]) -> None:
     """Each holds the interpreter's lock, which the training thread waits for."""
     decodings: list[Sequence[int]] = []
@@ -176,21 +204,28 @@ def test_a_text_of_known_tokens_takes_few_decodings(tokenizer: Any, ids: Sequenc
 def test_texts_of_any_kind_travel_and_the_whole_stays_below_24_kib() -> None:
     class Hostile:
         def decode(self, token_ids: Sequence[int]) -> str:
-            return "".join(f"<script>{token_id}</script>\x00\ud800" + "字" * 100 for token_id in token_ids)
+            return "".join(
+                f"<script>{token_id}</script>\x00\ud800" + "字" * 100 for token_id in token_ids
+            )
 
     found = gated(some(20, 400), tokenizer=Hostile())
     assert len(found) == ROWS
     texts = {text for rollout in found for text in rollout.texts}
     assert all(text.startswith("<script>") and len(text) == TEXT_CHARACTERS for text in texts)
     assert any("</script>\x00?字" in text for text in texts)
-    largest = [max(rollout.contributions, key=lambda number: abs(number or 0.0)) for rollout in found]
+    largest = [
+        max(rollout.contributions, key=lambda number: abs(number or 0.0)) for rollout in found
+    ]
     assert all(abs(number or 0.0) > 0 for number in largest)
     assert all(rollout.cut_before and rollout.cut_after for rollout in found)
     # The most that there is: as much text as fits, and numbers of every token.
     for tokenizer in (Hostile(), Letters()):
         found = gated(some(20, 400), tokenizer=tokenizer)
         empty = encode_payload(StepReport(step=0, recorded_at=0.0))
-        assert len(encode_payload(StepReport(step=0, recorded_at=0.0, rollouts=found))) - len(empty) < 24 * 1024
+        assert (
+            len(encode_payload(StepReport(step=0, recorded_at=0.0, rollouts=found))) - len(empty)
+            < 24 * 1024
+        )
 
 
 def test_the_largest_token_stays_where_texts_are_too_long() -> None:
@@ -203,7 +238,9 @@ def test_the_largest_token_stays_where_texts_are_too_long() -> None:
     row = contributions(logits, token_ids, mask)[0]
     assert len(rollout.texts) == 2048 // 40
     peak = int(row.abs().argmax()) - rollout.first_position
-    assert rollout.contributions[peak] == pytest.approx(float(row.abs().max() * row[row.abs().argmax()].sign()))
+    assert rollout.contributions[peak] == pytest.approx(
+        float(row.abs().max() * row[row.abs().argmax()].sign())
+    )
 
 
 def test_without_a_tokenizer_or_ids_there_is_none() -> None:
@@ -278,7 +315,12 @@ def test_prompts_reward_parts_and_answers_come_along(monkeypatch: pytest.MonkeyP
     def rollouts() -> dict[int | None, Rollout]:
         probe, transport = probe_and_transport(tokenizer=Letters())
         for part, ids, one in zip((some(2, 8), some(1, 12, seed=1)), prompts, known, strict=True):
-            probe.gate(probe.score(*part[:2]), torch.ones(len(ids)), part[2], completions={**one, "prompt_ids": ids})  # type: ignore[dict-item]
+            probe.gate(
+                probe.score(*part[:2]),
+                torch.ones(len(ids)),
+                part[2],
+                completions={**one, "prompt_ids": ids},
+            )  # type: ignore[dict-item]
         probe.step(0)
         return {rollout.sequence: rollout for rollout in reports(transport)[0].rollouts}
 

@@ -1,4 +1,5 @@
-"""A step costs the loop few operations: on an accelerator each is a launch, and none waits for the device."""
+"""A step costs the loop few operations: on an accelerator each is a launch, and none waits for the
+device."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from tests.probe.test_step_on_gpu import BuiltLater
 from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 
 MOST_OPERATIONS = 180
-"""Of a step with one `gate` call; 305 when tensors of several types were joined, 520 when each statistic looked at the tokens by
-itself."""
+"""Of a step with one `gate` call; 305 when tensors of several types were joined, 520 when each
+statistic looked at the tokens by itself."""
 
 
 class Operations(TorchDispatchMode):
@@ -24,8 +25,13 @@ class Operations(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not (function.is_view or function.name().startswith(("aten::_unsafe_view", "aten::scalar_tensor"))):
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not (
+            function.is_view
+            or function.name().startswith(("aten::_unsafe_view", "aten::scalar_tensor"))
+        ):
             # Of tensors of several types each is copied by itself.
             joined = args[0] if function.name() in ("aten::cat", "aten::stack") else ()
             kinds = {part.dtype for part in joined}
@@ -56,7 +62,13 @@ def test_an_observed_step_takes_few_operations() -> None:
 
 
 def test_no_step_waits_for_the_device() -> None:
-    waiting = {"aten::_local_scalar_dense", "aten::nonzero", "aten::item", "aten::masked_select", "aten::bincount"}
+    waiting = {
+        "aten::_local_scalar_dense",
+        "aten::nonzero",
+        "aten::item",
+        "aten::masked_select",
+        "aten::bincount",
+    }
     ratios = {"sampler_logprobs": torch.randn(8, 16) - 3, "groups": 4}
     for control in (None, CLIP, isentrope.Control(method="clip_cov", parameters={"ratio": 0.2})):
         assert not waiting & set(operations_of_a_step(control, **ratios))

@@ -1,4 +1,5 @@
-"""A step on a CUDA or ROCm device: `TRITON_INTERPRET=0 pytest -m gpu`. It never waits, and says what it says on a CPU."""
+"""A step on a CUDA or ROCm device: `TRITON_INTERPRET=0 pytest -m gpu`. It never waits, and says
+what it says on a CPU."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def waiting_is_allowed_again() -> Iterator[None]:
 
 
 class BuiltLater(InMemoryTransport):
-    """Builds the messages when they are asked for: the writer's thread may wait for the device, the training thread not."""
+    """Builds the messages when they are asked for: the writer's thread may wait for the device, the
+    training thread not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +60,8 @@ def run(
     forbid: bool = False,
     compiled: bool = False,
 ) -> tuple[Tensor, list[StepReport]]:
-    """Steps of a loop whose tokens are given. `forbid`: from the third on, waiting for the device is an error.
+    """Steps of a loop whose tokens are given. `forbid`: from the third on, waiting for the device
+    is an error.
 
     Returns:
         The weights, and the reports.
@@ -86,7 +89,9 @@ def run(
         if observed:
             scores = probe.score(logits, token_ids)
             old = scores.logprobs.detach() + noise
-            gated = probe.gate(scores, advantages, mask, old_logprobs=old, sampler_logprobs=old + noise, groups=4)
+            gated = probe.gate(
+                scores, advantages, mask, old_logprobs=old, sampler_logprobs=old + noise, groups=4
+            )
         else:
             gated = token_scores(logits, token_ids).logprobs
             old = gated.detach() + noise
@@ -106,7 +111,9 @@ def scalars(report: StepReport) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "control", [None, CLIP, CLIP_COV, KL_COV], ids=lambda control: getattr(control, "method", "none")
+    "control",
+    [None, CLIP, CLIP_COV, KL_COV],
+    ids=lambda control: getattr(control, "method", "none"),
 )
 def test_a_step_never_waits_for_the_device(control: isentrope.Control | None) -> None:
     _, made = run("cuda", control, forbid=True)
@@ -114,9 +121,12 @@ def test_a_step_never_waits_for_the_device(control: isentrope.Control | None) ->
     assert all(math.isfinite(report.scalars["entropy/mean"]) for report in made)
 
 
-@pytest.mark.parametrize("control", [None, CLIP, KL_COV], ids=lambda control: getattr(control, "method", "none"))
+@pytest.mark.parametrize(
+    "control", [None, CLIP, KL_COV], ids=lambda control: getattr(control, "method", "none")
+)
 def test_the_report_is_that_of_a_cpu(control: isentrope.Control | None) -> None:
-    """Of the first step, from the same weights and tokens. What optimisers make of round-off grows from step to step."""
+    """Of the first step, from the same weights and tokens. What optimisers make of round-off grows
+    from step to step."""
     (_, (on_device, *_)), (_, (on_cpu, *_)) = run("cuda", control, 1), run("cpu", control, 1)
     assert scalars(on_device).keys() == scalars(on_cpu).keys()
     differences = {
@@ -137,7 +147,8 @@ def test_observing_leaves_a_run_bit_identical() -> None:
 
 
 def test_a_run_repeats_itself() -> None:
-    """To the last bit; but what is counted into bins is added by several threads at once, in any order, in float64."""
+    """To the last bit; but what is counted into bins is added by several threads at once, in any
+    order, in float64."""
     (weights, first), (again, second) = run("cuda", CLIP), run("cuda", CLIP)
     assert torch.equal(weights, again)
     for one, other in zip(first, second, strict=True):
@@ -167,7 +178,8 @@ def test_the_compiled_model_may_be_in_the_loop() -> None:
 
 
 def test_scores_are_computed_on_the_stream_in_use() -> None:
-    """The logits come late on a stream of their own; scores of another stream would be of what was there before."""
+    """The logits come late on a stream of their own; scores of another stream would be of what was
+    there before."""
     stream, token_ids = torch.cuda.Stream(), torch.zeros(64, dtype=torch.int64, device="cuda")
     logits = torch.zeros(64, 50257, device="cuda")
     exact = torch.randn(64, 50257, generator=torch.Generator().manual_seed(2)).cuda()

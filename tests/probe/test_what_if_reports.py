@@ -19,7 +19,8 @@ from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports
 def two_steps_of_the_same_tokens(
     control: isentrope.Control, calls: int = 1, *, ratio_to: str = "old", **settings: str
 ) -> list[StepReport]:
-    """The first without an intervention, the second under `control`, which arrives between them. A step goes before both.
+    """The first without an intervention, the second under `control`, which arrives between them. A
+    step goes before both.
 
     Args:
         calls: How many `gate` calls the tokens of a step are cut into.
@@ -41,7 +42,9 @@ def two_steps_of_the_same_tokens(
 
 
 @pytest.mark.parametrize("calls", [1, 4])
-@pytest.mark.parametrize("settings", [{"threshold_source": "previous_step"}, {"threshold_source": "micro_batch"}])
+@pytest.mark.parametrize(
+    "settings", [{"threshold_source": "previous_step"}, {"threshold_source": "micro_batch"}]
+)
 @pytest.mark.parametrize(
     ("method", "mu_low", "mu_high", "scope"),
     [
@@ -53,10 +56,17 @@ def two_steps_of_the_same_tokens(
     ],
 )
 def test_pushing_thresholds_brings_what_the_report_before_predicted(
-    settings: dict[str, str], calls: int, method: str, mu_low: float, mu_high: float | None, scope: str
+    settings: dict[str, str],
+    calls: int,
+    method: str,
+    mu_low: float,
+    mu_high: float | None,
+    scope: str,
 ) -> None:
     before, after = two_steps_of_the_same_tokens(
-        isentrope.Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope), calls, **settings
+        isentrope.Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope),
+        calls,
+        **settings,
     )
     assert (before.scalars["clip/fraction"], after.control_version) == (0, 1)
     assert before.what_if is not None
@@ -66,26 +76,41 @@ def test_pushing_thresholds_brings_what_the_report_before_predicted(
     assert predicted.unit_predicted_change == pytest.approx(
         after.scalars["entropy/unit_predicted_change"], rel=1e-6, abs=1e-12
     )
-    # What is clipped now still counts: the same question has the same answer under the control in force.
+    # What is clipped now still counts: the same question has the same answer under the control in
+    # force.
     assert after.what_if is not None
     again = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
     assert again.clip_fraction == pytest.approx(predicted.clip_fraction, abs=1e-12)
     unclipped = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(None, None)
-    assert unclipped.unit_predicted_change == pytest.approx(before.scalars["entropy/unit_predicted_change"])
+    assert unclipped.unit_predicted_change == pytest.approx(
+        before.scalars["entropy/unit_predicted_change"]
+    )
 
 
 def test_pushing_clip_cov_or_kl_cov_brings_what_the_report_before_predicted() -> None:
-    """All candidates of the band are dropped, and as many tokens listed as lie beyond an edge, so that nothing is left to chance."""
-    clip_cov = isentrope.Control(method="clip_cov", parameters={"ratio": 1.0, "omega_low": 0.2, "omega_high": 1.0})
+    """All candidates of the band are dropped, and as many tokens listed as lie beyond an edge, so
+    that nothing is left to chance."""
+    clip_cov = isentrope.Control(
+        method="clip_cov", parameters={"ratio": 1.0, "omega_low": 0.2, "omega_high": 1.0}
+    )
     before, after = two_steps_of_the_same_tokens(clip_cov)
     assert before.what_if is not None
     table = before.what_if.by_method["kl_cov"]
-    beyond = sum(count for cell, count in zip(table.cells, table.counts, strict=True) if cell % len(EDGES) >= 2)
+    beyond = sum(
+        count
+        for cell, count in zip(table.cells, table.counts, strict=True)
+        if cell % len(EDGES) >= 2
+    )
     assert 0 < beyond < before.what_if.tokens
     kl_cov = isentrope.Control(
-        method="kl_cov", scope="positive", parameters={"k": beyond / before.what_if.tokens, "beta": 0.5}
+        method="kl_cov",
+        scope="positive",
+        parameters={"k": beyond / before.what_if.tokens, "beta": 0.5},
     )
-    for control, pair in ((clip_cov, (before, after)), (kl_cov, two_steps_of_the_same_tokens(kl_cov))):
+    for control, pair in (
+        (clip_cov, (before, after)),
+        (kl_cov, two_steps_of_the_same_tokens(kl_cov)),
+    ):
         predicted = under(control, before.what_if)
         assert predicted is not None
         came = pair[1].scalars
@@ -121,7 +146,8 @@ def test_a_report_says_what_its_what_if_was_counted_from_and_stays_small() -> No
     ]
     report = reports(transport)[-1]
     with_sums, without = (
-        len(encode_payload(StepReport(step=0, recorded_at=0.0, what_if=sums))) for sums in (report.what_if, None)
+        len(encode_payload(StepReport(step=0, recorded_at=0.0, what_if=sums)))
+        for sums in (report.what_if, None)
     )
     assert with_sums - without < 8 * 1024
     decoded = decode_payload(encode_payload(report))

@@ -17,7 +17,10 @@ CLIP = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0)
 
 def of_the_machine(name: str) -> bool:
     """Whether a metric says something of the machine and its clock, not of the training."""
-    return name.startswith(("time/", "system/")) or name in ("probe/seconds", "probe/rescore_seconds")
+    return name.startswith(("time/", "system/")) or name in (
+        "probe/seconds",
+        "probe/rescore_seconds",
+    )
 
 
 class TinyLoop:
@@ -59,7 +62,9 @@ def comparable(report: StepReport) -> dict[str, Any]:
     """All of a report but what the machine makes of it."""
     return {
         "step": report.step,
-        "scalars": {name: value for name, value in report.scalars.items() if not of_the_machine(name)},
+        "scalars": {
+            name: value for name, value in report.scalars.items() if not of_the_machine(name)
+        },
         "histograms": report.histograms,
         "control_version": report.control_version,
         "labels": report.labels,
@@ -74,8 +79,14 @@ def run_steps(loop: TinyLoop, probe: isentrope.Probe, steps: int, first: int = 0
         logits, token_ids, advantages = loop.sample()
         scores = probe.score(logits, token_ids)
         loop.update(probe.gate(scores, advantages, loop.mask), advantages)
-        probe.step(step, loop.optimizer, lambda ids=token_ids: probe.score(loop.policy(loop.states), ids))  # type: ignore[misc]
+        probe.step(
+            step, loop.optimizer, lambda ids=token_ids: probe.score(loop.policy(loop.states), ids)
+        )  # type: ignore[misc]
 
 
-def pushed(version: int, control: isentrope.Control = CLIP, expires_at: float | None = None) -> ControlSnapshot:
-    return ControlSnapshot(version=version, control=control, author="ada", requested_at=0.0, expires_at=expires_at)
+def pushed(
+    version: int, control: isentrope.Control = CLIP, expires_at: float | None = None
+) -> ControlSnapshot:
+    return ControlSnapshot(
+        version=version, control=control, author="ada", requested_at=0.0, expires_at=expires_at
+    )

@@ -44,4 +44,12 @@ class ThrowAwayAuthority:
 
 
 def _new_key(file: Path) -> tuple[str, ...]:
-    return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(file))
+    return (
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-keyout",
+        str(file),
+    )

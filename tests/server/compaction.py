@@ -1,4 +1,5 @@
-"""What the tests of packed reports share: runs of all kinds, everything the API answers about them, and packing at once."""
+"""What the tests of packed reports share: runs of all kinds, everything the API answers about them,
+and packing at once."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ async def _pack_all(server: ServerInThread, sizes: RowSizes) -> int:
 
 
 def eventful_run(server: ServerInThread, seed: int) -> Rank:
-    """Two ranks and a resume, steps that repeat, jump and go back, metrics that come and go, NaN and infinities."""
+    """Two ranks and a resume, steps that repeat, jump and go back, metrics that come and go, NaN
+    and infinities."""
     rng = random.Random(seed)
     first = Rank(server, started_at=1000.0)
     second = Rank(server, run_id=first.run_id, rank=1, started_at=1000.0)
@@ -65,7 +67,11 @@ def finished_run(server: ServerInThread, reports: int, *, name: str = "a run") -
                 step_report(
                     step,
                     {f"metric/{number}": step / 7 + number for number in range(20)},
-                    histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=tuple(range(step, step + 64)))],
+                    histograms=[
+                        ScoreHistogram(
+                            name="h", low=0.0, high=1.0, counts=tuple(range(step, step + 64))
+                        )
+                    ],
                 )
                 for step in range(start, min(start + 200, reports))
             )
@@ -75,7 +81,9 @@ def finished_run(server: ServerInThread, reports: int, *, name: str = "a run") -
 
 
 def _send_in_disorder(rank: Rank, reports: list[StepReport], rng: random.Random) -> None:
-    records = [to_pb(record_of(rank.seq + 1 + index, report)) for index, report in enumerate(reports)]
+    records = [
+        to_pb(record_of(rank.seq + 1 + index, report)) for index, report in enumerate(reports)
+    ]
     rank.seq += len(reports)
     rng.shuffle(records)
     for record in records:
@@ -83,7 +91,10 @@ def _send_in_disorder(rank: Rank, reports: list[StepReport], rng: random.Random)
 
 
 def _report(rng: random.Random, step: int) -> StepReport:
-    scalars = {"entropy/mean": rng.gauss(1.0, 0.1), "reward/mean": rng.choice([0.5, math.nan, math.inf, -math.inf])}
+    scalars = {
+        "entropy/mean": rng.gauss(1.0, 0.1),
+        "reward/mean": rng.choice([0.5, math.nan, math.inf, -math.inf]),
+    }
     if step % 7 == 0:
         scalars["eval/score"] = rng.random()
     if rng.random() < 0.1:
@@ -102,7 +113,9 @@ def _report(rng: random.Random, step: int) -> StepReport:
         if rng.random() < 0.9
     ]
     labels = {"control/method": rng.choice(["none", "clip_v"])} if rng.random() < 0.8 else {}
-    return step_report(step, scalars, histograms=histograms, labels=labels, control_version=step % 3)
+    return step_report(
+        step, scalars, histograms=histograms, labels=labels, control_version=step % 3
+    )
 
 
 def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
@@ -110,23 +123,33 @@ def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
     paths = ["", "/metrics", "/alerts", "/law"]
     names = "&".join(f"name={quote(name)}" for name in NAMES)
     positions = (1, 17, 80, 150)
-    since = [f"&since={dependencies.encode(position, _timeline_version(server, rank))}" for position in positions]
+    since = [
+        f"&since={dependencies.encode(position, _timeline_version(server, rank))}"
+        for position in positions
+    ]
     for more in ("", "&points=7", "&from_step=10&to_step=55", "&from_step=57&to_step=57", *since):
         paths.append(f"/metrics/series?{names}{more}")
     for name in HISTOGRAMS:
-        paths += [f"/histograms/{name}{more}" for more in ("", "?points=7", "?from_step=10&to_step=55")]
+        paths += [
+            f"/histograms/{name}{more}" for more in ("", "?points=7", "?from_step=10&to_step=55")
+        ]
     paths += [
-        f"/{what}?step={step}" for step in (3, 57) for what in ("tokens", "tokens/recurring", "rollouts", "what-if")
+        f"/{what}?step={step}"
+        for step in (3, 57)
+        for what in ("tokens", "tokens/recurring", "rollouts", "what-if")
     ]
     paths += [f"/steps/{step}" for step in (*range(0, 60, 7), 50, 57, 59, 89, 1000, 1005)]
     answers = {path: server.http.get(rank.path + path).json() for path in paths}
     # As text: NaN is not equal to itself.
     return answers | {
-        f"live after {position}": repr(live_after(server, rank, position)) for position in (0, *positions)
+        f"live after {position}": repr(live_after(server, rank, position))
+        for position in (0, *positions)
     }
 
 
-def live_after(server: ServerInThread, rank: Rank, position: int, limit: int = 30) -> list[StepStored]:
+def live_after(
+    server: ServerInThread, rank: Rank, position: int, limit: int = 30
+) -> list[StepStored]:
     """What a listener that was away since `position` receives first."""
     with server.backend.database.reading() as connection:
         return steps.after(connection, key_of(server, rank), position, limit)
@@ -142,7 +165,11 @@ def key_of(server: ServerInThread, rank: Rank) -> int:
 def reports_of_rows(server: ServerInThread, rank: Rank, *, packed: bool) -> list[int]:
     """How many reports each of the run's rows has, in order of position."""
     of_run = (records.c.run_key == key_of(server, rank)) & (records.c.kind == "step_report")
-    query = select(records.c.reports).where(of_run, records.c.packed == packed).order_by(records.c.last_position)
+    query = (
+        select(records.c.reports)
+        .where(of_run, records.c.packed == packed)
+        .order_by(records.c.last_position)
+    )
     with server.backend.database.reading() as connection:
         return list(connection.execute(query).scalars())
 

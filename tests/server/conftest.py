@@ -1,8 +1,8 @@
 """One server for the tests that share, a maker for those that need their own, and both databases.
 
-A test that uses `server`, `make_server` or `database_url` runs on SQLite. A file about the store, about what many do at
-once or about migrations says `DATABASES = ("sqlite", "postgresql")`; its tests on PostgreSQL belong to the full suite.
-"""
+A test that uses `server`, `make_server` or `database_url` runs on SQLite. A file about the store,
+about what many do at once or about migrations says `DATABASES = ("sqlite", "postgresql")`; its
+tests on PostgreSQL belong to the full suite."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SQLite file with all tables and no rows: a new server begins with a copy of it, as on PostgreSQL."""
+    """An SQLite file with all tables and no rows: a new server begins with a copy of it, as on
+    PostgreSQL."""
     path = tmp_path_factory.mktemp("migrated") / "isentrope.db"
     path.touch(mode=0o600)
     database = Database(f"sqlite:///{path}")
@@ -65,8 +66,11 @@ def furnish(home: Path, migrated: Path) -> Path:
 
 
 @pytest.fixture
-def database_url(database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a database of the test's own: without tables on SQLite, with all of them on PostgreSQL."""
+def database_url(
+    database_kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The URL of a database of the test's own: without tables on SQLite, with all of them on
+    PostgreSQL."""
     if database_kind == "sqlite":
         yield f"sqlite:///{tmp_path / 'test.db'}"
         return
@@ -77,9 +81,13 @@ def database_url(database_kind: str, tmp_path: Path, request: pytest.FixtureRequ
 
 @pytest.fixture(scope="session")
 def shared_server(
-    database_kind: str, migrated: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    database_kind: str,
+    migrated: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> SharedServer:
-    """A server for more than one test, on a database of its own: `with shared_server(heartbeat_seconds=0.3) as server`."""
+    """A server for more than one test, on a database of its own: `with
+    shared_server(heartbeat_seconds=0.3) as server`."""
 
     @contextmanager
     def running(**settings: object) -> Iterator[ServerInThread]:
@@ -128,7 +136,9 @@ def with_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThr
 
 
 @pytest.fixture
-def make_server(tmp_path: Path, database_kind: str, database_url: str, migrated: Path) -> Iterator[MakeServer]:
+def make_server(
+    tmp_path: Path, database_kind: str, database_url: str, migrated: Path
+) -> Iterator[MakeServer]:
     """Starts a server with settings of its own: `make_server(control_ttl_seconds=1)`."""
     with ExitStack() as stack:
 

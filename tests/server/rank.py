@@ -77,15 +77,22 @@ class Rank:
 
     def push(self, records: Sequence[pb.Record]) -> pb.PushReply:
         request = pb.PushRequest(
-            run_id=self.run_id, incarnation=self.started.incarnation, rank=self.started.rank, records=records
+            run_id=self.run_id,
+            incarnation=self.started.incarnation,
+            rank=self.started.rank,
+            records=records,
         )
         return self.stub.Push(request, metadata=self.metadata, timeout=10)
 
     def report(self, step: int, **scalars: float) -> pb.PushReply:
         """Push one step; `entropy__mean=1.0` is the scalar `entropy/mean`."""
-        return self.send(step_report(step, {name.replace("__", "/"): value for name, value in scalars.items()}))
+        return self.send(
+            step_report(step, {name.replace("__", "/"): value for name, value in scalars.items()})
+        )
 
-    def answer(self, step: int, version: int, state: str, *, code: str = "", active: int = 0) -> pb.PushReply:
+    def answer(
+        self, step: int, version: int, state: str, *, code: str = "", active: int = 0
+    ) -> pb.PushReply:
         """Push a step whose report has the outcome of a control version."""
         outcome = reports.ControlOutcome(
             version=version,
@@ -97,7 +104,9 @@ class Rank:
         return self.send(step_report(step, {}, control_version=active, outcomes=(outcome,)))
 
     def watch(self, timeout: float = 10) -> Watching:
-        request = pb.WatchRequest(run_id=self.run_id, incarnation=self.started.incarnation, rank=self.started.rank)
+        request = pb.WatchRequest(
+            run_id=self.run_id, incarnation=self.started.incarnation, rank=self.started.rank
+        )
         return Watching(self.stub.Watch(request, metadata=self.metadata, timeout=timeout))
 
 
@@ -143,17 +152,27 @@ def step_report(
 
 def age(server: ServerInThread, rank: Rank, *, seconds: float) -> None:
     """As if the run had been heard of last so long ago."""
-    of_run = update(runs).where(runs.c.id == rank.run_id).values(last_heard_at=time.time() - seconds)
-    server.backend.writer.submit(lambda transaction: transaction.connection.execute(of_run).rowcount).result(timeout=10)
+    of_run = (
+        update(runs).where(runs.c.id == rank.run_id).values(last_heard_at=time.time() - seconds)
+    )
+    server.backend.writer.submit(
+        lambda transaction: transaction.connection.execute(of_run).rowcount
+    ).result(timeout=10)
 
 
-def stored_step(run_id: str, step: int, scalars: Mapping[str, float] | None = None, *, position: int = 0) -> StepStored:
+def stored_step(
+    run_id: str, step: int, scalars: Mapping[str, float] | None = None, *, position: int = 0
+) -> StepStored:
     """The event of a report, as a transaction announces it."""
-    report = LiveStep(step=step, recorded_at=0.0, control_version=0, rank=0, scalars=dict(scalars or {}))
+    report = LiveStep(
+        step=step, recorded_at=0.0, control_version=0, rank=0, scalars=dict(scalars or {})
+    )
     return StepStored(run_id=run_id, position=position, report=report)
 
 
-def wire_record(seq: int, message: reports.Payload, *, claimed_hash: bytes | None = None) -> pb.Record:
+def wire_record(
+    seq: int, message: reports.Payload, *, claimed_hash: bytes | None = None
+) -> pb.Record:
     """A record as it goes over the line, with a wrong hash if one is given."""
     payload = encode_payload(message)
     return pb.Record(seq=seq, payload=payload, payload_hash=claimed_hash or payload_hash(payload))

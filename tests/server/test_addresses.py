@@ -20,7 +20,10 @@ def has_ipv6() -> bool:
         return False
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6"),
+]
 
 
 def answers(host: str, port: int) -> bool:
@@ -33,13 +36,22 @@ def answers(host: str, port: int) -> bool:
 
 @pytest.mark.parametrize(
     ("host", "reached"),
-    [("0.0.0.0", {"127.0.0.1"}), ("::", {"127.0.0.1", "::1"}), ("::1", {"::1"}), ("localhost", None)],
+    [
+        ("0.0.0.0", {"127.0.0.1"}),
+        ("::", {"127.0.0.1", "::1"}),
+        ("::1", {"::1"}),
+        ("localhost", None),
+    ],
 )
-def test_both_ports_listen_on_the_same_addresses(tmp_path: Path, host: str, reached: set[str] | None) -> None:
+def test_both_ports_listen_on_the_same_addresses(
+    tmp_path: Path, host: str, reached: set[str] | None
+) -> None:
     for _ in range(2):  # another process may listen on the same port of another address, once
         with up(tmp_path, ISENTROPE_HOST=host, ISENTROPE_INSECURE_I_KNOW="1") as (process, url, _):
             ports = int(url.rpartition(":")[2]), grpc_port(process)
-            http, grpc = ({host for host in ("127.0.0.1", "::1") if answers(host, port)} for port in ports)
+            http, grpc = (
+                {host for host in ("127.0.0.1", "::1") if answers(host, port)} for port in ports
+            )
         # Which address a name has is the system's to say.
         if http == grpc and (http == reached or (reached is None and len(http) == 1)):
             return

@@ -68,7 +68,11 @@ def server_for(receiver: type[Receiver], home: Path, **settings: object) -> Serv
 
 
 def send(rank: Rank, step: int, *alerts: Alert, age: float = 0.0) -> None:
-    rank.send(StepReport(step=step, recorded_at=time.time() - age, scalars={"entropy/mean": 1.0}, alerts=alerts))
+    rank.send(
+        StepReport(
+            step=step, recorded_at=time.time() - age, scalars={"entropy/mean": 1.0}, alerts=alerts
+        )
+    )
 
 
 def alert(kind: str = "collapse", level: AlertLevel = WATCH, **known: Any) -> Alert:
@@ -85,7 +89,12 @@ def titles_of(receiver: type[Receiver], count: int) -> list[str]:
 def test_each_alert_is_sent_once(receiver: type[Receiver], tmp_path: Path) -> None:
     with server_for(receiver, tmp_path, public_url="https://entropy.example/") as server:
         rank = Rank(server)
-        cause = AlertCause(quadrant="change/negative_low", mechanism=None, changes={}, message="unlikely tokens fall.")
+        cause = AlertCause(
+            quadrant="change/negative_low",
+            mechanism=None,
+            changes={},
+            message="unlikely tokens fall.",
+        )
         control = Control(method="clip_v", mu_low=3.0, scope="decreasing")
         send(rank, 1, alert(cause=cause, suggestion=control))
         send(rank, 2, alert(), alert("not_finite", ACT))
@@ -138,16 +147,24 @@ def test_a_refused_notice_is_tried_again_and_given_up_in_the_end(
         assert [title.split()[1] for title in titles_of(receiver, 1)] == ["Explosion"]
 
 
-def test_a_test_is_sent_and_answered_without_the_address(receiver: type[Receiver], tmp_path: Path) -> None:
+def test_a_test_is_sent_and_answered_without_the_address(
+    receiver: type[Receiver], tmp_path: Path
+) -> None:
     with server_for(receiver, tmp_path) as server:
-        assert server.http.get("/api/v1/notify").json()["items"] == [{"service": "json", "delivered": None}]
-        assert server.http.post("/api/v1/notify/test").json()["items"] == [{"service": "json", "delivered": True}]
+        assert server.http.get("/api/v1/notify").json()["items"] == [
+            {"service": "json", "delivered": None}
+        ]
+        assert server.http.post("/api/v1/notify/test").json()["items"] == [
+            {"service": "json", "delivered": True}
+        ]
         assert [message["title"] for message in receiver.taken] == ["Isentrope: a test"]
         receiver.refusals = 99
         assert server.http.post("/api/v1/notify/test").json()["items"][0]["delivered"] is False
 
 
-def test_old_alerts_and_those_of_deleted_runs_are_not_sent(receiver: type[Receiver], tmp_path: Path) -> None:
+def test_old_alerts_and_those_of_deleted_runs_are_not_sent(
+    receiver: type[Receiver], tmp_path: Path
+) -> None:
     with ServerInThread(tmp_path) as server:
         old, deleted, new = Rank(server), Rank(server), Rank(server)
         send(old, 1, alert(), age=7 * 3600.0)
@@ -165,7 +182,9 @@ def test_reports_are_stored_while_a_destination_does_not_answer(
     monkeypatch.setattr(alerting, "_SECONDS_BETWEEN_LOOKS", 0.02)
     with (
         ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as silent,  # accepts, and never answers
-        ServerInThread(tmp_path, notify=(f"json://127.0.0.1:{silent.server_port}/?rto=1",)) as server,
+        ServerInThread(
+            tmp_path, notify=(f"json://127.0.0.1:{silent.server_port}/?rto=1",)
+        ) as server,
     ):
         rank = Rank(server)
         send(rank, 1, alert())
@@ -176,9 +195,12 @@ def test_reports_are_stored_while_a_destination_does_not_answer(
         assert server.http.get(rank.path).json()["step"] == 11
 
 
-def test_destinations_are_separated_by_commas_that_a_scheme_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_destinations_are_separated_by_commas_that_a_scheme_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(
-        "ISENTROPE_NOTIFY", "json://a.example/x, slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#a,#b,"
+        "ISENTROPE_NOTIFY",
+        "json://a.example/x, slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#a,#b,",
     )
     assert Settings().notify == (
         "json://a.example/x",

@@ -56,7 +56,9 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
         ("GET", "/api/v1/runs?cursor=***", 400, "bad_cursor"),
     ],
 )
-def test_failures_have_one_shape(server: ServerInThread, method: str, path: str, status: int, code: str) -> None:
+def test_failures_have_one_shape(
+    server: ServerInThread, method: str, path: str, status: int, code: str
+) -> None:
     answer = server.http.request(method, path)
     assert (answer.status_code, error_of(answer)["code"]) == (status, code)
     if status == 405:
@@ -92,7 +94,9 @@ def test_bodies_are_limited_without_content_length(server: ServerInThread, rank:
 
 def test_run_shows_its_state(make_server: MakeServer) -> None:
     server = make_server()
-    finished, failed, ended, silent = (Rank(server, run_id=s) for s in ("finished", "failed", "ended", "silent"))
+    finished, failed, ended, silent = (
+        Rank(server, run_id=s) for s in ("finished", "failed", "ended", "silent")
+    )
     finished.send(RunFinished(status="finished", finished_at=time.time()))
     failed.send(RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
     ended.send(RunFinished(status="ended", finished_at=time.time()))
@@ -102,14 +106,21 @@ def test_run_shows_its_state(make_server: MakeServer) -> None:
     running.report(7, x=1.0)
     runs = {item["id"]: item for item in server.http.get("/api/v1/runs").json()["items"]}
     assert all(run["status"] == name for name, run in runs.items())
-    assert (runs["running"]["step"], runs["silent"]["step"], runs["finished"]["step"]) == (7, 3, None)
+    assert (runs["running"]["step"], runs["silent"]["step"], runs["finished"]["step"]) == (
+        7,
+        3,
+        None,
+    )
     for status in runs:
         listed = server.http.get("/api/v1/runs", params={"status": status}).json()["items"]
         assert [item["id"] for item in listed] == [status]
 
 
 def test_a_configuration_that_is_no_json_does_not_hide_the_run(server: ServerInThread) -> None:
-    rank = Rank(server, config={"rate": float("inf"), "half": "\ud800", "nested": [{"x": float("nan")}], "n": 3})
+    rank = Rank(
+        server,
+        config={"rate": float("inf"), "half": "\ud800", "nested": [{"x": float("nan")}], "n": 3},
+    )
     assert server.http.get(rank.path).json()["config"] == {
         "rate": "Infinity",
         "half": "?",
@@ -119,13 +130,17 @@ def test_a_configuration_that_is_no_json_does_not_hide_the_run(server: ServerInT
 
 
 def test_people_write_tags_and_notes(server: ServerInThread, rank: Rank) -> None:
-    edited = server.http.patch(rank.path, json={"tags": ["good"], "notes": "Look at step 40."}).json()
+    edited = server.http.patch(
+        rank.path, json={"tags": ["good"], "notes": "Look at step 40."}
+    ).json()
     assert (edited["tags"], edited["notes"]) == (["good"], "Look at step 40.")
     assert server.http.patch(rank.path, json={"notes": ""}).json()["tags"] == ["good"]
     assert server.http.patch(rank.path, json={"project": "other"}).status_code == 422
 
 
-def test_a_renamed_run_keeps_its_name_when_it_is_resumed(server: ServerInThread, client: Client) -> None:
+def test_a_renamed_run_keeps_its_name_when_it_is_resumed(
+    server: ServerInThread, client: Client
+) -> None:
     rank = Rank(server, name="grpo-7", started_at=1.0)
     assert client.ask(calls.edit_run(rank.run_id, name="seed 3, long")).name == "seed 3, long"
     entry = next(client.items(calls.audit())).change
@@ -139,7 +154,9 @@ def test_a_renamed_run_keeps_its_name_when_it_is_resumed(server: ServerInThread,
         assert refused.value.status == 422
 
 
-def test_of_many_deletions_of_a_run_one_happens_and_the_others_find_nothing(server: ServerInThread, rank: Rank) -> None:
+def test_of_many_deletions_of_a_run_one_happens_and_the_others_find_nothing(
+    server: ServerInThread, rank: Rank
+) -> None:
     still_reporting = server.http.delete(rank.path)
     assert (still_reporting.status_code, error_of(still_reporting)["code"]) == (409, "conflict")
     rank.send(RunFinished(status="finished", finished_at=time.time()))
@@ -187,20 +204,27 @@ def test_readiness_fails_while_the_writer_is_stuck_and_comes_back(
     assert server.http.get("/readyz").status_code == 200
 
 
-def test_readiness_fails_when_another_version_migrated_the_database(make_server: MakeServer) -> None:
+def test_readiness_fails_when_another_version_migrated_the_database(
+    make_server: MakeServer,
+) -> None:
     server = make_server()
     version = text("UPDATE alembic_version SET version_num = 'later'")
     server.backend.writer.submit(lambda t: t.connection.execute(version)).result(timeout=10)
     assert not_ready(server) == "schema_differs"
 
 
-def test_a_name_in_place_of_an_id_is_answered_with_the_id_of_its_newest_run(server: ServerInThread) -> None:
+def test_a_name_in_place_of_an_id_is_answered_with_the_id_of_its_newest_run(
+    server: ServerInThread,
+) -> None:
     older, newer, gone = (Rank(server, name="so called") for _ in range(3))
     gone.send(RunFinished(status="finished", finished_at=2.0))
     assert server.http.delete(gone.path).status_code == 204
     answer = server.http.get("/api/v1/runs/so called/control")
     assert (answer.status_code, error_of(answer)["code"]) == (404, "not_found")
-    assert error_of(answer)["details"] == {"run_id": "so called", "newest_of_that_name": newer.run_id}
+    assert error_of(answer)["details"] == {
+        "run_id": "so called",
+        "newest_of_that_name": newer.run_id,
+    }
     assert older.run_id not in answer.text
 
 
@@ -214,24 +238,36 @@ def test_a_name_in_place_of_an_id_is_answered_with_the_id_of_its_newest_run(serv
         ("/live?since_=x", ["query.since_", "since"]),
     ],
 )
-def test_unknown_parameter_is_refused_with_the_nearest(server: ServerInThread, asked: str, named: list[str]) -> None:
+def test_unknown_parameter_is_refused_with_the_nearest(
+    server: ServerInThread, asked: str, named: list[str]
+) -> None:
     rank = Rank(server)
     rank.report(0, x=1.0)
     answer = server.http.get(f"{rank.path}{asked}")
     assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid_request")
     message = error_of(answer)["message"]
-    assert [name for name in named if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", message)] == named
+    assert [
+        name for name in named if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", message)
+    ] == named
 
 
 @pytest.mark.parametrize(
     ("module", "path"),
-    [(metrics, "{run}/metrics/series?name=x"), (metrics, "{run}/histograms/h"), (runs, "/api/v1/runs")],
+    [
+        (metrics, "{run}/metrics/series?name=x"),
+        (metrics, "{run}/histograms/h"),
+        (runs, "/api/v1/runs"),
+    ],
     ids=["series", "histograms", "runs"],
 )
 def test_answers_are_encoded_where_they_are_read(
     server: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch, module: object, path: str
 ) -> None:
-    rank.send(step_report(3, {"x": 1.5}, histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2))]))
+    rank.send(
+        step_report(
+            3, {"x": 1.5}, histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2))]
+        )
+    )
     threads: list[threading.Thread] = []
 
     def noted(document: Answer) -> Response:

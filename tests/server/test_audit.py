@@ -33,7 +33,9 @@ def audited(still_server: ServerInThread) -> ServerInThread:
 def test_trail_is_listed_newest_first_page_by_page(audited: ServerInThread) -> None:
     listed = audited.http.get("/api/v1/audit", params={"limit": 3}).json()
     assert listed["items"][0]["action"] == "token.created"
-    rest = audited.http.get("/api/v1/audit", params={"cursor": listed["next_cursor"]}).json()["items"]
+    rest = audited.http.get("/api/v1/audit", params={"cursor": listed["next_cursor"]}).json()[
+        "items"
+    ]
     assert rest[-1]["action"] == "token.created"
     assert rest[-1]["actor"] == "server"
     numbers = [item["number"] for item in [*listed["items"], *rest]]
@@ -42,7 +44,9 @@ def test_trail_is_listed_newest_first_page_by_page(audited: ServerInThread) -> N
 
 def test_trail_of_one_run_holds_its_controls_alone(audited: ServerInThread) -> None:
     every = audited.http.get("/api/v1/audit", params={"limit": 500}).json()["items"]
-    run = next(item["subject"] for item in every if item["action"] == "control.requested").split("/")[1]
+    run = next(item["subject"] for item in every if item["action"] == "control.requested").split(
+        "/"
+    )[1]
     found = audited.http.get("/api/v1/audit", params={"run": run, "limit": 500}).json()["items"]
     expected = [item for item in every if item["subject"].split("/")[:2] == ["runs", run]]
     assert found == expected
@@ -71,7 +75,9 @@ class ReportsAs(Rank):
 def test_reported_author_and_time_are_kept_as_reported(make_server: MakeServer) -> None:
     server = make_server()
     token = server.issue("ingest", "node 7")
-    claimed = ControlSnapshot(version=3, control=Control(reason="r"), author="owner", requested_at=1.0)
+    claimed = ControlSnapshot(
+        version=3, control=Control(reason="r"), author="owner", requested_at=1.0
+    )
     rank = ReportsAs(server, token, initial_control=claimed, started_at=1000.0)
     entry = newest(server, "control.initial")
     assert (entry["actor"], entry["token_id"]) == ("node 7", token["id"])
@@ -84,7 +90,13 @@ def test_reported_author_and_time_are_kept_as_reported(make_server: MakeServer) 
 
 @pytest.mark.parametrize(
     ("claimed", "author"),
-    [("", "run"), ("trainer", "run"), ("ada", "run (ada)"), ("run (ada)", "run (ada)"), ("run", "run")],
+    [
+        ("", "run"),
+        ("trainer", "run"),
+        ("ada", "run (ada)"),
+        ("run (ada)", "run (ada)"),
+        ("run", "run"),
+    ],
 )
 def test_a_run_s_first_control_has_an_author_that_no_token_is_called(
     server: ServerInThread, claimed: str, author: str
@@ -92,7 +104,12 @@ def test_a_run_s_first_control_has_an_author_that_no_token_is_called(
     brought = ControlSnapshot(version=0, control=Control(), author=claimed, requested_at=1.0)
     rank = Rank(server, initial_control=brought)
     assert server.http.get(f"{rank.path}/control/history").json()["items"][0]["author"] == author
-    assert server.http.post("/api/v1/access-tokens", json={"scope": "ingest", "name": author}).status_code == 422
+    assert (
+        server.http.post(
+            "/api/v1/access-tokens", json={"scope": "ingest", "name": author}
+        ).status_code
+        == 422
+    )
 
 
 def test_every_entry_of_a_token_s_doing_holds_its_id(make_server: MakeServer) -> None:
@@ -101,7 +118,11 @@ def test_every_entry_of_a_token_s_doing_holds_its_id(make_server: MakeServer) ->
     first, second = (server.issue("admin", "ada") for _ in range(2))
     for version, token in enumerate((first, second)):
         with server.client(token["token"]) as client:
-            put = client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": f'"{version}"'})
+            put = client.put(
+                f"{rank.path}/control",
+                json={"method": "none"},
+                headers={"If-Match": f'"{version}"'},
+            )
             assert put.status_code == 202
     with server.client(second["token"]) as client:
         client.patch(rank.path, json={"notes": "n"})
@@ -126,7 +147,17 @@ def test_every_entry_of_a_token_s_doing_holds_its_id(make_server: MakeServer) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["owner", " Owner", "SERVER", "rank 0", "rank 0, rank 1", "rank", "run", "run (ada)", "\uff4fwner"],
+    [
+        "owner",
+        " Owner",
+        "SERVER",
+        "rank 0",
+        "rank 0, rank 1",
+        "rank",
+        "run",
+        "run (ada)",
+        "\uff4fwner",
+    ],
 )
 def test_no_token_is_called_what_somebody_else_is(server: ServerInThread, name: str) -> None:
     answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": name})
@@ -134,7 +165,9 @@ def test_no_token_is_called_what_somebody_else_is(server: ServerInThread, name: 
     assert repr(name) in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("name", ["ada\nserver", "ada\x1b[2J", "ada\u200b", "\u202eada", "ada\0", "   "])
+@pytest.mark.parametrize(
+    "name", ["ada\nserver", "ada\x1b[2J", "ada\u200b", "\u202eada", "ada\0", "   "]
+)
 def test_token_names_have_no_invisible_characters(server: ServerInThread, name: str) -> None:
     answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": name})
     assert answer.status_code == 422

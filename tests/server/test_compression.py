@@ -1,4 +1,5 @@
-"""Answers over 1 kB go out compressed to clients that accept it, with the same values; events and Parquet go out as they are."""
+"""Answers over 1 kB go out compressed to clients that accept it, with the same values; events and
+Parquet go out as they are."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ GZIP = {"Accept-Encoding": "gzip"}
 def reported(server: ServerInThread) -> Rank:
     """A run of 300 steps with forty metrics."""
     rank = Rank(server)
-    rank.send(*(step_report(step, {f"metric/{i}": step / (i + 7) for i in range(40)}) for step in range(300)))
+    rank.send(
+        *(
+            step_report(step, {f"metric/{i}": step / (i + 7) for i in range(40)})
+            for step in range(300)
+        )
+    )
     return rank
 
 
@@ -47,7 +53,9 @@ def raw(
         "export?format=jsonl&labels=true",
     ],
 )
-def test_large_answers_are_compressed_and_say_the_same(server: ServerInThread, reported: Rank, path: str) -> None:
+def test_large_answers_are_compressed_and_say_the_same(
+    server: ServerInThread, reported: Rank, path: str
+) -> None:
     path = f"{reported.path}/{path}"
     plain, expected = raw(server, path, PLAIN)
     answer, body = raw(server, path, GZIP)
@@ -68,16 +76,24 @@ def test_small_answers_go_out_as_they_are(server: ServerInThread, reported: Rank
     assert json.loads(body)["items"] == []
 
 
-def test_a_file_that_is_compressed_already_is_not_compressed_again(server: ServerInThread, reported: Rank) -> None:
+def test_a_file_that_is_compressed_already_is_not_compressed_again(
+    server: ServerInThread, reported: Rank
+) -> None:
     answer, body = raw(server, f"{reported.path}/export?format=parquet", GZIP)
     assert "content-encoding" not in answer.headers
     assert body.startswith(b"PAR1")
 
 
-def test_the_control_s_tag_stays_what_a_change_builds_on(server: ServerInThread, reported: Rank) -> None:
+def test_the_control_s_tag_stays_what_a_change_builds_on(
+    server: ServerInThread, reported: Rank
+) -> None:
     path = f"{reported.path}/control"
     change = {"method": "none", "reason": "r" * 1_500}
-    assert server.http.put(path, json=change, headers={**GZIP, "If-Match": '"0"'}).status_code in (200, 201, 202)
+    assert server.http.put(path, json=change, headers={**GZIP, "If-Match": '"0"'}).status_code in (
+        200,
+        201,
+        202,
+    )
     answer, body = raw(server, path, GZIP)
     assert answer.headers["content-encoding"] == "gzip"
     plain, expected = raw(server, path, PLAIN)
@@ -91,7 +107,9 @@ def test_events_come_one_by_one_and_plain(make_server: MakeServer) -> None:
     server = make_server()
     rank = Rank(server)
     start = str(ReportCursor(position=0, timeline=0))
-    with server.http.stream("GET", f"{rank.path}/live", params={"since": start}, headers=GZIP) as answer:
+    with server.http.stream(
+        "GET", f"{rank.path}/live", params={"since": start}, headers=GZIP
+    ) as answer:
         assert "content-encoding" not in answer.headers
         pieces = answer.iter_raw()
         for step in range(3):
@@ -112,7 +130,12 @@ def test_a_stream_of_rows_can_be_read_before_it_ends(make_server: MakeServer) ->
     rank = Rank(server)
     names = [f"metric/{i}" for i in range(60)]
     for first in range(0, 3_000, 500):
-        rank.send(*(step_report(step, dict.fromkeys(names, step * 1.1)) for step in range(first, first + 500)))
+        rank.send(
+            *(
+                step_report(step, dict.fromkeys(names, step * 1.1))
+                for step in range(first, first + 500)
+            )
+        )
     with server.http.stream("GET", f"{rank.path}/export?format=csv", headers=GZIP) as answer:
         unpacking = zlib.decompressobj(wbits=31)
         pieces = answer.iter_raw()
@@ -135,7 +158,10 @@ def test_a_page_s_scripts_come_compressed_and_say_the_same(with_pages: ServerInT
             assert gzip.decompress(body) == expected if len(expected) >= 1_000 else body == expected
         assert answer.headers["cache-control"] == plain.headers["cache-control"]
         # Also immutable where the address has the content's hash.
-        assert answer.headers["cache-control"].removesuffix(", immutable") == "public, max-age=31536000"
+        assert (
+            answer.headers["cache-control"].removesuffix(", immutable")
+            == "public, max-age=31536000"
+        )
         assert answer.headers["content-type"] == plain.headers["content-type"]
         assert "accept-encoding" in answer.headers["vary"].lower()
         assert "accept-encoding" in plain.headers["vary"].lower()
@@ -146,7 +172,9 @@ def test_a_page_s_scripts_come_compressed_and_say_the_same(with_pages: ServerInT
 def test_our_own_assets_come_compressed_unless_they_are(with_pages: ServerInThread) -> None:
     answer, body = raw(with_pages, "/assets/isentrope.js", GZIP)
     assert gzip.decompress(body) == raw(with_pages, "/assets/isentrope.js", PLAIN)[1]
-    again, nothing = raw(with_pages, "/assets/isentrope.js", {**GZIP, "If-None-Match": answer.headers["etag"]})
+    again, nothing = raw(
+        with_pages, "/assets/isentrope.js", {**GZIP, "If-None-Match": answer.headers["etag"]}
+    )
     assert (again.status_code, nothing) == (304, b"")
     font, body = raw(with_pages, "/assets/Inter.var.woff2", GZIP)
     assert "content-encoding" not in font.headers

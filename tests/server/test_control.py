@@ -30,7 +30,13 @@ from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, stored_step
 from tests.system.running_server import wait_for
 
-CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 2.0, "scope": "negative", "reason": "entropy falls"}
+CLIP_V = {
+    "method": "clip_v",
+    "mu_low": 1.0,
+    "mu_high": 2.0,
+    "scope": "negative",
+    "reason": "entropy falls",
+}
 
 
 def put(
@@ -41,8 +47,12 @@ def put(
     *,
     idempotency_key: str | None = None,
 ) -> httpx.Response:
-    headers = {"If-Match": f'"{on}"'} | ({"Idempotency-Key": idempotency_key} if idempotency_key else {})
-    return server.http.put(f"{rank.path}/control", json=CLIP_V if document is None else document, headers=headers)
+    headers = {"If-Match": f'"{on}"'} | (
+        {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+    )
+    return server.http.put(
+        f"{rank.path}/control", json=CLIP_V if document is None else document, headers=headers
+    )
 
 
 def delivered(server: ServerInThread, **known: Any) -> Rank:
@@ -61,25 +71,40 @@ def state(server: ServerInThread, rank: Rank, version: int) -> dict[str, Any]:
 
 def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> None:
     initial = ControlSnapshot(
-        version=0, control=Control(method=Method.CLIP_B, mu_low=2.5), author="config", requested_at=5.0
+        version=0,
+        control=Control(method=Method.CLIP_B, mu_low=2.5),
+        author="config",
+        requested_at=5.0,
     )
     rank = Rank(server, initial_control=initial)
     answer = server.http.get(f"{rank.path}/control")
     assert answer.headers["etag"] == '"0"'
     body = answer.json()
-    assert (body["version"], body["state"], body["method"], body["mu_low"]) == (0, "APPLIED", "clip_b", 2.5)
+    assert (body["version"], body["state"], body["method"], body["mu_low"]) == (
+        0,
+        "APPLIED",
+        "clip_b",
+        2.5,
+    )
     assert body["active"]["version"] == 0
     assert not rank.welcome.HasField("control")
 
 
-def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: ServerInThread, rank: Rank) -> None:
+def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(
+    server: ServerInThread, rank: Rank
+) -> None:
     rank.report(4, x=1.0)
     watching = rank.watch()
     answer = put(server, rank, 0)
     assert answer.status_code == 202
     assert answer.headers["etag"] == '"1"'
     item = answer.json()
-    assert (item["version"], item["state"], item["author"], item["requested_step"]) == (1, "PENDING", "owner", 4)
+    assert (item["version"], item["state"], item["author"], item["requested_step"]) == (
+        1,
+        "PENDING",
+        "owner",
+        4,
+    )
     snapshot = watching.next_control()
     wanted = json.loads(snapshot.document_json)
     assert (snapshot.version, wanted["method"], wanted["mu_low"]) == (1, "clip_v", 1.0)
@@ -88,7 +113,11 @@ def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: Serv
     assert state(server, rank, 1)["state"] == "DELIVERED"
     rank.answer(5, 1, "APPLIED", active=1)
     applied = server.http.get(f"{rank.path}/control").json()
-    assert (applied["state"], applied["applied_step"], applied["active"]["version"]) == ("APPLIED", 5, 1)
+    assert (applied["state"], applied["applied_step"], applied["active"]["version"]) == (
+        "APPLIED",
+        5,
+        1,
+    )
     assert applied["outcomes"][0]["state"] == "APPLIED"
     watching.close()
 
@@ -105,7 +134,9 @@ def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread, ran
     assert put(server, rank, 1).json()["version"] == 2
 
 
-def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: ServerInThread, rank: Rank) -> None:
+def test_a_repeated_request_is_answered_with_what_became_of_the_first(
+    server: ServerInThread, rank: Rank
+) -> None:
     first = put(server, rank, 0, idempotency_key="once")
     again = put(server, rank, 0, idempotency_key="once")
     assert (first.status_code, again.status_code) == (202, 200)
@@ -129,14 +160,20 @@ def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: Se
 )
 def test_json_that_is_none_is_refused(server: ServerInThread, rank: Rank, body: bytes) -> None:
     answer = server.http.put(
-        f"{rank.path}/control", content=body, headers={"If-Match": '"0"', "Content-Type": "application/json"}
+        f"{rank.path}/control",
+        content=body,
+        headers={"If-Match": '"0"', "Content-Type": "application/json"},
     )
     assert answer.status_code == 422, answer.text
     assert set(answer.json()["error"]) == {"code", "message", "details"}
 
 
-def test_json_that_is_not_called_so_is_refused_with_the_header_it_needs(server: ServerInThread, rank: Rank) -> None:
-    answer = server.http.put(f"{rank.path}/control", content=b'{"method": "none"}', headers={"If-Match": '"0"'})
+def test_json_that_is_not_called_so_is_refused_with_the_header_it_needs(
+    server: ServerInThread, rank: Rank
+) -> None:
+    answer = server.http.put(
+        f"{rank.path}/control", content=b'{"method": "none"}', headers={"If-Match": '"0"'}
+    )
     assert (answer.status_code, "Content-Type: application/json" in answer.text) == (422, True)
 
 
@@ -163,7 +200,11 @@ def test_a_document_with_a_field_missing_mistyped_or_without_effect_is_refused_b
 
 def test_parameters_travel_to_the_probe_and_stand_in_the_history(server: ServerInThread) -> None:
     rank = Rank(server, capabilities=("method:none", "method:clip_cov"))
-    wanted = {"method": "clip_cov", "parameters": {"ratio": 0.001, "seed": 7}, "expires_in_seconds": 60}
+    wanted = {
+        "method": "clip_cov",
+        "parameters": {"ratio": 0.001, "seed": 7},
+        "expires_in_seconds": 60,
+    }
     answer = put(server, rank, 0, wanted)
     assert (answer.status_code, answer.json()["parameters"]) == (202, {"ratio": 0.001, "seed": 7})
     sent = codec.from_pb(ControlSnapshot, rank.hello().control)
@@ -188,7 +229,10 @@ def test_what_the_probe_cannot_do_is_refused_at_the_door(server: ServerInThread)
 def test_unfetched_version_is_superseded_by_the_next(server: ServerInThread, rank: Rank) -> None:
     put(server, rank, 0)
     put(server, rank, 1)
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("SUPERSEDED", "never_delivered")
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == (
+        "SUPERSEDED",
+        "never_delivered",
+    )
     assert rank.hello().control.version == 2
 
 
@@ -208,22 +252,32 @@ def test_a_delivered_version_the_probe_passed_over_is_superseded(server: ServerI
     put(server, rank, 1)
     rank.hello()
     rank.answer(3, 2, "APPLIED", active=2)
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("SUPERSEDED", "newer_reached_probe")
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == (
+        "SUPERSEDED",
+        "newer_reached_probe",
+    )
 
 
 def test_rejection_has_a_code_and_keeps_the_old_control(server: ServerInThread) -> None:
     rank = delivered(server)
     rank.answer(3, 1, "REJECTED", code="capability_missing")
     body = server.http.get(f"{rank.path}/control").json()
-    assert (body["state"], body["code"], body["applied_step"]) == ("REJECTED", "capability_missing", None)
+    assert (body["state"], body["code"], body["applied_step"]) == (
+        "REJECTED",
+        "capability_missing",
+        None,
+    )
     assert body["active"]["version"] == 0
     assert not rank.hello().HasField("control")
 
 
 @pytest.mark.parametrize(
-    ("second", "code", "ended"), [("APPLIED", "", "APPLIED"), ("REJECTED", "capability_missing", "PARTIAL")]
+    ("second", "code", "ended"),
+    [("APPLIED", "", "APPLIED"), ("REJECTED", "capability_missing", "PARTIAL")],
 )
-def test_a_version_waits_for_all_ranks(server: ServerInThread, second: str, code: str, ended: str) -> None:
+def test_a_version_waits_for_all_ranks(
+    server: ServerInThread, second: str, code: str, ended: str
+) -> None:
     zero = Rank(server)
     one = Rank(server, run_id=zero.run_id, rank=1)
     put(server, zero, 0)
@@ -264,16 +318,24 @@ def test_a_slow_ranks_word_replaces_what_the_server_concluded_from_its_silence(
     wait_for(lambda: state(server, zero, 1)["state"] == "PARTIAL")
     one.answer(3, 1, late, code="" if late == "APPLIED" else "capability_missing", active=1)
     item = state(server, zero, 1)
-    assert (item["state"], item["code"]) == (ended, "" if late == "APPLIED" else "capability_missing")
+    assert (item["state"], item["code"]) == (
+        ended,
+        "" if late == "APPLIED" else "capability_missing",
+    )
     one.answer(4, 1, "REJECTED", code="again", active=1)
     assert state(server, zero, 1) == item, "the outcomes of all ranks are kept"
 
 
 def let_expire(server: ServerInThread, rank: Rank) -> None:
     """As if the time of the run's newest version were over."""
-    of_run = controls.c.run_key == select(runs_table.c.key).where(runs_table.c.id == rank.run_id).scalar_subquery()
+    of_run = (
+        controls.c.run_key
+        == select(runs_table.c.key).where(runs_table.c.id == rank.run_id).scalar_subquery()
+    )
     change = update(controls).where(of_run).values(expires_at=time.time() - 1)
-    server.backend.writer.submit(lambda transaction: transaction.connection.execute(change).rowcount).result(timeout=10)
+    server.backend.writer.submit(
+        lambda transaction: transaction.connection.execute(change).rowcount
+    ).result(timeout=10)
     wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
 
 
@@ -302,7 +364,10 @@ def test_a_run_that_ends_ends_its_open_controls(server: ServerInThread, rank: Ra
     rank.report(1, x=1.0)
     put(server, rank, 0)
     rank.send(RunFinished(status="finished", finished_at=time.time(), step=1))
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("EXPIRED", "run_ended")
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == (
+        "EXPIRED",
+        "run_ended",
+    )
     refused = put(server, rank, 1)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
 
@@ -319,7 +384,10 @@ def test_resumed_run_gets_the_active_control(server: ServerInThread) -> None:
 
 def test_a_run_that_brings_a_later_version_goes_on_counting_from_it(server: ServerInThread) -> None:
     brought = ControlSnapshot(
-        version=7, control=Control(method=Method.CLIP_V, mu_low=1.0), author="alice", requested_at=5.0
+        version=7,
+        control=Control(method=Method.CLIP_V, mu_low=1.0),
+        author="alice",
+        requested_at=5.0,
     )
     rank = Rank(server, initial_control=brought)
     assert put(server, rank, 7).json()["version"] == 8
@@ -339,7 +407,9 @@ def test_heartbeats_come_however_many_reports_come_in(rank: Rank) -> None:
     watching.close()
 
 
-def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInThread, rank: Rank) -> None:
+def test_watch_that_lost_events_still_sends_the_newest_version(
+    server: ServerInThread, rank: Rank
+) -> None:
     watching = rank.watch()
     assert watching.next_kind() == "heartbeat"
 
@@ -348,7 +418,9 @@ def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInT
             run = runs.find(connection, rank.run_id, silent_after_seconds=60)
         assert run is not None
         ada = Principal(token_id="1", name="ada", scope=TokenScope.CONTROL)
-        request = ControlRequest(control=Control(), by=ada, expected_version=0, time_to_live_seconds=60)
+        request = ControlRequest(
+            control=Control(), by=ada, expected_version=0, time_to_live_seconds=60
+        )
         request_control(transaction, run, request, time.time())
         # More than a listener's queue holds, announced with the same COMMIT.
         for step in range(QUEUE_LENGTH):
@@ -407,5 +479,8 @@ def test_change_is_refused_if_the_run_finishes_before_its_turn(
         answer = people.submit(put, server, rank, 0)
         wait_for(lambda: any(name.startswith("put_control") for name in queued))
         go_on.set()
-        assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (409, "conflict")
+        assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (
+            409,
+            "conflict",
+        )
     assert server.http.get(f"{rank.path}/control").json()["version"] == 0

@@ -1,4 +1,5 @@
-"""What a server shows of controls when messages about them were lost: with a report, a process or a restored database."""
+"""What a server shows of controls when messages about them were lost: with a report, a process or a
+restored database."""
 
 from __future__ import annotations
 
@@ -18,15 +19,21 @@ from tests.server.test_control import delivered, let_expire, put, state
 from tests.system.running_server import wait_for
 
 
-def test_active_version_is_not_reused_by_a_server_that_lost_it(server: ServerInThread, rank: Rank) -> None:
+def test_active_version_is_not_reused_by_a_server_that_lost_it(
+    server: ServerInThread, rank: Rank
+) -> None:
     """As after an older database was restored, or an empty one took its place."""
     rank.send(step_report(7, {}, control_version=3))
-    assert server.http.get(f"{rank.path}/control").json()["active"] is None, "version 3 is unknown here"
+    assert server.http.get(f"{rank.path}/control").json()["active"] is None, (
+        "version 3 is unknown here"
+    )
     assert put(server, rank, 0).json()["version"] == 4
     assert put(server, rank, 4).json()["version"] == 5
 
 
-def test_a_number_an_outcome_named_is_not_given_out_again(server: ServerInThread, rank: Rank) -> None:
+def test_a_number_an_outcome_named_is_not_given_out_again(
+    server: ServerInThread, rank: Rank
+) -> None:
     rank.answer(7, 6, "REJECTED", code="capability_missing")
     assert put(server, rank, 0).json()["version"] == 7
     assert rank.hello().control.version == 7
@@ -42,7 +49,9 @@ def test_refused_version_is_not_the_active_one(server: ServerInThread, rank: Ran
     assert put(server, rank, 1).json()["version"] == 2
 
 
-def test_a_number_no_server_can_have_given_out_is_not_counted_on_from(server: ServerInThread, rank: Rank) -> None:
+def test_a_number_no_server_can_have_given_out_is_not_counted_on_from(
+    server: ServerInThread, rank: Rank
+) -> None:
     rank.send(step_report(7, {}, control_version=2**63 - 1))
     assert put(server, rank, 0).json()["version"] == 1
 
@@ -55,10 +64,15 @@ def test_outcome_of_a_quarantined_report_counts(server: ServerInThread, outcome:
     active = 1 if outcome == "APPLIED" else 0
     reply = rank.send(step_report(5, {"n" * 501: 1.0}, control_version=active, outcomes=(word,)))
     assert [item.code for item in reply.quarantined] == ["name_too_long"]
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == (outcome, step)
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == (
+        outcome,
+        step,
+    )
 
 
-def test_a_word_in_a_refused_report_that_no_database_holds_is_passed_over(server: ServerInThread) -> None:
+def test_a_word_in_a_refused_report_that_no_database_holds_is_passed_over(
+    server: ServerInThread,
+) -> None:
     rank = delivered(server)
     word = ControlOutcome(version=1, state=OutcomeState.APPLIED, at=math.inf, step=5)
     reply = rank.send(step_report(5, {}, control_version=1, outcomes=(word,)))
@@ -66,7 +80,9 @@ def test_a_word_in_a_refused_report_that_no_database_holds_is_passed_over(server
     assert state(server, rank, 1)["state"] == "DELIVERED"
 
 
-def test_a_version_whose_word_was_lost_was_applied_when_reports_are_made_under_it(make_server: MakeServer) -> None:
+def test_a_version_whose_word_was_lost_was_applied_when_reports_are_made_under_it(
+    make_server: MakeServer,
+) -> None:
     server = make_server(control_rank_grace_seconds=0.2, sweep_interval_seconds=0.05)
     rank = Rank(server)
     rank.report(1, x=1.0)
@@ -79,12 +95,17 @@ def test_a_version_whose_word_was_lost_was_applied_when_reports_are_made_under_i
     assert server.http.get(f"{rank.path}/control").json()["active"]["state"] == "APPLIED"
 
 
-def test_a_guessed_expiry_yields_to_a_report_made_under_the_version(make_server: MakeServer) -> None:
+def test_a_guessed_expiry_yields_to_a_report_made_under_the_version(
+    make_server: MakeServer,
+) -> None:
     server = make_server(sweep_interval_seconds=0.05, control_answer_grace_seconds=0.1)
     rank = delivered(server)
     let_expire(server, rank)
     rank.send(step_report(9, {}, control_version=1))
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 9)
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == (
+        "APPLIED",
+        9,
+    )
 
 
 def test_a_resumed_life_under_a_version_shows_it_was_applied_and_the_first_lifes_late_word_since_when(
@@ -108,10 +129,15 @@ def test_a_ranks_own_word_counts_more_than_what_its_reports_name(make_server: Ma
     rank.send(step_report(7, {}, control_version=1))
     assert state(server, rank, 1)["state"] == "DELIVERED"
     rank.answer(8, 1, "REJECTED", code="version_taken", active=1)
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("REJECTED", "version_taken")
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == (
+        "REJECTED",
+        "version_taken",
+    )
 
 
-def test_a_version_no_probe_has_fetched_is_not_the_one_a_report_names(server: ServerInThread, rank: Rank) -> None:
+def test_a_version_no_probe_has_fetched_is_not_the_one_a_report_names(
+    server: ServerInThread, rank: Rank
+) -> None:
     put(server, rank, 0)
     rank.send(step_report(7, {}, control_version=1))
     assert state(server, rank, 1)["state"] == "PENDING"
@@ -122,14 +148,24 @@ def test_late_outcome_of_an_older_attempt_counts_after_the_finish(server: Server
     first = delivered(server, started_at=1000.0)
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     second.send(step_report(3, {}), RunFinished(status="finished", finished_at=time.time(), step=3))
-    assert (state(server, first, 1)["state"], state(server, first, 1)["code"]) == ("EXPIRED", "run_ended")
+    assert (state(server, first, 1)["state"], state(server, first, 1)["code"]) == (
+        "EXPIRED",
+        "run_ended",
+    )
     first.answer(2, 1, "APPLIED", active=1)
-    assert (state(server, first, 1)["state"], state(server, first, 1)["applied_step"]) == ("APPLIED", 2)
+    assert (state(server, first, 1)["state"], state(server, first, 1)["applied_step"]) == (
+        "APPLIED",
+        2,
+    )
 
 
-def test_a_life_that_began_under_another_control_is_shown_under_its_own(server: ServerInThread) -> None:
+def test_a_life_that_began_under_another_control_is_shown_under_its_own(
+    server: ServerInThread,
+) -> None:
     def brought(**values: Any) -> ControlSnapshot:
-        return ControlSnapshot(version=0, control=Control(**values), author="config", requested_at=5.0)
+        return ControlSnapshot(
+            version=0, control=Control(**values), author="config", requested_at=5.0
+        )
 
     first = Rank(server, started_at=1000.0, initial_control=brought())
     first.report(1, x=1.0)
@@ -142,7 +178,10 @@ def test_a_life_that_began_under_another_control_is_shown_under_its_own(server: 
     )
     second.report(2, x=1.0)
     body = server.http.get(f"{first.path}/control").json()
-    shown = [(control["version"], control["method"], control["mu_low"]) for control in (body, body["active"])]
+    shown = [
+        (control["version"], control["method"], control["mu_low"])
+        for control in (body, body["active"])
+    ]
     assert shown == [(0, "clip_v", 2.0)] * 2
     put(server, first, 0)
     entries = server.http.get("/api/v1/audit").json()["items"]
@@ -156,7 +195,9 @@ def test_resumed_attempt_is_shown_under_its_reported_control(
     server: ServerInThread,
 ) -> None:
     def brought(method: Method) -> ControlSnapshot:
-        return ControlSnapshot(version=0, control=Control(method=method), author="config", requested_at=5.0)
+        return ControlSnapshot(
+            version=0, control=Control(method=method), author="config", requested_at=5.0
+        )
 
     first = Rank(server, started_at=1000.0, initial_control=brought(METHODS["kl_cov"]))
     second = Rank(

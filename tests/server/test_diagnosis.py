@@ -1,4 +1,5 @@
-"""The diagnosis of a stored run: what is read of it, and that its suggestion agrees with the what-if answers."""
+"""The diagnosis of a stored run: what is read of it, and that its suggestion agrees with the
+what-if answers."""
 
 from __future__ import annotations
 
@@ -22,9 +23,20 @@ from tests.server.rank import Rank, step_report
 from tests.wire.test_diagnosis import collapse, sums
 
 
-def send_step(rank: Rank, step: int, entropy: float, *, what_if: WhatIfSums | None = None, **known: object) -> None:
-    scalars = {"entropy/mean": entropy, "entropy/gain": 0.5, "change/negative_low": -0.3, "change/positive_high": -0.1}
-    scalars |= {"influence/negative_low": -0.001, "influence/positive_high": -0.004} if step % 50 == 45 else {}
+def send_step(
+    rank: Rank, step: int, entropy: float, *, what_if: WhatIfSums | None = None, **known: object
+) -> None:
+    scalars = {
+        "entropy/mean": entropy,
+        "entropy/gain": 0.5,
+        "change/negative_low": -0.3,
+        "change/positive_high": -0.1,
+    }
+    scalars |= (
+        {"influence/negative_low": -0.001, "influence/positive_high": -0.004}
+        if step % 50 == 45
+        else {}
+    )
     rank.send(StepReport(step=step, recorded_at=1.0, scalars=scalars, what_if=what_if, **known))  # type: ignore[arg-type]
 
 
@@ -53,18 +65,31 @@ def test_a_stored_collapse_is_diagnosed(client: Client, collapsed: Rank) -> None
     assert found.verdict is None
 
 
-def test_the_suggestion_agrees_with_its_preview_and_with_what_if(client: Client, collapsed: Rank) -> None:
+def test_the_suggestion_agrees_with_its_preview_and_with_what_if(
+    client: Client, collapsed: Rank
+) -> None:
     found = client.diagnosis(collapsed.run_id).suggestion
     assert found is not None
     control = Control.from_document(found.control)
     shown = client.ask(calls.preview(collapsed.run_id, control))
     assert control.mu_low is not None
-    asked = {"mu_low": control.mu_low, "mu_high": control.mu_high, "scope": control.scope, "method": control.method}
-    each = [client.ask(calls.what_if(collapsed.run_id, step=step, **asked)) for step in range(91, 101)]
+    asked = {
+        "mu_low": control.mu_low,
+        "mu_high": control.mu_high,
+        "scope": control.scope,
+        "method": control.method,
+    }
+    each = [
+        client.ask(calls.what_if(collapsed.run_id, step=step, **asked)) for step in range(91, 101)
+    ]
     assert found.clip_fraction == pytest.approx(sum(one.clip_fraction for one in each) / 10)
     assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
     changes = [
-        0.75 * 0.5 * (one.unit_predicted_change - one.unclipped_unit_predicted_change) * collapse(100) / collapse(step)
+        0.75
+        * 0.5
+        * (one.unit_predicted_change - one.unclipped_unit_predicted_change)
+        * collapse(100)
+        / collapse(step)
         for step, one in zip(range(91, 101), each, strict=True)
     ]
     assert shown.change == pytest.approx(sum(changes) / 10)
@@ -72,7 +97,9 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(client: Client,
     assert shown.forecast.step == [*range(101, 151)]
 
 
-def test_a_preview_changes_nothing_and_refuses_what_a_push_does(server: ServerInThread, collapsed: Rank) -> None:
+def test_a_preview_changes_nothing_and_refuses_what_a_push_does(
+    server: ServerInThread, collapsed: Rank
+) -> None:
     with Client(server.url, server.owner_token) as client:
         unchanged = client.ask(calls.preview(collapsed.run_id, Control()))
         assert unchanged.forecast == client.diagnosis(collapsed.run_id).forecast
@@ -88,7 +115,11 @@ def test_a_preview_changes_nothing_and_refuses_what_a_push_does(server: ServerIn
 
 def test_a_run_without_steps_has_no_data(server: ServerInThread, client: Client) -> None:
     found = client.diagnosis(Rank(server).run_id)
-    assert (found.level, found.step, found.message) == (HealthLevel.NO_DATA, None, "No step has been reported.")
+    assert (found.level, found.step, found.message) == (
+        HealthLevel.NO_DATA,
+        None,
+        "No step has been reported.",
+    )
 
 
 def test_nan_is_reported_as_it_is(rank: Rank, client: Client) -> None:
@@ -100,7 +131,9 @@ def test_nan_is_reported_as_it_is(rank: Rank, client: Client) -> None:
     assert "step 4 is NaN" in found.message
 
 
-def test_a_resumed_run_is_as_old_as_its_first_attempt(server: ServerInThread, client: Client) -> None:
+def test_a_resumed_run_is_as_old_as_its_first_attempt(
+    server: ServerInThread, client: Client
+) -> None:
     first = Rank(server, started_at=1.0)
     for step in range(1, 31):
         send_step(first, step, 0.6)
@@ -114,15 +147,28 @@ def test_a_resumed_run_is_as_old_as_its_first_attempt(server: ServerInThread, cl
 
 @pytest.fixture(scope="module")
 def cured(server: ServerInThread) -> Rank:
-    """Falls by 0.01 nats a step until clip_v is applied at step 31, stays level to step 60; clip_b is pushed then."""
+    """Falls by 0.01 nats a step until clip_v is applied at step 31, stays level to step 60; clip_b
+    is pushed then."""
     rank = Rank(server)
     for step in range(1, 31):
         send_step(rank, step, 1.0 - 0.01 * step, what_if=sums(-4.0))
     with Client(server.url, server.owner_token) as client:
-        client.set_control(rank.run_id, method="clip_v", mu_low=1.4, mu_high=1.4, scope="decreasing", reason="collapse")
+        client.set_control(
+            rank.run_id,
+            method="clip_v",
+            mu_low=1.4,
+            mu_high=1.4,
+            scope="decreasing",
+            reason="collapse",
+        )
         applied = ControlOutcome(version=1, state=OutcomeState.APPLIED, at=1.0, step=31)
         for step in range(31, 61):
-            scalars = {"entropy/mean": 0.7, "clip/fraction": 0.15, "change/by_intervention": 0.02, "entropy/gain": 0.5}
+            scalars = {
+                "entropy/mean": 0.7,
+                "clip/fraction": 0.15,
+                "change/by_intervention": 0.02,
+                "entropy/gain": 0.5,
+            }
             outcomes = (applied,) if step == 31 else ()
             rank.send(step_report(step, scalars, control_version=1, outcomes=outcomes))
         client.set_control(rank.run_id, method="none")
@@ -131,14 +177,18 @@ def cured(server: ServerInThread) -> Rank:
 
 def test_a_push_is_predicted_when_it_is_made(client: Client, cured: Rank) -> None:
     what_if = client.ask(
-        calls.what_if(cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v")
+        calls.what_if(
+            cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v"
+        )
     )
     none, clipped, begun = client.control_history(cured.run_id)
     assert clipped.predicted is not None
     assert clipped.predicted.steps == 10
     assert clipped.predicted.clip_fraction == pytest.approx(what_if.clip_fraction)
     added = what_if.unit_predicted_change - what_if.unclipped_unit_predicted_change
-    shares = fmean(0.72 / (0.72 + 0.01 * steps) for steps in range(10))  # an effect is a share of the entropy
+    shares = fmean(
+        0.72 / (0.72 + 0.01 * steps) for steps in range(10)
+    )  # an effect is a share of the entropy
     assert clipped.predicted.change == pytest.approx(0.75 * 0.5 * added * shares)
     assert clipped.predicted.pace is not None
     assert none.predicted is not None
@@ -146,7 +196,9 @@ def test_a_push_is_predicted_when_it_is_made(client: Client, cured: Rank) -> Non
     assert begun.predicted is None
 
 
-def test_an_applied_control_gets_its_verdict(server: ServerInThread, client: Client, cured: Rank) -> None:
+def test_an_applied_control_gets_its_verdict(
+    server: ServerInThread, client: Client, cured: Rank
+) -> None:
     none, clipped, begun = client.control_history(cured.run_id)
     diagnosis = client.diagnosis(cured.run_id)
     control = client.control(cured.run_id)
@@ -178,11 +230,18 @@ def test_a_replaced_control_is_judged_by_what_there_is(rank: Rank, client: Clien
         applied = ControlOutcome(version=version, state=OutcomeState.APPLIED, at=1.0, step=first)
         for step in range(first, first + 7):
             outcomes = (applied,) if step == first else ()
-            scalars = {"entropy/mean": 1.0 - 0.01 * step, "change/by_intervention": 0.0, "entropy/gain": 0.5}
+            scalars = {
+                "entropy/mean": 1.0 - 0.01 * step,
+                "change/by_intervention": 0.0,
+                "entropy/gain": 0.5,
+            }
             rank.send(step_report(step, scalars, control_version=version, outcomes=outcomes))
     second, first_version, _ = client.control_history(rank.run_id)
     assert first_version.verdict is not None
     assert second.verdict is not None
-    assert (first_version.verdict.outcome, first_version.verdict.judged_steps) == (Outcome.NO_EFFECT, 7)
+    assert (first_version.verdict.outcome, first_version.verdict.judged_steps) == (
+        Outcome.NO_EFFECT,
+        7,
+    )
     assert (second.verdict.outcome, second.verdict.judged_steps) == (Outcome.UNDECIDED, 0)
     assert first_version.predicted is None  # no step had what-if sums

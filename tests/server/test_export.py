@@ -1,4 +1,5 @@
-"""Export: every report in one file, whatever is packed; missing is null, NaN is NaN, and memory stays small."""
+"""Export: every report in one file, whatever is packed; missing is null, NaN is NaN, and memory
+stays small."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def read(path: Path) -> list[Row]:
         case ".parquet":
             rows = pq.read_table(path).to_pylist()
         case ".csv":
-            rows = [{name: from_csv(name, text) for name, text in row.items()} for row in csv.DictReader(path.open())]
+            rows = [
+                {name: from_csv(name, text) for name, text in row.items()}
+                for row in csv.DictReader(path.open())
+            ]
         case _:
             rows = [
                 {name: from_json(name, value) for name, value in json.loads(line).items()}
@@ -65,7 +69,12 @@ def reported(server: ServerInThread, rank: Rank, steps: range) -> list[Row]:
     """What the API answers about a run that has one rank and one incarnation."""
     reports = [server.http.get(f"{rank.path}/steps/{step}").json() for step in steps]
     return [
-        {"step": r["step"], "incarnation": r["incarnation"], "rank": r["rank"], "time": r["recorded_at"]}
+        {
+            "step": r["step"],
+            "incarnation": r["incarnation"],
+            "rank": r["rank"],
+            "time": r["recorded_at"],
+        }
         | {name: float(value) for name, value in r["scalars"].items()}
         for r in reports
     ]
@@ -78,7 +87,10 @@ def test_every_value_comes_back_whether_packed_or_not(
     rank = Rank(still_server)
     odd = [math.nan, math.inf, -math.inf, -0.0, 1e-310, 0.1 + 0.2]
     rank.send(
-        *(step_report(step, {"entropy/mean": value} if step % 2 else {"odd": value}) for step, value in enumerate(odd))
+        *(
+            step_report(step, {"entropy/mean": value} if step % 2 else {"odd": value})
+            for step, value in enumerate(odd)
+        )
     )
     rank.send(*(step_report(step, {"entropy/mean": step / 3, "odd": 1.0}) for step in range(6, 40)))
     path = tmp_path / f"run.{file_format}"
@@ -108,14 +120,20 @@ def test_all_formats_agree_for_every_rank_and_incarnation(
             exported.append(repr(sorted_names(read(path))))
     assert len(set(exported)) == 1
     rows = read(tmp_path / "True.parquet")
-    assert {(row["incarnation"], row["rank"]) for row in rows} == {("first", 0), ("first", 1), ("resumed", 0)}
+    assert {(row["incarnation"], row["rank"]) for row in rows} == {
+        ("first", 0),
+        ("first", 1),
+        ("resumed", 0),
+    }
     assert [row["step"] for row in rows if row["incarnation"] == "resumed"] == list(range(50, 90))
     assert [row["step"] for row in rows[60:63]] == [57, 57, 1000]
     columns = pq.read_schema(tmp_path / "True.parquet").names
     assert columns == ["step", "incarnation", "rank", "time", *NAMES]
 
 
-def test_only_the_metrics_asked_for_are_exported(still_server: ServerInThread, client: Client, tmp_path: Path) -> None:
+def test_only_the_metrics_asked_for_are_exported(
+    still_server: ServerInThread, client: Client, tmp_path: Path
+) -> None:
     rank = Rank(still_server)
     rank.send(step_report(0, {"x": 1.0, "y": 2.0}), step_report(1, {"y": 3.0}))
     path = tmp_path / "some.csv"
@@ -133,7 +151,11 @@ def test_labels_and_the_control_s_version_are_exported_where_they_are_asked_for(
     rank = Rank(still_server)
     labels = [{"threshold/source": "batch", "control/method": 'clip "v"'}, {}]
     for step in range(20):
-        rank.send(step_report(step, {"x": 1.0, "labels": 2.0}, labels=labels[step % 2], control_version=step % 3))
+        rank.send(
+            step_report(
+                step, {"x": 1.0, "labels": 2.0}, labels=labels[step % 2], control_version=step % 3
+            )
+        )
     path = tmp_path / f"run.{file_format}"
     for packed in (False, True):
         if packed:
@@ -150,7 +172,10 @@ def test_labels_and_the_control_s_version_are_exported_where_they_are_asked_for(
             "metric/labels",
             "x",
         ]
-        exported = [row["labels"] if isinstance(row["labels"], dict) else json.loads(row["labels"]) for row in rows]
+        exported = [
+            row["labels"] if isinstance(row["labels"], dict) else json.loads(row["labels"])
+            for row in rows
+        ]
         assert exported == [labels[step % 2] for step in range(20)]
         assert [row["control_version"] for row in rows] == [step % 3 for step in range(20)]
         assert {row["metric/labels"] for row in rows} == {2.0}
@@ -159,7 +184,10 @@ def test_labels_and_the_control_s_version_are_exported_where_they_are_asked_for(
 def test_no_two_columns_have_one_name() -> None:
     names = ["metric/step", "rank", "step", "x"]
     assert column_names(names)[4:] == ["metric/step", "metric/rank", "metric/metric/step", "x"]
-    assert column_names(["step", "metric/metric/step", "metric/step"])[4] == "metric/metric/metric/step"
+    assert (
+        column_names(["step", "metric/metric/step", "metric/step"])[4]
+        == "metric/metric/metric/step"
+    )
     assert column_names(["labels", "rank"], labelled=True)[6:] == ["metric/labels", "metric/rank"]
     assert column_names(["labels", "rank"])[4:] == ["labels", "metric/rank"]
 
@@ -173,7 +201,9 @@ def test_a_run_without_a_report_makes_a_file_without_a_row(
     assert read(path) == []
 
 
-def test_the_answer_is_a_download_and_needs_a_token(still_server: ServerInThread, tmp_path: Path) -> None:
+def test_the_answer_is_a_download_and_needs_a_token(
+    still_server: ServerInThread, tmp_path: Path
+) -> None:
     rank = Rank(still_server)
     rank.report(0, x=1.0)
     answer = still_server.http.get(f"{rank.path}/export?format=jsonl")
@@ -183,7 +213,9 @@ def test_the_answer_is_a_download_and_needs_a_token(still_server: ServerInThread
     with pytest.raises(ApiError) as unknown_token:
         Client(still_server.url, "no-such-token").export(rank.run_id, tmp_path / "refused")
     with pytest.raises(ApiError) as unknown_format:
-        Client(still_server.url, still_server.owner_token).export(rank.run_id, tmp_path / "refused", format="xlsx")
+        Client(still_server.url, still_server.owner_token).export(
+            rank.run_id, tmp_path / "refused", format="xlsx"
+        )
     assert (unknown_token.value.status, unknown_format.value.status) == (401, 422)
     assert list(tmp_path.glob(".*partial")) + list(tmp_path.glob("refused")) == []
 
@@ -211,14 +243,17 @@ def test_report_packed_between_two_pieces_is_exported_once(
 
 
 @pytest.mark.parametrize(("metrics", "groups"), [(1, 2), (196, 7), (996, 20)])
-def test_the_more_columns_the_fewer_rows_has_a_group_of_a_parquet_file(metrics: int, groups: int) -> None:
+def test_the_more_columns_the_fewer_rows_has_a_group_of_a_parquet_file(
+    metrics: int, groups: int
+) -> None:
     names = [f"m/{number}" for number in range(metrics)]
     positions = np.arange(1000)
     piece = piece_of(positions)
     file = io.BytesIO(b"".join(write([piece] * 20, names, ExportFormat.PARQUET)))
     read_again = pq.ParquetFile(file)
     assert read_again.metadata.num_rows == 20_000
-    # 5 columns: 16 000 rows; 200 columns: 2 500 rows fill a group, which are three pieces; 1 000 columns: one piece does.
+    # 5 columns: 16 000 rows; 200 columns: 2 500 rows fill a group, which are three pieces; 1 000
+    # columns: one piece does.
     assert read_again.num_row_groups == groups
 
 
@@ -248,7 +283,10 @@ def peak_bytes(file_format: ExportFormat, pieces: int) -> int:
     def made() -> Any:
         for index in range(pieces):
             positions = np.arange(index * 1000, index * 1000 + 1000)
-            metric = Metric(values=np.random.default_rng(index).normal(size=1000), measured=np.ones(1000, dtype=bool))
+            metric = Metric(
+                values=np.random.default_rng(index).normal(size=1000),
+                measured=np.ones(1000, dtype=bool),
+            )
             yield piece_of(positions, a=metric, b=metric)
 
     tracemalloc.start()
@@ -267,11 +305,16 @@ def test_the_command_writes_a_file_named_after_the_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ISENTROPE_TOKEN", still_server.owner_token)
     run = CliRunner().invoke
-    written = run(export, [rank.run_id, "--format", "csv", "--url", still_server.url], catch_exceptions=False)
+    written = run(
+        export, [rank.run_id, "--format", "csv", "--url", still_server.url], catch_exceptions=False
+    )
     assert (written.exit_code, written.output.strip()) == (0, f"{rank.run_id}.csv")
     assert read(tmp_path / f"{rank.run_id}.csv")[0]["x"] == 1.5
     out = tmp_path / "chosen.parquet"
-    exported = run(export, [rank.run_id, "--out", str(out), "--names", "y", "--json", "--url", still_server.url])
+    exported = run(
+        export,
+        [rank.run_id, "--out", str(out), "--names", "y", "--json", "--url", still_server.url],
+    )
     assert json.loads(exported.output) == {"path": str(out), "bytes": out.stat().st_size}
     assert pq.read_schema(out).names[4:] == ["y"]
     piped = run(export, [rank.run_id, "--format", "jsonl", "--out", "-", "--url", still_server.url])

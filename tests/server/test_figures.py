@@ -131,8 +131,12 @@ def test_refusals_are_counted_by_door_and_reason_and_logged(
 def test_invented_method_is_no_label(make_server: MakeServer) -> None:
     server = make_server()
     for number in range(3):
-        call = server.channel().unary_unary(f"/isentrope_wire.v1.Telemetry/Made{number}", bytes, bytes)
+        call = server.channel().unary_unary(
+            f"/isentrope_wire.v1.Telemetry/Made{number}", bytes, bytes
+        )
         with pytest.raises(grpc.RpcError):
             call(b"", timeout=5)
-    counted = [dict(labels) for name, labels in samples(server) if name == "isentrope_grpc_calls_total"]
+    counted = [
+        dict(labels) for name, labels in samples(server) if name == "isentrope_grpc_calls_total"
+    ]
     assert {labels["method"] for labels in counted} == {"other"}

@@ -35,7 +35,10 @@ OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 
 def routes_of(app: FastAPI) -> list[tuple[str, str, BaseRoute]]:
     """(method, path, route) of everything the application answers over HTTP."""
-    return [(method, re.sub(r"\{[^}]*\}", "x", template), route) for method, template, route in _answering(app)]
+    return [
+        (method, re.sub(r"\{[^}]*\}", "x", template), route)
+        for method, template, route in _answering(app)
+    ]
 
 
 def _answering(app: FastAPI) -> Iterator[tuple[str, str, BaseRoute]]:
@@ -71,18 +74,27 @@ def test_the_enumeration_finds_the_routes() -> None:
 
 def templates_of(app: FastAPI) -> set[tuple[str, str]]:
     """(method, template) of everything but what pages add to GET and the files they bring."""
-    return {(method, template) for method, template, _ in _answering(app) if method not in ("HEAD", "OPTIONS")}
+    return {
+        (method, template)
+        for method, template, _ in _answering(app)
+        if method not in ("HEAD", "OPTIONS")
+    }
 
 
 def test_every_route_declares_the_scope_it_needs() -> None:
     declared = set(ROUTE_SCOPES) | set(PAGE_SCOPES) | OPEN
-    own = {one for one in templates_of(create_app(Settings(dashboard=False))) if one[1] != "/api{rest:path}"}
+    own = {
+        one
+        for one in templates_of(create_app(Settings(dashboard=False)))
+        if one[1] != "/api{rest:path}"
+    }
     assert own - declared == set(), "give it a line in isentrope_server.security.permissions"
     pages = templates_of(create_app(Settings(dashboard=True)))
     undeclared = {
         (method, template)
         for method, template in pages - declared
-        # What a page adds to GET is for those who may read; under the API it would need the most there is.
+        # What a page adds to GET is for those who may read; under the API it would need the most
+        # there is.
         if template != "/api{rest:path}" and (method != "GET" or template.startswith("/api"))
     }
     assert undeclared == set()
@@ -98,7 +110,9 @@ def test_every_grpc_method_declares_the_scope_it_needs() -> None:
 
 
 @pytest.mark.parametrize("scope", list(TokenScope))
-def test_every_route_refuses_tokens_of_the_wrong_scope(with_pages: ServerInThread, scope: TokenScope) -> None:
+def test_every_route_refuses_tokens_of_the_wrong_scope(
+    with_pages: ServerInThread, scope: TokenScope
+) -> None:
     granted = {
         TokenScope.READ: {TokenScope.READ},
         TokenScope.INGEST: {TokenScope.INGEST},
@@ -151,11 +165,18 @@ INPUTS = b'"inputs": [{"id": "who", "property": "id"}], "state": '
         WHO + OUTPUTS + b'"inputs": [], "state": []}',
         WHO + b'"outputs": {"id": "whose", "property": "children"}, ' + INPUTS + b"[]}",
         WHO + b'"outputs": {}, ' + INPUTS + b"[]}",
-        WHO + OUTPUTS + INPUTS + b'[{"id": "view", "property": "data", "value": {"query": [["a"]]}}]}',
+        WHO
+        + OUTPUTS
+        + INPUTS
+        + b'[{"id": "view", "property": "data", "value": {"query": [["a"]]}}]}',
     ],
 )
-def test_a_callback_that_no_page_asks_for_is_refused(with_pages: ServerInThread, body: bytes) -> None:
-    answer = with_pages.http.post("/_dash-update-component", content=body, headers={"Content-Type": "application/json"})
+def test_a_callback_that_no_page_asks_for_is_refused(
+    with_pages: ServerInThread, body: bytes
+) -> None:
+    answer = with_pages.http.post(
+        "/_dash-update-component", content=body, headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code == 400, answer.text
 
 
@@ -166,7 +187,12 @@ def test_a_script_that_no_page_has_is_not_found(with_pages: ServerInThread) -> N
 def test_no_websocket_opens(with_pages: ServerInThread) -> None:
     address = with_pages.url.replace("http", "ws") + "/_dash-ws-callback"
     with pytest.raises(InvalidStatus):
-        connect(address, origin=Origin(with_pages.url), additional_headers=with_pages.session(), proxy=None)
+        connect(
+            address,
+            origin=Origin(with_pages.url),
+            additional_headers=with_pages.session(),
+            proxy=None,
+        )
 
 
 def call_every_method(server: ServerInThread, token: str | None) -> dict[str, grpc.StatusCode]:
@@ -176,14 +202,21 @@ def call_every_method(server: ServerInThread, token: str | None) -> dict[str, gr
     service = pb.DESCRIPTOR.services_by_name["Telemetry"]
     statuses = {}
     methods: list[tuple[str, Any, bool]] = [
-        (method.name, method.input_type._concrete_class, method.server_streaming) for method in service.methods
+        (method.name, method.input_type._concrete_class, method.server_streaming)
+        for method in service.methods
     ]
     for name, request, streams in [*methods, ("Unknown", pb.HelloRequest, False)]:
         path = f"/{service.full_name}/{name}"
         serialize = request.SerializeToString
         try:
             if streams:
-                next(iter(channel.unary_stream(path, serialize, bytes)(request(), metadata=metadata, timeout=5)))
+                next(
+                    iter(
+                        channel.unary_stream(path, serialize, bytes)(
+                            request(), metadata=metadata, timeout=5
+                        )
+                    )
+                )
             else:
                 channel.unary_unary(path, serialize, bytes)(request(), metadata=metadata, timeout=5)
         except grpc.RpcError as error:
@@ -199,7 +232,9 @@ def test_no_grpc_method_answers_without_a_token(server: ServerInThread, token: s
 
 
 def test_no_grpc_method_answers_a_token_that_may_not_ingest(server: ServerInThread) -> None:
-    assert set(call_every_method(server, server.token("control")).values()) == {grpc.StatusCode.PERMISSION_DENIED}
+    assert set(call_every_method(server, server.token("control")).values()) == {
+        grpc.StatusCode.PERMISSION_DENIED
+    }
 
 
 def test_no_spelling_of_an_address_lowers_the_scope_it_needs(server: ServerInThread) -> None:
@@ -219,7 +254,9 @@ def test_a_revoked_token_opens_nothing(server: ServerInThread) -> None:
     assert server.http.delete("/api/v1/access-tokens/nothing").status_code == 404
 
 
-def test_the_printed_address_logs_a_browser_in_and_forgets_the_token(server: ServerInThread) -> None:
+def test_the_printed_address_logs_a_browser_in_and_forgets_the_token(
+    server: ServerInThread,
+) -> None:
     with server.client() as browser:
         answer = browser.get("/", params={"token": server.owner_token, "run": "r 1"})
         assert (answer.status_code, answer.headers["location"]) == (303, "/?run=r+1")
@@ -227,26 +264,37 @@ def test_the_printed_address_logs_a_browser_in_and_forgets_the_token(server: Ser
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
         assert browser.get("/api/v1/runs").status_code == 200
-        assert browser.get("/", params={"token": "wrong"}, headers={"Cookie": ""}).status_code == 401
+        assert (
+            browser.get("/", params={"token": "wrong"}, headers={"Cookie": ""}).status_code == 401
+        )
 
 
 @pytest.mark.parametrize(
-    ("sent_by", "status"), [("none", 303), ("same-origin", 303), ("same-site", 403), ("cross-site", 403), ("new", 403)]
+    ("sent_by", "status"),
+    [("none", 303), ("same-origin", 303), ("same-site", 403), ("cross-site", 403), ("new", 403)],
 )
-def test_no_other_site_s_page_logs_a_browser_in(server: ServerInThread, sent_by: str, status: int) -> None:
+def test_no_other_site_s_page_logs_a_browser_in(
+    server: ServerInThread, sent_by: str, status: int
+) -> None:
     earlier = server.session()
     with server.client() as browser:
-        answer = browser.get("/", params={"token": server.token("read")}, headers={"Sec-Fetch-Site": sent_by})
+        answer = browser.get(
+            "/", params={"token": server.token("read")}, headers={"Sec-Fetch-Site": sent_by}
+        )
         assert answer.status_code == status
         assert ("set-cookie" in answer.headers) == (status == 303)
         if status == 403:
             assert answer.json()["error"]["code"] == "foreign_log_in"
-            page = browser.get("/?token=x", headers={"Sec-Fetch-Site": sent_by, "Accept": "text/html"})
+            page = browser.get(
+                "/?token=x", headers={"Sec-Fetch-Site": sent_by, "Accept": "text/html"}
+            )
             assert (page.status_code, "the address bar" in page.text) == (403, True)
         assert browser.get("/api/v1/access-tokens", headers=earlier).status_code == 200
 
 
-def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(server: ServerInThread) -> None:
+def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(
+    server: ServerInThread,
+) -> None:
     # Browsers send a host's cookies to all its ports, and not every program sets them by the book.
     others = 'preferences={"theme": "dark"}; ; flag'
     with server.client() as browser:
@@ -255,7 +303,9 @@ def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(server:
         assert browser.get("/api/v1/runs", headers={"Cookie": others}).status_code == 401
 
 
-def sign_in(server: ServerInThread, token: str, address: str = "/", **headers: str) -> httpx.Response:
+def sign_in(
+    server: ServerInThread, token: str, address: str = "/", **headers: str
+) -> httpx.Response:
     """Sends the form of the page without a session."""
     with server.client() as browser:
         own = {"Origin": server.url, "Accept": "text/html"}
@@ -270,7 +320,9 @@ def test_the_form_signs_in_and_shows_the_address_asked_for(server: ServerInThrea
         assert browser.get("/api/v1/runs", headers={"Cookie": cookie}).status_code == 200
 
 
-@pytest.mark.parametrize("address", ["//evil.example", "/\\\\evil.example", "/%2F%2Fevil.example", "/%5Cevil.example"])
+@pytest.mark.parametrize(
+    "address", ["//evil.example", "/\\\\evil.example", "/%2F%2Fevil.example", "/%5Cevil.example"]
+)
 def test_the_form_never_leads_to_another_host(server: ServerInThread, address: str) -> None:
     location = sign_in(server, server.owner_token, server.url + address).headers["location"]
     assert location.startswith("/")
@@ -297,7 +349,9 @@ def test_a_token_that_only_reports_opens_no_pages(server: ServerInThread) -> Non
     assert (answer.status_code, NO_PAGES in answer.text) == (401, True)
 
 
-def test_a_browser_whose_token_was_revoked_reads_that_its_session_ended(server: ServerInThread) -> None:
+def test_a_browser_whose_token_was_revoked_reads_that_its_session_ended(
+    server: ServerInThread,
+) -> None:
     created = server.http.post("/api/v1/access-tokens", json={"scope": "read"}).json()
     cookie = server.session(created["token"])
     server.http.delete(f"/api/v1/access-tokens/{created['id']}")
@@ -324,16 +378,30 @@ def test_a_cookie_changes_things_only_from_a_page_of_this_server(
     sent = {name: server.url if value == "OWN" else value for name, value in headers.items()}
     with server.client() as browser:
         cookie = server.session()
-        assert browser.patch(rank.path, json={"notes": "x"}, headers=sent | cookie).status_code == status
+        assert (
+            browser.patch(rank.path, json={"notes": "x"}, headers=sent | cookie).status_code
+            == status
+        )
         bearer = {"Authorization": f"Bearer {server.owner_token}"}
-        assert browser.patch(rank.path, json={"notes": "x"}, headers=sent | bearer).status_code == 200
+        assert (
+            browser.patch(rank.path, json={"notes": "x"}, headers=sent | bearer).status_code == 200
+        )
 
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("127.0.0.1:9", 200), ("localhost", 200), ("[::1]:9", 200), ("evil.example", 400), ("", 400), ("a b", 400)],
+    [
+        ("127.0.0.1:9", 200),
+        ("localhost", 200),
+        ("[::1]:9", 200),
+        ("evil.example", 400),
+        ("", 400),
+        ("a b", 400),
+    ],
 )
-def test_only_its_own_host_names_reach_a_route(server: ServerInThread, host: str, status: int) -> None:
+def test_only_its_own_host_names_reach_a_route(
+    server: ServerInThread, host: str, status: int
+) -> None:
     answer = server.http.get("/api/v1/runs", headers={"Host": host})
     assert answer.status_code == status
 

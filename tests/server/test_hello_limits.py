@@ -1,4 +1,5 @@
-"""What a run reports of itself is limited: what no probe sends is cut or refused, and no other run waits for it."""
+"""What a run reports of itself is limited: what no probe sends is cut or refused, and no other run
+waits for it."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(rank:
     started.initial_control.CopyFrom(pb.ControlSnapshot(document_json="[" * 1_000_000))
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Hello(
-            pb.HelloRequest(run=started, protocol_version=reports.PROTOCOL_VERSION), metadata=rank.metadata, timeout=10
+            pb.HelloRequest(run=started, protocol_version=reports.PROTOCOL_VERSION),
+            metadata=rank.metadata,
+            timeout=10,
         )
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert {"65536", "1000000"} <= set((refused.value.details() or "").replace(".", "").split())
@@ -66,13 +69,21 @@ def test_another_protocol_is_refused_with_both_versions(rank: Rank) -> None:
     started = to_pb(rank.started)
     started.probe_version = "0.0.7"
     with pytest.raises(grpc.RpcError) as refused:
-        rank.stub.Hello(pb.HelloRequest(run=started, protocol_version=1), metadata=rank.metadata, timeout=10)
+        rank.stub.Hello(
+            pb.HelloRequest(run=started, protocol_version=1), metadata=rank.metadata, timeout=10
+        )
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert {"0.0.7", __version__} <= set(re.findall(r"\d+\.\d+\.\d+", refused.value.details() or ""))
+    assert {"0.0.7", __version__} <= set(
+        re.findall(r"\d+\.\d+\.\d+", refused.value.details() or "")
+    )
 
 
 def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread, rank: Rank) -> None:
-    reply = rank.send(reports.RunFinished(status="failed", finished_at=2.0, error="out of memory " + "x" * 8_000_000))
+    reply = rank.send(
+        reports.RunFinished(
+            status="failed", finished_at=2.0, error="out of memory " + "x" * 8_000_000
+        )
+    )
     assert (reply.acked_through, list(reply.quarantined)) == (1, [])
     run = server.http.get(rank.path).json()
     assert (run["status"], len(run["error"])) == ("failed", reports.ERROR_CHARACTERS)
@@ -87,21 +98,29 @@ def test_a_report_with_names_that_no_probe_writes_is_kept_aside(server: ServerIn
 
 
 @pytest.mark.parametrize("version", [2**31, 2**63 - 1])
-def test_a_first_version_that_leaves_no_room_to_count_on_is_refused(server: ServerInThread, version: int) -> None:
+def test_a_first_version_that_leaves_no_room_to_count_on_is_refused(
+    server: ServerInThread, version: int
+) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         Rank(server, initial_control=first_control(version))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert f"a version less than 2^31, got {version}" in (refused.value.details() or "")
 
 
-def test_a_run_that_starts_with_the_largest_version_can_be_controlled(server: ServerInThread) -> None:
+def test_a_run_that_starts_with_the_largest_version_can_be_controlled(
+    server: ServerInThread,
+) -> None:
     rank = Rank(server, initial_control=first_control(2**31 - 1))
     for _ in range(2):
         etag = server.http.get(f"{rank.path}/control").headers["ETag"]
-        answer = server.http.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": etag})
+        answer = server.http.put(
+            f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": etag}
+        )
         assert answer.status_code == 202
     assert server.http.get(f"{rank.path}/control").json()["version"] == 2**31 + 1
 
 
 def first_control(version: int) -> reports.ControlSnapshot:
-    return reports.ControlSnapshot(version=version, control=Control(), author="trainer", requested_at=1.0)
+    return reports.ControlSnapshot(
+        version=version, control=Control(), author="trainer", requested_at=1.0
+    )

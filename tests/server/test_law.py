@@ -21,14 +21,17 @@ def entropy_at(step: float) -> float:
 
 
 def train(rank: Rank, steps: int, *, first: int = 0, evaluated: str = "") -> None:
-    """Steps whose entropy falls from 2 to 0.3 nats over 200 of them, and whose reward follows the curve with noise."""
+    """Steps whose entropy falls from 2 to 0.3 nats over 200 of them, and whose reward follows the
+    curve with noise."""
     noise = np.random.default_rng(1).normal(size=200) * 0.01
     reports = []
     for step in range(first, first + steps):
         entropy = entropy_at(step)
         reward = B - A * math.exp(entropy) + float(noise[step])
         evaluation = {evaluated: reward + 0.2} if evaluated and step % 5 == 0 else {}
-        reports.append(step_report(step, {"entropy/mean": entropy, "reward/mean": reward, **evaluation}))
+        reports.append(
+            step_report(step, {"entropy/mean": entropy, "reward/mean": reward, **evaluation})
+        )
     rank.send(*reports)
 
 
@@ -49,10 +52,18 @@ def test_fit_with_ceiling_and_forecast(server: ServerInThread, rank: Rank) -> No
     assert law["curve"]["reward"][0] == pytest.approx(law["fit"]["ceiling"]["value"])
     assert law["curve"]["low"][40] < law["curve"]["reward"][40] < law["curve"]["high"][40]
     forecast = law["forecast"]
-    assert (forecast["through_step"], forecast["final_steps"], forecast["run_over"]) == (29, 10, True)
+    assert (forecast["through_step"], forecast["final_steps"], forecast["run_over"]) == (
+        29,
+        10,
+        True,
+    )
     assert forecast["error"] == pytest.approx(forecast["reward"]["value"] - forecast["actual"])
     assert abs(forecast["error"]) < 0.03
-    assert (law["points"]["step"][0], law["points"]["step"][-1], len(law["points"]["entropy"])) == (0, 199, 200)
+    assert (law["points"]["step"][0], law["points"]["step"][-1], len(law["points"]["entropy"])) == (
+        0,
+        199,
+        200,
+    )
 
 
 def test_reward_of_an_evaluation_is_preferred(server: ServerInThread, rank: Rank) -> None:
@@ -87,14 +98,20 @@ def test_many_steps_are_shown_as_means(server: ServerInThread, rank: Rank) -> No
     assert points["entropy"][0] == pytest.approx(entropy_at(4.5), abs=0.01)
 
 
-def test_running_run_is_measured_by_plan_or_steps_so_far(server: ServerInThread, rank: Rank) -> None:
+def test_running_run_is_measured_by_plan_or_steps_so_far(
+    server: ServerInThread, rank: Rank
+) -> None:
     train(rank, 150)
     so_far = server.http.get(f"{rank.path}/law").json()["forecast"]
     assert (so_far["run_over"], so_far["through_step"]) == (False, 22)
-    rank.started = replace(rank.started, incarnation="planned", started_at=time.time() + 1, planned_steps=160)
+    rank.started = replace(
+        rank.started, incarnation="planned", started_at=time.time() + 1, planned_steps=160
+    )
     rank.hello()
     assert server.http.get(f"{rank.path}/law").json()["forecast"]["through_step"] == 23
-    rank.started = replace(rank.started, incarnation="longer", started_at=time.time() + 2, planned_steps=2000)
+    rank.started = replace(
+        rank.started, incarnation="longer", started_at=time.time() + 2, planned_steps=2000
+    )
     rank.hello()
     law = server.http.get(f"{rank.path}/law").json()
     assert (law["forecast"], law["forecast_reason"]["code"]) == (None, "too_early")
@@ -102,7 +119,12 @@ def test_running_run_is_measured_by_plan_or_steps_so_far(server: ServerInThread,
 
 def test_young_run_gets_reason(server: ServerInThread, rank: Rank) -> None:
     nothing = server.http.get(f"{rank.path}/law").json()
-    assert (nothing["steps"], nothing["fit"], nothing["curve"], nothing["forecast"]) == (0, None, None, None)
+    assert (nothing["steps"], nothing["fit"], nothing["curve"], nothing["forecast"]) == (
+        0,
+        None,
+        None,
+        None,
+    )
     assert nothing["reason"]["code"] == "too_few_steps"
     assert nothing["points"] == {"step": [], "entropy": [], "reward": []}
     train(rank, 19)

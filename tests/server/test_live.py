@@ -59,9 +59,18 @@ def test_step_control_and_finish_are_sent_once_committed(make_server: MakeServer
         "scalars": {"entropy/mean": 0.5, "bad": "NaN"},
     }
     with server.client(server.owner_token) as other:
-        other.put(f"{rank.path}/control", json={"method": "none", "reason": "why"}, headers={"If-Match": '"0"'})
+        other.put(
+            f"{rank.path}/control",
+            json={"method": "none", "reason": "why"},
+            headers={"If-Match": '"0"'},
+        )
     kind, data, _ = stream.next()
-    assert (kind, data["version"], data["state"], data["reason"]) == ("control", 1, "PENDING", "why")
+    assert (kind, data["version"], data["state"], data["reason"]) == (
+        "control",
+        1,
+        "PENDING",
+        "why",
+    )
     rank.hello()
     assert stream.next()[1]["state"] == "DELIVERED"
     rank.send(RunFinished(status="finished", finished_at=time.time()))
@@ -89,7 +98,9 @@ def test_a_returning_listener_misses_nothing(server: ServerInThread, rank: Rank)
     stream.close()
 
 
-def test_listener_ahead_of_a_restored_database_gets_everything_again(server: ServerInThread, rank: Rank) -> None:
+def test_listener_ahead_of_a_restored_database_gets_everything_again(
+    server: ServerInThread, rank: Rank
+) -> None:
     rank.report(0, x=0.0)
     with server.backend.database.reading() as connection:
         found = runs.find(connection, rank.run_id, silent_after_seconds=60)
@@ -114,7 +125,9 @@ def test_steps_of_other_runs_are_not_sent(server: ServerInThread) -> None:
     stream.close()
 
 
-def test_listener_that_lost_events_gets_the_current_state(server: ServerInThread, rank: Rank) -> None:
+def test_listener_that_lost_events_gets_the_current_state(
+    server: ServerInThread, rank: Rank
+) -> None:
     stream = Stream(server.http, rank.path)
     wait_for_listener(server)
     time.sleep(0.1)

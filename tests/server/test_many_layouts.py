@@ -1,4 +1,5 @@
-"""A run whose reports hold now these metrics, now those: as many layouts as reports, and every answer as with one."""
+"""A run whose reports hold now these metrics, now those: as many layouts as reports, and every
+answer as with one."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def many_tasks(server: ServerInThread, at_once: int) -> tuple[Rank, list[StepRep
         }
         scalars |= {"once": 3.0} if step == 2 else {}
         counts = tuple(rng.randrange(100) for _ in range(8))
-        histograms = [ScoreHistogram(name="score", low=0.0, high=1.0, counts=counts)] if step % 3 else []
+        histograms = (
+            [ScoreHistogram(name="score", low=0.0, high=1.0, counts=counts)] if step % 3 else []
+        )
         reports.append(step_report(step, scalars, histograms=histograms))
     for start in range(0, STEPS, at_once):
         rank.send(*reports[start : start + at_once])
@@ -66,16 +69,26 @@ def test_every_answer_is_what_the_reports_said(
     whole = get(still, f"{rank.path}/metrics/series", name=names)["series"]
     some = get(still, f"{rank.path}/metrics/series", name=names, from_step=31, to_step=47)["series"]
     for name in names:
-        reported = {report.step: as_answered(report.scalars[name]) for report in reports if name in report.scalars}
+        reported = {
+            report.step: as_answered(report.scalars[name])
+            for report in reports
+            if name in report.scalars
+        }
         assert dict(zip(whole[name]["step"], whole[name]["value"], strict=True)) == reported
         within = {step: value for step, value in reported.items() if 31 <= step <= 47}
         assert dict(zip(some[name]["step"], some[name]["value"], strict=True)) == within
-    newest = {name: (report.step, as_answered(value)) for report in reports for name, value in report.scalars.items()}
+    newest = {
+        name: (report.step, as_answered(value))
+        for report in reports
+        for name, value in report.scalars.items()
+    }
     items = get(still, f"{rank.path}/metrics")["items"]
     assert {item["name"]: (item["step"], item["value"]) for item in items} == newest
     assert newest["once"] == (2, 3.0)
     histograms = get(still, f"{rank.path}/histograms/score")
-    counted = {report.step: list(report.histograms[0].counts) for report in reports if report.histograms}
+    counted = {
+        report.step: list(report.histograms[0].counts) for report in reports if report.histograms
+    }
     assert dict(zip(histograms["step"], histograms["counts"], strict=True)) == counted
 
 

@@ -1,4 +1,5 @@
-"""`isentrope mcp` with the SDK's own client: what it offers to which token, what the tools answer, and what a push leaves."""
+"""`isentrope mcp` with the SDK's own client: what it offers to which token, what the tools answer,
+and what a push leaves."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def address(server: ServerInThread) -> Iterator[str]:
     """Of `isentrope mcp --http`, a process of its own."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "isentrope", "mcp", "--http", str(port), "--url", server.url], env=clean_environment()
+        [sys.executable, "-m", "isentrope", "mcp", "--http", str(port), "--url", server.url],
+        env=clean_environment(),
     )
     address = f"http://127.0.0.1:{port}/mcp"
     end = time.monotonic() + 60
@@ -116,7 +118,9 @@ def collapsing(server: ServerInThread) -> Rank:
         rank=0, sequence=0, position=1, token_id=7, text=HOSTILE, logprob=-0.1, entropy=1.0, vocab_centered_score=0.5,
         advantage=1.0, contribution=-9.0, kept=True,
     )  # fmt: skip
-    rank.send(*(replace(report, tokens=(token, *report.tokens)) for report in recorded.reports[:60]))
+    rank.send(
+        *(replace(report, tokens=(token, *report.tokens)) for report in recorded.reports[:60])
+    )
     return rank
 
 
@@ -145,14 +149,20 @@ def test_stdio_offers_reading_to_a_read_token(server: ServerInThread, collapsing
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_http_offers_tools_by_the_token_s_scope(server: ServerInThread, address: str, mode: str) -> None:
+def test_http_offers_tools_by_the_token_s_scope(
+    server: ServerInThread, address: str, mode: str
+) -> None:
     assert ask(address, server.token("read"), names, mode=mode) == READING
     assert ask(address, server.token("control"), names, mode=mode) == READING | STEERING
 
 
-def test_reading_tools_are_marked_and_untrusted_texts_named(server: ServerInThread, address: str) -> None:
+def test_reading_tools_are_marked_and_untrusted_texts_named(
+    server: ServerInThread, address: str
+) -> None:
     tools = ask(address, server.token("control"), lambda client: client.list_tools()).tools
-    assert {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint} == READING
+    assert {
+        tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint
+    } == READING
     described = {tool.name: tool.description or "" for tool in tools}
     for name in ("list_runs", "top_tokens", "control_history"):
         assert "untrusted content" in described[name]
@@ -164,9 +174,24 @@ def test_a_wrong_token_and_a_foreign_host_are_refused(server: ServerInThread, ad
     accept = {"Accept": "application/json, text/event-stream"}
     token = {"Authorization": f"Bearer {server.token('read')}"}
     assert httpx.post(address, json=body, headers=accept).status_code == 401
-    assert httpx.post(address, json=body, headers=accept | {"Authorization": "Bearer guessed"}).status_code == 401
-    assert httpx.post(address, json=body, headers=accept | token | {"Host": "evil.example"}).status_code == 421
-    assert httpx.post(address, json=body, headers=accept | token | {"Origin": "http://evil.example"}).status_code == 403
+    assert (
+        httpx.post(
+            address, json=body, headers=accept | {"Authorization": "Bearer guessed"}
+        ).status_code
+        == 401
+    )
+    assert (
+        httpx.post(
+            address, json=body, headers=accept | token | {"Host": "evil.example"}
+        ).status_code
+        == 421
+    )
+    assert (
+        httpx.post(
+            address, json=body, headers=accept | token | {"Origin": "http://evil.example"}
+        ).status_code
+        == 403
+    )
 
 
 def test_the_owner_s_token_is_refused(server: ServerInThread, address: str) -> None:
@@ -177,7 +202,9 @@ def test_the_owner_s_token_is_refused(server: ServerInThread, address: str) -> N
     ask(address, server.owner_token, use)
 
 
-def test_runs_are_listed_with_their_health(server: ServerInThread, address: str, collapsing: Rank) -> None:
+def test_runs_are_listed_with_their_health(
+    server: ServerInThread, address: str, collapsing: Rank
+) -> None:
     answer = call(address, server.token("read"), "list_runs", project="night")
     assert answer["total"] == 1
     (run,) = answer["runs"]
@@ -215,14 +242,17 @@ def test_metrics_are_reduced_with_units_and_unknown_ones_named(
     assert series["unit"] == "nats"
     assert len(series["step"]) <= 12
     assert all(
-        low <= value <= high for low, value, high in zip(series["min"], series["value"], series["max"], strict=True)
+        low <= value <= high
+        for low, value, high in zip(series["min"], series["value"], series["max"], strict=True)
     )
     assert "entropy/mean" in answer["not_reported"]["entropy/meen"]
     latest = call(address, token, "latest_metrics", run=collapsing.run_id, prefix="reward/")
     assert latest["metrics"]["reward/mean"]["step"] == 60
 
 
-def test_tokens_alerts_and_history_are_answered(server: ServerInThread, address: str, collapsing: Rank) -> None:
+def test_tokens_alerts_and_history_are_answered(
+    server: ServerInThread, address: str, collapsing: Rank
+) -> None:
     token = server.token("read")
     top = call(address, token, "top_tokens", run=collapsing.run_id)["tokens"][0]
     assert (top["times"], top["token_id"]) == (10, 7)
@@ -236,17 +266,32 @@ def test_a_push_is_applied_and_names_assistant_and_reason(
     server: ServerInThread, address: str, collapsing: Rank
 ) -> None:
     token = server.token("control")
-    pushed = {"run": collapsing.run_id, "control": {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0}}
-    answer = call(address, token, "push_control", **pushed, if_version=0, reason="entropy halved", wait_seconds=0)
+    pushed = {
+        "run": collapsing.run_id,
+        "control": {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0},
+    }
+    answer = call(
+        address,
+        token,
+        "push_control",
+        **pushed,
+        if_version=0,
+        reason="entropy halved",
+        wait_seconds=0,
+    )
     assert (answer["version"], answer["state"]) == (1, "PENDING")
     assert answer["author"] == "control token via night-watch"
     assert 0 < answer["predicted"]["clip_fraction"] < 1
-    (entry,) = server.http.get("/api/v1/audit", params={"run": collapsing.run_id, "limit": 1}).json()["items"]
+    (entry,) = server.http.get(
+        "/api/v1/audit", params={"run": collapsing.run_id, "limit": 1}
+    ).json()["items"]
     assert entry["actor"] == "control token via night-watch"
     assert entry["change"]["new"]["reason"] == "entropy halved"
 
 
-def test_a_push_waits_for_the_trainer_s_answer(server: ServerInThread, address: str, running: Rank) -> None:
+def test_a_push_waits_for_the_trainer_s_answer(
+    server: ServerInThread, address: str, running: Rank
+) -> None:
     token = server.token("control")
 
     def answer_when_pushed() -> None:
@@ -279,12 +324,16 @@ def test_what_a_person_changed_meanwhile_is_not_overwritten(
     token = server.token("control")
     mine = {"run": running.run_id, "control": {"method": "none"}, "if_version": 0, "reason": "mine"}
     assert "Version 1 is PENDING, by 'owner'" in refusal(address, token, "push_control", **mine)
-    assert "Version 1" in refusal(address, token, "revert_control", run=running.run_id, if_version=0, reason="mine")
+    assert "Version 1" in refusal(
+        address, token, "revert_control", run=running.run_id, if_version=0, reason="mine"
+    )
     assert server.http.get(f"{running.path}/control").json()["version"] == 1
 
 
 @pytest.mark.parametrize("name", [b"a" * 61, "über".encode("latin-1"), b"a\tb"])
-def test_an_assistant_s_name_is_short_and_printable(server: ServerInThread, running: Rank, name: bytes) -> None:
+def test_an_assistant_s_name_is_short_and_printable(
+    server: ServerInThread, running: Rank, name: bytes
+) -> None:
     headers = {b"If-Match": b'"0"', b"Isentrope-Assistant": name}
     answer = server.http.put(f"{running.path}/control", json={"method": "none"}, headers=headers)
     assert answer.status_code == 422
@@ -302,18 +351,27 @@ def test_an_assistant_s_name_is_short_and_printable(server: ServerInThread, runn
 def test_a_push_that_nothing_can_apply_is_refused(
     server: ServerInThread, address: str, running: Rank, changed: dict[str, Any], named: str
 ) -> None:
-    asked = {"run": running.run_id, "control": {"method": "none"}, "if_version": 0, "reason": "to see"} | changed
+    asked = {
+        "run": running.run_id,
+        "control": {"method": "none"},
+        "if_version": 0,
+        "reason": "to see",
+    } | changed
     assert named in refusal(address, server.token("control"), "push_control", **asked)
     assert server.http.get(f"{running.path}/control").json()["version"] == 0
 
 
-def test_a_revert_goes_back_to_the_control_applied_before(server: ServerInThread, address: str, running: Rank) -> None:
+def test_a_revert_goes_back_to_the_control_applied_before(
+    server: ServerInThread, address: str, running: Rank
+) -> None:
     token = server.token("control")
     first = {"run": running.run_id, "if_version": 0, "reason": "too strong"}
     assert "no other control" in refusal(address, token, "revert_control", **first)
     for version, mu in ((1, 2.0), (2, 1.0)):
         document = {"method": "clip_v", "mu_low": mu}
-        server.http.put(f"{running.path}/control", json=document, headers={"If-Match": f'"{version - 1}"'})
+        server.http.put(
+            f"{running.path}/control", json=document, headers={"If-Match": f'"{version - 1}"'}
+        )
         running.answer(version + 1, version, "APPLIED", active=version)
     asked = {"run": running.run_id, "if_version": 2, "reason": "too strong", "wait_seconds": 0}
     answer = call(address, token, "revert_control", **asked)

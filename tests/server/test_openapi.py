@@ -20,7 +20,11 @@ def document() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def operations(document: dict[str, Any]) -> list[Operation]:
-    return [(verb, path, one) for path, verbs in document["paths"].items() for verb, one in verbs.items()]
+    return [
+        (verb, path, one)
+        for path, verbs in document["paths"].items()
+        for verb, one in verbs.items()
+    ]
 
 
 def test_every_route_but_the_pages_is_described(operations: list[Operation]) -> None:
@@ -39,17 +43,25 @@ def test_every_operation_has_a_summary_sentence(operations: list[Operation]) -> 
     assert all(operation["description"] and operation["tags"] for _, _, operation in operations)
 
 
-def test_every_parameter_is_explained_and_every_answer_has_a_schema(operations: list[Operation]) -> None:
+def test_every_parameter_is_explained_and_every_answer_has_a_schema(
+    operations: list[Operation],
+) -> None:
     for verb, path, operation in operations:
         for parameter in operation.get("parameters", ()):
             assert parameter["description"], (verb, path, parameter["name"])
         for status, answer in operation["responses"].items():
             assert answer["description"] != "Successful Response"
             assert status == "204" or answer["content"], (verb, path, status)
-            assert all(content["schema"] for content in answer.get("content", {}).values()), (verb, path, status)
+            assert all(content["schema"] for content in answer.get("content", {}).values()), (
+                verb,
+                path,
+                status,
+            )
 
 
-def test_every_error_has_the_one_body_and_nothing_is_left_to_a_default(operations: list[Operation]) -> None:
+def test_every_error_has_the_one_body_and_nothing_is_left_to_a_default(
+    operations: list[Operation],
+) -> None:
     for verb, path, operation in operations:
         statuses = set(operation["responses"])
         assert "default" not in statuses
@@ -61,7 +73,11 @@ def test_every_error_has_the_one_body_and_nothing_is_left_to_a_default(operation
         assert expected <= statuses, (verb, path)
         for status in statuses - {"200", "201", "202", "204"}:
             content = operation["responses"][status]["content"]["application/json"]
-            assert content["schema"] == {"$ref": "#/components/schemas/ErrorBody"}, (verb, path, status)
+            assert content["schema"] == {"$ref": "#/components/schemas/ErrorBody"}, (
+                verb,
+                path,
+                status,
+            )
             assert content["example"]["error"]["code"]
 
 
@@ -77,7 +93,9 @@ def test_every_error_has_the_one_body_and_nothing_is_left_to_a_default(operation
 def test_fields_are_described_by_the_text_below_them(
     document: dict[str, Any], schema: str, field: str, begins: str
 ) -> None:
-    assert document["components"]["schemas"][schema]["properties"][field]["description"].startswith(begins)
+    assert document["components"]["schemas"][schema]["properties"][field]["description"].startswith(
+        begins
+    )
 
 
 def test_fastapi_s_own_error_bodies_are_not_described(document: dict[str, Any]) -> None:

@@ -31,7 +31,13 @@ def pages(
 def test_runs_that_begin_meanwhile_shift_no_page(server: ServerInThread) -> None:
     project = f"pages-{uuid.uuid4().hex[:8]}"
     begun = [Rank(server, project=project).run_id for _ in range(7)]
-    found = pages(server, "/api/v1/runs", between=lambda: Rank(server, project=project), project=project, limit=3)
+    found = pages(
+        server,
+        "/api/v1/runs",
+        between=lambda: Rank(server, project=project),
+        project=project,
+        limit=3,
+    )
     assert [len(page) for page in found] == [3, 3, 1]
     assert [run["id"] for page in found for run in page] == begun[::-1]
 
@@ -50,13 +56,18 @@ def test_filters_hold_on_every_page(server: ServerInThread) -> None:
 def alerting(step: int, count: int) -> StepReport:
     report = step_report(step, {"x": 1.0})
     alerts = tuple(
-        Alert(kind="collapse", level=AlertLevel.ACT, message=f"{step}.{number}", evidence={}) for number in range(count)
+        Alert(kind="collapse", level=AlertLevel.ACT, message=f"{step}.{number}", evidence={})
+        for number in range(count)
     )
-    return StepReport(step=report.step, recorded_at=report.recorded_at, scalars=report.scalars, alerts=alerts)
+    return StepReport(
+        step=report.step, recorded_at=report.recorded_at, scalars=report.scalars, alerts=alerts
+    )
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_alerts_come_page_by_page_without_those_a_resume_took_back(server: ServerInThread, limit: int) -> None:
+def test_alerts_come_page_by_page_without_those_a_resume_took_back(
+    server: ServerInThread, limit: int
+) -> None:
     first = Rank(server, started_at=1000.0)
     first.send(*(alerting(step, 2) for step in range(6)))
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
@@ -74,7 +85,9 @@ def lose(rank: Rank, count: int, reason: str) -> None:
     rank.send(Gap(first_seq=first, last_seq=first + count - 1, reason=reason))
 
 
-def test_gaps_come_newest_first_with_their_reason_and_of_no_other_run(server: ServerInThread) -> None:
+def test_gaps_come_newest_first_with_their_reason_and_of_no_other_run(
+    server: ServerInThread,
+) -> None:
     other, rank = Rank(server), Rank(server)
     rank.report(1, entropy__mean=1.0)
     assert pages(server, f"{rank.path}/gaps") == [[]]
@@ -82,8 +95,17 @@ def test_gaps_come_newest_first_with_their_reason_and_of_no_other_run(server: Se
     for number in range(3):
         lose(rank, 2, f"<b>loss {number}")
     found = pages(server, f"{rank.path}/gaps", limit=2)
-    assert [[gap["reason"] for gap in page] for page in found] == [["<b>loss 2", "<b>loss 1"], ["<b>loss 0"]]
-    assert found[1][0] == {"incarnation": "first", "rank": 0, "first_seq": 2, "last_seq": 3, "reason": "<b>loss 0"}
+    assert [[gap["reason"] for gap in page] for page in found] == [
+        ["<b>loss 2", "<b>loss 1"],
+        ["<b>loss 0"],
+    ]
+    assert found[1][0] == {
+        "incarnation": "first",
+        "rank": 0,
+        "first_seq": 2,
+        "last_seq": 3,
+        "reason": "<b>loss 0",
+    }
 
 
 def test_the_history_of_a_control_comes_page_by_page(server: ServerInThread, rank: Rank) -> None:

@@ -1,7 +1,8 @@
-"""The entropy-performance fit: coefficients, intervals with their coverage, checks, refusals and forecasts.
+"""The entropy-performance fit: coefficients, intervals with their coverage, checks, refusals and
+forecasts.
 
-The series of known truth are those of `tests.benchmarks.performance_fit`, which measures them with more seeds.
-"""
+The series of known truth are those of `tests.benchmarks.performance_fit`, which measures them with
+more seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from tests.benchmarks.performance_fit import FALSE, NOISE, TRUE, A, B, curve, dr
 
 
 def noisy(entropies: Floats, seed: int, noise: float = NOISE) -> tuple[Floats, Floats]:
-    return entropies, curve(entropies) + noise * np.random.default_rng(seed).normal(size=len(entropies))
+    return entropies, curve(entropies) + noise * np.random.default_rng(seed).normal(
+        size=len(entropies)
+    )
 
 
 def passed(fit: PerformanceFit, code: str) -> bool:
@@ -88,9 +91,13 @@ def test_failed_check_is_named() -> None:
 
 def test_no_ceiling_far_from_seen_entropies() -> None:
     far = np.linspace(4.11, 4.03, 200)
-    fit = fit_performance(far, 1.2 - 0.01 * np.exp(far) + 0.001 * np.random.default_rng(1).normal(size=200))
+    fit = fit_performance(
+        far, 1.2 - 0.01 * np.exp(far) + 0.001 * np.random.default_rng(1).normal(size=200)
+    )
     assert (fit.conclusive, fit.ceiling, passed(fit, "reach")) == (True, None, False)
-    assert fit.lowest_entropy == pytest.approx(math.log(2 * math.exp(4.03) - math.exp(4.11)), abs=0.01)
+    assert fit.lowest_entropy == pytest.approx(
+        math.log(2 * math.exp(4.03) - math.exp(4.11)), abs=0.01
+    )
     assert fit.reaches(4.0)
     assert not fit.reaches(3.9)
     assert not fit.reaches(4.3)
@@ -119,7 +126,9 @@ def test_intervals_are_no_wider_than_needed() -> None:
 def test_drift_shows_as_autocorrelation() -> None:
     entropies, random = falling(600), np.random.default_rng(1)
     calm = fit_performance(*noisy(entropies, 2)).regression.autocorrelation
-    slow = fit_performance(entropies, curve(entropies) + drift(600, random, 0.99)).regression.autocorrelation
+    slow = fit_performance(
+        entropies, curve(entropies) + drift(600, random, 0.99)
+    ).regression.autocorrelation
     assert calm < 0.5
     assert slow > 0.8
 
@@ -138,7 +147,9 @@ def test_regression_is_least_squares_in_white_noise() -> None:
 
 def test_trend_is_separated_from_noise() -> None:
     times = np.linspace(0, 1, 50)
-    trend, covariance, scatter = smooth_trend(np.sin(3 * times) + 0.1 * np.random.default_rng(1).normal(size=50))
+    trend, covariance, scatter = smooth_trend(
+        np.sin(3 * times) + 0.1 * np.random.default_rng(1).normal(size=50)
+    )
     errors = trend - np.sin(3 * times)
     assert scatter == pytest.approx(0.1, rel=0.2)
     assert 0.3 < float((errors**2).mean() / np.diagonal(covariance).mean()) < 3
@@ -153,7 +164,11 @@ def test_trend_is_separated_from_noise() -> None:
         (np.linspace(2, 1, 19), np.linspace(0, 1, 19), "too_few_steps"),
         (np.array([]), np.array([]), "too_few_steps"),
         (np.ones(100), np.linspace(0, 1, 100), "entropy_not_moved"),
-        (1 + 0.02 * np.random.default_rng(1).normal(size=300), np.linspace(0, 1, 300), "entropy_not_moved"),
+        (
+            1 + 0.02 * np.random.default_rng(1).normal(size=300),
+            np.linspace(0, 1, 300),
+            "entropy_not_moved",
+        ),
         (np.linspace(2, 1, 100), np.full(100, 0.25), "reward_constant"),
     ],
 )
@@ -181,10 +196,13 @@ def test_forecast_from_first_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "horizon", "code"), [(200, 2000, "too_early"), (100, 100, "too_few_steps"), (400, 400, "too_far")]
+    ("steps", "horizon", "code"),
+    [(200, 2000, "too_early"), (100, 100, "too_few_steps"), (400, 400, "too_far")],
 )
 def test_forecast_is_refused(steps: int, horizon: int, code: str) -> None:
-    entropies, rewards = noisy(np.linspace(2.0, 0.3, steps), 1)  # the first 15 % fall by a quarter of a nat
+    entropies, rewards = noisy(
+        np.linspace(2.0, 0.3, steps), 1
+    )  # the first 15 % fall by a quarter of a nat
     with pytest.raises(FitRefused) as refused:
         forecast(np.arange(steps), entropies, rewards, horizon=horizon)
     assert refused.value.code == code
@@ -200,5 +218,7 @@ def test_blocks_cover_every_step_once() -> None:
     values = np.arange(103.0)
     means = block_means(values, 50)
     assert len(means) == 50
-    assert np.average(means, weights=np.diff(np.linspace(0, 103, 51).astype(int))) == pytest.approx(51)
+    assert np.average(means, weights=np.diff(np.linspace(0, 103, 51).astype(int))) == pytest.approx(
+        51
+    )
     assert block_means(values, 200) is values

@@ -38,7 +38,9 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 def add(run_id: str, transaction: Transaction) -> str:
-    transaction.connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=0.0, deleted_by=""))
+    transaction.connection.execute(
+        insert(deleted_runs).values(id=run_id, deleted_at=0.0, deleted_by="")
+    )
     return run_id
 
 
@@ -51,7 +53,9 @@ def end_own_session(transaction: Transaction) -> None:
     transaction.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
-@pytest.mark.parametrize("given", ["postgresql://a@b/c", "postgres://a@b/c", "postgresql+psycopg://a@b/c"])
+@pytest.mark.parametrize(
+    "given", ["postgresql://a@b/c", "postgres://a@b/c", "postgresql+psycopg://a@b/c"]
+)
 def test_postgresql_means_psycopg_3(given: str) -> None:
     assert with_driver(make_url(given)).render_as_string() == "postgresql+psycopg://a@b/c"
 
@@ -98,7 +102,9 @@ def test_a_connection_that_died_while_nothing_happened_is_replaced_unnoticed(
 ) -> None:
     writer = Writer(database.writing_engine, lambda events: None)
     writer.start()
-    asked = writer.submit(lambda t: t.connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    asked = writer.submit(
+        lambda t: t.connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    )
     session = asked.result(timeout=5)
     with database.reading() as reader:
         assert count(reader) == 0
@@ -135,7 +141,9 @@ def test_while_the_database_is_away_requests_are_answered_and_a_watch_goes_on_af
             rank.report(0, x=1.0)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "SELECT" not in str(refused.value.details())
-        answers = [server.http.get(path) for path in (rank.path, f"{rank.path}/metrics", "/api/v1/runs")]
+        answers = [
+            server.http.get(path) for path in (rank.path, f"{rank.path}/metrics", "/api/v1/runs")
+        ]
         assert {(answer.status_code, answer.json()["error"]["code"]) for answer in answers} == {
             (503, "store_unavailable")
         }
@@ -154,19 +162,29 @@ def put(client: httpx.Client, path: str, document: Mapping[str, object]) -> http
     return client.put(f"{path}/control", json=document, headers={"If-Match": '"0"'})
 
 
-def test_what_the_database_refuses_costs_nothing_else_of_a_push_of_many_pieces(make_server: MakeServer) -> None:
+def test_what_the_database_refuses_costs_nothing_else_of_a_push_of_many_pieces(
+    make_server: MakeServer,
+) -> None:
     server = make_server()
     server.backend.writer.submit(_refuse_step_13).result(timeout=10)
     rank = Rank(server)
     reply = rank.push(
         [
             wire_record(1, step_report(0, {}), claimed_hash=b"x" * 16),
-            *(wire_record(step + 1, step_report(step, {"x": float(step)})) for step in range(1, 60)),
+            *(
+                wire_record(step + 1, step_report(step, {"x": float(step)}))
+                for step in range(1, 60)
+            ),
         ]
     )
-    assert [(item.seq, item.code) for item in reply.quarantined] == [(1, "hash_mismatch"), (14, "unstorable")]
+    assert [(item.seq, item.code) for item in reply.quarantined] == [
+        (1, "hash_mismatch"),
+        (14, "unstorable"),
+    ]
     assert reply.acked_through == 60
-    series = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["series"]["x"]
+    series = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["series"][
+        "x"
+    ]
     assert series["step"] == [step for step in range(1, 60) if step != 13]
 
 
@@ -179,11 +197,15 @@ def _refuse_step_13(transaction: Transaction) -> None:
         )
     )
     transaction.connection.execute(
-        text("CREATE TRIGGER refuse BEFORE INSERT ON records FOR EACH ROW EXECUTE FUNCTION refuse()")
+        text(
+            "CREATE TRIGGER refuse BEFORE INSERT ON records FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
     )
 
 
-def test_a_database_that_is_away_is_one_sentence_at_the_start_without_the_password(tmp_path: Path) -> None:
+def test_a_database_that_is_away_is_one_sentence_at_the_start_without_the_password(
+    tmp_path: Path,
+) -> None:
     url = f"postgresql://ada:secret@/x?host={tmp_path}"
     result = subprocess.run(
         [sys.executable, "-m", "isentrope", "up", "--http-port", "0", "--grpc-port", "0"],
@@ -201,7 +223,10 @@ def test_a_database_that_is_away_is_one_sentence_at_the_start_without_the_passwo
 
 def test_nothing_of_a_session_waits_for_ever(database: Database) -> None:
     with database.writing_engine.connect() as connection:
-        assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "10s"
+        assert (
+            connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+            == "10s"
+        )
         assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == "on"
         connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
         time.sleep(0.5)

@@ -13,16 +13,28 @@ def test_reports_and_controls_go_through_postgresql(postgresql: PostgreSQL, tmp_
     with postgresql.empty_database() as url:
         with ServerInThread(tmp_path / "first", database_url=url, heartbeat_seconds=0.3) as server:
             rank = Rank(server)
-            assert [rank.report(step, x=step / 2).acked_through for step in range(5)] == [1, 2, 3, 4, 5]
-            series = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["series"]["x"]
+            assert [rank.report(step, x=step / 2).acked_through for step in range(5)] == [
+                1,
+                2,
+                3,
+                4,
+                5,
+            ]
+            series = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()[
+                "series"
+            ]["x"]
             assert (series["step"], series["value"]) == ([0, 1, 2, 3, 4], [0.0, 0.5, 1.0, 1.5, 2.0])
             watching = rank.watch()
-            put = server.http.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
+            put = server.http.put(
+                f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'}
+            )
             assert put.status_code == 202
             assert watching.next_control().version == 1
             watching.close()
             rank.answer(5, 1, "APPLIED", active=1)
         with ServerInThread(tmp_path / "second", database_url=url) as server:
-            assert rank.run_id in [run["id"] for run in server.http.get("/api/v1/runs").json()["items"]]
+            assert rank.run_id in [
+                run["id"] for run in server.http.get("/api/v1/runs").json()["items"]
+            ]
             (newest, *_) = server.http.get(f"{rank.path}/control/history").json()["items"]
             assert (newest["version"], newest["state"]) == (1, "APPLIED")

@@ -33,7 +33,9 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 def call(*arguments: str, home: Path, **more: str) -> Result:
     """`isentrope ...` in this process: for what ends by itself."""
-    unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("ISENTROPE_")}
+    unset: dict[str, str | None] = {
+        name: None for name in os.environ if name.startswith("ISENTROPE_")
+    }
     return CliRunner().invoke(frame.main, arguments, env=unset | environment(home, **more))
 
 
@@ -79,7 +81,9 @@ def test_the_address_that_logs_in_is_shown_on_a_terminal(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     commands._announce(Settings(token=None), "http://127.0.0.1:7070/?token=secret", 7071)
     shown = capsys.readouterr()
-    assert shown.out == ("http://127.0.0.1:7070/?token=secret\n" if terminal else "http://127.0.0.1:7070\n")
+    assert shown.out == (
+        "http://127.0.0.1:7070/?token=secret\n" if terminal else "http://127.0.0.1:7070\n"
+    )
     assert "secret" not in shown.err
 
 
@@ -100,7 +104,9 @@ def test_it_answers_logs_with_time_level_and_logger_and_ends_on_sigterm(tmp_path
         assert httpx.get(f"{url}/api/v1/runs", headers=bearer, trust_env=False).status_code == 200
         second = call("up", "--http-port", url.rpartition(":")[2], "--grpc-port", "0", home=home)
         assert second.exit_code == 2
-        assert f"(process {process.pid}, {url})" in one_sentence(second)  # and not that its port is in use
+        assert f"(process {process.pid}, {url})" in one_sentence(
+            second
+        )  # and not that its port is in use
         assert "`isentrope train`" in second.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
@@ -109,19 +115,28 @@ def test_it_answers_logs_with_time_level_and_logger_and_ends_on_sigterm(tmp_path
         lines = process.stderr.read().splitlines()
         assert lines[-1].endswith(f"Log in with the token in {home / 'owner-token'}:")
         assert not any(token in line for line in lines)
-        assert lines[-2].startswith(f"For trainers and commands: export ISENTROPE_URL={url} ISENTROPE_GRPC=127.0.0.1:")
+        assert lines[-2].startswith(
+            f"For trainers and commands: export ISENTROPE_URL={url} ISENTROPE_GRPC=127.0.0.1:"
+        )
         assert len(lines) == 2
     listed = json.loads(call("token", "list", "--json", home=home).stdout)
-    assert [(item["name"], item["scope"]) for item in listed] == [("owner", "admin"), ("read", "read")]
+    assert [(item["name"], item["scope"]) for item in listed] == [
+        ("owner", "admin"),
+        ("read", "read"),
+    ]
     assert call("token", "revoke", listed[1]["id"], home=home).exit_code == 0
     again = call("token", "revoke", listed[1]["id"], home=home)
     assert again.exit_code == 1
     assert listed[1]["id"] in one_sentence(again)
 
 
-def test_log_lines_are_json_objects_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_are_json_objects_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def serve(*_: object, **__: object) -> None:
-        logging.getLogger("isentrope_server.some").error("It %s.", "broke", exc_info=ValueError("for a reason"))
+        logging.getLogger("isentrope_server.some").error(
+            "It %s.", "broke", exc_info=ValueError("for a reason")
+        )
 
     monkeypatch.setattr(serving, "serve", serve)
     monkeypatch.setattr(logging.root, "handlers", [])
@@ -133,7 +148,9 @@ def test_log_lines_are_json_objects_where_asked(tmp_path: Path, monkeypatch: pyt
 
 def refused_start(home: Path, **variables: str) -> str:
     """The sentence of a server that doesn't start."""
-    result = call("up", home=home, **{"ISENTROPE_HTTP_PORT": "0", "ISENTROPE_GRPC_PORT": "0"} | variables)
+    result = call(
+        "up", home=home, **{"ISENTROPE_HTTP_PORT": "0", "ISENTROPE_GRPC_PORT": "0"} | variables
+    )
     assert result.exit_code == 2
     assert "secret:" not in result.stderr
     return one_sentence(result)
@@ -170,7 +187,9 @@ def test_a_port_in_use_is_named_with_its_option(tmp_path: Path, option: str) -> 
 def test_a_setting_that_cannot_be_used_is_named(
     tmp_path: Path, variables: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    sentence = refused_start(tmp_path / "home", **{f"ISENTROPE_{name}": value for name, value in variables.items()})
+    sentence = refused_start(
+        tmp_path / "home", **{f"ISENTROPE_{name}": value for name, value in variables.items()}
+    )
     assert all(word in sentence for word in words)
     assert not (tmp_path / "home").exists()
 

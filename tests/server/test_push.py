@@ -26,7 +26,9 @@ DATABASES = ("sqlite", "postgresql")
 
 
 def values(server: ServerInThread, rank: Rank, name: str) -> dict[int, object]:
-    columns = server.http.get(f"{rank.path}/metrics/series", params={"name": name}).json()["series"][name]
+    columns = server.http.get(f"{rank.path}/metrics/series", params={"name": name}).json()[
+        "series"
+    ][name]
     return dict(zip(columns["step"], columns["value"], strict=True))
 
 
@@ -37,7 +39,9 @@ def test_a_record_twice_in_one_push_is_stored_once(server: ServerInThread, rank:
 
 
 def test_a_gap_cannot_stand_for_records_behind_its_own(rank: Rank) -> None:
-    reply = rank.push([wire_record(1, rank.started), wire_record(2, Gap(first_seq=2, last_seq=9, reason=""))])
+    reply = rank.push(
+        [wire_record(1, rank.started), wire_record(2, Gap(first_seq=2, last_seq=9, reason=""))]
+    )
     assert [(item.seq, item.code) for item in reply.quarantined] == [(2, "bad_gap")]
     assert reply.acked_through == 2
 
@@ -46,7 +50,12 @@ def test_a_gap_cannot_stand_for_records_behind_its_own(rank: Rank) -> None:
     ("record", "code"),
     [
         (wire_record(1, step_report(0, {}), claimed_hash=b"x" * 16), "hash_mismatch"),
-        (pb.Record(seq=1, payload=b"", payload_hash=bytes.fromhex("cae66941d9efbd404e4d88758ea67670")), "undecodable"),
+        (
+            pb.Record(
+                seq=1, payload=b"", payload_hash=bytes.fromhex("cae66941d9efbd404e4d88758ea67670")
+            ),
+            "undecodable",
+        ),
         (wire_record(1, step_report(2**63, {})), "out_of_range"),
         (wire_record(1, RunFinished(status="finished", finished_at=math.nan)), "bad_time"),
         (wire_record(1, Gap(first_seq=3, last_seq=2, reason="")), "bad_gap"),
@@ -58,7 +67,9 @@ def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
     server = make_server()
     rank = Rank(server)
     noticed = Alert(kind="collapse", level=AlertLevel.ACT, message="of step 7")
-    reply = rank.push([record, wire_record(2, replace(step_report(7, {"entropy/mean": 0.5}), alerts=(noticed,)))])
+    reply = rank.push(
+        [record, wire_record(2, replace(step_report(7, {"entropy/mean": 0.5}), alerts=(noticed,)))]
+    )
     assert [item.code for item in reply.quarantined] == [code]
     assert reply.acked_through == 2
     assert rank.push([record]).quarantined[0].code == code
@@ -79,7 +90,11 @@ def test_the_doctor_names_runs_with_refused_records(
     server = make_server()
     rank = Rank(server)
     rank.push([wire_record(1, step_report(2**63, {}))])
-    for name, value in (("URL", server.url), ("GRPC", server.grpc_target), ("TOKEN", server.owner_token)):
+    for name, value in (
+        ("URL", server.url),
+        ("GRPC", server.grpc_target),
+        ("TOKEN", server.owner_token),
+    ):
         monkeypatch.setenv(f"ISENTROPE_{name}", value)
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     (problem,) = [finding for finding in examine() if not finding.ok]
@@ -89,13 +104,17 @@ def test_the_doctor_names_runs_with_refused_records(
 
 
 def test_a_seq_beyond_what_databases_count_does_not_block_the_rest(rank: Rank) -> None:
-    reply = rank.push([wire_record(1, step_report(0, {})), wire_record(2**64 - 1, step_report(1, {}))])
+    reply = rank.push(
+        [wire_record(1, step_report(0, {})), wire_record(2**64 - 1, step_report(1, {}))]
+    )
     assert [item.code for item in reply.quarantined] == ["bad_seq"]
     assert reply.acked_through == 1
 
 
 def test_records_of_an_unknown_sender_are_refused_until_hello(rank: Rank) -> None:
-    request = pb.PushRequest(run_id="unknown", incarnation="first", rank=0, records=[wire_record(1, rank.started)])
+    request = pb.PushRequest(
+        run_id="unknown", incarnation="first", rank=0, records=[wire_record(1, rank.started)]
+    )
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Push(request, metadata=rank.metadata)
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
@@ -107,7 +126,10 @@ def test_not_a_number_and_infinities_survive(server: ServerInThread, rank: Rank)
     scalars = server.http.get(f"{rank.path}/steps/0").json()["scalars"]
     assert scalars == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 0.1}
     assert values(server, rank, "a") == {0: "NaN"}
-    latest = {item["name"]: item["value"] for item in server.http.get(f"{rank.path}/metrics").json()["items"]}
+    latest = {
+        item["name"]: item["value"]
+        for item in server.http.get(f"{rank.path}/metrics").json()["items"]
+    }
     assert latest == scalars
 
 
@@ -118,10 +140,16 @@ def test_a_push_of_sixteen_megabytes_is_the_limit(rank: Rank) -> None:
 
 
 def test_a_step_shows_the_whole_report(server: ServerInThread, rank: Rank) -> None:
-    histogram = ScoreHistogram(name="entropy/token", low=0.0, high=2.0, counts=(1, 0, 2**40), not_finite=3)
+    histogram = ScoreHistogram(
+        name="entropy/token", low=0.0, high=2.0, counts=(1, 0, 2**40), not_finite=3
+    )
     rank.send(
         step_report(
-            4, {"entropy/mean": 0.5}, control_version=2, histograms=[histogram], labels={"control/method": "clip_v"}
+            4,
+            {"entropy/mean": 0.5},
+            control_version=2,
+            histograms=[histogram],
+            labels={"control/method": "clip_v"},
         )
     )
     step = server.http.get(f"{rank.path}/steps/4").json()
@@ -136,7 +164,9 @@ def test_a_step_shows_the_whole_report(server: ServerInThread, rank: Rank) -> No
 
 
 def test_a_histogram_of_nothing_finite_is_stored_too(server: ServerInThread, rank: Rank) -> None:
-    histogram = ScoreHistogram(name="entropy/token", low=math.nan, high=math.nan, counts=(0, 0), not_finite=9)
+    histogram = ScoreHistogram(
+        name="entropy/token", low=math.nan, high=math.nan, counts=(0, 0), not_finite=9
+    )
     assert rank.send(step_report(0, {}, histograms=[histogram])).acked_through == 1
     columns = server.http.get(f"{rank.path}/histograms/entropy/token").json()
     assert (columns["low"], columns["not_finite"]) == (["NaN"], [9])
@@ -144,12 +174,18 @@ def test_a_histogram_of_nothing_finite_is_stored_too(server: ServerInThread, ran
 
 def test_reduced_histograms_lose_no_token(server: ServerInThread, rank: Rank) -> None:
     for step in range(10):
-        rank.send(step_report(step, {}, histograms=[ScoreHistogram(name="h", low=0, high=1, counts=(1, step))]))
+        rank.send(
+            step_report(
+                step, {}, histograms=[ScoreHistogram(name="h", low=0, high=1, counts=(1, step))]
+            )
+        )
     columns = server.http.get(f"{rank.path}/histograms/h", params={"points": 3}).json()
     assert len(columns["step"]) == 3
     assert columns["step"][-1] == 9
     assert [sum(column) for column in zip(*columns["counts"], strict=True)] == [10, sum(range(10))]
-    some = server.http.get(f"{rank.path}/histograms/h", params={"from_step": 4, "to_step": 5}).json()
+    some = server.http.get(
+        f"{rank.path}/histograms/h", params={"from_step": 4, "to_step": 5}
+    ).json()
     assert (some["step"], some["counts"]) == ([4, 5], [[1, 4], [1, 5]])
 
 
@@ -173,7 +209,8 @@ def test_numbers_under_odd_names_are_found_and_packed(make_server: MakeServer) -
     server = make_server(housekeeping_interval_seconds=NEVER)
     rank = Rank(server)
     histograms = [
-        ScoreHistogram(name=name, low=0.0, high=1.0, counts=(int(value), 7)) for name, value in REPORTED.items()
+        ScoreHistogram(name=name, low=0.0, high=1.0, counts=(int(value), 7))
+        for name, value in REPORTED.items()
     ]
     rank.send(*(step_report(step, REPORTED, histograms=histograms) for step in range(32)))
     for packed in (False, True):
@@ -183,16 +220,22 @@ def test_numbers_under_odd_names_are_found_and_packed(make_server: MakeServer) -
             assert reports_of_rows(server, rank, packed=True) == [32]
         metrics = server.http.get(f"{rank.path}/metrics").json()["items"]
         assert {metric["name"]: metric["value"] for metric in metrics} == STORED
-        found = server.http.get(f"{rank.path}/metrics/series", params={"name": list(STORED)}).json()["series"]
+        found = server.http.get(
+            f"{rank.path}/metrics/series", params={"name": list(STORED)}
+        ).json()["series"]
         assert {name: columns["value"] for name, columns in found.items()} == {
             name: [value] * 32 for name, value in STORED.items()
         }
         step = server.http.get(f"{rank.path}/steps/7").json()
         assert step["scalars"] == STORED
-        assert {h["name"]: h["counts"] for h in step["histograms"]} == {n: [int(v), 7] for n, v in STORED.items()}
+        assert {h["name"]: h["counts"] for h in step["histograms"]} == {
+            n: [int(v), 7] for n, v in STORED.items()
+        }
 
 
-def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(server: ServerInThread) -> None:
+def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(
+    server: ServerInThread,
+) -> None:
     now = time.time()
     first = Rank(server, incarnation="firstfirst", started_at=now - 1_000)
     second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=now - 500)
@@ -202,5 +245,9 @@ def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(server:
     for recorded_at in (now - 400, now + 100, now + 200):
         first.send(replace(step_report(6, {"x": 1.0}), recorded_at=recorded_at))
         found.append(server.http.get(f"{first.path}/alerts").json()["items"])
-    assert [[alert["kind"] for alert in alerts] for alerts in found] == [[], ["two_trainers"], ["two_trainers"]]
+    assert [[alert["kind"] for alert in alerts] for alerts in found] == [
+        [],
+        ["two_trainers"],
+        ["two_trainers"],
+    ]
     assert all(name in found[1][0]["message"] for name in ("firstfir", "secondse"))

@@ -1,4 +1,5 @@
-"""`/docs`: behind the same token as the API, from this server's own files, and what it sends is accepted."""
+"""`/docs`: behind the same token as the API, from this server's own files, and what it sends is
+accepted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ def test_every_asset_is_the_server_s_own(server: ServerInThread) -> None:
     page = server.http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assets = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    assert {address for address in assets if not address.startswith("data:")} == {*ADDRESSES[1:], "/openapi.json"}
+    assert {address for address in assets if not address.startswith("data:")} == {
+        *ADDRESSES[1:],
+        "/openapi.json",
+    }
     for address in ADDRESSES[1:]:
         answer = server.http.get(address)
         assert answer.headers["content-type"].startswith(("text/javascript", "text/css"))
@@ -49,7 +53,11 @@ def tried(page: Page, operation: str, body: str | None = None) -> str:
     if body is not None:
         block.locator("textarea.body-param__text").fill(body)
     block.get_by_role("button", name="Execute").click()
-    return block.locator(".live-responses-table .response .response-col_status").inner_text().split()[0]
+    return (
+        block.locator(".live-responses-table .response .response-col_status")
+        .inner_text()
+        .split()[0]
+    )
 
 
 @pytest.mark.slow
@@ -62,13 +70,20 @@ def test_the_page_shows_and_tries_the_api(server: ServerInThread, reference: Wat
     expect(page.locator(".opblock")).to_have_count(sum(len(operations) for operations in described))
     # With the session's cookie, and for a change with the origin that the gate asks for.
     assert tried(page, "list_runs_api_v1_runs_get") == "200"
-    assert tried(page, "create_token_api_v1_access_tokens_post", '{"scope": "read", "name": "tried"}') == "201"
+    assert (
+        tried(page, "create_token_api_v1_access_tokens_post", '{"scope": "read", "name": "tried"}')
+        == "201"
+    )
     assert reference.problems == []
     # A token goes before the cookie, and no browser keeps it.
     page.get_by_role("button", name="Authorize").first.click()
     page.locator(".auth-container input").fill(server.token("ingest"))
     page.locator(".auth-btn-wrapper").get_by_role("button", name="Apply credentials").click()
     page.locator(".modal-ux .close-modal").click()
-    page.locator(".opblock[id$='-list_runs_api_v1_runs_get']").get_by_role("button", name="Execute").click()
-    expect(page.locator(".live-responses-table .response .response-col_status").first).to_contain_text("403")
+    page.locator(".opblock[id$='-list_runs_api_v1_runs_get']").get_by_role(
+        "button", name="Execute"
+    ).click()
+    expect(
+        page.locator(".live-responses-table .response .response-col_status").first
+    ).to_contain_text("403")
     assert page.evaluate("Object.keys(localStorage).length") == 0

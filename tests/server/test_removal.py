@@ -1,4 +1,5 @@
-"""Deleting: a run is out of sight at once, goes a piece at a time, and its space goes back to the file system."""
+"""Deleting: a run is out of sight at once, goes a piece at a time, and its space goes back to the
+file system."""
 
 from __future__ import annotations
 
@@ -106,7 +107,9 @@ def test_a_live_stream_of_a_run_that_is_deleted_while_it_is_asked_for_ends(
     assert caplog.records == []
 
 
-def delete_after_the_look(server: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def delete_after_the_look(
+    server: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next request finds the run, and then all of it goes."""
     find = runs_store.find
 
@@ -151,8 +154,11 @@ def remove_all(server: ServerInThread) -> Iterator[dict[str, int]]:
 
 
 @pytest.mark.parametrize("table", ["layouts", "streams"])
-def test_no_table_that_grows_with_the_reports_is_searched_for_what_refers_to_a_deleted_row(table: str) -> None:
-    """The databases look for references by their columns: cheap where an index begins with these."""
+def test_no_table_that_grows_with_the_reports_is_searched_for_what_refers_to_a_deleted_row(
+    table: str,
+) -> None:
+    """The databases look for references by their columns: cheap where an index begins with
+    these."""
     searched = {
         other.name
         for other in metadata.tables.values()
@@ -165,11 +171,19 @@ def test_no_table_that_grows_with_the_reports_is_searched_for_what_refers_to_a_d
 
 def indexed(table: Table) -> list[Sequence[Column[Any]]]:
     """The columns of every index, the implied ones too."""
-    unique = [tuple(rule.columns) for rule in table.constraints if isinstance(rule, UniqueConstraint)]
-    return [tuple(table.primary_key.columns), *unique, *(tuple(index.columns) for index in table.indexes)]
+    unique = [
+        tuple(rule.columns) for rule in table.constraints if isinstance(rule, UniqueConstraint)
+    ]
+    return [
+        tuple(table.primary_key.columns),
+        *unique,
+        *(tuple(index.columns) for index in table.indexes),
+    ]
 
 
-def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(still: ServerInThread) -> None:
+def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(
+    still: ServerInThread,
+) -> None:
     rank = Rank(still)
     for step in range(40):
         rank.report(step, x=1.0)
@@ -197,13 +211,19 @@ def test_deletion_of_silent_runs_is_audited(make_server: MakeServer) -> None:
     for rank in (old, silent):
         age(server, rank, seconds=31 * DAY)
     asyncio.run(delete_overdue(server.backend))
-    assert [server.http.get(rank.path).status_code for rank in (old, new, silent)] == [404, 200, 404]
+    assert [server.http.get(rank.path).status_code for rank in (old, new, silent)] == [
+        404,
+        200,
+        404,
+    ]
     audited = audit_of(server, old)
     assert (audited["actor"], audited["action"]) == ("server", "run.deleted")
     assert audited["change"]["retention"] == "age"
 
 
-def test_only_so_many_of_the_newest_runs_are_kept_and_any_that_still_reports(make_server: MakeServer) -> None:
+def test_only_so_many_of_the_newest_runs_are_kept_and_any_that_still_reports(
+    make_server: MakeServer,
+) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=2)
     reporting = Rank(server)
     reporting.report(0, x=1.0)
@@ -244,7 +264,12 @@ def test_a_run_that_begins_again_while_retention_looks_is_kept(
 
 
 def test_run_with_connected_shipper_is_kept_at_any_age(make_server: MakeServer) -> None:
-    server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=1, retention_days=1, heartbeat_seconds=0.1)
+    server = make_server(
+        housekeeping_interval_seconds=NEVER,
+        retention_runs=1,
+        retention_days=1,
+        heartbeat_seconds=0.1,
+    )
     training = Rank(server)
     watching = training.watch()
     assert watching.next_kind() == "heartbeat"
@@ -257,7 +282,9 @@ def test_run_with_connected_shipper_is_kept_at_any_age(make_server: MakeServer) 
 
 
 def test_a_finished_run_is_not_kept_because_somebody_looks_at_it(make_server: MakeServer) -> None:
-    server = make_server(housekeeping_interval_seconds=NEVER, retention_days=1, heartbeat_seconds=0.1)
+    server = make_server(
+        housekeeping_interval_seconds=NEVER, retention_days=1, heartbeat_seconds=0.1
+    )
     rank = finished_run(server, 3)
     age(server, rank, seconds=2 * DAY)
     with server.http.stream("GET", f"{rank.path}/live") as looking:
@@ -277,12 +304,16 @@ def test_an_open_watch_is_noted_for_other_servers_and_a_silent_run_stays_silent(
     watching = rank.watch()
     assert watching.next_kind() == watching.next_kind() == "heartbeat"
     run = runs_store_of(server, rank)
-    assert run.last_heard_at == pytest.approx(time.time() - server.backend.settings.silent_after_seconds, abs=20)
+    assert run.last_heard_at == pytest.approx(
+        time.time() - server.backend.settings.silent_after_seconds, abs=20
+    )
     assert run.status == "silent"
     watching.close()
 
 
-def test_a_clock_that_was_set_or_stood_still_is_noticed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_or_stood_still_is_noticed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SteadyClock()
     assert not clock.has_jumped()
     true_time = time.time
@@ -300,6 +331,11 @@ def runs_store_of(server: ServerInThread, rank: Rank) -> Run:
 
 def audit_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
     audit = metadata.tables["audit"]
-    query = select(audit).where(audit.c.subject == f"runs/{rank.run_id}").order_by(audit.c.key.desc()).limit(1)
+    query = (
+        select(audit)
+        .where(audit.c.subject == f"runs/{rank.run_id}")
+        .order_by(audit.c.key.desc())
+        .limit(1)
+    )
     with server.backend.database.reading() as connection:
         return dict(connection.execute(query).one()._mapping)

@@ -41,7 +41,8 @@ def renew(server: ServerInThread) -> int:
 
 
 def falling(server: ServerInThread, left: float, *, steps: int = 40, **described: object) -> Rank:
-    """A run whose entropy falls steadily to this share of its early level; its reward is the step's share of them."""
+    """A run whose entropy falls steadily to this share of its early level; its reward is the step's
+    share of them."""
     rank = Rank(server, **described)  # type: ignore[arg-type]
     fall = [1.0] * 3 + [1 - (1 - left) * (step - 2) / (steps - 3) for step in range(3, steps)]
     rank.send(
@@ -68,7 +69,9 @@ def ids(runs: list[RunSummary]) -> list[str]:
     return [run.id for run in runs]
 
 
-def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(server: ServerInThread, client: Client) -> None:
+def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(
+    server: ServerInThread, client: Client
+) -> None:
     rank = falling(server, 0.4, steps=108)
     assert client.runs()[0].digest is None
     assert renew(server) == 1
@@ -77,15 +80,21 @@ def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(server: Serv
     assert digest.entropy == pytest.approx(0.4)
     assert digest.reward == 1.0
     assert (len(digest.entropy_line), digest.entropy_line[0]) == (LINE_PARTS, 1.0)
-    assert digest.reward_line[:2] == [pytest.approx(2 / 108, rel=1e-3), pytest.approx(5 / 108, rel=1e-3)]
+    assert digest.reward_line[:2] == [
+        pytest.approx(2 / 108, rel=1e-3),
+        pytest.approx(5 / 108, rel=1e-3),
+    ]
     assert digest.entropy_line == sorted(digest.entropy_line, reverse=True)  # type: ignore[type-var]
     assert digest.seconds_per_step == 1.0
     assert digest.level is HealthLevel.ACT
     assert digest.share_lost == pytest.approx(0.6, abs=0.04)
 
 
-def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThread, client: Client) -> None:
-    """A long run's lines are kept for some steps; the rest, and the lines of a resumed run, are always new."""
+def test_a_digest_from_the_newest_steps_is_that_of_all_steps(
+    server: ServerInThread, client: Client
+) -> None:
+    """A long run's lines are kept for some steps; the rest, and the lines of a resumed run, are
+    always new."""
     rank = falling(server, 0.8, steps=400, started_at=1.0)
     renew(server)
     lines = digest_of(server, rank).entropy_line
@@ -110,10 +119,17 @@ def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThr
 
 
 def test_a_list_is_sorted_by_any_column(server: ServerInThread, client: Client) -> None:
-    config = {"b": {"lr": 1e-6, "kind": "ppo"}, "a": {"lr": 0.02, "kind": "grpo"}, "c": {"lr": "none"}, "D": {}}
+    config = {
+        "b": {"lr": 1e-6, "kind": "ppo"},
+        "a": {"lr": 0.02, "kind": "grpo"},
+        "c": {"lr": "none"},
+        "D": {},
+    }
     known = {name: Rank(server, name=name, config={"model": one}) for name, one in config.items()}
     for number, name in enumerate("acb"):
-        known[name].report(1, entropy__mean=1.0, kl__mean=float("nan") if name == "b" else number - 1.5)
+        known[name].report(
+            1, entropy__mean=1.0, kl__mean=float("nan") if name == "b" else number - 1.5
+        )
     renew(server)
 
     def names(sort: str) -> str:
@@ -128,7 +144,9 @@ def test_a_list_is_sorted_by_any_column(server: ServerInThread, client: Client) 
     assert (names("metric.kl/mean"), names("-metric.kl/mean")) == ("acbD", "cabD")
     assert names("-last_report_at")[-1] == names("step")[-1] == "D"
     found = {
-        run.name: run.digest.metrics for run in client.ask(calls.runs(metric=["kl/mean", "gone"])).items if run.digest
+        run.name: run.digest.metrics
+        for run in client.ask(calls.runs(metric=["kl/mean", "gone"])).items
+        if run.digest
     }
     assert (found["a"], found["D"]) == ({"kl/mean": -1.5}, {})
     with pytest.raises(ApiError, match="sort"):
@@ -144,7 +162,10 @@ def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: 
     rank.send(*(step_report(step, values) for step, values in scalars.items()))
     renew(server)
     digest = digest_of(server, rank)
-    assert (digest.entropy_line, digest.reward_line) == ([1.0, None, None, 0.5], [None, 0.25, None, None])
+    assert (digest.entropy_line, digest.reward_line) == (
+        [1.0, None, None, 0.5],
+        [None, 0.25, None, None],
+    )
     assert (digest.entropy, digest.reward) == (0.5, 0.25)
 
 
@@ -152,13 +173,21 @@ def test_the_largest_step_has_a_digest(server: ServerInThread, rank: Rank) -> No
     for step in (0, 2**63 - 1):
         rank.report(step, entropy__mean=1.0)
     renew(server)
-    assert [value for value in digest_of(server, rank).entropy_line if value is not None] == [1.0, 1.0]
+    assert [value for value in digest_of(server, rank).entropy_line if value is not None] == [
+        1.0,
+        1.0,
+    ]
 
 
 def test_a_run_without_reports_has_no_data(server: ServerInThread, rank: Rank) -> None:
     assert renew(server) == 1
     digest = digest_of(server, rank)
-    assert (digest.level, digest.entropy, digest.entropy_line, digest.seconds_per_step) == ("no_data", None, [], None)
+    assert (digest.level, digest.entropy, digest.entropy_line, digest.seconds_per_step) == (
+        "no_data",
+        None,
+        [],
+        None,
+    )
 
 
 def test_only_what_changed_is_computed_again(server: ServerInThread) -> None:
@@ -178,7 +207,10 @@ def test_only_what_changed_is_computed_again(server: ServerInThread) -> None:
 
 def test_digest_has_the_active_control(server: ServerInThread, client: Client) -> None:
     rank = Rank(
-        server, initial_control=ControlSnapshot(version=0, control=Control(), author="trainer", requested_at=1.0)
+        server,
+        initial_control=ControlSnapshot(
+            version=0, control=Control(), author="trainer", requested_at=1.0
+        ),
     )
     client.set_control(rank.run_id, method="clip_v", mu_low=1.0, mu_high=2.5, hold="75%")
     rank.report(1, entropy__mean=1.0)
@@ -190,12 +222,21 @@ def test_digest_has_the_active_control(server: ServerInThread, client: Client) -
     assert before is not None
     assert after is not None
     assert (before.method, before.hold_target) == ("none", None)
-    assert (after.method, after.mu_low, after.mu_high, after.hold_target) == ("clip_v", 1.0, 2.5, "75%")
+    assert (after.method, after.mu_low, after.mu_high, after.hold_target) == (
+        "clip_v",
+        1.0,
+        2.5,
+        "75%",
+    )
 
 
 def test_reason_is_the_error_in_a_line(server: ServerInThread) -> None:
     failed, finished = Rank(server), Rank(server)
-    finish(failed, "failed", "Traceback (most recent call last):\n  ...\nRuntimeError: CUDA out of memory\n")
+    finish(
+        failed,
+        "failed",
+        "Traceback (most recent call last):\n  ...\nRuntimeError: CUDA out of memory\n",
+    )
     finish(finished)
     renew(server)
     assert digest_of(server, failed).reason == "RuntimeError: CUDA out of memory"
@@ -212,7 +253,11 @@ def test_those_that_need_a_person_come_first(server: ServerInThread, client: Cli
                 finish(rank)
             if level == "silent":
                 age(server, rank, seconds=61)
-    expected = [f"{level}-{n}" for level in ("act", "watch", "healthy", "silent", "finished") for n in (1, 0)]
+    expected = [
+        f"{level}-{n}"
+        for level in ("act", "watch", "healthy", "silent", "finished")
+        for n in (1, 0)
+    ]
     renew(server)
     assert ids(client.runs(order="attention")) == expected
     assert ids(client.runs()) == ids(client.runs(order="newest")) == made[::-1]
@@ -244,7 +289,13 @@ def test_a_cursor_of_another_order_is_refused(server: ServerInThread) -> None:
 
 def test_filters_take_several_values_and_combine(server: ServerInThread, client: Client) -> None:
     for number, (project, tags) in enumerate(
-        [("math", ("7b", "sweep")), ("math", ("1.5b",)), ("code", ("7b",)), ("code", ("größe",)), ("web", ())]
+        [
+            ("math", ("7b", "sweep")),
+            ("math", ("1.5b",)),
+            ("code", ("7b",)),
+            ("code", ("größe",)),
+            ("web", ()),
+        ]
     ):
         rank = Rank(server, run_id=f"r{number}", name=f"run {number}", project=project, tags=tags)
         if number == 4:
@@ -265,28 +316,42 @@ def test_filters_take_several_values_and_combine(server: ServerInThread, client:
     assert [(one.name, one.runs) for one in counts.tags] == [("1.5b", 1), ("7b", 1), ("sweep", 1)]
     assert counts.statuses["running"] == 1
     everything = client.ask(calls.run_counts())
-    assert [(one.name, one.runs) for one in everything.projects] == [("code", 2), ("math", 2), ("web", 1)]
+    assert [(one.name, one.runs) for one in everything.projects] == [
+        ("code", 2),
+        ("math", 2),
+        ("web", 1),
+    ]
     assert everything.tags[0].name == "7b"
     with pytest.raises(ApiError) as refused:
         client.runs(order="oldest")
     assert refused.value.status == 422
 
 
-def test_tags_that_no_database_reads_as_text_are_stored_as_text(server: ServerInThread, client: Client) -> None:
+def test_tags_that_no_database_reads_as_text_are_stored_as_text(
+    server: ServerInThread, client: Client
+) -> None:
     rank = Rank(server, tags=("nul\0", "twice", "twice"))
     assert client.run(rank.run_id).tags == ["nul\ufffd", "twice"]
     assert ids(client.runs(tag="nul\ufffd")) == [rank.run_id]
     client.ask(calls.edit_run(rank.run_id, tags=["a\0", "b"]))
-    assert [(one.name, one.runs) for one in client.ask(calls.run_counts()).tags] == [("a\ufffd", 1), ("b", 1)]
+    assert [(one.name, one.runs) for one in client.ask(calls.run_counts()).tags] == [
+        ("a\ufffd", 1),
+        ("b", 1),
+    ]
 
 
-def test_deleted_runs_are_neither_listed_nor_counted(server: ServerInThread, client: Client) -> None:
+def test_deleted_runs_are_neither_listed_nor_counted(
+    server: ServerInThread, client: Client
+) -> None:
     rank, other = falling(server, 0.4), falling(server, 0.4)
     finish(rank)
     renew(server)
     assert server.http.delete(rank.path).status_code == 204
     assert ids(client.runs(order="attention")) == [other.run_id]
-    assert (client.ask(calls.run_counts()).total, client.ask(calls.run_counts()).levels["act"]) == (1, 1)
+    assert (client.ask(calls.run_counts()).total, client.ask(calls.run_counts()).levels["act"]) == (
+        1,
+        1,
+    )
     assert renew(server) == 0
 
 

@@ -29,14 +29,19 @@ def points(columns: dict[str, list[Any]]) -> dict[int, Any]:
 
 def test_a_reduced_series_keeps_its_spike(server: ServerInThread, rank: Rank) -> None:
     rank.send(
-        *(step_report(step, {"x": 100.0 if step == 537 else -50.0 if step == 12 else 1.0}) for step in range(1000))
+        *(
+            step_report(step, {"x": 100.0 if step == 537 else -50.0 if step == 12 else 1.0})
+            for step in range(1000)
+        )
     )
     columns = read(server, rank, "x", points=20)["series"]["x"]
     assert len(columns["step"]) == 20
     assert max(columns["max"]) == 100.0
     assert min(columns["min"]) == -50.0
     assert columns["step"][-1] == 999
-    assert columns["max"].index(100.0) == next(i for i, step in enumerate(columns["step"]) if step >= 537)
+    assert columns["max"].index(100.0) == next(
+        i for i, step in enumerate(columns["step"]) if step >= 537
+    )
 
 
 def test_a_short_series_is_not_reduced(server: ServerInThread, rank: Rank) -> None:
@@ -60,8 +65,14 @@ def test_a_range_of_steps_includes_both_ends(server: ServerInThread, rank: Rank)
     assert read(server, rank, "x", from_step=3, to_step=5)["series"]["x"]["step"] == [3, 4, 5]
 
 
-def test_a_metric_that_was_not_measured_at_a_step_has_no_point_there(server: ServerInThread, rank: Rank) -> None:
-    rank.send(step_report(0, {"x": 1.0, "y": 2.0}), step_report(1, {"x": 3.0}), step_report(2, {"y": 4.0, "z": 5.0}))
+def test_a_metric_that_was_not_measured_at_a_step_has_no_point_there(
+    server: ServerInThread, rank: Rank
+) -> None:
+    rank.send(
+        step_report(0, {"x": 1.0, "y": 2.0}),
+        step_report(1, {"x": 3.0}),
+        step_report(2, {"y": 4.0, "z": 5.0}),
+    )
     series = read(server, rank, "x", "y", "never")["series"]
     assert points(series["x"]) == {0: 1.0, 1: 3.0}
     assert points(series["y"]) == {0: 2.0, 2: 4.0}
@@ -84,7 +95,9 @@ def test_the_largest_step_there_is_can_be_read(server: ServerInThread, rank: Ran
     rank.send(step_report(last - 1, {"x": 1.0}), step_report(last, {"x": 2.0}))
     assert server.http.get(f"{rank.path}/steps/{last}").json()["scalars"] == {"x": 2.0}
     assert points(read(server, rank, "x")["series"]["x"]) == {last - 1: 1.0, last: 2.0}
-    resumed = Rank(server, run_id=rank.run_id, incarnation="resumed", started_at=rank.started.started_at + 1)
+    resumed = Rank(
+        server, run_id=rank.run_id, incarnation="resumed", started_at=rank.started.started_at + 1
+    )
     resumed.send(step_report(last, {"x": 3.0}))
     assert points(read(server, rank, "x")["series"]["x"]) == {last - 1: 1.0, last: 3.0}
 
@@ -94,7 +107,13 @@ def test_a_resumed_run_speaks_from_its_first_step_on(server: ServerInThread) -> 
     first.send(*(step_report(step, {"x": float(step)}) for step in range(6)))
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     second.send(*(step_report(step, {"x": 100.0 + step}) for step in (3, 4)))
-    assert points(read(server, first, "x")["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 2.0, 3: 103.0, 4: 104.0}
+    assert points(read(server, first, "x")["series"]["x"]) == {
+        0: 0.0,
+        1: 1.0,
+        2: 2.0,
+        3: 103.0,
+        4: 104.0,
+    }
     assert server.http.get(f"{first.path}/steps/3").json()["incarnation"] == "second"
     assert server.http.get(f"{first.path}/steps/5").status_code == 404
     run = server.http.get(first.path).json()
@@ -125,7 +144,9 @@ def test_rank_zero_is_preferred_and_other_ranks_fill_in(server: ServerInThread) 
     assert server.http.get(f"{zero.path}/steps/0").json()["rank"] == 0
 
 
-def test_within_one_rank_the_last_report_of_a_step_counts(server: ServerInThread, rank: Rank) -> None:
+def test_within_one_rank_the_last_report_of_a_step_counts(
+    server: ServerInThread, rank: Rank
+) -> None:
     rank.send(step_report(0, {"x": 1.0}), step_report(0, {"x": 2.0}))
     assert points(read(server, rank, "x")["series"]["x"]) == {0: 2.0}
 
@@ -145,7 +166,9 @@ def test_reading_on_shows_the_same_rank_as_reading_again(server: ServerInThread)
     assert points(read(server, first, "x")["series"]["x"]) == {0: 1.0, 1: 2.0, 2: 30.0}
 
 
-def test_only_unknown_names_are_an_error_that_names_the_nearest(server: ServerInThread, rank: Rank) -> None:
+def test_only_unknown_names_are_an_error_that_names_the_nearest(
+    server: ServerInThread, rank: Rank
+) -> None:
     rank.report(0, **{"reward/mean": 1.0})
     answer = server.http.get(f"{rank.path}/metrics/series", params={"name": "reward/maen"})
     error = answer.json()["error"]
@@ -157,9 +180,16 @@ def test_only_unknown_names_are_an_error_that_names_the_nearest(server: ServerIn
     assert read(server, rank, "a", "reward/mean")["series"]["a"]["step"] == []
 
 
-def test_a_promised_metric_that_has_not_come_yet_has_no_points(server: ServerInThread, rank: Rank) -> None:
+def test_a_promised_metric_that_has_not_come_yet_has_no_points(
+    server: ServerInThread, rank: Rank
+) -> None:
     rank.report(0, **{"token/count": 0.0})
-    for name in ("entropy/mean", "entropy/observed_change", "probe/spooled_records", "probe/left_out_reports"):
+    for name in (
+        "entropy/mean",
+        "entropy/observed_change",
+        "probe/spooled_records",
+        "probe/left_out_reports",
+    ):
         assert read(server, rank, name)["series"][name]["step"] == []
     assert server.http.get(f"{rank.path}/histograms/entropy/token").json()["step"] == []
 
@@ -170,7 +200,9 @@ def test_before_the_first_report_no_name_is_unknown(server: ServerInThread, rank
 
 
 def test_a_histogram_never_reported_is_an_error(server: ServerInThread, rank: Rank) -> None:
-    rank.send(step_report(0, {}, histograms=[ScoreHistogram(name="h", low=0, high=1, counts=(1, 2))]))
+    rank.send(
+        step_report(0, {}, histograms=[ScoreHistogram(name="h", low=0, high=1, counts=(1, 2))])
+    )
     answer = server.http.get(f"{rank.path}/histograms/nosuch")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "histogram_unknown")
     assert "'nosuch'" in answer.json()["error"]["message"]
@@ -179,7 +211,9 @@ def test_a_histogram_never_reported_is_an_error(server: ServerInThread, rank: Ra
 
 
 @pytest.mark.parametrize("path", ["metrics/series?name=x&", "histograms/h?"])
-def test_a_range_that_ends_before_it_begins_is_refused(server: ServerInThread, rank: Rank, path: str) -> None:
+def test_a_range_that_ends_before_it_begins_is_refused(
+    server: ServerInThread, rank: Rank, path: str
+) -> None:
     rank.report(0, x=1.0)
     answer = server.http.get(f"{rank.path}/{path}from_step=5&to_step=4")
     assert answer.status_code == 422

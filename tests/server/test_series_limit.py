@@ -1,4 +1,5 @@
-"""A run whose metric names change with every step stays readable, loses only what is too much, and reports it."""
+"""A run whose metric names change with every step stays readable, loses only what is too much, and
+reports it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def alerts(server: ServerInThread, rank: Rank) -> list[dict[str, Any]]:
     return items
 
 
-def test_names_beyond_the_limit_are_left_out_and_the_rest_of_the_report_stays(limited: ServerInThread) -> None:
+def test_names_beyond_the_limit_are_left_out_and_the_rest_of_the_report_stays(
+    limited: ServerInThread,
+) -> None:
     rank = Rank(limited)
     for step in range(8):
         step_in_the_name(rank, step)
@@ -43,7 +46,10 @@ def test_names_beyond_the_limit_are_left_out_and_the_rest_of_the_report_stays(li
     series = limited.http.get(f"{rank.path}/metrics/series?name=loss").json()["series"]["loss"]
     assert series["value"] == [step / 2 for step in range(8)]
     reports = [limited.http.get(f"{rank.path}/steps/{step}").json() for step in (3, 4)]
-    assert [report["scalars"] for report in reports] == [{"loss": 1.5, "loss/03": 1.0}, {"loss": 2.0}]
+    assert [report["scalars"] for report in reports] == [
+        {"loss": 1.5, "loss/03": 1.0},
+        {"loss": 2.0},
+    ]
     assert [report["labels"] for report in reports] == [{}, {"report/dropped_series": "1: loss/04"}]
 
 
@@ -59,7 +65,9 @@ def test_one_alert_names_the_dropped_metrics(limited: ServerInThread) -> None:
     assert Settings.model_fields["series_per_run"].default == 10_000
 
 
-def test_what_is_sent_again_is_acknowledged_and_quarantines_nothing(limited: ServerInThread) -> None:
+def test_what_is_sent_again_is_acknowledged_and_quarantines_nothing(
+    limited: ServerInThread,
+) -> None:
     rank = Rank(limited)
     for step in range(8):
         step_in_the_name(rank, step)
@@ -76,10 +84,15 @@ def test_what_every_probe_promises_and_other_runs_have_room(limited: ServerInThr
     promised = {"entropy/gain": 0.5, "reward/mean": 1.0, "ratio/mean": 1.0}
     rank.send(step_report(0, promised))
     rank.send(step_report(0, {f"own/{number}": 1.0 for number in range(LIMIT)}))
-    assert names(limited, rank) == sorted([*promised, *(f"own/{number}" for number in range(LIMIT))])
+    assert names(limited, rank) == sorted(
+        [*promised, *(f"own/{number}" for number in range(LIMIT))]
+    )
     for step in range(8):
         step_in_the_name(rank, step)
-    histograms = [ScoreHistogram(name=name, low=0.0, high=1.0, counts=(1,)) for name in ("entropy/token", "my/own")]
+    histograms = [
+        ScoreHistogram(name=name, low=0.0, high=1.0, counts=(1,))
+        for name in ("entropy/token", "my/own")
+    ]
     rank.send(step_report(8, {"entropy/mean": 1.0}, histograms=histograms))
     report = limited.http.get(f"{rank.path}/steps/8").json()
     assert report["scalars"] == {"entropy/mean": 1.0}

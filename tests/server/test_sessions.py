@@ -43,7 +43,9 @@ def test_a_wrong_token_is_named_as_such(server: ServerInThread) -> None:
     with server.client() as browser:
         said = {
             browser.get("/?token=ise_wrong", headers={"Accept": "text/html"}).text,
-            browser.get(RUNS, headers={"Authorization": "Bearer ise_wrong"}).json()["error"]["message"],
+            browser.get(RUNS, headers={"Authorization": "Bearer ise_wrong"}).json()["error"][
+                "message"
+            ],
         }
         assert all(sessions.WRONG_TOKEN in text for text in said)
         assert sessions.WRONG_TOKEN not in browser.get(RUNS).json()["error"]["message"]
@@ -54,7 +56,9 @@ def test_a_link_shows_one_run_until_it_is_revoked(server: ServerInThread) -> Non
     own, other = Rank(server).run_id, Rank(server).run_id
     made = server.http.post(f"{RUNS}/{own}/link").json()
     with server.client() as browser:
-        answer = browser.get("/", params={"token": made["token"], "tab": "tokens"}, follow_redirects=False)
+        answer = browser.get(
+            "/", params={"token": made["token"], "tab": "tokens"}, follow_redirects=False
+        )
         assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{own}?tab=tokens")
         cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
         assert browser.get("/api/v1/me").json()["run_id"] == own
@@ -70,13 +74,17 @@ def test_a_link_shows_one_run_until_it_is_revoked(server: ServerInThread) -> Non
     ):
         assert status(server, cookie, path) == 403
     with server.client() as browser:
-        pushed = browser.put(f"{RUNS}/{own}/control", headers=cookie, json={"method": "clip_v", "mu_low": 1})
+        pushed = browser.put(
+            f"{RUNS}/{own}/control", headers=cookie, json={"method": "clip_v", "mu_low": 1}
+        )
         assert (pushed.status_code, pushed.json()["error"]["code"]) == (403, "forbidden")
     assert status(server, {"Authorization": f"Bearer {made['token']}"}) == 401
     assert status(server, {}, f"/?token={made['token'][:-4]}AAAA") == 401
     # Who may see more is not limited by it.
     with server.client() as browser:
-        answer = browser.get("/", params={"token": made["token"]}, headers=server.session(), follow_redirects=False)
+        answer = browser.get(
+            "/", params={"token": made["token"]}, headers=server.session(), follow_redirects=False
+        )
         assert (answer.status_code, "set-cookie" in answer.headers) == (303, False)
     server.http.delete(f"/api/v1/access-tokens/{made['id']}")
     assert status(server, cookie, f"{RUNS}/{own}") == 401
@@ -86,7 +94,8 @@ def test_a_link_shows_one_run_until_it_is_revoked(server: ServerInThread) -> Non
 def test_changed_cookie_opens_nothing(server: ServerInThread, position: int) -> None:
     name, value = session_of(server.session())
     forged = list(value)
-    # Of base64's last letter two bits count for nothing: A and B there are the same signature, A and E are not.
+    # Of base64's last letter two bits count for nothing: A and B there are the same signature, A
+    # and E are not.
     forged[position] = "A" if value[position] != "A" else "E"
     assert status(server, {"Cookie": f"{name}={''.join(forged)}"}) == 401
 
@@ -102,7 +111,9 @@ def test_two_servers_on_one_host_name_their_cookies_differently(
     assert (status(server, others), status(other, mine)) == (401, 401)
 
 
-def test_a_cookie_is_kept_from_scripts_and_other_sites_and_lasts_for_thirty_days(server: ServerInThread) -> None:
+def test_a_cookie_is_kept_from_scripts_and_other_sites_and_lasts_for_thirty_days(
+    server: ServerInThread,
+) -> None:
     with server.client() as browser:
         answer = browser.get("/", params={"token": server.owner_token})
     (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
@@ -141,7 +152,9 @@ def test_me_names_the_token_and_how_it_came(server: ServerInThread) -> None:
 def test_session_expires(monkeypatch: pytest.MonkeyPatch, seconds: int, found: str | None) -> None:
     monkeypatch.setattr(sessions, "SESSION_SECONDS", seconds)
     signed = sessions.BrowserSessions(b"key")
-    cookie = signed.begin(Principal(token_id="1234abcd", name="reader", scope=TokenScope.READ), secure=False)
+    cookie = signed.begin(
+        Principal(token_id="1234abcd", name="reader", scope=TokenScope.READ), secure=False
+    )
     headers = Headers({"cookie": cookie.partition(";")[0]})
     assert (signed.signed_in(headers, secure=False) or (None,))[0] == found
 

@@ -37,7 +37,11 @@ def pair(postgresql: PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -> It
     with postgresql.empty_database() as url, ExitStack() as stack:
         servers = [
             ServerInThread(
-                homes / name, database_url=url, token=OWNER_TOKEN, heartbeat_seconds=0.3, sweep_interval_seconds=60
+                homes / name,
+                database_url=url,
+                token=OWNER_TOKEN,
+                heartbeat_seconds=0.3,
+                sweep_interval_seconds=60,
             )
             for name in ("first", "second")
         ]
@@ -65,7 +69,9 @@ def test_both_know_the_owner_they_were_given_and_each_other_s_runs(pair: Pair) -
     assert second.http.get(f"{rank.path}/steps/0").json()["scalars"] == {"x": 1.5}
 
 
-def test_each_server_keeps_an_owner_of_its_own_where_none_was_given(postgresql: PostgreSQL, tmp_path: Path) -> None:
+def test_each_server_keeps_an_owner_of_its_own_where_none_was_given(
+    postgresql: PostgreSQL, tmp_path: Path
+) -> None:
     with (
         postgresql.new_database() as url,
         ServerInThread(tmp_path / "first", database_url=url) as first,
@@ -74,12 +80,18 @@ def test_each_server_keeps_an_owner_of_its_own_where_none_was_given(postgresql: 
         assert first.owner_token != second.owner_token
         for server in (first, second):
             for token in (first.owner_token, second.owner_token):
-                wait_for(lambda server=server, token=token: server.client(token).get("/api/v1/runs").is_success)  # type: ignore[misc]
+                wait_for(
+                    lambda server=server, token=token: (
+                        server.client(token).get("/api/v1/runs").is_success
+                    )
+                )  # type: ignore[misc]
 
 
 def test_a_token_is_known_and_revoked_everywhere_at_once(pair: Pair) -> None:
     first, second = pair
-    created = first.http.post("/api/v1/access-tokens", json={"scope": "read", "name": "visitor"}).json()
+    created = first.http.post(
+        "/api/v1/access-tokens", json={"scope": "read", "name": "visitor"}
+    ).json()
     with second.client(created["token"]) as visitor:
         wait_for(lambda: visitor.get("/api/v1/runs").status_code == 200, seconds=8)
         first.http.delete(f"/api/v1/access-tokens/{created['id']}")
@@ -105,7 +117,9 @@ def test_ranks_that_report_to_different_servers_share_one_order(pair: Pair) -> N
             .join(runs, runs.c.key == records.c.run_key)
             .where(runs.c.id == run_id)
         ).all()
-        assert sorted(n for first, last in positions for n in range(first, last + 1)) == list(range(1, 101))
+        assert sorted(n for first, last in positions for n in range(first, last + 1)) == list(
+            range(1, 101)
+        )
     assert [rank.hello().acked_through for rank in ranks] == [25] * 4
 
 
@@ -118,7 +132,11 @@ def test_a_listener_hears_what_either_server_stored_in_order(pair: Pair) -> None
         wait_for(lambda: second.backend.hub.is_listened_to(run_id))
         time.sleep(0.2)
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda rank: [rank.report(step, x=float(step)) for step in range(20)], ranks))
+            list(
+                pool.map(
+                    lambda rank: [rank.report(step, x=float(step)) for step in range(20)], ranks
+                )
+            )
         heard: list[tuple[int, int]] = []
         while len(heard) < 40:
             event = next(events)
@@ -137,7 +155,12 @@ def test_a_control_pushed_at_one_server_reaches_the_probe_at_the_other(pair: Pai
     wait_for(lambda: first.backend.hub.is_listened_to(rank.run_id))
     started = time.monotonic()
     document = {"method": "clip_v", "mu_high": 1, "reason": "from the other side"}
-    assert second.http.put(f"{rank.path}/control", json=document, headers={"If-Match": '"0"'}).status_code == 202
+    assert (
+        second.http.put(
+            f"{rank.path}/control", json=document, headers={"If-Match": '"0"'}
+        ).status_code
+        == 202
+    )
     assert watching.next_control().version == 1
     assert time.monotonic() - started < 8.0
     rank.answer(0, 1, "APPLIED", active=1)
@@ -152,14 +175,18 @@ def test_of_many_changes_at_both_servers_exactly_one_wins(pair: Pair) -> None:
     def put(number: int) -> int:
         with pair[number % 2].client(OWNER_TOKEN) as client:
             headers = {"If-Match": '"0"'}
-            return client.put(f"{rank.path}/control", json={"method": "none"}, headers=headers).status_code
+            return client.put(
+                f"{rank.path}/control", json={"method": "none"}, headers=headers
+            ).status_code
 
     with ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(put, range(8)))
     assert sorted(statuses) == [202, *[412] * 7]
 
 
-def test_news_missed_meanwhile_is_sent_afterwards(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_missed_meanwhile_is_sent_afterwards(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Long enough for both changes to be committed while there is no listener.
     monkeypatch.setattr(Backoff, "next_pause_seconds", lambda _: 3.0)
     first, second = pair
@@ -179,8 +206,13 @@ def test_news_missed_meanwhile_is_sent_afterwards(pair: Pair, monkeypatch: pytes
     watching.close()
 
 
-def test_exactly_one_server_is_on_duty_and_the_other_takes_over(postgresql: PostgreSQL, tmp_path: Path) -> None:
-    with postgresql.new_database() as url, ServerInThread(tmp_path / "first", database_url=url) as first:
+def test_exactly_one_server_is_on_duty_and_the_other_takes_over(
+    postgresql: PostgreSQL, tmp_path: Path
+) -> None:
+    with (
+        postgresql.new_database() as url,
+        ServerInThread(tmp_path / "first", database_url=url) as first,
+    ):
         wait_for(lambda: first.backend.on_duty)
         with ServerInThread(tmp_path / "second", database_url=url) as second:
             time.sleep(0.3)

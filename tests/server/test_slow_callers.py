@@ -48,7 +48,9 @@ def read_until_closed(connection: socket.socket) -> None:
             pass
 
 
-def status_without_a_message(server: ServerInThread, method: str, token: str | None) -> grpc.StatusCode:
+def status_without_a_message(
+    server: ServerInThread, method: str, token: str | None
+) -> grpc.StatusCode:
     """How a call ends whose message is announced and doesn't come."""
     over = threading.Event()
 
@@ -70,7 +72,9 @@ def status_without_a_message(server: ServerInThread, method: str, token: str | N
 
 
 @pytest.mark.parametrize("method", ["Hello", "Push", "Watch", "Unknown"])
-def test_a_call_without_a_token_is_refused_before_its_message_is_read(server: ServerInThread, method: str) -> None:
+def test_a_call_without_a_token_is_refused_before_its_message_is_read(
+    server: ServerInThread, method: str
+) -> None:
     assert status_without_a_message(server, method, None) is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -92,7 +96,9 @@ def test_a_connection_without_a_call_is_closed(impatient: ServerInThread, sent: 
     assert time.monotonic() - began < 9.0
 
 
-def test_a_watch_stream_and_its_connection_outlive_every_deadline(impatient: ServerInThread) -> None:
+def test_a_watch_stream_and_its_connection_outlive_every_deadline(
+    impatient: ServerInThread,
+) -> None:
     rank = Rank(impatient)
     watching = rank.watch()
     began = time.monotonic()
@@ -103,7 +109,13 @@ def test_a_watch_stream_and_its_connection_outlive_every_deadline(impatient: Ser
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nG"]
+    "sent",
+    [
+        b"",
+        b"G",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nG",
+    ],
 )
 def test_a_connection_without_a_whole_request_is_closed(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch, sent: bytes
@@ -125,7 +137,10 @@ def test_beyond_the_limit_of_connections_only_the_liveness_probe_is_answered(
         for _ in range(4):
             silent.enter_context(opened(server, http=True))
         refused = server.http.get("/api/v1/runs")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            503,
+            "too_many_connections",
+        )
         assert server.http.get("/healthz").status_code == 200
     end = time.monotonic() + 10
     while server.http.get("/api/v1/runs").status_code != 200:

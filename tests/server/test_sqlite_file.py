@@ -58,9 +58,16 @@ def test_a_database_on_a_network_file_system_is_refused(mounts: Path, home: str)
 
 @pytest.mark.parametrize(
     ("home", "kind"),
-    [("/home/grace", "ext4"), ("/home/ada/fast/x", "tmpfs"), ("/home/adam", "ext4"), ("/srv", "overlay")],
+    [
+        ("/home/grace", "ext4"),
+        ("/home/ada/fast/x", "tmpfs"),
+        ("/home/adam", "ext4"),
+        ("/srv", "overlay"),
+    ],
 )
-def test_a_local_disk_is_fine_and_the_nearest_mount_counts(mounts: Path, home: str, kind: str) -> None:
+def test_a_local_disk_is_fine_and_the_nearest_mount_counts(
+    mounts: Path, home: str, kind: str
+) -> None:
     assert file_system_of(Path(home) / "isentrope.db", mounts) == kind
     check_file_system(Path(home) / "isentrope.db", mounts)
 
@@ -106,9 +113,14 @@ def test_failed_commit_reaches_every_caller_and_the_writer_continues(database: D
 
 
 @pytest.mark.parametrize("name", ["isentrope.db", "of another name.db", None])
-def test_only_its_owner_can_read_a_new_database_wherever_it_lies(tmp_path: Path, name: str | None) -> None:
+def test_only_its_owner_can_read_a_new_database_wherever_it_lies(
+    tmp_path: Path, name: str | None
+) -> None:
     # Without a name: the database of a home whose path means something in a URL.
-    home, url = tmp_path / "home?a=b%20c", f"sqlite:///{tmp_path}/elsewhere/{name}" if name else None
+    home, url = (
+        tmp_path / "home?a=b%20c",
+        f"sqlite:///{tmp_path}/elsewhere/{name}" if name else None,
+    )
     (tmp_path / "elsewhere").mkdir()
     before = os.umask(0o022)
     try:

@@ -35,7 +35,9 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 def add(run_id: str, transaction: Transaction) -> str:
-    transaction.connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=0.0, deleted_by=""))
+    transaction.connection.execute(
+        insert(deleted_runs).values(id=run_id, deleted_at=0.0, deleted_by="")
+    )
     transaction.announce(RunChanged(run_id=run_id))
     return run_id
 
@@ -57,9 +59,13 @@ def test_changed_tables_have_a_new_version(database: Database) -> None:
 
 
 @pytest.mark.parametrize("version", ["0002", "9999"])
-def test_database_of_another_version_is_refused(database: Database, tmp_path: Path, version: str) -> None:
+def test_database_of_another_version_is_refused(
+    database: Database, tmp_path: Path, version: str
+) -> None:
     with database.writing_engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
+        connection.execute(
+            text("UPDATE alembic_version SET version_num = :version"), {"version": version}
+        )
     url = database.writing_engine.url.render_as_string(hide_password=False)
 
     async def start() -> None:
@@ -67,7 +73,8 @@ def test_database_of_another_version_is_refused(database: Database, tmp_path: Pa
             raise AssertionError("it started")
 
     with pytest.raises(
-        StartupError, match=rf"another version of Isentrope \({version}, this one has 0003\). Export its runs"
+        StartupError,
+        match=rf"another version of Isentrope \({version}, this one has 0003\). Export its runs",
     ):
         asyncio.run(start())
 
@@ -100,7 +107,9 @@ def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> N
     writer.stop()
 
 
-def test_unreachable_database_reaches_the_caller_and_the_writer_continues(database: Database) -> None:
+def test_unreachable_database_reaches_the_caller_and_the_writer_continues(
+    database: Database,
+) -> None:
     engine = UnreachableAtTimes(database.writing_engine)
     writer = Writer(engine, lambda events: None)  # type: ignore[arg-type]
     engine.reachable = False
@@ -125,7 +134,9 @@ def test_a_mistake_in_telling_others_ends_neither_the_writer_nor_the_wait(
     mistaken = {"first"}
 
     def publish(events: Sequence[Event]) -> None:
-        if not mistaken.isdisjoint(event.run_id for event in events if isinstance(event, RunChanged)):
+        if not mistaken.isdisjoint(
+            event.run_id for event in events if isinstance(event, RunChanged)
+        ):
             raise Mistake("dictionary changed size during iteration")
 
     announce = None if stored else lambda connection, events: publish(events)
@@ -137,7 +148,9 @@ def test_a_mistake_in_telling_others_ends_neither_the_writer_nor_the_wait(
     else:
         with pytest.raises(Mistake):
             first.result(timeout=5)
-    assert writer.submit(lambda transaction: add("second", transaction)).result(timeout=5) == "second"
+    assert (
+        writer.submit(lambda transaction: add("second", transaction)).result(timeout=5) == "second"
+    )
     assert writer.alive
     assert ids(database) == ({"first", "second"} if stored else {"second"})
     assert "Mistake" in caplog.text
@@ -183,7 +196,9 @@ def test_a_cancelled_caller_does_not_stop_the_writer(database: Database) -> None
 def test_a_stopped_writer_finishes_what_it_took_and_takes_no_more(database: Database) -> None:
     writer = Writer(database.writing_engine, lambda events: None)
     writer.start()
-    futures = [writer.submit(lambda transaction, name=f"r{i}": add(name, transaction)) for i in range(50)]  # type: ignore[misc]
+    futures = [
+        writer.submit(lambda transaction, name=f"r{i}": add(name, transaction)) for i in range(50)
+    ]  # type: ignore[misc]
     writer.stop()
     assert {future.result(timeout=0) for future in futures} == ids(database)
     with pytest.raises(WriterStopped):

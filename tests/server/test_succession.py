@@ -46,7 +46,9 @@ def begin(
     )  # fmt: skip
 
 
-def test_a_trainer_whose_clock_was_set_back_an_hour_goes_on_with_its_run(server: ServerInThread) -> None:
+def test_a_trainer_whose_clock_was_set_back_an_hour_goes_on_with_its_run(
+    server: ServerInThread,
+) -> None:
     first = begin(server, "first")
     first.report(0, loss=0.0)
     first.report(1, loss=1.0)
@@ -64,19 +66,27 @@ def test_a_trainer_whose_clock_was_set_back_an_hour_goes_on_with_its_run(server:
     assert server.http.get(first.path).json()["name"] == "fourth"
 
 
-def test_a_clock_that_was_an_hour_ahead_before_the_resume_keeps_it_back_no_longer(server: ServerInThread) -> None:
+def test_a_clock_that_was_an_hour_ahead_before_the_resume_keeps_it_back_no_longer(
+    server: ServerInThread,
+) -> None:
     first = begin(server, "first", clock=HOUR)
     first.report(0, loss=0.0)
     begin(server, "second", run_id=first.run_id).report(0, loss=10.0)
     assert loss_by_step(server, first) == {0: 10.0}
 
 
-def test_probe_connection_dates_its_hello(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_connection_dates_its_hello(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = begin(server, "first")
     set_back = SimpleNamespace(time=lambda: time.time() - HOUR, monotonic=time.monotonic)
     monkeypatch.setattr(connection, "time", set_back)
-    started = replace(first.started, incarnation="second", name="second", started_at=set_back.time())
-    with connection.TelemetryConnection(server.grpc_target, server.owner_token, started) as probes_own:
+    started = replace(
+        first.started, incarnation="second", name="second", started_at=set_back.time()
+    )
+    with connection.TelemetryConnection(
+        server.grpc_target, server.owner_token, started
+    ) as probes_own:
         probes_own.hello()
     assert server.http.get(first.path).json()["name"] == "second"
 
@@ -97,7 +107,9 @@ def test_without_a_time_that_can_be_right_the_clocks_order_counts(sent_at: float
     assert placed([known_since(1_000.0)], started, sent_at=sent_at, now=5_000.0) == started
 
 
-def test_an_incarnation_that_is_known_already_keeps_its_place_whatever_its_other_ranks_say() -> None:
+def test_an_incarnation_that_is_known_already_keeps_its_place_whatever_its_other_ranks_say() -> (
+    None
+):
     again = run_started("first", started_at=900.0)
     assert placed([known_since(1_000.0)], again, sent_at=901.0, now=1_100.0).started_at == 1_000.0
 
@@ -110,15 +122,24 @@ def run_started(incarnation: str, *, started_at: float) -> RunStarted:
 
 
 def known_since(time: float) -> Incarnation:
-    return Incarnation(name="first", started_at=time, opened_at=time, first_step=0, last_step=1, streams=())
+    return Incarnation(
+        name="first", started_at=time, opened_at=time, first_step=0, last_step=1, streams=()
+    )
 
 
-def test_the_newest_incarnation_is_asked_for_and_is_the_last_of_all(make_server: MakeServer) -> None:
+def test_the_newest_incarnation_is_asked_for_and_is_the_last_of_all(
+    make_server: MakeServer,
+) -> None:
     server = make_server()
     first = Rank(server, incarnation="b", started_at=10.0)
     others = [
         Rank(server, run_id=first.run_id, incarnation=name, rank=rank, started_at=started_at)
-        for name, rank, started_at in (("a", 1, 20.0), ("b", 1, 90.0), ("Z_9", 0, 20.0), ("a", 0, 80.0))
+        for name, rank, started_at in (
+            ("a", 1, 20.0),
+            ("b", 1, 90.0),
+            ("Z_9", 0, 20.0),
+            ("a", 0, 80.0),
+        )
     ]
     with server.backend.database.reading() as connection:
         run_key = runs.key_of(connection, first.run_id)
@@ -132,7 +153,8 @@ def test_the_newest_incarnation_is_asked_for_and_is_the_last_of_all(make_server:
             stream.key
             for one in known
             for stream in one.streams
-            if (state := streams.push_state(connection, first.run_id, one.name, stream.rank, b"")) and state.is_current
+            if (state := streams.push_state(connection, first.run_id, one.name, stream.rank, b""))
+            and state.is_current
         ]
         assert current == [known[2].streams[0].key]
     for rank in (first, *others):
@@ -150,7 +172,10 @@ def test_a_push_reads_no_more_of_a_run_with_many_incarnations(make_server: MakeS
 
     def add_many(transaction: Transaction) -> None:
         run_key = runs.key_of(transaction.connection, rank.run_id)
-        rows = [row | {"run_key": run_key, "incarnation": f"i{n}", "started_at": float(n)} for n in range(2_000)]
+        rows = [
+            row | {"run_key": run_key, "incarnation": f"i{n}", "started_at": float(n)}
+            for n in range(2_000)
+        ]
         transaction.connection.execute(insert(tables.streams), rows)
 
     def fetched(step: int) -> int:

@@ -45,7 +45,9 @@ def other_authority(tmp_path_factory: pytest.TempPathFactory) -> ThrowAwayAuthor
 
 
 @pytest.fixture(scope="module")
-def encrypted(tmp_path_factory: pytest.TempPathFactory, authority: ThrowAwayAuthority) -> Iterator[Encrypted]:
+def encrypted(
+    tmp_path_factory: pytest.TempPathFactory, authority: ThrowAwayAuthority
+) -> Iterator[Encrypted]:
     home, pair = tmp_path_factory.mktemp("tls") / "home", authority.sign("server")
     files = {"ISENTROPE_TLS_CERT": str(pair.certificate), "ISENTROPE_TLS_KEY": str(pair.key)}
     with up(home, **files) as (process, url, token):
@@ -63,7 +65,9 @@ def client(server: Encrypted, tmp_path: Path, *arguments: str, **more: str) -> R
     return CliRunner().invoke(frame.main, arguments, env=environment | more)
 
 
-def test_the_printed_address_is_https_and_its_cookie_travels_over_tls_alone(encrypted: Encrypted) -> None:
+def test_the_printed_address_is_https_and_its_cookie_travels_over_tls_alone(
+    encrypted: Encrypted,
+) -> None:
     assert encrypted.url.startswith("https://127.0.0.1:")
     trusted = ssl.create_default_context(cafile=str(encrypted.authority.certificate))
     answer = httpx.get(f"{encrypted.url}/?token={encrypted.token}", verify=trusted, trust_env=False)
@@ -90,8 +94,12 @@ def test_over_tls_a_cookie_counts_that_only_tls_can_set_and_the_pages_bring_it_t
     assert answers == [200, 401, 200, 200]
 
 
-def test_a_spool_goes_up_and_a_run_is_read_over_tls_with_the_own_ca(encrypted: Encrypted, tmp_path: Path) -> None:
-    leave_spool(tmp_path / "spools", "over-tls", steps=3, grpc_target=f"https://{encrypted.grpc_target}")
+def test_a_spool_goes_up_and_a_run_is_read_over_tls_with_the_own_ca(
+    encrypted: Encrypted, tmp_path: Path
+) -> None:
+    leave_spool(
+        tmp_path / "spools", "over-tls", steps=3, grpc_target=f"https://{encrypted.grpc_target}"
+    )
     ca = {"ISENTROPE_CA": str(encrypted.authority.certificate)}
     synced = client(encrypted, tmp_path, "sync", str(tmp_path / "spools"), **ca)
     assert (synced.exit_code, synced.stderr) == (0, "")
@@ -105,7 +113,9 @@ def test_without_its_ca_the_spool_stays_and_the_sentence_names_the_variable(
 ) -> None:
     leave_spool(tmp_path / "spools", "not-sent", steps=3, grpc_target=encrypted.grpc_target)
     wrong = {"ISENTROPE_CA": str(other_authority.certificate)}
-    synced = client(encrypted, tmp_path, "sync", str(tmp_path / "spools"), "--give-up-after", "0.5", **wrong)
+    synced = client(
+        encrypted, tmp_path, "sync", str(tmp_path / "spools"), "--give-up-after", "0.5", **wrong
+    )
     assert synced.exit_code == 1
     assert "ISENTROPE_CA" in synced.stderr
     listed = client(encrypted, tmp_path, "runs", **wrong)
@@ -116,8 +126,13 @@ def test_without_its_ca_the_spool_stays_and_the_sentence_names_the_variable(
 def test_the_doctor_explains_a_wrong_or_missing_ca_on_both_ports(
     encrypted: Encrypted, other_authority: ThrowAwayAuthority, tmp_path: Path
 ) -> None:
-    for file, word in ((other_authority.certificate, "ISENTROPE_CA"), (tmp_path / "nothing.pem", "nothing.pem")):
-        found = json.loads(client(encrypted, tmp_path, "doctor", "--json", ISENTROPE_CA=str(file)).stdout)
+    for file, word in (
+        (other_authority.certificate, "ISENTROPE_CA"),
+        (tmp_path / "nothing.pem", "nothing.pem"),
+    ):
+        found = json.loads(
+            client(encrypted, tmp_path, "doctor", "--json", ISENTROPE_CA=str(file)).stdout
+        )
         for finding in (one for one in found if one["check"] in ("server", "ingest")):
             assert finding["ok"] is False
             assert word in f"{finding['found']} {finding['advice']}", finding
@@ -137,7 +152,9 @@ def test_on_this_machine_or_with_tls_it_needs_no_option(authority: ThrowAwayAuth
     check_transport_security(Settings(host="0.0.0.0", tls_cert=pair.certificate, tls_key=pair.key))
 
 
-def test_certificates_that_cannot_be_used_are_one_sentence(tmp_path: Path, authority: ThrowAwayAuthority) -> None:
+def test_certificates_that_cannot_be_used_are_one_sentence(
+    tmp_path: Path, authority: ThrowAwayAuthority
+) -> None:
     one, other = authority.sign("one"), authority.sign("other")
     text = tmp_path / "text.pem"
     text.write_text("no certificate")

@@ -1,4 +1,5 @@
-"""Tokens: which are active, here and at other servers, when they were used last, and the owner's."""
+"""Tokens: which are active, here and at other servers, when they were used last, and the
+owner's."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def test_slow_reload_does_not_restore_a_revoked_token(tmp_path: Path) -> None:
     book = TokenBook()
     with database.reading() as early, database.reading() as late:
         slow = PausesAfterReading(early)
-        reloads = [threading.Thread(target=book.reload, args=(connection,)) for connection in (slow, late)]
+        reloads = [
+            threading.Thread(target=book.reload, args=(connection,)) for connection in (slow, late)
+        ]
         reloads[0].start()
         assert slow.has_read.wait(5)
         with database.writing_engine.begin() as connection:
@@ -60,12 +63,16 @@ def test_slow_reload_does_not_restore_a_revoked_token(tmp_path: Path) -> None:
 def test_a_token_that_another_server_revoked_is_noticed(make_server: MakeServer) -> None:
     server = make_server()
     token = server.issue("read")
-    server.backend.writer.submit(lambda t: access.revoke_token(t.connection, token["id"], time.time())).result(10)
+    server.backend.writer.submit(
+        lambda t: access.revoke_token(t.connection, token["id"], time.time())
+    ).result(10)
     with server.client(token["token"]) as client:
         wait_for(lambda: client.get("/api/v1/runs").status_code != 200)
 
 
-def test_last_use_of_a_token_is_recorded(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_use_of_a_token_is_recorded(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("isentrope_server.housekeeping.RELOAD_SECONDS", 0.05)
     monkeypatch.setattr("isentrope_server.housekeeping.NOTE_USES_SECONDS", 0.05)
     server = make_server()
@@ -76,26 +83,34 @@ def test_last_use_of_a_token_is_recorded(make_server: MakeServer, monkeypatch: p
 
     def last_used(token: dict[str, Any]) -> float | None:
         listed = server.http.get("/api/v1/access-tokens").json()["items"]
-        at: float | None = next(item["last_used_at"] for item in listed if item["id"] == token["id"])
+        at: float | None = next(
+            item["last_used_at"] for item in listed if item["id"] == token["id"]
+        )
         return at
 
     assert wait_for(lambda: last_used(used)) == pytest.approx(time.time(), abs=5)
     assert last_used(unused) is None
 
 
-@pytest.mark.parametrize(("token", "warned"), [("t" * 8, True), ("t" * 31, True), ("t" * 32, False), (None, False)])
+@pytest.mark.parametrize(
+    ("token", "warned"), [("t" * 8, True), ("t" * 31, True), ("t" * 32, False), (None, False)]
+)
 def test_a_short_owner_s_token_is_warned_of(
     make_server: MakeServer, caplog: pytest.LogCaptureFixture, token: str | None, warned: bool
 ) -> None:
     server = make_server(token=token)
     assert server.http.get("/api/v1/access-tokens").status_code == 200
-    warnings = [record.args for record in caplog.records if record.name == "isentrope_server.backend"]
+    warnings = [
+        record.args for record in caplog.records if record.name == "isentrope_server.backend"
+    ]
     assert [len(token or "") in (known or ()) for known in warnings] == [True] * warned
 
 
 def test_refused_token_keeps_the_owner_s(make_server: MakeServer, tmp_path: Path) -> None:
     server = make_server()
-    refused = server.backend.writer.submit(lambda t: ensure_owner_token(t, tmp_path / "gone", "123"))
+    refused = server.backend.writer.submit(
+        lambda t: ensure_owner_token(t, tmp_path / "gone", "123")
+    )
     with pytest.raises(StartupError, match=r"8 .*32.* 3"):
         refused.result(10)
     assert not (tmp_path / "gone").exists()

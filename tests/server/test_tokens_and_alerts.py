@@ -1,4 +1,5 @@
-"""Top contributing tokens, rollouts and alerts: stored with their step, and answered as they were sent."""
+"""Top contributing tokens, rollouts and alerts: stored with their step, and answered as they were
+sent."""
 
 from __future__ import annotations
 
@@ -52,11 +53,18 @@ def rollout(**known: Any) -> Rollout:
 
 
 def alert(kind: str = "collapse", **evidence: float) -> Alert:
-    return Alert(kind=kind, level=AlertLevel.WATCH, message=f"{kind} \x00 because", evidence=evidence)
+    return Alert(
+        kind=kind, level=AlertLevel.WATCH, message=f"{kind} \x00 because", evidence=evidence
+    )
 
 
 def test_the_tokens_of_a_step_come_back_as_they_were_sent(rank: Rank, client: Client) -> None:
-    send(rank, 1, token(-0.5), token(0.25, sequence=None, token_id=None, text=None, kept=False, logprob=-math.inf))
+    send(
+        rank,
+        1,
+        token(-0.5),
+        token(0.25, sequence=None, token_id=None, text=None, kept=False, logprob=-math.inf),
+    )
     send(rank, 2, token(0.125))
     tokens = client.ask(calls.tokens(rank.run_id, step=1))
     first, second = tokens.items
@@ -75,7 +83,12 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(rank: Rank, client: Cl
 
 def test_rollouts_come_back_as_they_were_sent(rank: Rank, client: Client) -> None:
     asked = {"prompt": HOSTILE, "rewards": {"format": math.inf, "right": 0.5}, "answer": "42"}
-    send(rank, 1, rollouts=(rollout(**asked), rollout(sequence=None, reward=1.0)), what_if=sums(-3.0, 1.0))
+    send(
+        rank,
+        1,
+        rollouts=(rollout(**asked), rollout(sequence=None, reward=1.0)),
+        what_if=sums(-3.0, 1.0),
+    )
     send(rank, 2)
     found = client.ask(calls.rollouts(rank.run_id))
     assert (found.step, found.score_std, found.lowering, found.raising) == (1, 0.25, -3.0, 1.0)
@@ -102,19 +115,35 @@ def test_top_tokens_come_with_what_a_share_and_sigmas_need(rank: Rank, client: C
     assert (unknown.score_std, unknown.lowering, unknown.raising) == (None, None, None)
 
 
-def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(server: ServerInThread) -> None:
+def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(
+    server: ServerInThread,
+) -> None:
     rank = Rank(server)
     parts = [token(-0.125 * number, text="\ufffd", token_id=number) for number in (1, 2)]
     send(rank, 1, token(text="early"), *parts, what_if=sums(-1.0, 0.0))
-    send(rank, 2, token(-1.0, text="wait", logprob=math.log(0.5)), token(4.0, text="so"), what_if=sums(-6.0, 1.0))
+    send(
+        rank,
+        2,
+        token(-1.0, text="wait", logprob=math.log(0.5)),
+        token(4.0, text="so"),
+        what_if=sums(-6.0, 1.0),
+    )
     send(rank, 3, what_if=sums(-6.0, 1.0))
     again = token(-1.0, text="wait", logprob=math.log(0.25), vocab_centered_score=-0.5, kept=False)
-    send(rank, 4, again, again, token(-0.5, text=None, token_id=7), std=0.5, what_if=sums(-2.0, 1.0))
+    send(
+        rank, 4, again, again, token(-0.5, text=None, token_id=7), std=0.5, what_if=sums(-2.0, 1.0)
+    )
     with Client(server.url, server.owner_token) as client:
         found = client.ask(calls.recurring_tokens(rank.run_id, steps=2))
         assert (found.steps, found.pull) == ([2, 4], 8.0)
         wait, unnamed, so = found.items  # the entropy falls, so what lowers it comes first
-        assert (wait.text, wait.times, wait.steps, wait.contribution, wait.share) == ("wait", 3, 2, -3.0, -0.375)
+        assert (wait.text, wait.times, wait.steps, wait.contribution, wait.share) == (
+            "wait",
+            3,
+            2,
+            -3.0,
+            -0.375,
+        )
         assert wait.mean_probability == pytest.approx((0.5 + 0.25 + 0.25) / 3)
         assert wait.mean_score == pytest.approx((2.0 - 1.0 - 1.0) / 3)
         assert wait.kept_share == pytest.approx(1 / 3)
@@ -145,26 +174,51 @@ def test_tokens_and_alerts_of_a_resumed_run_are_the_newest_attempts(server: Serv
     assert server.http.get(f"{first.path}/tokens").json()["items"][0]["contribution"] == -8.0
     assert server.http.get(f"{first.path}/tokens?step=2").json()["items"][0]["contribution"] == 3.0
     recurring = server.http.get(f"{first.path}/tokens/recurring").json()
-    assert (recurring["steps"], recurring["items"][0]["contribution"]) == ([0, 1, 2, 3], 1.0 + 2.0 + 3.0 - 8.0)
+    assert (recurring["steps"], recurring["items"][0]["contribution"]) == (
+        [0, 1, 2, 3],
+        1.0 + 2.0 + 3.0 - 8.0,
+    )
     kinds = [item["kind"] for item in server.http.get(f"{first.path}/alerts").json()["items"]]
     assert kinds == ["second_3", "first_2", "first_1", "first_0"]
 
 
-def test_alerts_come_newest_first_with_message_and_numbers(server: ServerInThread, rank: Rank) -> None:
+def test_alerts_come_newest_first_with_message_and_numbers(
+    server: ServerInThread, rank: Rank
+) -> None:
     send(rank, 1, alerts=(alert("dead_knob"), alert("collapse", rate=-0.5, r2=math.nan)))
     send(rank, 3, alerts=(alert("prediction"),))
     found = server.http.get(f"{rank.path}/alerts").json()["items"]
-    assert [(item["step"], item["kind"]) for item in found] == [(3, "prediction"), (1, "collapse"), (1, "dead_knob")]
+    assert [(item["step"], item["kind"]) for item in found] == [
+        (3, "prediction"),
+        (1, "collapse"),
+        (1, "dead_knob"),
+    ]
     assert found[1]["evidence"] == {"rate": -0.5, "r2": None}
     assert (found[1]["message"], found[1]["recorded_at"]) == ("collapse \ufffd because", 1.5)
 
 
-def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(server: ServerInThread) -> None:
+def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(
+    server: ServerInThread,
+) -> None:
     rank = Rank(server)
     changes = {"change/negative_low": -0.5, "change/by_kl_penalty": math.inf}
-    cause = AlertCause(quadrant="change/negative_low", mechanism=None, changes=changes, message="unlikely \x00 tokens")
-    suggestion = Control(method="clip_v", mu_low=3.0, mu_high=3.0, scope="decreasing", reason="stop \x00 it")
-    send(rank, 1, alerts=(alert(), replace(alert(), level=AlertLevel.ACT, cause=cause, suggestion=suggestion)))
+    cause = AlertCause(
+        quadrant="change/negative_low",
+        mechanism=None,
+        changes=changes,
+        message="unlikely \x00 tokens",
+    )
+    suggestion = Control(
+        method="clip_v", mu_low=3.0, mu_high=3.0, scope="decreasing", reason="stop \x00 it"
+    )
+    send(
+        rank,
+        1,
+        alerts=(
+            alert(),
+            replace(alert(), level=AlertLevel.ACT, cause=cause, suggestion=suggestion),
+        ),
+    )
     second, first = server.http.get(f"{rank.path}/alerts").json()["items"]
     assert (first["level"], first["cause"], first["suggestion"]) == ("watch", None, None)
     assert second["level"] == "act"
@@ -173,11 +227,15 @@ def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(server: Se
         "changes": {"change/negative_low": -0.5, "change/by_kl_penalty": None},
     }  # fmt: skip
     assert second["suggestion"] == suggestion.to_document()
-    put = server.http.put(f"{rank.path}/control", json=second["suggestion"], headers={"If-Match": '"0"'})
+    put = server.http.put(
+        f"{rank.path}/control", json=second["suggestion"], headers={"If-Match": '"0"'}
+    )
     assert put.status_code == 202
 
 
-def test_the_first_who_acknowledges_an_alert_is_kept_over_a_restart(make_server: MakeServer) -> None:
+def test_the_first_who_acknowledges_an_alert_is_kept_over_a_restart(
+    make_server: MakeServer,
+) -> None:
     server = make_server()
     rank = Rank(server)
     send(rank, 1, alerts=(alert("prediction"), alert("collapse")))
@@ -186,11 +244,16 @@ def test_the_first_who_acknowledges_an_alert_is_kept_over_a_restart(make_server:
         assert (collapse.acknowledged_by, collapse.acknowledged_at) == (None, None)
         path = f"{rank.path}/alerts/{collapse.id}/acknowledgement"
         with server.client(server.token("read")) as reader:
-            refused, of_push = reader.put(path), reader.put(f"{rank.path}/control", json={"method": "none"})
+            refused, of_push = (
+                reader.put(path),
+                reader.put(f"{rank.path}/control", json={"method": "none"}),
+            )
             assert (refused.status_code, refused.json()["error"]) == (403, of_push.json()["error"])
         first = ann.acknowledge(rank.run_id, collapse.id)
         assert first.acknowledged_at == pytest.approx(time.time(), abs=30)
-        assert first == replace(collapse, acknowledged_by="ann", acknowledged_at=first.acknowledged_at)
+        assert first == replace(
+            collapse, acknowledged_by="ann", acknowledged_at=first.acknowledged_at
+        )
         assert server.http.put(path).json()["acknowledged_by"] == "ann"
         for unknown in ("0.0", "x", "\0"):
             with pytest.raises(ApiError, match="no alert") as missing:
@@ -199,7 +262,14 @@ def test_the_first_who_acknowledges_an_alert_is_kept_over_a_restart(make_server:
     server.stop()
     server = make_server()
     with Client(server.url, server.owner_token) as client:
-        assert [one.acknowledged_by for one in client.items(calls.alerts(rank.run_id))] == ["ann", None]
+        assert [one.acknowledged_by for one in client.items(calls.alerts(rank.run_id))] == [
+            "ann",
+            None,
+        ]
         assert client.diagnosis(rank.run_id).alert == first
-        (entry,) = (one for one in client.items(calls.audit(rank.run_id)) if one.action == "alert.acknowledged")
+        (entry,) = (
+            one
+            for one in client.items(calls.audit(rank.run_id))
+            if one.action == "alert.acknowledged"
+        )
         assert (entry.actor, entry.subject) == ("ann", f"runs/{rank.run_id}/alerts/{collapse.id}")

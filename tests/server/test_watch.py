@@ -1,4 +1,5 @@
-"""`isentrope watch`: the frame of made answers, one frame of a stored run, and the live view in a pseudo-terminal."""
+"""`isentrope watch`: the frame of made answers, one frame of a stored run, and the live view in a
+pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ SERIES = {
     "entropy/mean": {step: 1.0 - step / 100 for step in range(41)} | {41: math.nan},
     "entropy/observed_change": {step: -0.01 + step / 1e4 for step in range(41)},
 }
-LOOK = Look(run=run_detail(step=41, planned_steps=150), diagnosis=COLLAPSED, latest=MEASURED, series=SERIES)
+LOOK = Look(
+    run=run_detail(step=41, planned_steps=150), diagnosis=COLLAPSED, latest=MEASURED, series=SERIES
+)
 NO_STEP = Look(run=run_detail(), diagnosis=diagnose(Measured()))
 
 
@@ -58,12 +61,20 @@ def text_of(look: Look, *, width: int = 120, height: int | None = 40, note: str 
 
 @pytest.mark.parametrize(
     ("level", "word"),
-    [("no_data", "No data yet"), ("healthy", "Healthy"), ("watch", "Watch"), ("act", "Act"), ("holding", "Holding")],
+    [
+        ("no_data", "No data yet"),
+        ("healthy", "Healthy"),
+        ("watch", "Watch"),
+        ("act", "Act"),
+        ("holding", "Holding"),
+    ],
 )
 def test_the_health_line_is_that_of_the_diagnosis(level: str, word: str) -> None:
     look = replace(LOOK, diagnosis=replace(COLLAPSED, level=HealthLevel(level)))
     assert f"{word}  {COLLAPSED.message}" in text_of(look, width=160)
-    assert "Silent  " in text_of(replace(look, run=run_detail(step=41, status=Status.SILENT)), width=160)
+    assert "Silent  " in text_of(
+        replace(look, run=run_detail(step=41, status=Status.SILENT)), width=160
+    )
 
 
 def test_a_frame_shows_what_was_measured() -> None:
@@ -144,7 +155,11 @@ def test_without_a_terminal_one_frame_is_printed(server: ServerInThread, watched
 def test_numbers_are_printed_as_json(server: ServerInThread, watched: Rank) -> None:
     numbers = json.loads(command_line(server, watched.run_id, "--json").stdout)
     diagnosis = numbers["diagnosis"]
-    assert (diagnosis["level"], numbers["latest"]["reward/mean"], numbers["run"]["step"]) == ("act", "NaN", 40)
+    assert (diagnosis["level"], numbers["latest"]["reward/mean"], numbers["run"]["step"]) == (
+        "act",
+        "NaN",
+        40,
+    )
     assert diagnosis["early_level"] == pytest.approx(collapse(2))
     assert diagnosis["suggestion"]["control"]["mu_high"] == 1.0
 
@@ -173,7 +188,10 @@ class Terminal:
 @contextmanager
 def watching(server: ServerInThread, run_id: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
-    environment = clean_environment() | {"ISENTROPE_URL": server.url, "ISENTROPE_TOKEN": server.owner_token}
+    environment = clean_environment() | {
+        "ISENTROPE_URL": server.url,
+        "ISENTROPE_TOKEN": server.owner_token,
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "isentrope", "watch", run_id],
         env=environment | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
@@ -188,8 +206,13 @@ def watching(server: ServerInThread, run_id: str) -> Iterator[Terminal]:
         os.close(ours)
 
 
-def test_the_suggestion_is_pushed_after_a_confirmation(server: ServerInThread, watched: Rank) -> None:
-    with watching(server, watched.run_id) as terminal, Client(server.url, server.owner_token) as client:
+def test_the_suggestion_is_pushed_after_a_confirmation(
+    server: ServerInThread, watched: Rank
+) -> None:
+    with (
+        watching(server, watched.run_id) as terminal,
+        Client(server.url, server.owner_token) as client,
+    ):
         terminal.wait_for("q quits")
         terminal.press("p")
         terminal.wait_for("Push clip_v µ⁻ 1 µ⁺ 1 scope decreasing? y/n")
@@ -214,7 +237,9 @@ def test_the_suggestion_is_pushed_after_a_confirmation(server: ServerInThread, w
         assert terminal.process.wait(timeout=30) == 0
 
 
-def test_a_lost_server_is_shown_and_waited_for(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_server_is_shown_and_waited_for(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("isentrope.cli.watch._REFRESH_SECONDS", 0.0)
     console = Console(file=StringIO(), force_terminal=True, width=120, height=40)
     back = replace(LOOK, latest={"reward/mean": 0.123})

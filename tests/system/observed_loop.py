@@ -1,7 +1,8 @@
-"""A training process with a real probe that observes what its updates do, so that its entropy can be held.
+"""A training process with a real probe that observes what its updates do, so that its entropy can
+be held.
 
-Run as `python -m tests.system.observed_loop STEPS SECONDS_PER_STEP`; prints the run's id, and at the end how long the
-longest step took, pauses apart.
+Run as `python -m tests.system.observed_loop STEPS SECONDS_PER_STEP`; prints the run's id, and at
+the end how long the longest step took, pauses apart.
 """
 
 from __future__ import annotations

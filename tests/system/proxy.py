@@ -1,4 +1,5 @@
-"""A proxy in front of servers on this machine, with its configuration of docker/ but for the addresses."""
+"""A proxy in front of servers on this machine, with its configuration of docker/ but for the
+addresses."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ class Proxy:
         file = self._folder / f"{self._program}.cfg"
         file.write_text(self._configuration, encoding="utf-8")
         with file.with_suffix(".log").open("ab") as log:
-            self._process = subprocess.Popen([*COMMANDS[self._program], file], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*COMMANDS[self._program], file], stdout=log, stderr=log
+            )
         end = time.monotonic() + 30.0
         while not self._answers():
             assert self._process.poll() is None, file.with_suffix(".log").read_text()
@@ -94,9 +97,13 @@ class Proxy:
             return False
 
 
-def _for_this_machine(text: str, servers: Mapping[str, Addresses], http_port: int, grpc_port: int) -> str:
+def _for_this_machine(
+    text: str, servers: Mapping[str, Addresses], http_port: int, grpc_port: int
+) -> str:
     """The configuration with these addresses in the place of the containers' names and ports."""
-    text = re.sub(r"resolvers docker\n(?: +.*\n)+", "", text).replace("resolvers docker init-addr last,libc,none ", "")
+    text = re.sub(r"resolvers docker\n(?: +.*\n)+", "", text).replace(
+        "resolvers docker init-addr last,libc,none ", ""
+    )
     for port, here in ((7070, http_port), (7071, grpc_port)):
         text = text.replace(f"bind :{port}", f"bind 127.0.0.1:{here}").replace(
             f"listen {port}", f"listen 127.0.0.1:{here}"

@@ -19,16 +19,21 @@ _T = TypeVar("_T")
 
 OWNER_TOKEN = "the-owner-s-token-in-the-tests-of-the-system"
 READY_SECONDS = 90.0
-"""Far more than a start takes: on a machine that is busy with other things, imports alone may take half a minute."""
+"""Far more than a start takes: on a machine that is busy with other things, imports alone may take
+half a minute."""
 
 
 def patience() -> float:
-    """How many times longer than on a quiet machine to wait: 1 until more than two processes want each core."""
+    """How many times longer than on a quiet machine to wait: 1 until more than two processes want
+    each core."""
     return max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
 
 
-def wait_for(what: Callable[[], _T | None], seconds: float = 15.0, sentence: str = "it happens") -> _T:
-    """The first truthy answer of `what`, asked for so long on a quiet machine, and longer on a busy one.
+def wait_for(
+    what: Callable[[], _T | None], seconds: float = 15.0, sentence: str = "it happens"
+) -> _T:
+    """The first truthy answer of `what`, asked for so long on a quiet machine, and longer on a busy
+    one.
 
     Asked less and less often: the answers cost the processor that what is waited for needs.
     """
@@ -48,7 +53,8 @@ def free_port() -> int:
 
 
 class RunningServer:
-    """One server's home and ports; the process may come and go. `with` starts it and ends it for good."""
+    """One server's home and ports; the process may come and go. `with` starts it and ends it for
+    good."""
 
     def __init__(self, home: Path, *, token: str = OWNER_TOKEN) -> None:
         self.home = home
@@ -74,7 +80,11 @@ class RunningServer:
         """For reading past the server while it runs."""
         shared = self.more_environment.get("ISENTROPE_DATABASE_URL")
         if shared is not None:
-            return make_url(shared).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+            return (
+                make_url(shared)
+                .set(drivername="postgresql+psycopg")
+                .render_as_string(hide_password=False)
+            )
         return f"sqlite:///file:{self.home / 'isentrope.db'}?mode=ro&uri=true"
 
     @property
@@ -93,7 +103,8 @@ class RunningServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client or trainer needs to find this server, with a home of its own beside the server's."""
+        """What a client or trainer needs to find this server, with a home of its own beside the
+        server's."""
         return clean_environment() | {
             "ISENTROPE_HOME": str(self.home.parent / "client-home"),
             "ISENTROPE_URL": self.url,
@@ -115,7 +126,11 @@ class RunningServer:
             until_ready: False for a server that is to die by itself, maybe before it is ready.
         """
         ports = ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
-        given = {"ISENTROPE_HOME": str(self.home), "ISENTROPE_TOKEN": self.token, "ISENTROPE_DASHBOARD": "false"}
+        given = {
+            "ISENTROPE_HOME": str(self.home),
+            "ISENTROPE_TOKEN": self.token,
+            "ISENTROPE_DASHBOARD": "false",
+        }
         with (self.home.parent / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.command, "up", *ports],
@@ -158,10 +173,17 @@ class RunningServer:
             except httpx.HTTPError:
                 pass
             time.sleep(0.05)
-        raise AssertionError(f"The server was not ready after {time.monotonic() - started:.0f} s: {self.log}")
+        raise AssertionError(
+            f"The server was not ready after {time.monotonic() - started:.0f} s: {self.log}"
+        )
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without anything that steers Isentrope but the cache of compiled kernels."""
+    """This process's environment without anything that steers Isentrope but the cache of compiled
+    kernels."""
     kept = "ISENTROPE_KERNEL_CACHE"
-    return {name: value for name, value in os.environ.items() if name == kept or not name.startswith("ISENTROPE_")}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == kept or not name.startswith("ISENTROPE_")
+    }

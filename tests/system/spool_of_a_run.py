@@ -34,7 +34,9 @@ def report(step: int) -> StepReport:
     scalars = {"entropy/mean": 1.0 / (step + 1), "probe/seconds": math.nan if step == 3 else 0.01}
     if step % 2 == 0:
         scalars["reward/mean"] = step / 100
-    histogram = ScoreHistogram(name="score/discriminator", low=-1.0, high=1.0, counts=(step, 1, 2, 3), not_finite=0)
+    histogram = ScoreHistogram(
+        name="score/discriminator", low=-1.0, high=1.0, counts=(step, 1, 2, 3), not_finite=0
+    )
     return StepReport(
         step=step,
         recorded_at=1_700_000_000.0 + step,
@@ -45,11 +47,14 @@ def report(step: int) -> StepReport:
 
 
 def leave_spool(home: Path, run_id: str, *, steps: int, grpc_target: str) -> SpoolFolder:
-    """The spool of a run whose training process is gone: RunStarted and `steps` reports, not finished."""
+    """The spool of a run whose training process is gone: RunStarted and `steps` reports, not
+    finished."""
     run = run_started(run_id)
     folder = SpoolFolder.create(home, run, grpc_target)
     messages: list[Payload] = [run, *(report(step) for step in range(steps))]
     writer = SegmentWriter(folder.path, 1)
-    writer.append(encode_frame(seq, encode_payload(message)) for seq, message in enumerate(messages, start=1))
+    writer.append(
+        encode_frame(seq, encode_payload(message)) for seq, message in enumerate(messages, start=1)
+    )
     writer.close()
     return folder

@@ -1,4 +1,5 @@
-"""From a push to the step at which it is active, through real processes: server, shipper, training loop with a probe."""
+"""From a push to the step at which it is active, through real processes: server, shipper, training
+loop with a probe."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def test_control_is_applied_within_two_steps(tmp_path: Path) -> None:
     with (
         RunningServer(tmp_path / "home") as server,
         isentrope.Client(server.url, server.token) as client,
-        subprocess.Popen(LOOP, cwd=ROOT, env=server.environment, stdout=subprocess.PIPE, text=True) as loop,
+        subprocess.Popen(
+            LOOP, cwd=ROOT, env=server.environment, stdout=subprocess.PIPE, text=True
+        ) as loop,
     ):
         assert loop.stdout is not None
         run = loop.stdout.readline().strip()
@@ -27,7 +30,13 @@ def test_control_is_applied_within_two_steps(tmp_path: Path) -> None:
             return any(one.id == run and (one.step or 0) >= step for one in client.runs())
 
         wait_for(lambda: is_known(1), 60, "the step is known")
-        asked = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0, "scope": "all", "reason": "entropy is falling"}
+        asked = {
+            "method": "clip_v",
+            "mu_low": 1.0,
+            "mu_high": 1.0,
+            "scope": "all",
+            "reason": "entropy is falling",
+        }
         client.set_control(run, **asked)  # type: ignore[arg-type]
         pushed_at = client.run(run).step
         item = client.wait_for_control(run, 1)

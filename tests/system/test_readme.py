@@ -1,4 +1,5 @@
-"""Every command and snippet of the front pages works as it stands there, on a real server with a live run."""
+"""Every command and snippet of the front pages works as it stands there, on a real server with a
+live run."""
 
 from __future__ import annotations
 
@@ -27,10 +28,14 @@ PAGES = ("README.md", "docs/server.md")
 LINES = [
     line.split("  #")[0].strip()
     for page in PAGES
-    for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    for block in re.findall(
+        r"```sh\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     for line in block.splitlines()
 ]
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+SNIPPETS = re.findall(
+    r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL
+)
 SHORTER = {
     "make demo": ["--headless", "--steps", "2"],
     "isentrope train --steps 200": ["--steps", "1"],
@@ -51,12 +56,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def run_id(server: RunningServer) -> Iterator[str]:
     """A run that goes on until the tests end, and is 20 steps old."""
     command = [sys.executable, "-m", "tests.system.observed_loop", "100000", "0.1"]
-    process = subprocess.Popen(command, cwd=ROOT, env=server.environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=server.environment, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     known = process.stdout.readline().strip()
     client = isentrope.Client(server.url, server.token)
     wait_for(
-        lambda: any(run.id == known and (run.step or 0) >= 20 for run in client.runs()), 60, "the run has 20 steps"
+        lambda: any(run.id == known and (run.step or 0) >= 20 for run in client.runs()),
+        60,
+        "the run has 20 steps",
     )
     yield known
     process.kill()
@@ -65,20 +74,32 @@ def run_id(server: RunningServer) -> Iterator[str]:
 
 def called(command: list[str], environment: dict[str, str], folder: Path = ROOT) -> None:
     done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=False
+        command,
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
 
 
 def of_isentrope(line: str) -> bool:
-    return line.startswith("isentrope ") and line != "isentrope up"  # which the server of these tests was started with
+    return (
+        line.startswith("isentrope ") and line != "isentrope up"
+    )  # which the server of these tests was started with
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", sorted({line for line in LINES if of_isentrope(line)}))
 def test_command_line_works(line: str, server: RunningServer, run_id: str, tmp_path: Path) -> None:
     words = [run_id if word == "RUN" else word for word in shlex.split(line)[1:]]
-    called([sys.executable, "-m", "isentrope", *words, *SHORTER.get(line, [])], server.environment, tmp_path)
+    called(
+        [sys.executable, "-m", "isentrope", *words, *SHORTER.get(line, [])],
+        server.environment,
+        tmp_path,
+    )
 
 
 @pytest.mark.slow
@@ -91,7 +112,8 @@ def test_demo_works(line: str, tmp_path: Path) -> None:
     words = shlex.split(line)
     if words[0] == "make":
         given = [*shlex.split("".join(words[2:]).removeprefix("ARGS=")), *SHORTER["make demo"]]
-        # What is set up already is not set up again: `make` compares times, which a checkout does not keep.
+        # What is set up already is not set up again: `make` compares times, which a checkout does
+        # not keep.
         words = ["make", "-o", ".venv/.demo", "demo", f"ARGS={shlex.join(given + ports)}"]
     else:
         words += SHORTER[line] + ports
@@ -115,7 +137,9 @@ def test_a_server_for_a_cluster_takes_reports_over_tls(tmp_path: Path) -> None:
         return [sys.executable, "-m", *shlex.split(line)]
 
     def answer(line: str, environment: dict[str, str]) -> str | None:
-        done = subprocess.run(of(line), env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            of(line), env=environment, capture_output=True, text=True, check=False
+        )
         return done.stdout if done.returncode == 0 else None
 
     called(shlex.split(certificate), environment, tmp_path)
@@ -123,9 +147,17 @@ def test_a_server_for_a_cluster_takes_reports_over_tls(tmp_path: Path) -> None:
     process = subprocess.Popen([*of(up), *ports], cwd=tmp_path, env=environment)
     try:
         # A token made before the server has its folder would take the folder from it.
-        wait_for(lambda: socket.socket().connect_ex(("localhost", ingest)) == 0, 60, "the server listens")
-        made = wait_for(lambda: answer(f"{create} --json", environment), 60, "the server makes a token")
-        known = {"7070": str(http), "7071": str(ingest), "/path/to/server.pem": str(tmp_path / "server.pem")}
+        wait_for(
+            lambda: socket.socket().connect_ex(("localhost", ingest)) == 0, 60, "the server listens"
+        )
+        made = wait_for(
+            lambda: answer(f"{create} --json", environment), 60, "the server makes a token"
+        )
+        known = {
+            "7070": str(http),
+            "7071": str(ingest),
+            "/path/to/server.pem": str(tmp_path / "server.pem"),
+        }
         known["ise_..."] = json.loads(made)["token"]
         for old, new in known.items():
             export = export.replace(old, new)
@@ -141,7 +173,11 @@ def test_every_line_is_tried() -> None:
     installing = [line for line in LINES if line.startswith("pip install ")]
     tried = [line for line in LINES if of_isentrope(line) or "demo" in line]
     assert set(LINES) == {*tried, *installing, CLONE, "isentrope up"}
-    extras = {extra for line in installing for extra in re.search(r"\[([a-z,]+)\]", line).group(1).split(",")}  # type: ignore[union-attr]
+    extras = {
+        extra
+        for line in installing
+        for extra in re.search(r"\[([a-z,]+)\]", line).group(1).split(",")
+    }  # type: ignore[union-attr]
     assert extras <= set(importlib.metadata.metadata("isentrope").get_all("Provides-Extra") or [])
 
 
@@ -162,7 +198,8 @@ def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     batches = [batch() for _ in range(4)]
     optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
-    exec(SNIPPETS[0], {"batches": batches, "model": Model(), "optimizer": optimizer, "torch": torch})  # noqa: S102
+    names = {"batches": batches, "model": Model(), "optimizer": optimizer, "torch": torch}
+    exec(SNIPPETS[0], names)  # noqa: S102
     (spool,) = find_spool_folders(tmp_path)
     reports = [message for message in on_disk(spool.path) if isinstance(message, StepReport)]
     assert [report.step for report in reports] == [1, 2, 3, 4]

@@ -24,7 +24,13 @@ def short_warm_start() -> WarmStartConfig:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder of the test's own, and no variable of the developer's that points elsewhere."""
-    for name in ("ISENTROPE_TOKEN", "ISENTROPE_URL", "ISENTROPE_GRPC", "ISENTROPE_RUN_ID", "ISENTROPE_MODE"):
+    for name in (
+        "ISENTROPE_TOKEN",
+        "ISENTROPE_URL",
+        "ISENTROPE_GRPC",
+        "ISENTROPE_RUN_ID",
+        "ISENTROPE_MODE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"

@@ -20,7 +20,8 @@ ISENTROPE = (sys.executable, "-m", "isentrope")
 def running_demo(
     *arguments: str, headless: bool = True, longest_seconds: float = 120
 ) -> Iterator[tuple[subprocess.Popen[str], str, str, str]]:
-    """A demo in a process of its own: the process, the server's address, the login address, the run's id.
+    """A demo in a process of its own: the process, the server's address, the login address, the
+    run's id.
 
     Args:
         headless: False leaves its pages up when the run is over, and what it says then can be read.
@@ -50,7 +51,8 @@ def running_demo(
 
 
 def _kill_with_descendants(pid: int) -> None:
-    """Kill a demo with its server and shipper, which have sessions of their own and would go on without it."""
+    """Kill a demo with its server and shipper, which have sessions of their own and would go on
+    without it."""
     demo = psutil.Process(pid)
     for process in (*demo.children(recursive=True), demo):
         process.kill()

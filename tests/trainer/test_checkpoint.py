@@ -17,15 +17,24 @@ from isentrope.transport import InMemoryTransport
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.warm_start import WarmStartConfig, untrained_policy
 from isentrope_trainer.reference_run import train_reference_policy
-from isentrope_trainer.settings import AdaptiveEntropyConfig, LossConfig, PolicyConfig, TrainingConfig, training_config
+from isentrope_trainer.settings import (
+    AdaptiveEntropyConfig,
+    LossConfig,
+    PolicyConfig,
+    TrainingConfig,
+    training_config,
+)
 from isentrope_trainer.training_state import Checkpoints, Ranks, TrainingState
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot, RunFinished, StepReport
 from tests.probe.tiny_loop import of_the_machine
 from tests.trainer.test_loop import EndingIsEnough
 
-CONFIG = TrainingConfig(steps=6, seed=5, prompts=4, group_size=4, learning_rate=1e-3, unseen=0, coupling=None)
-"""Without unseen tokens: others are drawn after an interruption, so that the first report of a resumed run has no change of them."""
+CONFIG = TrainingConfig(
+    steps=6, seed=5, prompts=4, group_size=4, learning_rate=1e-3, unseen=0, coupling=None
+)
+"""Without unseen tokens: others are drawn after an interruption, so that the first report of a
+resumed run has no change of them."""
 HELD = isentrope.Control(hold={"target_entropy": 3.9})
 
 
@@ -33,7 +42,12 @@ class Attempt:
     """One process's part of a run: from its start, or from a checkpoint."""
 
     def __init__(
-        self, config: TrainingConfig, shape: PolicyConfig, *, run_id: str, checkpoints: Checkpoints | None = None
+        self,
+        config: TrainingConfig,
+        shape: PolicyConfig,
+        *,
+        run_id: str,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.transport = InMemoryTransport()
         self.config = config
@@ -55,7 +69,9 @@ class Attempt:
 
     def reports(self) -> list[tuple[Any, ...]]:
         """Each step's report, but for what depends on the clock."""
-        reports = [message for message in self.transport.messages if isinstance(message, StepReport)]
+        reports = [
+            message for message in self.transport.messages if isinstance(message, StepReport)
+        ]
         return [
             (
                 report.step,
@@ -71,7 +87,12 @@ class Attempt:
     "changes",
     [
         {},
-        {"updates_per_batch": 2, "sampler_lag": 1, "algorithm": "ppo", "loss": LossConfig(kl_coefficient=0.1)},
+        {
+            "updates_per_batch": 2,
+            "sampler_lag": 1,
+            "algorithm": "ppo",
+            "loss": LossConfig(kl_coefficient=0.1),
+        },
         {"algorithm": "prime", "adaptive_entropy": AdaptiveEntropyConfig(target_entropy=3.9)},
     ],
 )
@@ -80,7 +101,9 @@ def test_six_steps_equal_three_and_three_bit_for_bit(
 ) -> None:
     config, half = replace(CONFIG, **changes), 4 if "updates_per_batch" in changes else 3
     now = time.time()
-    push = ControlSnapshot(version=1, control=HELD, author="owner", requested_at=now, expires_at=now + 3600)
+    push = ControlSnapshot(
+        version=1, control=HELD, author="owner", requested_at=now, expires_at=now + 3600
+    )
     straight = Attempt(config, tiny_policy_config, run_id="straight")
     straight.train(6, push)
 
@@ -99,18 +122,26 @@ def test_six_steps_equal_three_and_three_bit_for_bit(
         assert torch.equal(left, right)
 
 
-def test_the_newest_two_are_kept_and_the_newest_is_restored(tiny_policy_config: PolicyConfig, tmp_path: Path) -> None:
+def test_the_newest_two_are_kept_and_the_newest_is_restored(
+    tiny_policy_config: PolicyConfig, tmp_path: Path
+) -> None:
     attempt, checkpoints = Attempt(CONFIG, tiny_policy_config, run_id="a"), Checkpoints(tmp_path)
     checkpoints.describe("a", CONFIG, {"name": "a"})
     for step in (1, 2, 3):
         attempt.state.step = step
         checkpoints.save(attempt.state, attempt.probe)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "step-000002", "step-000003"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run.json",
+        "step-000002",
+        "step-000003",
+    ]
     assert Attempt(CONFIG, tiny_policy_config, run_id="a", checkpoints=checkpoints).state.step == 3
     assert checkpoints.run()["started_with"] == {"name": "a"}
 
 
-def test_an_incomplete_checkpoint_is_passed_over(tiny_policy_config: PolicyConfig, tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_passed_over(
+    tiny_policy_config: PolicyConfig, tmp_path: Path
+) -> None:
     attempt, checkpoints = Attempt(CONFIG, tiny_policy_config, run_id="a"), Checkpoints(tmp_path)
     checkpoints.describe("a", CONFIG, {})
     attempt.state.step = 2
@@ -136,7 +167,11 @@ def test_other_settings_do_not_resume(tiny_policy_config: PolicyConfig, tmp_path
 def test_ctrl_c_saves_the_run_and_resuming_makes_the_steps_that_were_left(
     tiny_policy_config: PolicyConfig, tmp_path: Path, home: Path
 ) -> None:
-    transport, config, checkpoints = InMemoryTransport(), replace(CONFIG, steps=4), Checkpoints(tmp_path)
+    transport, config, checkpoints = (
+        InMemoryTransport(),
+        replace(CONFIG, steps=4),
+        Checkpoints(tmp_path),
+    )
     warm_start = WarmStartConfig(steps=1, batch_size=2)
 
     def run(transport: InMemoryTransport, **more: Any) -> list[float]:
@@ -152,7 +187,11 @@ def test_ctrl_c_saves_the_run_and_resuming_makes_the_steps_that_were_left(
         return entropies(transport)
 
     def entropies(transport: InMemoryTransport) -> list[float]:
-        return [message.scalars["entropy/mean"] for message in transport.messages if isinstance(message, StepReport)]
+        return [
+            message.scalars["entropy/mean"]
+            for message in transport.messages
+            if isinstance(message, StepReport)
+        ]
 
     def interrupt(probe: isentrope.Probe, result: StepResult) -> None:
         if result.step == 2:
@@ -160,7 +199,12 @@ def test_ctrl_c_saves_the_run_and_resuming_makes_the_steps_that_were_left(
 
     saved: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        run(transport, checkpoints=checkpoints, follow=interrupt, saved=lambda step, path: saved.append(step))
+        run(
+            transport,
+            checkpoints=checkpoints,
+            follow=interrupt,
+            saved=lambda step, path: saved.append(step),
+        )
     assert saved == [2]
     end = transport.messages[-1]
     assert isinstance(end, RunFinished)

@@ -17,7 +17,8 @@ def test_the_exponential_average_is_that_of_the_optimiser() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_collapse_is_predicted_and_cured(home: Path) -> None:
-    """The experiment in little: half its prompts at twice its learning rate, for as long as entropy needs to halve."""
+    """The experiment in little: half its prompts at twice its learning rate, for as long as entropy
+    needs to halve."""
     config = TrainingConfig(steps=60, prompts=48, learning_rate=3e-4)
     vanilla, cured = (figures(config, control) for control in (isentrope.Control(), CURE))
     assert vanilla.reward_end / vanilla.reward_start > 1.4

@@ -28,7 +28,9 @@ SMALL = ("--prompts", "2", "--group-size", "4")
 
 
 def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ISENTROPE, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*ISENTROPE, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def invoke(*arguments: str) -> Result:
@@ -53,7 +55,9 @@ def invoke(*arguments: str) -> Result:
         (("--http-port", "70000"), "70000"),
     ],
 )
-def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments: tuple[str, ...], named: str) -> None:
+def test_options_that_cannot_work_end_with_one_sentence(
+    command: str, arguments: tuple[str, ...], named: str
+) -> None:
     result = invoke(command, *arguments)
     assert result.exit_code == 2
     assert re.search(named, result.stderr)
@@ -71,10 +75,22 @@ def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments:
         (("--set", "loss.clip_low=narrow"), "loss.clip_low: .*'narrow'"),
         (("--set", "loss.clip_low=-1"), r"clip_low .*-1\.0\.$"),
         (("--set", "evaluation.k=99"), r"evaluation\.k .*\b16, got 99\.$"),
-        (("--set", "adaptive_entropy.change_per_step=1"), "adaptive_entropy.target_entropy: .*required"),
-        (("--set", "adaptive_entropy.target_entropy=0"), r"adaptive_entropy\.target_entropy .*\b0\.0\.$"),
-        ((*BONUS, "--set", "adaptive_entropy.change_per_step=-0.1"), r"adaptive_entropy\.change_per_step .*-0\.1\.$"),
-        ((*BONUS, "--set", "adaptive_entropy.initial_coefficient=2"), r"initial_coefficient .*\b2\.0\.$"),
+        (
+            ("--set", "adaptive_entropy.change_per_step=1"),
+            "adaptive_entropy.target_entropy: .*required",
+        ),
+        (
+            ("--set", "adaptive_entropy.target_entropy=0"),
+            r"adaptive_entropy\.target_entropy .*\b0\.0\.$",
+        ),
+        (
+            (*BONUS, "--set", "adaptive_entropy.change_per_step=-0.1"),
+            r"adaptive_entropy\.change_per_step .*-0\.1\.$",
+        ),
+        (
+            (*BONUS, "--set", "adaptive_entropy.initial_coefficient=2"),
+            r"initial_coefficient .*\b2\.0\.$",
+        ),
         (("--set", "temperature=0"), r"temperature .*\b0\.0\.$"),
         (("--prompts", "4", "--updates-per-batch", "2", "--steps", "3"), r"steps .*\b2\b.*\b3\.$"),
         (("--resume", "{folder}"), "no checkpoint .*{folder}"),
@@ -98,7 +114,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train(config: TrainingConfig, control: isentrope.Control, **more: Any) -> None:
         asked.update(more, config=config)
         more["announce"]("01RUN")
-        probe = SimpleNamespace(latest=SimpleNamespace(step=1, scalars={"eval/avg_at_k": 0.5}), run_id="01RUN")
+        probe = SimpleNamespace(
+            latest=SimpleNamespace(step=1, scalars={"eval/avg_at_k": 0.5}), run_id="01RUN"
+        )
         more["follow"](probe, StepResult(step=2, reward_mean=0.25, step_seconds=1.0))
         more["saved"](3, Path("there"))
 
@@ -109,13 +127,31 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_options_of_the_algorithm_become_settings(made: dict[str, Any], tmp_path: Path) -> None:
     algorithm = ("--algorithm", "dapo", "--updates-per-batch", "8")
     settings = ("loss.clip_high=none", "loss.kl_coefficient=0.1", "temperature=0.9")
-    model = ("--eval-every", "5", "--task", "chain_sum", "--model-size", "0.2M", "--checkpoint", str(tmp_path))
+    model = (
+        "--eval-every",
+        "5",
+        "--task",
+        "chain_sum",
+        "--model-size",
+        "0.2M",
+        "--checkpoint",
+        str(tmp_path),
+    )
     result = invoke(
-        "train", "--steps", "16", *algorithm, *model, *(part for text in settings for part in ("--set", text))
+        "train",
+        "--steps",
+        "16",
+        *algorithm,
+        *model,
+        *(part for text in settings for part in ("--set", text)),
     )
     assert result.exit_code == 0, result.output
     config = made["config"]
-    assert (config.algorithm, config.updates_per_batch, config.task.name) == ("dapo", 8, "chain_sum")
+    assert (config.algorithm, config.updates_per_batch, config.task.name) == (
+        "dapo",
+        8,
+        "chain_sum",
+    )
     assert config.loss == LossConfig(clip_low=0.2, clip_high=None, kl_coefficient=0.1)
     assert config.temperature == 0.9
     assert made["policy_config"] == SIZES["0.2M"]
@@ -130,12 +166,20 @@ def test_without_options_the_algorithms_own_loss_is_used(made: dict[str, Any]) -
     assert made["config"].effective_loss().clip_high == 0.28
 
 
-def test_a_run_resumes_with_the_settings_it_was_started_with(made: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_resumes_with_the_settings_it_was_started_with(
+    made: dict[str, Any], tmp_path: Path
+) -> None:
     config = TrainingConfig(
-        steps=8, prompts=16, algorithm="ppo", loss=LossConfig(clip_low=None), evaluation=EvaluationConfig(every=3)
+        steps=8,
+        prompts=16,
+        algorithm="ppo",
+        loss=LossConfig(clip_low=None),
+        evaluation=EvaluationConfig(every=3),
     )
     shape = asdict(SIZES["0.6M"])
-    Checkpoints(tmp_path).describe("01RUN", config, {"name": "mine", "project": "p", "policy": shape})
+    Checkpoints(tmp_path).describe(
+        "01RUN", config, {"name": "mine", "project": "p", "policy": shape}
+    )
     result = invoke("train", "--resume", str(tmp_path), "--steps", "20")
     assert result.exit_code == 0, result.output
     assert made["config"] == replace(config, steps=20)
@@ -143,7 +187,9 @@ def test_a_run_resumes_with_the_settings_it_was_started_with(made: dict[str, Any
 
 
 def test_events_are_json_lines(made: dict[str, Any]) -> None:
-    events = [json.loads(line) for line in invoke("train", "--json", "--steps", "2").stdout.splitlines()]
+    events = [
+        json.loads(line) for line in invoke("train", "--json", "--steps", "2").stdout.splitlines()
+    ]
     assert [event["event"] for event in events] == ["run", "step", "eval", "checkpoint", "end"]
     assert events[0]["run_id"] == "01RUN"
     assert events[0]["config"]["steps"] == 2
@@ -159,7 +205,9 @@ def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = isentrope_command("demo", "--headless", "--http-port", str(port), "--grpc-port", str(free_port()))
+        result = isentrope_command(
+            "demo", "--headless", "--http-port", str(port), "--grpc-port", str(free_port())
+        )
     assert result.returncode == 2
     assert str(port) in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -169,7 +217,15 @@ def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
 def test_training_goes_on_without_a_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else the shipper would look for the server long after the test.
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.5")
-    arguments = ("--http-port", str(free_port()), "--grpc-port", str(free_port()), "--steps", "2", *SMALL)
+    arguments = (
+        "--http-port",
+        str(free_port()),
+        "--grpc-port",
+        str(free_port()),
+        "--steps",
+        "2",
+        *SMALL,
+    )
     result = isentrope_command("train", *arguments)
     assert result.returncode == 0, result.stderr
     run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
@@ -202,7 +258,11 @@ def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(home: Pat
 def test_sigterm_stops_the_demo_and_its_server(home: Path) -> None:
     with running_demo("--steps", "100000", *SMALL) as (process, url, _, run_id):
         with isentrope.Client(url) as client:
-            wait_for(lambda: any(run.id == run_id and run.status == "running" for run in client.runs()), 30, "it runs")
+            wait_for(
+                lambda: any(run.id == run_id and run.status == "running" for run in client.runs()),
+                30,
+                "it runs",
+            )
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(60) == 130
         assert nothing_listens(url)

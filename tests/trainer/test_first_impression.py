@@ -62,7 +62,10 @@ def test_a_home_that_can_not_be_made_is_said_before_the_warm_start(
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "file" / "home"))
     with pytest.raises(ConfigurationError, match=str(tmp_path / "file" / "home")):
         reference_run.train_reference_policy(
-            CONFIG, isentrope.Control(), policy_config=tiny_policy_config, transport=InMemoryTransport()
+            CONFIG,
+            isentrope.Control(),
+            policy_config=tiny_policy_config,
+            transport=InMemoryTransport(),
         )
 
 
@@ -72,7 +75,9 @@ def test_a_browser_is_opened_where_there_is_a_screen_and_in_silence(
 ) -> None:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: calls.append({"command": command, **how}))
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **how: calls.append({"command": command, **how})
+    )
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setenv("DISPLAY", screen)
     commands._open_browser("http://127.0.0.1:7070/?token=t")

@@ -1,4 +1,5 @@
-"""`isentrope demo --llm`: the questions and their rewards, the model in the home, and a run under TRL of a tiny model."""
+"""`isentrope demo --llm`: the questions and their rewards, the model in the home, and a run under
+TRL of a tiny model."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from click.testing import CliRunner
 
 from isentrope.cli.frame import main
 from isentrope_trainer import smollm2
-from isentrope_trainer.tasks.questions import FORM_REWARD, KINDS, Questions, read_number, read_yes_or_no
+from isentrope_trainer.tasks.questions import (
+    FORM_REWARD,
+    KINDS,
+    Questions,
+    read_number,
+    read_yes_or_no,
+)
 from tests.trainer.models.test_local import save
 from tests.trainer.running_demo import running_demo
 
@@ -41,7 +48,8 @@ def test_the_last_number_is_read(text: str, number: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"), [("Yes.", "Yes"), ("no, not yes", "No"), ("I say: YES", "Yes"), ("Not at all, I know", None)]
+    ("text", "answer"),
+    [("Yes.", "Yes"), ("no, not yes", "No"), ("I say: YES", "Yes"), ("Not at all, I know", None)],
 )
 def test_the_first_yes_or_no_is_read(text: str, answer: str | None) -> None:
     assert read_yes_or_no(text) == answer
@@ -64,7 +72,10 @@ def test_right_answers_and_those_in_form_are_rewarded() -> None:
         else:
             assert re.fullmatch(r"Is \d{4} a leap year\? Yes or no\?", text)
             # Which of both is right, the verifier knows.
-            assert {questions.right(number, "Yes."), questions.right(number, "No, it is not.")} == {0, 1}
+            assert {questions.right(number, "Yes."), questions.right(number, "No, it is not.")} == {
+                0,
+                1,
+            }
             assert [questions.in_form(number, said) for said in (" No. ", "yes", "No, it is not", "")] == [
                 FORM_REWARD, FORM_REWARD, 0, 0,
             ]  # fmt: skip
@@ -80,8 +91,12 @@ def test_right_answers_and_those_in_form_are_rewarded() -> None:
         (("--llm", "--group-size", "1"), "group_size"),
     ],
 )
-def test_a_mode_that_cannot_work_ends_with_one_sentence(tmp_path: Path, arguments: tuple[str, ...], named: str) -> None:
-    result = CliRunner().invoke(main, ["demo", *(argument.format(folder=tmp_path) for argument in arguments)])
+def test_a_mode_that_cannot_work_ends_with_one_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    result = CliRunner().invoke(
+        main, ["demo", *(argument.format(folder=tmp_path) for argument in arguments)]
+    )
     assert result.exit_code == 2
     assert re.search(named, result.stderr)
     assert len(result.stderr.strip().splitlines()) == 1
@@ -113,7 +128,9 @@ def test_a_folder_is_trained_under_trl(home: Path, tmp_path: Path) -> None:
         assert process.stdout is not None
         said = process.stdout.read()
         assert process.wait(60) == 0
-    assert re.search(r"^3 steps, entropy \d\.\d+ -> \d\.\d+ nats, reward 0\.\d+; run tiny-", said, re.MULTILINE)
+    assert re.search(
+        r"^3 steps, entropy \d\.\d+ -> \d\.\d+ nats, reward 0\.\d+; run tiny-", said, re.MULTILINE
+    )
     parts = re.search(r"^seconds of an average step: (.*)$", said, re.MULTILINE)
     assert parts is not None
     assert {part.split()[0] for part in parts[1].split(", ")} == {

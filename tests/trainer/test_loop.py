@@ -37,16 +37,30 @@ class EndingIsEnough(Countdown):
 
 @cache
 def trained(
-    policy_config: PolicyConfig, config: TrainingConfig = CONFIG, control: isentrope.Control | None = None
+    policy_config: PolicyConfig,
+    config: TrainingConfig = CONFIG,
+    control: isentrope.Control | None = None,
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Final weights, and the scalars of each step's report but its times."""
-    policy, transport = Policy(build_policy(policy_config, TOKENIZER, seed=1), TOKENIZER), InMemoryTransport()
+    policy, transport = (
+        Policy(build_policy(policy_config, TOKENIZER, seed=1), TOKENIZER),
+        InMemoryTransport(),
+    )
     with isentrope.Probe(name="loop", control=control, transport=transport) as probe:
-        train(policy, EndingIsEnough(config.seed, hold_out=config.evaluation is not None), probe, config)
+        train(
+            policy,
+            EndingIsEnough(config.seed, hold_out=config.evaluation is not None),
+            probe,
+            config,
+        )
     assert isinstance(transport.messages[-1], RunFinished)
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
-    timeless = [{n: v for n, v in report.scalars.items() if not of_the_machine(n)} for report in reports]
-    return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]), timeless
+    timeless = [
+        {n: v for n, v in report.scalars.items() if not of_the_machine(n)} for report in reports
+    ]
+    return torch.cat(
+        [parameter.detach().flatten() for parameter in policy.model.parameters()]
+    ), timeless
 
 
 def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_policy_config: PolicyConfig) -> None:
@@ -58,12 +72,17 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_policy_config: Policy
 
 
 def test_another_seed_gives_another_run(tiny_policy_config: PolicyConfig) -> None:
-    assert not torch.equal(trained(tiny_policy_config)[0], trained(tiny_policy_config, replace(CONFIG, seed=6))[0])
+    assert not torch.equal(
+        trained(tiny_policy_config)[0], trained(tiny_policy_config, replace(CONFIG, seed=6))[0]
+    )
 
 
 def test_evaluating_changes_nothing_but_the_problems(tiny_policy_config: PolicyConfig) -> None:
     often, once = (replace(CONFIG, evaluation=replace(EVALUATION, every=every)) for every in (1, 9))
-    (weights, reports), (other_weights, _) = trained(tiny_policy_config, often), trained(tiny_policy_config, once)
+    (weights, reports), (other_weights, _) = (
+        trained(tiny_policy_config, often),
+        trained(tiny_policy_config, once),
+    )
     assert torch.equal(weights, other_weights)
     assert all(0.0 <= report["eval/avg_at_k"] <= report["eval/pass_at_k"] for report in reports)
 
@@ -74,16 +93,22 @@ def test_held_out_problems_are_evaluated_every_few_steps(
 ) -> None:
     config = replace(CONFIG, steps=6, updates_per_batch=updates, evaluation=EVALUATION)
     _, reports = trained(tiny_policy_config, config)
-    assert [step for step, report in enumerate(reports, 1) if "eval/pass_at_k" in report] == evaluated
+    assert [
+        step for step, report in enumerate(reports, 1) if "eval/pass_at_k" in report
+    ] == evaluated
 
 
 def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None:
-    _, reports = trained(tiny_policy_config, replace(CONFIG, steps=25, prompts=8, learning_rate=5e-3))
+    _, reports = trained(
+        tiny_policy_config, replace(CONFIG, steps=25, prompts=8, learning_rate=5e-3)
+    )
     assert reports[-1]["reward/mean"] >= 3 * reports[0]["reward/mean"] > 0
     assert reports[-1]["completion/length_mean"] < reports[0]["completion/length_mean"]
 
 
-def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_policy_config: PolicyConfig) -> None:
+def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(
+    tiny_policy_config: PolicyConfig,
+) -> None:
     vanilla_weights, vanilla = trained(tiny_policy_config)
     control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
     clipped_weights, clipped = trained.__wrapped__(tiny_policy_config, control=control)
@@ -93,7 +118,9 @@ def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_pol
     assert not torch.equal(clipped_weights, vanilla_weights)
 
 
-def test_an_entropy_bonus_holds_up_the_entropy_and_says_its_coefficient(tiny_policy_config: PolicyConfig) -> None:
+def test_an_entropy_bonus_holds_up_the_entropy_and_says_its_coefficient(
+    tiny_policy_config: PolicyConfig,
+) -> None:
     config = replace(CONFIG, steps=20, prompts=8, learning_rate=5e-3)
     bonus = AdaptiveEntropyConfig(target_entropy=3.9, change_per_step=0.5, largest_coefficient=5.0)
     _, alone = trained(tiny_policy_config, config)
@@ -110,13 +137,19 @@ def test_every_algorithm_learns_and_its_prediction_reads_the_loss(
 ) -> None:
     weights, reports = trained(tiny_policy_config, replace(CONFIG, algorithm=algorithm))
     assert weights.isfinite().all()
-    assert not torch.equal(weights, trained(tiny_policy_config, replace(CONFIG, steps=1, learning_rate=1e-9))[0])
+    assert not torch.equal(
+        weights, trained(tiny_policy_config, replace(CONFIG, steps=1, learning_rate=1e-9))[0]
+    )
     assert all(report["entropy/unit_predicted_change"] != 0 for report in reports)
     assert all(("train/value_loss" in report) == (algorithm == "ppo") for report in reports)
-    assert all(("train/process_reward_loss" in report) == (algorithm == "prime") for report in reports)
+    assert all(
+        ("train/process_reward_loss" in report) == (algorithm == "prime") for report in reports
+    )
 
 
-def test_updates_of_one_batch_move_away_from_the_policy_that_sampled_it(tiny_policy_config: PolicyConfig) -> None:
+def test_updates_of_one_batch_move_away_from_the_policy_that_sampled_it(
+    tiny_policy_config: PolicyConfig,
+) -> None:
     config = replace(CONFIG, steps=6, prompts=6, updates_per_batch=3)
     _, reports = trained(tiny_policy_config, config)
     away = [report["ratio/max"] - 1 for report in reports]
@@ -124,10 +157,15 @@ def test_updates_of_one_batch_move_away_from_the_policy_that_sampled_it(tiny_pol
     for first, *later in (away[:3], away[3:]):
         assert first == pytest.approx(0, abs=1e-4)
         assert min(later) > 1e-3
-    assert all("ratio/max" not in report or report["ratio/max"] < 1 + 1e-4 for report in trained(tiny_policy_config)[1])
+    assert all(
+        "ratio/max" not in report or report["ratio/max"] < 1 + 1e-4
+        for report in trained(tiny_policy_config)[1]
+    )
 
 
-def test_a_stale_sampler_is_seen_as_the_distance_of_sampler_and_trainer(tiny_policy_config: PolicyConfig) -> None:
+def test_a_stale_sampler_is_seen_as_the_distance_of_sampler_and_trainer(
+    tiny_policy_config: PolicyConfig,
+) -> None:
     config = replace(CONFIG, steps=4, prompts=8, sampler_lag=2, learning_rate=5e-3)
     _, reports = trained(tiny_policy_config, config)
     _, fresh = trained(tiny_policy_config, replace(config, sampler_lag=0))
@@ -135,11 +173,15 @@ def test_a_stale_sampler_is_seen_as_the_distance_of_sampler_and_trainer(tiny_pol
     assert reports[-1]["sampler/kl_k3"] > 1e-4 > fresh[-1]["sampler/kl_k3"]
 
 
-def test_a_divergence_term_keeps_the_policy_near_where_it_began(tiny_policy_config: PolicyConfig) -> None:
+def test_a_divergence_term_keeps_the_policy_near_where_it_began(
+    tiny_policy_config: PolicyConfig,
+) -> None:
     config = replace(CONFIG, steps=10, prompts=8, learning_rate=5e-3)
     distances = []
     for coefficient in (1e-6, 10.0):
-        _, reports = trained(tiny_policy_config, replace(config, loss=LossConfig(kl_coefficient=coefficient)))
+        _, reports = trained(
+            tiny_policy_config, replace(config, loss=LossConfig(kl_coefficient=coefficient))
+        )
         distances.append(reports[-1]["train/reference_kl"])
     assert distances[1] < distances[0] / 2
 
@@ -148,5 +190,7 @@ def test_a_divergence_term_keeps_the_policy_near_where_it_began(tiny_policy_conf
 def test_a_fixed_entropy_bonus_holds_up_the_entropy(tiny_policy_config: PolicyConfig) -> None:
     config = replace(CONFIG, steps=10, prompts=8, learning_rate=5e-3)
     _, alone = trained(tiny_policy_config, config)
-    _, helped = trained(tiny_policy_config, replace(config, loss=LossConfig(entropy_coefficient=1.0)))
+    _, helped = trained(
+        tiny_policy_config, replace(config, loss=LossConfig(entropy_coefficient=1.0))
+    )
     assert helped[-1]["entropy/mean"] > alone[-1]["entropy/mean"]

@@ -30,7 +30,8 @@ def recording() -> Recording:
 
 @pytest.fixture
 def without_trainer(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes started from here find the packages of the extra `trainer` missing, and no screen."""
+    """Processes started from here find the packages of the extra `trainer` missing, and no
+    screen."""
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "sitecustomize.py").write_text(NO_TRAINER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
@@ -40,12 +41,16 @@ def without_trainer(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def wait_for_status(client: isentrope.Client, run_id: str, status: str) -> None:
     wait_for(
-        lambda: any(run.id == run_id and run.status == status for run in client.runs()), 60, f"{run_id} is {status}"
+        lambda: any(run.id == run_id and run.status == status for run in client.runs()),
+        60,
+        f"{run_id} is {status}",
     )
 
 
 @pytest.mark.slow
-def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recording: Recording) -> None:
+def test_a_replay_needs_no_torch_and_obeys_nobody(
+    without_trainer: None, recording: Recording
+) -> None:
     (cure,) = recording.pushed
     (applied,) = [outcome for report in recording.reports for outcome in report.outcomes]
     with (
@@ -55,7 +60,9 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recordi
         assert login.startswith(f"{url}/?token=")
         wait_for_status(client, run_id, "running")
         wait_for(
-            lambda: client.control(run_id).applied_step == applied.step, 60, "the recorded control is applied again"
+            lambda: client.control(run_id).applied_step == applied.step,
+            60,
+            "the recorded control is applied again",
         )
         pushed = client.set_control(run_id, method="clip_b", mu_low=2.0, reason="mine", wait=True)
         assert (pushed.state, pushed.code) == ("REJECTED", "recording")
@@ -67,10 +74,18 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recordi
         columns = client.metrics(run_id, ["entropy/mean", "reward/mean"])
         assert columns["step"] == [report.step for report in recording.reports]
         for name in ("entropy/mean", "reward/mean"):
-            assert columns[name] == pytest.approx([report.scalars[name] for report in recording.reports])
-        assert len(client.ask(calls.tokens(run_id, step=1)).items) == len(recording.reports[0].tokens) > 0
+            assert columns[name] == pytest.approx(
+                [report.scalars[name] for report in recording.reports]
+            )
+        assert (
+            len(client.ask(calls.tokens(run_id, step=1)).items)
+            == len(recording.reports[0].tokens)
+            > 0
+        )
         assert client.ask(calls.what_if(run_id, step=1, mu_low=1.0)).clip_fraction > 0
-        assert len(list(client.items(calls.alerts(run_id)))) == sum(len(report.alerts) for report in recording.reports)
+        assert len(list(client.items(calls.alerts(run_id)))) == sum(
+            len(report.alerts) for report in recording.reports
+        )
 
         history = {item.reason: item for item in client.control_history(run_id)}
         assert history["mine"].state == "REJECTED"
@@ -110,7 +125,13 @@ def test_the_shipped_recording_shows_collapse_and_cure(recording: Recording) -> 
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--method top_entropy --replay", "--steps 3 --replay", "--seed 0 --replay", "--name mine --replay", "--speed 3"],
+    [
+        "--method top_entropy --replay",
+        "--steps 3 --replay",
+        "--seed 0 --replay",
+        "--name mine --replay",
+        "--speed 3",
+    ],
 )
 def test_replay_takes_no_training_options_and_speed_belongs_to_it(arguments: str) -> None:
     result = CliRunner().invoke(main, ["demo", *arguments.split()])

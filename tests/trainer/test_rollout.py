@@ -14,10 +14,14 @@ GROUP_SIZE = 64
 TOKENIZER, LONGEST = WordTokenizer(Countdown.words), Countdown.longest_answer
 
 
-def sampled(model: PreTrainedModel, prompts: list[str] = PROMPTS, temperature: float = 1.0) -> Rollouts:
+def sampled(
+    model: PreTrainedModel, prompts: list[str] = PROMPTS, temperature: float = 1.0
+) -> Rollouts:
     """Rollouts of an untrained model: with 61 words, one token in 61 ends a completion."""
     policy, generator = Policy(model, TOKENIZER), torch.Generator().manual_seed(0)
-    return policy.sample(prompts, GROUP_SIZE, generator, temperature=temperature, max_tokens=LONGEST)
+    return policy.sample(
+        prompts, GROUP_SIZE, generator, temperature=temperature, max_tokens=LONGEST
+    )
 
 
 @pytest.fixture
@@ -72,16 +76,23 @@ def test_rescored_logprobs_are_those_the_tokens_were_drawn_with(
     model = request.getfixturevalue(architecture)
     rollouts = sampled(model, prompts, temperature)
     logits = Policy(model, TOKENIZER).read(rollouts).logits
-    rescored = torch.log_softmax(logits / temperature, dim=-1).gather(-1, rollouts.completions[..., None])[..., 0]
-    torch.testing.assert_close(rescored[rollouts.mask], rollouts.sampler_logprobs[rollouts.mask], atol=2e-5, rtol=0)
+    rescored = torch.log_softmax(logits / temperature, dim=-1).gather(
+        -1, rollouts.completions[..., None]
+    )[..., 0]
+    torch.testing.assert_close(
+        rescored[rollouts.mask], rollouts.sampler_logprobs[rollouts.mask], atol=2e-5, rtol=0
+    )
 
 
 def test_padding_changes_nothing(model: PreTrainedModel) -> None:
     whole, alone = sampled(model, UNEQUAL_PROMPTS), sampled(model, UNEQUAL_PROMPTS[:1])
-    # The first prompt's first tokens are drawn first from the generator, with or without others after it.
+    # The first prompt's first tokens are drawn first from the generator, with or without others
+    # after it.
     assert torch.equal(whole.completions[:GROUP_SIZE, 0], alone.completions[:, 0])
     padded = Policy(model, TOKENIZER).read(whole).logits[:GROUP_SIZE, 0]
-    torch.testing.assert_close(padded, Policy(model, TOKENIZER).read(alone).logits[:, 0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        padded, Policy(model, TOKENIZER).read(alone).logits[:, 0], atol=1e-5, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNEQUAL_PROMPTS])
@@ -93,16 +104,22 @@ def test_reading_what_completions_share_once_changes_neither_logits_nor_gradient
     tree = prefix_tree(rollouts, len(TOKENIZER.words))
     beginnings = {
         (row // GROUP_SIZE, *token_ids[:length])
-        for row, (token_ids, mask) in enumerate(zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True))
+        for row, (token_ids, mask) in enumerate(
+            zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True)
+        )
         for length in range(sum(mask))
     }
     assert len(tree.tokens) == len(beginnings) < rollouts.mask.sum()
     reference = padded_reading(plain, rollouts).logits
-    weights = torch.linspace(-1, 1, reference.numel()).reshape(reference.shape) * rollouts.mask[..., None]
+    weights = (
+        torch.linspace(-1, 1, reference.numel()).reshape(reference.shape) * rollouts.mask[..., None]
+    )
     (reference * weights).sum().backward()
     policy = build_policy(tiny_policy_config, TOKENIZER, seed=1)
     logits = tree_reading(policy, rollouts).logits
-    torch.testing.assert_close(logits[rollouts.mask], reference[rollouts.mask], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        logits[rollouts.mask], reference[rollouts.mask], atol=1e-5, rtol=1e-4
+    )
     (logits * weights).sum().backward()
     for left, right in zip(policy.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-3)
@@ -131,7 +148,9 @@ def test_hidden_states_are_those_that_the_head_makes_logits_of(
     model = request.getfixturevalue(architecture)
     reading = Policy(model, TOKENIZER).read(sampled(model, UNEQUAL_PROMPTS), hidden=True)
     assert reading.hidden is not None
-    torch.testing.assert_close(model.get_output_embeddings()(reading.hidden), reading.logits, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        model.get_output_embeddings()(reading.hidden), reading.logits, atol=1e-5, rtol=1e-4
+    )
 
 
 def test_a_stale_sampler_follows_some_updates_behind(model: PreTrainedModel) -> None:

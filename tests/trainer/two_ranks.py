@@ -1,4 +1,5 @@
-"""What one of several processes does of a training: run by `torchrun`, and without it as the one process of all.
+"""What one of several processes does of a training: run by `torchrun`, and without it as the one
+process of all.
 
     torchrun --nproc-per-node 2 -m tests.trainer.two_ranks FOLDER
 
@@ -27,11 +28,14 @@ from isentrope_trainer.training_state import Checkpoints, Ranks, TrainingState, 
 from isentrope_wire.reports import StepReport
 
 SHAPE = PolicyConfig(hidden_size=32, layers=2, attention_heads=2, feed_forward_size=48)
-CONFIG = TrainingConfig(steps=2, prompts=4, group_size=4, learning_rate=1e-3, algorithm="reinforce_plus_plus")
+CONFIG = TrainingConfig(
+    steps=2, prompts=4, group_size=4, learning_rate=1e-3, algorithm="reinforce_plus_plus"
+)
 
 
 def reports_in(transport: InMemoryTransport) -> list[dict[str, float]]:
-    """Those over the tokens of all ranks: the others hold what their rank logged, and what it spent."""
+    """Those over the tokens of all ranks: the others hold what their rank logged, and what it
+    spent."""
     messages = [message for message in transport.messages if isinstance(message, StepReport)]
     return [
         {str(name): value for name, value in message.scalars.items()}
@@ -41,7 +45,8 @@ def reports_in(transport: InMemoryTransport) -> list[dict[str, float]]:
 
 
 def update_from_share(ranks: Ranks) -> dict[str, Any]:
-    """One update from this rank's share of a batch that all ranks know: its gradient, and what was reported."""
+    """One update from this rank's share of a batch that all ranks know: its gradient, and what was
+    reported."""
     task = Countdown(0)
     state = TrainingState(untrained_policy(task, SHAPE, seed=1), CONFIG, ranks)
     prompts = [task.problem(index).prompt for index in range(CONFIG.prompts)]
@@ -54,8 +59,18 @@ def update_from_share(ranks: Ranks) -> dict[str, Any]:
     batch = Batch(rollouts, rewards, ADVANTAGES[ALGORITHMS[CONFIG.algorithm].advantage](judged))
     transport = InMemoryTransport()
     with isentrope.Probe(transport=transport) as probe:
-        update(state, batch, probe, CONFIG, Panel(), max_tokens=task.max_tokens, started=time.perf_counter())
-    gradient = torch.cat([parameter.grad.flatten() for parameter in state.parameters() if parameter.grad is not None])
+        update(
+            state,
+            batch,
+            probe,
+            CONFIG,
+            Panel(),
+            max_tokens=task.max_tokens,
+            started=time.perf_counter(),
+        )
+    gradient = torch.cat(
+        [parameter.grad.flatten() for parameter in state.parameters() if parameter.grad is not None]
+    )
     return {"gradient": gradient, "reports": reports_in(transport)}
 
 

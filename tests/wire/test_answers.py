@@ -30,7 +30,9 @@ BY_HAND: dict[Any, Any] = {
     NoneType: None,
     Any: {"deep": [1, {"x": "NaN"}, None]},
     WhatIfSums: WhatIfSums(
-        tokens=2, change_sum=-math.inf, by_method={"clip_v": BinSums((1, 5), (1, 1), (0.5, math.inf))}
+        tokens=2,
+        change_sum=-math.inf,
+        by_method={"clip_v": BinSums((1, 5), (1, 1), (0.5, math.inf))},
     ),
     Control: Control(method="clip_v", mu_low=1.0),
 }
@@ -110,12 +112,24 @@ def test_other_state_is_refused_with_the_place(change: dict[str, Any], words: st
 
 
 def test_non_finite_numbers_come_from_text() -> None:
-    columns = {"step": [1, 2, 3], "value": [1, "NaN", "-Infinity"], "min": None, "max": [2, 3, "Infinity"]}
-    answer = read(SeriesAnswer, {"series": {"x": columns}, "cursor": "c", "reset": False, "a field of tomorrow": 1})
+    columns = {
+        "step": [1, 2, 3],
+        "value": [1, "NaN", "-Infinity"],
+        "min": None,
+        "max": [2, 3, "Infinity"],
+    }
+    answer = read(
+        SeriesAnswer,
+        {"series": {"x": columns}, "cursor": "c", "reset": False, "a field of tomorrow": 1},
+    )
     read_back = answer.series["x"]
     assert read_back.value[0] == 1.0
     assert math.isnan(read_back.value[1])
-    assert (read_back.value[2], read_back.min, read_back.max) == (-math.inf, None, [2.0, 3.0, math.inf])
+    assert (read_back.value[2], read_back.min, read_back.max) == (
+        -math.inf,
+        None,
+        [2.0, 3.0, math.inf],
+    )
 
 
 def test_page_holds_its_type() -> None:
@@ -126,10 +140,15 @@ def test_page_holds_its_type() -> None:
         "hold": None,
     }
     page = read(
-        Page[ControlVersion], {"items": [document | {"applied_at": 5, "requested_at": 2.5}], "next_cursor": "more"}
+        Page[ControlVersion],
+        {"items": [document | {"applied_at": 5, "requested_at": 2.5}], "next_cursor": "more"},
     )
     (version,) = page.items
-    assert (version.state, version.latency_seconds, page.next_cursor) == (list(State)[-1], 2.5, "more")
+    assert (version.state, version.latency_seconds, page.next_cursor) == (
+        list(State)[-1],
+        2.5,
+        "more",
+    )
 
 
 @pytest.mark.parametrize("kind", [RunDetail, StepReport, WhatIfAnswer])

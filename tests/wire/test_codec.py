@@ -1,4 +1,5 @@
-"""Messages between dataclasses and protobuf bytes: nothing changes on the way, and what cannot be read is refused."""
+"""Messages between dataclasses and protobuf bytes: nothing changes on the way, and what cannot be
+read is refused."""
 
 from __future__ import annotations
 
@@ -31,11 +32,15 @@ controls = st.builds(
     scope=st.sampled_from(Scope),
     parameters=st.fixed_dictionaries({}, optional={"max_fraction": st.floats(1e-9, 1) | st.none()}),
     hold=st.none()
-    | st.builds(Hold, target_share=st.floats(0.1, 1), side=st.sampled_from(HoldSide)).map(Hold.to_document),
+    | st.builds(Hold, target_share=st.floats(0.1, 1), side=st.sampled_from(HoldSide)).map(
+        Hold.to_document
+    ),
     reason=text,
 )
 binned = st.dictionaries(
-    st.integers(0, CELLS - 1), st.tuples(st.integers(0, 2**40), st.floats(width=32, allow_nan=False)), max_size=3
+    st.integers(0, CELLS - 1),
+    st.tuples(st.integers(0, 2**40), st.floats(width=32, allow_nan=False)),
+    max_size=3,
 )
 GIVEN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**31 - 1),
@@ -49,7 +54,9 @@ GIVEN: dict[Any, st.SearchStrategy[Any]] = {
     Control: controls,
     BinSums: binned.map(
         lambda cells: BinSums(
-            tuple(sorted(cells)), tuple(cells[c][0] for c in sorted(cells)), tuple(cells[c][1] for c in sorted(cells))
+            tuple(sorted(cells)),
+            tuple(cells[c][0] for c in sorted(cells)),
+            tuple(cells[c][1] for c in sorted(cells)),
         )
     ),
     tuple[Rollout, ...]: st.just(()),  # their numbers are rounded: see below
@@ -87,7 +94,9 @@ def test_message_survives_and_has_the_same_bytes_again(message: Payload) -> None
 
 
 def test_nan_is_data_and_absence_stays() -> None:
-    report = codec.decode_payload(codec.encode_payload(StepReport(step=1, recorded_at=0.0, scalars={"a": math.nan})))
+    report = codec.decode_payload(
+        codec.encode_payload(StepReport(step=1, recorded_at=0.0, scalars={"a": math.nan}))
+    )
     assert isinstance(report, StepReport)
     assert math.isnan(report.scalars["a"])
     assert "b" not in report.scalars
@@ -105,11 +114,21 @@ def what_if(**bins: Any) -> dict[str, Any]:
 REPORTS: list[tuple[dict[str, Any], str]] = [
     ({"outcomes": [pb.ControlOutcome(state="MAYBE")]}, "'MAYBE'"),
     ({"alerts": [pb.Alert(kind="collapse", level="panic")]}, "AlertLevel"),
-    ({"alerts": [pb.Alert(kind="collapse", level="act", suggestion_json='{"method": "clip_x"}')]}, "clip_x"),
+    (
+        {
+            "alerts": [
+                pb.Alert(kind="collapse", level="act", suggestion_json='{"method": "clip_x"}')
+            ]
+        },
+        "clip_x",
+    ),
     ({"alerts": [pb.Alert(kind="collapse", level="act", suggestion_json="{")]}, "suggestion_json"),
     ({"rollouts": pb.Rollouts(rollouts=[pb.Rollout(texts=["a"])])}, "rollout"),
     ({"rollouts": pb.Rollouts(rollouts=[pb.Rollout(states=[2])])}, "rollout"),
-    ({"rollouts": pb.Rollouts(rollouts=[pb.Rollout(texts=["a"], states=[3], **NUMBERS)])}, "rollout"),
+    (
+        {"rollouts": pb.Rollouts(rollouts=[pb.Rollout(texts=["a"], states=[3], **NUMBERS)])},
+        "rollout",
+    ),
     ({"what_if": pb.WhatIfSums(edge_set=EDGE_SET + 1)}, str(EDGE_SET + 1)),
     (what_if(cell_steps=[1, 0], counts=[1, 1]), r"2\D+2\D+0"),
     (what_if(cell_steps=[CELLS + 1], counts=[1], change_sums=[0]), str(CELLS)),
@@ -121,8 +140,14 @@ REPORTS: list[tuple[dict[str, Any], str]] = [
     [
         (b"\xff\xff\xff", "3"),
         (b"", None),
-        (pb.Payload(run_started=pb.RunStarted(config_json="[1]")).SerializeToString(), "config_json"),
-        *((pb.Payload(step_report=pb.StepReport(**given)).SerializeToString(), named) for given, named in REPORTS),
+        (
+            pb.Payload(run_started=pb.RunStarted(config_json="[1]")).SerializeToString(),
+            "config_json",
+        ),
+        *(
+            (pb.Payload(step_report=pb.StepReport(**given)).SerializeToString(), named)
+            for given, named in REPORTS
+        ),
     ],
 )
 def test_undecodable_payload_is_refused(payload: bytes, named: str | None) -> None:
@@ -199,7 +224,9 @@ def test_a_number_of_a_rollout_that_is_not_finite_is_0() -> None:
 def test_another_protocol_has_another_number() -> None:
     """Both sides compare numbers: under one number, messages must mean the same."""
     digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).hexdigest()[:16]
-    assert (PROTOCOL_VERSION, digest) == (4, "96473b0be9c59851"), "telemetry.proto changed: raise PROTOCOL_VERSION"
+    assert (PROTOCOL_VERSION, digest) == (4, "96473b0be9c59851"), (
+        "telemetry.proto changed: raise PROTOCOL_VERSION"
+    )
 
 
 def test_wire_imports_neither_torch_nor_grpc() -> None:
@@ -207,4 +234,9 @@ def test_wire_imports_neither_torch_nor_grpc() -> None:
         "import sys; import isentrope_wire.codec, isentrope_wire.environment; "
         "print([m for m in ('torch', 'grpc', 'fastapi', 'numpy') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

@@ -34,7 +34,10 @@ from isentrope_wire.methods import METHODS, name_and_value
         ({"method": "clip_cov", "parameters": {"ratio": "0.5"}}, r"parameters\.ratio.*'0\.5'"),
         ({"method": "clip_cov", "parameters": {"ratio": True}}, r"parameters\.ratio.*True"),
         ({"method": "clip_cov", "parameters": {"ratio": None}}, r"parameters\.ratio.*None"),
-        ({"method": "clip_cov", "parameters": {"omega_low": math.nan}}, r"parameters\.omega_low.*nan"),
+        (
+            {"method": "clip_cov", "parameters": {"omega_low": math.nan}},
+            r"parameters\.omega_low.*nan",
+        ),
         ({"method": "clip_cov", "parameters": {"seed": 0.5}}, r"parameters\.seed.*0\.5"),
         (
             {"method": "clip_cov", "parameters": {"omega_low": 5}},
@@ -48,7 +51,10 @@ from isentrope_wire.methods import METHODS, name_and_value
         ),
         ({"method": "unlikely", "scope": "negative"}, "unlikely.*scope negative"),
         ({"method": "clip_v", "mu_low": 1, "parameters": {"max_fraction": 0}}, "max_fraction"),
-        ({"method": "clip_v", "mu_low": 1, "parameters": {"denominator": "grow"}}, "keep, shrink.*'grow'"),
+        (
+            {"method": "clip_v", "mu_low": 1, "parameters": {"denominator": "grow"}},
+            "keep, shrink.*'grow'",
+        ),
         (
             {"method": "clip_v", "parameters": {"preset": "mine"}},
             "preset.*trinity.*clip_v.*'mine'",
@@ -73,7 +79,9 @@ def test_wrong_control_names_field_and_value(document: dict[str, object], words:
 
 
 def test_control_reads_its_own_document() -> None:
-    control = Control.from_document({"method": "clip_v", "mu_low": 1, "scope": "negative", "reason": "collapse"})
+    control = Control.from_document(
+        {"method": "clip_v", "mu_low": 1, "scope": "negative", "reason": "collapse"}
+    )
     assert control.mu_low == 1.0
     assert control.mu_high is None
     assert Control(method="clip_v", mu_high=0).mu_low is None
@@ -98,7 +106,11 @@ def test_defaults_of_parameters_are_valid() -> None:
 def test_default_parameter_is_not_written() -> None:
     control = Control(method="clip_cov", parameters={"ratio": 1})
     assert control.to_document()["parameters"] == {"ratio": 1.0}
-    assert (control.number("ratio"), control.number("omega_high"), control.value("seed")) == (1.0, 5.0, 0)
+    assert (control.number("ratio"), control.number("omega_high"), control.value("seed")) == (
+        1.0,
+        5.0,
+        0,
+    )
     assert control.value("epsilon_high") is None
     with pytest.raises(ConfigurationError, match="epsilon_high"):
         control.number("epsilon_high")
@@ -113,8 +125,18 @@ def test_preset_fills_in_what_is_absent() -> None:
         parameters={"max_fraction": 1e-4, "denominator": "shrink", "zero_advantage": "clip"},
     )
     kept = Control(method="clip_b", parameters={"preset": "trinity", "denominator": "keep"})
-    assert (kept.mu_low, kept.mu_high, kept.scope, kept.value("denominator")) == (2.5, None, "negative", "keep")
-    own = Control(method="clip_v", mu_high=2, scope="all", parameters={"preset": "trinity", "denominator": "keep"})
+    assert (kept.mu_low, kept.mu_high, kept.scope, kept.value("denominator")) == (
+        2.5,
+        None,
+        "negative",
+        "keep",
+    )
+    own = Control(
+        method="clip_v",
+        mu_high=2,
+        scope="all",
+        parameters={"preset": "trinity", "denominator": "keep"},
+    )
     assert (own.mu_low, own.mu_high, own.scope) == (None, 2.0, "all")
     assert own.parameters == {"max_fraction": 1e-4, "denominator": "keep", "zero_advantage": "clip"}
 
@@ -122,8 +144,12 @@ def test_preset_fills_in_what_is_absent() -> None:
 def test_names_of_verl_are_accepted() -> None:
     theirs = {"clip_cov_ratio": 0.01, "clip_cov_lb": 0.5, "clip_cov_ub": 4, "clip_ratio_high": 0.3}
     ours = {"ratio": 0.01, "omega_low": 0.5, "omega_high": 4, "epsilon_high": 0.3}
-    assert Control(method="clip_cov", parameters=theirs) == Control(method="clip_cov", parameters=ours)
-    by_preset = Control(method="kl_cov", parameters={"preset": "verl", "ppo_kl_coef": 1, "kl_cov_ratio": 1e-3})
+    assert Control(method="clip_cov", parameters=theirs) == Control(
+        method="clip_cov", parameters=ours
+    )
+    by_preset = Control(
+        method="kl_cov", parameters={"preset": "verl", "ppo_kl_coef": 1, "kl_cov_ratio": 1e-3}
+    )
     assert by_preset.parameters == {"k": 1e-3, "beta": 1.0, "estimator": "abs"}
     with pytest.raises(ConfigurationError, match=r"beta and .*ppo_kl_coef are one"):
         Control(method="kl_cov", parameters={"beta": 1, "ppo_kl_coef": 1})
@@ -132,8 +158,21 @@ def test_names_of_verl_are_accepted() -> None:
 
 
 def test_command_line_gives_name_and_value() -> None:
-    texts = ("ratio=0.001", "seed=7", " sign = negative ", "max_fraction=off", "omega_low=-1e-3", "seed=-2")
-    expected = [("ratio", 0.001), ("seed", 7), ("sign", "negative"), ("max_fraction", None), ("omega_low", -0.001)]
+    texts = (
+        "ratio=0.001",
+        "seed=7",
+        " sign = negative ",
+        "max_fraction=off",
+        "omega_low=-1e-3",
+        "seed=-2",
+    )
+    expected = [
+        ("ratio", 0.001),
+        ("seed", 7),
+        ("sign", "negative"),
+        ("max_fraction", None),
+        ("omega_low", -0.001),
+    ]
     assert [name_and_value(text) for text in texts] == [*expected, ("seed", -2)]
     for text in ("ratio", "=1", ""):
         with pytest.raises(ConfigurationError, match=repr(text)):
@@ -159,7 +198,10 @@ def test_every_preset_is_valid() -> None:
         ({"target_entropy": "0.5"}, r"hold\.target_entropy.*'0\.5'"),
         ({"target_entropy": True}, r"hold\.target_entropy.*True"),
         ({"target_entropy": 0.5, "max_change_per_step": 0}, r"hold\.max_change_per_step.* 0"),
-        ({"target_entropy": 0.5, "max_change_per_step": math.inf}, r"hold\.max_change_per_step.*inf"),
+        (
+            {"target_entropy": 0.5, "max_change_per_step": math.inf},
+            r"hold\.max_change_per_step.*inf",
+        ),
         ({"target_entropy": 0.5, "mu_min": -1}, r"hold\.mu_min.*-1"),
         ({"target_entropy": 0.5, "mu_min": 3, "mu_max": 2}, "mu_min.*mu_max.*3.*2"),
         ({"target_entropy": 0.5, "side": "up"}, r"hold\.side.*raise, lower, both.*'up'"),
@@ -206,10 +248,18 @@ def test_hold_is_written_with_defaults() -> None:
     [
         ({"target": "0.46"}, Hold(target_entropy=0.46), "0.46"),
         ({"target": " 75 % "}, Hold(target_share=0.75), "75%"),
-        ({"target": "1:100%, 200:0.25"}, Hold(target_curve=((1, "100%"), (200, 0.25))), "1:100% 200:0.25"),
+        (
+            {"target": "1:100%, 200:0.25"},
+            Hold(target_curve=((1, "100%"), (200, 0.25))),
+            "1:100% 200:0.25",
+        ),
         (0.75, Hold(target_share=0.75), "75%"),
         ("12.5%", Hold(target_share=0.125), "12.5%"),
-        ({"target_curve": [[0, 0.5], [10, "50.0%"]]}, Hold(target_curve=((0, 0.5), (10, "50%"))), "0:0.5 10:50%"),
+        (
+            {"target_curve": [[0, 0.5], [10, "50.0%"]]},
+            Hold(target_curve=((0, 0.5), (10, "50%"))),
+            "0:0.5 10:50%",
+        ),
     ],
 )
 def test_target_is_read_in_each_form(given: object, hold: Hold, text: str) -> None:
@@ -222,7 +272,9 @@ def test_target_is_read_in_each_form(given: object, hold: Hold, text: str) -> No
 def test_curve_is_straight_between_its_points() -> None:
     hold = Hold(target_curve=((10, "100%"), (20, 0.4), (40, 0.2)))
     steps = (0, 10, 15, 20, 30, 40, 99)
-    assert [hold.target_at(step, 0.8) for step in steps] == pytest.approx([0.8, 0.8, 0.6, 0.4, 0.3, 0.2, 0.2])
+    assert [hold.target_at(step, 0.8) for step in steps] == pytest.approx(
+        [0.8, 0.8, 0.6, 0.4, 0.3, 0.2, 0.2]
+    )
     assert [hold.target_at(step, None) for step in (15, 30)] == [None, pytest.approx(0.3)]
     assert Hold(target_share=0.5).target_at(1, 0.6) == 0.3
     assert Hold(target_share=0.5).target_at(1, None) is None

@@ -1,4 +1,5 @@
-"""The course of made runs: forecasts that score, bands that hold, and alarms of 18 shapes of entropy."""
+"""The course of made runs: forecasts that score, bands that hold, and alarms of 18 shapes of
+entropy."""
 
 from __future__ import annotations
 
@@ -96,7 +97,9 @@ def wandering(seed: int) -> list[float]:
 def test_the_band_holds_nine_of_ten(horizon: int) -> None:
     """Of falls of three paces, of a flat course, and of prompts that wander."""
     shapes = [
-        noisy(shape, 400, seed=seed) for seed in range(2) for shape in (falling(60, 0.1), falling(150), lambda _: 2.0)
+        noisy(shape, 400, seed=seed)
+        for seed in range(2)
+        for shape in (falling(60, 0.1), falling(150), lambda _: 2.0)
     ]
     inside = []
     for values in [*shapes, *(wandering(seed) for seed in range(4))]:
@@ -105,7 +108,9 @@ def test_the_band_holds_nine_of_ten(horizon: int) -> None:
             course.add(step, value)
             found = course.forecast() if step % 5 == 0 and step + horizon < len(values) else None
             if found is not None:
-                inside.append(found.low[horizon - 1] <= values[step + horizon] <= found.high[horizon - 1])
+                inside.append(
+                    found.low[horizon - 1] <= values[step + horizon] <= found.high[horizon - 1]
+                )
     assert 0.85 <= sum(inside) / len(inside) <= 0.99
 
 
@@ -129,7 +134,9 @@ def test_a_collapse_is_announced(shape: Shape, steps: int, by: int, scatter: flo
         assert first <= by
 
 
-@pytest.mark.parametrize(("shape", "steps", "second"), [(format_first, 640, 545), (back_and_down, 300, 299)])
+@pytest.mark.parametrize(
+    ("shape", "steps", "second"), [(format_first, 640, 545), (back_and_down, 300, 299)]
+)
 def test_a_second_collapse_is_announced_too(shape: Shape, steps: int, second: int) -> None:
     for seed in range(3):
         _, _, raised = walked(noisy(shape, steps, seed=seed))
@@ -142,9 +149,25 @@ def test_a_second_collapse_is_announced_too(shape: Shape, steps: int, second: in
 def test_few_completions_of_a_real_model_scatter_and_the_collapse_is_announced_all_the_same(
     is_measured: bool, urgency: int, by: int
 ) -> None:
-    """SmolLM2-135M, 24 completions a step: neighbouring steps differ by a quarter, what an update changes by much less."""
+    """SmolLM2-135M, 24 completions a step: neighbouring steps differ by a quarter, what an update
+    changes by much less."""
     entropies = [1.86, 1.82, 2.43, 1.70, 1.41, 1.10, 0.77, 1.17, 0.69, 0.62, 0.62, 0.39, 0.57, 0.40]
-    changes = [-0.02, -0.01, -0.08, -0.15, -0.08, -0.12, -0.09, -0.08, -0.08, -0.05, -0.07, -0.05, 0.0, 0.0]
+    changes = [
+        -0.02,
+        -0.01,
+        -0.08,
+        -0.15,
+        -0.08,
+        -0.12,
+        -0.09,
+        -0.08,
+        -0.08,
+        -0.05,
+        -0.07,
+        -0.05,
+        0.0,
+        0.0,
+    ]
     _, _, raised = walked(entropies, changes.__getitem__ if is_measured else None)
     assert raised[0][1:] == ("collapse", urgency)
     assert raised[0][0] <= by
@@ -167,7 +190,14 @@ def test_a_further_halving_is_announced_again() -> None:
         (lambda step: 2 * (1 - 0.45 * step / 1500), WATCH),
         (lambda step: 2 * math.exp(step / 3000), WATCH),
     ],
-    ids=["a third up and down", "a fifth up and down", "one step in forty", "settles", "slow", "rises slowly"],
+    ids=[
+        "a third up and down",
+        "a fifth up and down",
+        "one step in forty",
+        "settles",
+        "slow",
+        "rises slowly",
+    ],
 )
 def test_what_is_no_collapse_raises_no_act(shape: Shape, highest: int) -> None:
     for seed in range(3):
@@ -214,13 +244,17 @@ def test_what_a_control_adds_fades() -> None:
     assert 0 < cut < unchanged
     # What would end the fall at first ends it for good.
     stops = -course.rate * course.ahead(0)
-    assert [course.ahead(steps, stops) for steps in (20, 50)] == pytest.approx([course.ahead(0)] * 2, rel=0.1)
+    assert [course.ahead(steps, stops) for steps in (20, 50)] == pytest.approx(
+        [course.ahead(0)] * 2, rel=0.1
+    )
     pace, wide = course.mean_pace(20, 0.01, 0.0), course.mean_pace(20, 0.01, 0.005)
     assert pace is not None
     assert wide is not None
     unchanged_pace = course.mean_pace(20)
     assert unchanged_pace is not None
-    assert pace.value == wide.value == pytest.approx(unchanged_pace.value + (added - unchanged) / 20)
+    assert (
+        pace.value == wide.value == pytest.approx(unchanged_pace.value + (added - unchanged) / 20)
+    )
     assert wide.high - wide.low > pace.high - pace.low
     found, wider = course.forecast(0.01), course.forecast(0.01, 0.005)
     assert found is not None
@@ -253,7 +287,9 @@ def test_a_band_has_the_scatter_of_the_steps_and_narrows_nowhere() -> None:
 
 
 @pytest.mark.parametrize(("pace", "least", "most"), [(0.08, 0.9, 1.5), (0.002, 0.0, 0.25)])
-def test_a_run_that_moves_faster_than_recorded_ones_has_a_wider_band(pace: float, least: float, most: float) -> None:
+def test_a_run_that_moves_faster_than_recorded_ones_has_a_wider_band(
+    pace: float, least: float, most: float
+) -> None:
     course, _, _ = walked([math.exp(-pace * step) for step in range(12)])
     found = course.forecast()
     assert found is not None
@@ -323,8 +359,11 @@ def test_a_forecast_right_after_a_control_does_not_carry_the_fall_on() -> None:
 
 
 def test_what_a_control_adds_is_in_the_forecast_before_the_course_shows_it() -> None:
-    """A control adds 0.02 nats a step to a fall, shown by steps that scatter as much as ten of them add."""
-    values = noisy(lambda step: 2 - 0.01 * step if step < 40 else 1.6 + 0.01 * (step - 40), 75, scatter=0.05)
+    """A control adds 0.02 nats a step to a fall, shown by steps that scatter as much as ten of them
+    add."""
+    values = noisy(
+        lambda step: 2 - 0.01 * step if step < 40 else 1.6 + 0.01 * (step - 40), 75, scatter=0.05
+    )
     off = {}
     for known in (True, False):
         course, off[known] = Course(), 0.0

@@ -1,4 +1,5 @@
-"""The diagnosis of made courses: its numbers, its level, its sentence, its suggestion; and previews of controls."""
+"""The diagnosis of made courses: its numbers, its level, its sentence, its suggestion; and previews
+of controls."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ import pytest
 
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, PredictedEffect, State, Verdict
+from isentrope_wire.control_answers import (
+    Compared,
+    ControlVersion,
+    Estimate,
+    Outcome,
+    PredictedEffect,
+    State,
+    Verdict,
+)
 from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
@@ -26,7 +35,11 @@ def run(course: Callable[[int], float], steps: int, **known: Any) -> Measured:
     entropies = {step: course(step) for step in range(1, steps + 1)}
     early = [value for value in entropies.values() if math.isfinite(value)][:3]
     return Measured(
-        step=steps or None, first_step=1 if steps else None, early_entropies=early, entropies=entropies, **known
+        step=steps or None,
+        first_step=1 if steps else None,
+        early_entropies=early,
+        entropies=entropies,
+        **known,
     )
 
 
@@ -37,8 +50,21 @@ def collapse(step: float) -> float:
 
 def version(control: Control, **known: Any) -> ControlVersion:
     fields = {name: getattr(control, name) for name in control.to_document()}
-    state = {"version": 3, "state": State.APPLIED, "author": "ada", "requested_at": 1.0, "requested_step": 20}
-    applied = {"expires_at": None, "applied_step": 21, "applied_at": 1.0, "ended_at": None, "code": "", "message": ""}
+    state = {
+        "version": 3,
+        "state": State.APPLIED,
+        "author": "ada",
+        "requested_at": 1.0,
+        "requested_step": 20,
+    }
+    applied = {
+        "expires_at": None,
+        "applied_step": 21,
+        "applied_at": 1.0,
+        "ended_at": None,
+        "code": "",
+        "message": "",
+    }
     applied |= {"predicted": None, "verdict": None}
     return ControlVersion(**(fields | state | applied | known))
 
@@ -54,13 +80,16 @@ def verdict_of(outcome: Outcome, judged_steps: int = 20) -> Verdict:
 
 def sums(change: float, *, tokens: int = 100) -> WhatIfSums:
     """Ten tokens 1.4 sigma below the centre and five beyond 3 make the whole change."""
-    near, far = ((TokenGroup.NEGATIVE_DECREASING * SIDES) * len(EDGES) + EDGES.index(mu) for mu in (1.4, 3.0))
+    near, far = (
+        (TokenGroup.NEGATIVE_DECREASING * SIDES) * len(EDGES) + EDGES.index(mu) for mu in (1.4, 3.0)
+    )
     table = BinSums((near, far), (10, 5), (0.8 * change, 0.4 * change))
     return WhatIfSums(tokens=tokens, change_sum=change, by_method={"clip_v": table})
 
 
 NOW = (1 + collapse(41) / collapse(40)) / 2
-"""The entropy after 41 steps by its mean over the last two, those of `last`: an effect is a share of it."""
+"""The entropy after 41 steps by its mean over the last two, those of `last`: an effect is a share
+of it."""
 
 
 def last(change: float = -4.0, gain: float | None = 0.15, **known: Any) -> LastSteps:
@@ -91,7 +120,8 @@ def test_a_collapse_in_numbers() -> None:
     assert forecast.step == [*range(42, 92)]
     assert forecast.entropy[0] == pytest.approx(entropy + answer.pace.value, rel=0.02)
     assert all(
-        low < middle < high for low, middle, high in zip(forecast.low, forecast.entropy, forecast.high, strict=True)
+        low < middle < high
+        for low, middle, high in zip(forecast.low, forecast.entropy, forecast.high, strict=True)
     )
     assert forecast.entropy == sorted(forecast.entropy, reverse=True)
     # The sentence has the numbers of the forecast.
@@ -134,7 +164,9 @@ def test_what_rounds_to_nothing_is_no_gain() -> None:
 
 def test_a_reward_that_rises_as_the_entropy_falls_is_named() -> None:
     rewards = {step: 0.1 + 0.01 * step for step in range(1, 42)}
-    assert diagnose(run(collapse, 41, rewards=rewards)).message.endswith("; the reward rises with it (0.13 to 0.49).")
+    assert diagnose(run(collapse, 41, rewards=rewards)).message.endswith(
+        "; the reward rises with it (0.13 to 0.49)."
+    )
     assert "reward" not in diagnose(run(collapse, 41, rewards=dict.fromkeys(rewards, 0.5))).message
 
 
@@ -160,24 +192,39 @@ def test_a_silent_run_is_watched() -> None:
 @pytest.mark.parametrize(
     ("entropy", "target", "level", "words"),
     [
-        (0.31, 0.3, HealthLevel.HOLDING, "Entropy is held at 0.310 nats, 3 % above its target of 0.300 nats."),
+        (
+            0.31,
+            0.3,
+            HealthLevel.HOLDING,
+            "Entropy is held at 0.310 nats, 3 % above its target of 0.300 nats.",
+        ),
         (0.21, 0.3, HealthLevel.WATCH, "Entropy is 30 % below its target of 0.300 nats and level."),
-        (0.45, 0.3, HealthLevel.HEALTHY, "Entropy is 50 % above its target of 0.300 nats and level."),
+        (
+            0.45,
+            0.3,
+            HealthLevel.HEALTHY,
+            "Entropy is 50 % above its target of 0.300 nats and level.",
+        ),
     ],
 )
 def test_a_held_entropy_is_counted_from_its_target(
     entropy: float, target: float, level: HealthLevel, words: str
 ) -> None:
     steps = range(1, 161)
-    answer = diagnose(run(lambda step: 0.6 if step < 30 else entropy, 160, targets=dict.fromkeys(steps, target)))
+    answer = diagnose(
+        run(lambda step: 0.6 if step < 30 else entropy, 160, targets=dict.fromkeys(steps, target))
+    )
     assert (answer.level, answer.message, answer.target) == (level, words, target)
     is_held = level == HealthLevel.HOLDING
     assert (some(answer.forecast).entropy == pytest.approx([target] * 50)) == is_held
 
 
 @pytest.mark.parametrize(("steps", "goes"), [(20, True), (120, False)])
-def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_for_long(steps: int, goes: bool) -> None:
-    """Its course so far falls: what the threshold does shows there later. After 120 steps it would have."""
+def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_for_long(
+    steps: int, goes: bool
+) -> None:
+    """Its course so far falls: what the threshold does shows there later. After 120 steps it would
+    have."""
     held = run(collapse, steps, targets=dict.fromkeys(range(1, steps + 1), 0.5), is_acting=True)
     answer, unheld = diagnose(held), diagnose(run(collapse, steps))
     line, entropy = some(answer.forecast), some(answer.entropy)
@@ -196,13 +243,21 @@ def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_fo
 
 def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
     active = version(Control(method="clip_v", mu_low=1.0, mu_high=1.0), applied_step=40)
-    known = {"verdict": verdict_of(Outcome.STOPPED), "active": active, "newest": active, "applied_steps": [40]}
+    known = {
+        "verdict": verdict_of(Outcome.STOPPED),
+        "active": active,
+        "newest": active,
+        "applied_steps": [40],
+    }
     stopped = run(lambda step: max(collapse(step), collapse(40)), 80, **known)
     words = "Entropy holds at 0.221 nats, 40 steps after version 3 was applied."
     assert found(stopped) == (HealthLevel.HOLDING, words)
     assert found(run(collapse, 80, **known))[0] == HealthLevel.ACT
     # Level again, but at less than seven eighths of what it was in the first steps under it.
-    assert found(run(lambda step: max(collapse(step), collapse(70)), 120, **known))[0] == HealthLevel.WATCH
+    assert (
+        found(run(lambda step: max(collapse(step), collapse(70)), 120, **known))[0]
+        == HealthLevel.WATCH
+    )
     # Of a long run the first steps under it are no longer read.
     long = run(lambda step: max(collapse(step), collapse(40)), 700, **known)
     newest = {step: value for step, value in long.entropies.items() if step > 200}
@@ -214,7 +269,11 @@ def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
 def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
     parts = {"change/negative_low": -0.6, "change/positive_high": -0.3, "change/positive_low": 0.5}
     falling = some(diagnose(run(collapse, 41, parts={40: parts, 41: parts})).cause)
-    assert (falling.quadrant, falling.mechanism, falling.share) == ("change/negative_low", None, pytest.approx(2 / 3))  # type: ignore[comparison-overlap]
+    assert (falling.quadrant, falling.mechanism, falling.share) == (
+        "change/negative_low",
+        None,
+        pytest.approx(2 / 3),
+    )  # type: ignore[comparison-overlap]
     assert falling.message == "Tokens with A < 0, S_c < 0 make 67 % of the pull."
     by_bonus = parts | {"change/by_policy_loss": -0.1, "change/by_kl_penalty": -0.3}
     named = some(diagnose(run(collapse, 41, parts={41: by_bonus})).cause)
@@ -222,12 +281,17 @@ def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
     audited = by_bonus | {"influence/negative_low": -0.001, "influence/positive_high": -0.003}
     steps = {32: parts | {"influence/negative_low": -9.0}, 35: audited, 41: by_bonus}
     newest = some(diagnose(run(collapse, 41, parts=steps)).cause)
-    assert (newest.quadrant, newest.share, newest.influence_step) == ("change/positive_high", 0.75, 35)
+    assert (newest.quadrant, newest.share, newest.influence_step) == (
+        "change/positive_high",
+        0.75,
+        35,
+    )
     assert "by influence in step 35" in newest.message
     assert diagnose(run(lambda step: 0.6, 41, parts={41: parts})).cause is None
 
 
-# ---- what to do ------------------------------------------------------------------------------------------------------
+# ---- what to do
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_not_fall() -> None:
@@ -236,10 +300,18 @@ def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_no
     suggestion = some(answer.suggestion)
     assert suggestion.pace is not None
     control = Control.from_document(suggestion.control)
-    assert (control.method, control.mu_low, control.mu_high, control.scope) == ("clip_v", 1.0, 1.0, "decreasing")
+    assert (control.method, control.mu_low, control.mu_high, control.scope) == (
+        "clip_v",
+        1.0,
+        1.0,
+        "decreasing",
+    )
     assert suggestion.stops
     assert suggestion.pace.value >= 0
-    assert suggestion.clip_fraction == WhatIfCurve(sums(-4.0), control.scope, control.method).at(1.0, 1.0).clip_fraction
+    assert (
+        suggestion.clip_fraction
+        == WhatIfCurve(sums(-4.0), control.scope, control.method).at(1.0, 1.0).clip_fraction
+    )
     # A higher threshold of the list does not: five of the fifteen tokens lie beyond it.
     weaker = preview(measured, replace(control, mu_low=2.0, mu_high=2.0))
     assert weaker.pace is not None
@@ -322,7 +394,10 @@ def test_two_steps_have_no_early_level() -> None:
     assert diagnose(run(collapse, 2)).early_level is None
     assert diagnose(run(collapse, 3)).early_level == collapse(2)
     late = Measured(
-        step=900, first_step=1, early_entropies=[3.0, 2.0, 1.0], entropies=dict.fromkeys(range(401, 901), 1.0)
+        step=900,
+        first_step=1,
+        early_entropies=[3.0, 2.0, 1.0],
+        entropies=dict.fromkeys(range(401, 901), 1.0),
     )
     assert diagnose(late).early_level == 2.0
 
@@ -332,7 +407,10 @@ def test_nothing_is_suggested_where_nothing_is_needed_or_one_is_on_its_way() -> 
     asked = Control(method="clip_v", mu_low=1.2, mu_high=1.2, scope="decreasing")
     open_ = version(asked, state=State.DELIVERED, applied_step=None)
     assert diagnose(run(collapse, 41, last=last(), newest=open_)).suggestion is None
-    assert diagnose(run(collapse, 41, last=last(), newest=replace(open_, mu_low=9.0))).suggestion is not None
+    assert (
+        diagnose(run(collapse, 41, last=last(), newest=replace(open_, mu_low=9.0))).suggestion
+        is not None
+    )
     active = version(Control(method="clip_v", mu_low=1.0, mu_high=1.0))
     judged_soon = {"active": active, "newest": active, "verdict": verdict_of(Outcome.UNDECIDED, 0)}
     assert diagnose(run(collapse, 41, last=last(), **judged_soon)).suggestion is None
@@ -342,7 +420,10 @@ def test_nothing_is_suggested_where_nothing_is_needed_or_one_is_on_its_way() -> 
     enough = replace(promised, pace=Estimate(value=0.001, low=0.0, high=0.002))
     other = version(Control(method="clip_b", mu_low=1.0), predicted=enough)
     assert (
-        diagnose(run(collapse, 41, last=last(), **judged_soon | {"active": other, "newest": other})).suggestion is None
+        diagnose(
+            run(collapse, 41, last=last(), **judged_soon | {"active": other, "newest": other})
+        ).suggestion
+        is None
     )
     refused = replace(open_, state=State.REJECTED)
     assert diagnose(run(collapse, 41, last=last(), newest=refused)).suggestion is not None
@@ -351,7 +432,12 @@ def test_nothing_is_suggested_where_nothing_is_needed_or_one_is_on_its_way() -> 
 def test_a_control_that_was_too_weak_is_followed_by_a_stronger_one() -> None:
     active = version(Control(method="clip_v", mu_low=3.0, mu_high=3.0, scope="decreasing"))
     weak = run(
-        collapse, 41, last=last(intervention=0.016), active=active, newest=active, verdict=verdict_of(Outcome.SLOWED)
+        collapse,
+        41,
+        last=last(intervention=0.016),
+        active=active,
+        newest=active,
+        verdict=verdict_of(Outcome.SLOWED),
     )
     suggestion = some(diagnose(weak).suggestion)
     assert suggestion.control["mu_low"] < 3.0
@@ -382,7 +468,8 @@ def test_would_stop_is_said_only_where_the_drawn_line_does_not_fall() -> None:
     assert len(said) > 20
 
 
-# ---- previews --------------------------------------------------------------------------------------------------------
+# ---- previews
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_preview_names_what_would_have_no_effect() -> None:
@@ -390,7 +477,9 @@ def test_a_preview_names_what_would_have_no_effect() -> None:
     far = preview(measured, Control(method="clip_v", mu_low=50.0, mu_high=50.0))
     assert far.clip_fraction == 0.0
     assert far.warnings == ["No token of these steps lies beyond the thresholds."]
-    capped = preview(measured, Control(method="clip_v", mu_low=1.0, parameters={"max_fraction": 0.05}))
+    capped = preview(
+        measured, Control(method="clip_v", mu_low=1.0, parameters={"max_fraction": 0.05})
+    )
     assert capped.clip_fraction == pytest.approx(0.05)
     assert any("max_fraction binds" in warning for warning in capped.warnings)
     assert preview(measured, Control(method="clip_v", mu_low=1.0, mu_high=1.0)).warnings == []
@@ -398,14 +487,22 @@ def test_a_preview_names_what_would_have_no_effect() -> None:
 
 def test_clip_cov_and_kl_cov_are_previewed_from_their_own_sums() -> None:
     """Ten tokens have covariances of 0.8 to 1, five of 12 to 12.2."""
-    cells = tuple((TokenGroup.POSITIVE_DECREASING * SIDES + 1) * len(EDGES) + EDGES.index(u) for u in (0.2, 3.0))
-    by_method = {"clip_cov": BinSums(cells, (10, 5), (-3.0, -1.0)), "kl_cov": BinSums(cells, (10, 5), (0.4, 0.2))}
+    cells = tuple(
+        (TokenGroup.POSITIVE_DECREASING * SIDES + 1) * len(EDGES) + EDGES.index(u)
+        for u in (0.2, 3.0)
+    )
+    by_method = {
+        "clip_cov": BinSums(cells, (10, 5), (-3.0, -1.0)),
+        "kl_cov": BinSums(cells, (10, 5), (0.4, 0.2)),
+    }
     both = replace(sums(-4.0), by_method=by_method)
     measured = run(collapse, 41, last=LastSteps(sums=[both, both], gain=0.15, of_unseen=True))
     band = {"omega_low": 0.8, "omega_high": 5.0}
     half = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.05, **band}))
     assert [half.clip_fraction, half.change] == pytest.approx([0.05, 0.15 * 0.015 * NOW])
-    assert 0.5 < (some(half.pace).value - some(half.unchanged).value) / some(half.change) < 0.8  # it fades
+    assert (
+        0.5 < (some(half.pace).value - some(half.unchanged).value) / some(half.change) < 0.8
+    )  # it fades
     assert some(half.forecast).entropy[-1] > some(diagnose(measured).forecast).entropy[-1]
     assert half.warnings == []
     every = preview(measured, Control(method="clip_cov", parameters={"ratio": 0.3, **band}))
@@ -419,9 +516,12 @@ def test_clip_cov_and_kl_cov_are_previewed_from_their_own_sums() -> None:
 
 
 def test_a_preview_compares_with_the_active_control_on_the_same_steps() -> None:
-    """It was applied two steps ago: most of the steps that effects are counted from ran without it."""
+    """It was applied two steps ago: most of the steps that effects are counted from ran without
+    it."""
     control = Control(method="clip_v", mu_low=1.0, mu_high=1.0)
-    measured = run(collapse, 41, last=last(active=control, intervention=0.001), active=version(control))
+    measured = run(
+        collapse, 41, last=last(active=control, intervention=0.001), active=version(control)
+    )
     same, weaker = (preview(measured, replace(control, mu_low=mu, mu_high=mu)) for mu in (1.0, 2.0))
     assert (same.change, same.pace) == (0.0, same.unchanged)
     assert same.forecast == diagnose(measured).forecast
@@ -440,11 +540,15 @@ def test_a_hold_on_its_way_is_no_reason_to_act(
     course: Callable[[int], float], outcome: Outcome, level: HealthLevel
 ) -> None:
     held = dict.fromkeys(range(1, 61), 0.5)
-    assert found(run(course, 60, targets=held, is_acting=True, verdict=verdict_of(outcome)))[0] == level
+    assert (
+        found(run(course, 60, targets=held, is_acting=True, verdict=verdict_of(outcome)))[0]
+        == level
+    )
 
 
 @pytest.mark.parametrize(
-    "control", [Control(method="top_entropy"), Control(method="kl_cov", parameters={"estimator": "k3"})]
+    "control",
+    [Control(method="top_entropy"), Control(method="kl_cov", parameters={"estimator": "k3"})],
 )
 def test_a_method_that_the_sums_do_not_know_has_no_preview_and_says_so(control: Control) -> None:
     answer = preview(run(collapse, 41, last=last()), control)

@@ -17,8 +17,14 @@ from isentrope_wire.errors import install_command
             '{"url": "file:///home/ada/a%20clone", "dir_info": {"editable": true}}',
             "pip install --editable '/home/ada/a clone[watch]'",
         ),
-        ('{"url": "file:///home/ada/clone", "dir_info": {}}', "pip install '/home/ada/clone[watch]'"),
-        ('{"url": "https://example.com/isentrope.git", "vcs_info": {}}', "pip install 'isentrope[watch]'"),
+        (
+            '{"url": "file:///home/ada/clone", "dir_info": {}}',
+            "pip install '/home/ada/clone[watch]'",
+        ),
+        (
+            '{"url": "https://example.com/isentrope.git", "vcs_info": {}}',
+            "pip install 'isentrope[watch]'",
+        ),
         (None, "pip install 'isentrope[watch]'"),
         ("{", "pip install 'isentrope[watch]'"),
     ],

@@ -19,7 +19,12 @@ from tests.wire.test_diagnosis import version
 CLIP = Control(method="clip_v", mu_low=1.0, mu_high=1.0)
 PACE = Estimate(value=0.0002, low=-0.001, high=0.001)
 PREDICTED = PredictedEffect(
-    steps=10, clip_fraction=0.12, clip_fraction_std=0.01, change=0.004, change_error=0.001, pace=PACE
+    steps=10,
+    clip_fraction=0.12,
+    clip_fraction_std=0.01,
+    change=0.004,
+    change_error=0.001,
+    pace=PACE,
 )
 
 
@@ -34,14 +39,18 @@ def judge(
     target: float | None = None,
     **known: Any,
 ) -> Verdict:
-    """The verdict on a control that is applied at step 21, adds so much to each step, and under which the entropy moves so."""
+    """The verdict on a control that is applied at step 21, adds so much to each step, and under
+    which the entropy moves so."""
     draw = random.Random(seed)
     noise = [draw.gauss(0, 1) for _ in range(1100)]
     last = 20 + steps
     under = range(21, last + 1)
     verdict = verdict_on(
         version(control, predicted=PREDICTED),
-        {step: 0.6 + realised * max(0, step - 21) + noise[step] * scatter for step in range(1, last + 1)},
+        {
+            step: 0.6 + realised * max(0, step - 21) + noise[step] * scatter
+            for step in range(1, last + 1)
+        },
         {step: 0.0 if step < 21 else 0.12 for step in range(1, last + 1)},
         {step: added + 0.0005 * noise[-step] for step in under},
         targets=None if target is None else dict.fromkeys(under, target),
@@ -73,7 +82,8 @@ def test_the_verdict_compares_what_came_with_what_would_have_come(
 
 
 def test_a_run_that_slows_down_by_itself_credits_no_control() -> None:
-    """It fell by 0.01 nats a step before, falls by 0.002 now, and the control adds next to nothing."""
+    """It fell by 0.01 nats a step before, falls by 0.002 now, and the control adds next to
+    nothing."""
     assert judge(-0.002, 0.0001).outcome == Outcome.NO_EFFECT
 
 
@@ -91,10 +101,13 @@ def test_a_verdict_in_numbers() -> None:
 
 @pytest.mark.parametrize("steps", [20, 50, 200])
 def test_what_would_have_come_is_a_twin_without_the_control(steps: int) -> None:
-    """What the control adds is a share of the entropy that fades to 1 / e in three memories of twelve steps."""
+    """What the control adds is a share of the entropy that fades to 1 / e in three memories of
+    twelve steps."""
     twin = [0.6 * math.exp(-0.01 * step) for step in range(steps)]
     lasting = [sum(math.exp(-one / 36) for one in range(1, step + 1)) for step in range(steps)]
-    under = [entropy * math.exp(0.008 * share) for entropy, share in zip(twin, lasting, strict=True)]
+    under = [
+        entropy * math.exp(0.008 * share) for entropy, share in zip(twin, lasting, strict=True)
+    ]
     expected = slope_of(range(steps), twin)
     assert expected is not None
     found = pace_without(under, range(21, 21 + steps), 0.008 * fmean(under), 21)
@@ -124,10 +137,16 @@ def test_before_twenty_steps_it_is_too_early() -> None:
     assert judge(0.0, steps=3, is_over=True).outcome == Outcome.UNDECIDED
 
 
-@pytest.mark.parametrize(("realised", "added"), [(0.0, 0.004), (-0.002, 0.003), (-0.004, 0.0002), (0.004, 0.012)])
-def test_over_any_window_of_a_constant_course_it_says_the_same(realised: float, added: float) -> None:
+@pytest.mark.parametrize(
+    ("realised", "added"), [(0.0, 0.004), (-0.002, 0.003), (-0.004, 0.0002), (0.004, 0.012)]
+)
+def test_over_any_window_of_a_constant_course_it_says_the_same(
+    realised: float, added: float
+) -> None:
     """Of a hundred windows of fifty steps, with the noise of the reference run, in ninety-five."""
-    outcomes = Counter(judge(realised, added, steps=50, scatter=0.015, seed=seed).outcome for seed in range(100))
+    outcomes = Counter(
+        judge(realised, added, steps=50, scatter=0.015, seed=seed).outcome for seed in range(100)
+    )
     assert outcomes.most_common(1)[0][1] >= 95
 
 

@@ -1,4 +1,5 @@
-"""What other thresholds would have done to a step: worked by hand, exact at the edges, bounded between them."""
+"""What other thresholds would have done to a step: worked by hand, exact at the edges, bounded
+between them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def cell(group: what_if.TokenGroup, side: int, edge: float) -> int:
 
 
 def bins(*tokens: tuple[what_if.TokenGroup, int, float, int, float]) -> what_if.BinSums:
-    rows = sorted((cell(group, side, edge), count, change) for group, side, edge, count, change in tokens)
+    rows = sorted(
+        (cell(group, side, edge), count, change) for group, side, edge, count, change in tokens
+    )
     return what_if.BinSums(*(tuple(column) for column in zip(*rows, strict=True)))
 
 
@@ -77,7 +80,10 @@ def test_last_bin_gives_only_counts() -> None:
 
 def test_empty_bins_clip_nothing() -> None:
     assert what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_B).at(0.0, 0.0) == what_if.WhatIf(
-        clip_fraction=0, unit_predicted_change=-0.05, clip_fraction_bound=0, unit_predicted_change_bound=0
+        clip_fraction=0,
+        unit_predicted_change=-0.05,
+        clip_fraction_bound=0,
+        unit_predicted_change_bound=0,
     )
 
 
@@ -95,11 +101,15 @@ def test_merging_adds_in_any_order() -> None:
     )
     merged = SUMS.merge(other)
     assert merged == other.merge(SUMS)
-    assert what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(1.0, None).clip_fraction == 3 / 22
-    assert what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_B).at(0.5, None).clip_fraction == 2 / 22
-    assert what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(1.0, None).unit_predicted_change == pytest.approx(
-        0.2 / 22
+    assert (
+        what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(1.0, None).clip_fraction == 3 / 22
     )
+    assert (
+        what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_B).at(0.5, None).clip_fraction == 2 / 22
+    )
+    assert what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(
+        1.0, None
+    ).unit_predicted_change == pytest.approx(0.2 / 22)
 
 
 def test_cap_moves_both_thresholds_outwards() -> None:
@@ -124,13 +134,23 @@ def test_cap_moves_both_thresholds_outwards() -> None:
         capped=True,
     )
     assert curve.at(1.0, 1.0, max_fraction=0.5) == free
-    assert curve.at(1.0, 1.0, shrink_denominator=True).unit_predicted_change == pytest.approx((-1.0 + 1.1) / 10)
+    assert curve.at(1.0, 1.0, shrink_denominator=True).unit_predicted_change == pytest.approx(
+        (-1.0 + 1.1) / 10
+    )
     assert curve.at(0.0, 0.0, shrink_denominator=True).unit_predicted_change == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
     ("mu", "max_fraction"),
-    [(1.0, 0.0), (1.0, -0.1), (1.0, 1.1), (1.0, math.nan), (-0.1, None), (math.nan, None), (math.inf, None)],
+    [
+        (1.0, 0.0),
+        (1.0, -0.1),
+        (1.0, 1.1),
+        (1.0, math.nan),
+        (-0.1, None),
+        (math.nan, None),
+        (math.inf, None),
+    ],
 )
 def test_impossible_threshold_or_cap_is_refused(mu: float, max_fraction: float | None) -> None:
     refused = mu if max_fraction is None else max_fraction

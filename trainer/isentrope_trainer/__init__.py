@@ -1,4 +1,5 @@
-"""The reference trainer: reinforcement on verifiable tasks, written against the probe's public names alone.
+"""The reference trainer: reinforcement on verifiable tasks, written against the probe's public
+names alone.
 
 Read `loop.py` first. Then:
 

@@ -1,4 +1,5 @@
-"""`isentrope train` and `isentrope demo`. Heavy imports are inside functions: `--help` must not wait for torch."""
+"""`isentrope train` and `isentrope demo`. Heavy imports are inside functions: `--help` must not
+wait for torch."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
 _REPLAY_SPEED = 2.0
 """Steps a second: the recorded run is over in a minute."""
-_NEEDED = {"trainer": ("torch", "transformers", "reasoning_gym", "tqdm"), "llm": ("trl", "gguf", "pip")}
+_NEEDED = {
+    "trainer": ("torch", "transformers", "reasoning_gym", "tqdm"),
+    "llm": ("trl", "gguf", "pip"),
+}
 """Extra -> what it brings."""
 _BY_DEFAULT = ParameterSource.DEFAULT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -55,8 +59,12 @@ def _setting_options(*names: str) -> Callable[[_Command], _Command]:
     def declare(command: _Command) -> _Command:
         for name in reversed(names):
             declared, shown = _OPTIONS[name]
-            inner = next((part for part in get_args(declared) or (declared,) if part is not type(None)), str)
-            choices = shown["choices"] or (get_args(declared) if get_origin(declared) is Literal else ())
+            inner = next(
+                (part for part in get_args(declared) or (declared,) if part is not type(None)), str
+            )
+            choices = shown["choices"] or (
+                get_args(declared) if get_origin(declared) is Literal else ()
+            )
             kind = click.Choice(choices) if choices else inner
             command = click.option(f"--{_flag(name)}", type=kind, help=shown["help"])(command)
         return command
@@ -100,8 +108,12 @@ _port = click.IntRange(1, 65535)
 
 
 @click.command()
-@click.option("--host", help="The server's host.  [default: ISENTROPE_URL and ISENTROPE_GRPC, or 127.0.0.1]")
-@click.option("--http-port", type=_port, help="The server's port for pages and REST.  [default: 7070]")
+@click.option(
+    "--host", help="The server's host.  [default: ISENTROPE_URL and ISENTROPE_GRPC, or 127.0.0.1]"
+)
+@click.option(
+    "--http-port", type=_port, help="The server's port for pages and REST.  [default: 7070]"
+)
 @click.option("--grpc-port", type=_port, help="The server's port for reports.  [default: 7071]")
 @_run_options
 @_setting_options(*_OPTIONS)
@@ -115,9 +127,15 @@ _port = click.IntRange(1, 65535)
     "adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
 )
 @click.option(
-    "--model-size", type=click.Choice(list(SIZES)), default="1.1M", show_default=True, help="Parameters of the policy."
+    "--model-size",
+    type=click.Choice(list(SIZES)),
+    default="1.1M",
+    show_default=True,
+    help="Parameters of the policy.",
 )
-@click.option("--checkpoint", type=click.Path(file_okay=False), metavar="DIR", help="Save the run there.")
+@click.option(
+    "--checkpoint", type=click.Path(file_okay=False), metavar="DIR", help="Save the run there."
+)
 @click.option(
     "--resume",
     type=click.Path(file_okay=False, exists=True),
@@ -128,9 +146,9 @@ _port = click.IntRange(1, 65535)
 def train(host: str | None, http_port: int | None, grpc_port: int | None, **options: Any) -> None:
     """Train the reference policy and report to a running server.
 
-    Training never waits for the server: where none answers, reports stay in the spool and go up later
-    (`isentrope sync`). Ctrl-C ends the run after the batch that it trains on, and saves it where --checkpoint says.
-    """
+    Training never waits for the server: where none answers, reports stay in the spool and go up
+    later (`isentrope sync`). Ctrl-C ends the run after the batch that it trains on, and saves it
+    where --checkpoint says."""
     config, control = _resumed(options) if options["resume"] else _checked(options)
     if host or http_port or grpc_port:
         _point_at_server(host or "127.0.0.1", http_port or 7070, grpc_port or 7071)
@@ -139,18 +157,30 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address the server listens on.")
-@click.option("--http-port", type=_port, default=7070, show_default=True, help="Port for pages and REST.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address the server listens on."
+)
+@click.option(
+    "--http-port", type=_port, default=7070, show_default=True, help="Port for pages and REST."
+)
 @click.option("--grpc-port", type=_port, default=7071, show_default=True, help="Port for reports.")
-@click.option("--headless", is_flag=True, help="Open no browser, and exit when the run is over (for scripts).")
-@click.option("--exit-when-done", is_flag=True, help="Exit when the run is over; otherwise the pages stay up.")
+@click.option(
+    "--headless", is_flag=True, help="Open no browser, and exit when the run is over (for scripts)."
+)
+@click.option(
+    "--exit-when-done", is_flag=True, help="Exit when the run is over; otherwise the pages stay up."
+)
 @click.option(
     "--llm",
     is_flag=True,
     help="Train a real language model under TRL: SmolLM2-135M-Instruct, loaded once, or the one that --model names. By "
     f"default {LANGUAGE_MODEL.steps} steps of {LANGUAGE_MODEL.prompts} prompts by {LANGUAGE_MODEL.group_size} rollouts.",
 )
-@click.option("--replay", is_flag=True, help="Train nothing: show a recorded run, for which torch is not needed.")
+@click.option(
+    "--replay",
+    is_flag=True,
+    help="Train nothing: show a recorded run, for which torch is not needed.",
+)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
@@ -186,7 +216,8 @@ def demo(
     _point_at_server(host, http_port, grpc_port)
     server = ServerProcess(host, http_port, grpc_port)
     try:
-        # Imports take as long as the server's start: side by side. The server is stopped before its thread is waited for.
+        # Imports take as long as the server's start: side by side. The server is stopped before its
+        # thread is waited for.
         with _sigterm_as_interrupt(), ThreadPoolExecutor(2) as beside, server:
             shown = beside.submit(_show_address, server, headless)
             if not replay:
@@ -203,9 +234,14 @@ def demo(
 
 
 def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> None:
-    """Refuse options that exclude each other, and a training without its libraries, before anything is started."""
+    """Refuse options that exclude each other, and a training without its libraries, before anything
+    is started."""
     context = click.get_current_context()
-    given = [name for name in (*training_options, "speed") if context.get_parameter_source(name) != _BY_DEFAULT]
+    given = [
+        name
+        for name in (*training_options, "speed")
+        if context.get_parameter_source(name) != _BY_DEFAULT
+    ]
     if replay:
         training = ["llm"] * llm + [name for name in given if name != "speed"]
         if training:
@@ -215,7 +251,9 @@ def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> No
     elif "speed" in given:
         raise click.UsageError("--speed belongs to --replay; training is as fast as it can be.")
     elif "model" in given and not llm:
-        raise click.UsageError("--model belongs to --llm; `isentrope train --model` trains it without TRL.")
+        raise click.UsageError(
+            "--model belongs to --llm; `isentrope train --model` trains it without TRL."
+        )
     for extra in ("trainer", "llm") if llm else ("trainer",) if not replay else ():
         if missing := [name for name in _NEEDED[extra] if find_spec(name) is None]:
             raise click.ClickException(
@@ -232,7 +270,8 @@ def _show_address(server: ServerProcess, headless: bool) -> None:
 
 
 def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> None:
-    """Import what trains while the kernel of the scores is compiled; no more where the server's address can't be had."""
+    """Import what trains while the kernel of the scores is compiled; no more where the server's
+    address can't be had."""
     from isentrope.kernels import load_cpp
 
     compiled = beside.submit(load_cpp)
@@ -246,12 +285,15 @@ def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> Non
 
 
 def _open_browser(url: str) -> None:
-    """Open the pages where there is a screen. Failures are ignored: the address has been printed."""
+    """Open the pages where there is a screen. Failures are ignored: the address has been
+    printed."""
     if not sys.platform.startswith("linux"):
         click.launch(url)
     elif os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         with suppress(OSError):
-            subprocess.Popen(["xdg-open", url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.Popen(
+                ["xdg-open", url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
 
 
 def _keep_pages_up(server: ServerProcess) -> None:
@@ -285,7 +327,10 @@ def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
     from isentrope_trainer.recording import SHIPPED, read_recording, replay
 
     recording = read_recording(SHIPPED)
-    click.echo(f"A recorded run, {len(recording.reports)} steps at {steps_per_second:g} a second.", err=True)
+    click.echo(
+        f"A recorded run, {len(recording.reports)} steps at {steps_per_second:g} a second.",
+        err=True,
+    )
     try:
         replay(recording, steps_per_second=steps_per_second, announce=announce)
     except KeyboardInterrupt:
@@ -293,14 +338,21 @@ def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
     return 0
 
 
-def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
+def _train(
+    config: TrainingConfig,
+    control: Control,
+    options: dict[str, Any],
+    announce: Callable[[str], None],
+) -> int:
     _let_threads_sleep()
     from isentrope_trainer.reference_run import Course, train_reference_policy
     from isentrope_trainer.training_state import Checkpoints
 
     # A resumed run has the shape that it was started with.
     resumed_shape = options.get("policy")
-    policy_config = PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", "1.1M")]
+    policy_config = (
+        PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", "1.1M")]
+    )
     course, status = Course(), 0
     event = _print_event if options.get("as_json") else None
     folder = options.get("resume") or options.get("checkpoint")
@@ -312,8 +364,15 @@ def _train(config: TrainingConfig, control: Control, options: dict[str, Any], an
         # Reports are built off the training thread: the latest may be that of the step before.
         report = probe.latest
         metrics = {} if report is None else dict(report.scalars)
-        event("step", **asdict(result), metrics_step=None if report is None else report.step, metrics=metrics)
-        if report is not None and (evaluated := {name: metrics[name] for name in metrics if name.startswith("eval/")}):
+        event(
+            "step",
+            **asdict(result),
+            metrics_step=None if report is None else report.step,
+            metrics=metrics,
+        )
+        if report is not None and (
+            evaluated := {name: metrics[name] for name in metrics if name.startswith("eval/")}
+        ):
             event("eval", step=report.step, **evaluated)
 
     try:
@@ -325,9 +384,13 @@ def _train(config: TrainingConfig, control: Control, options: dict[str, Any], an
             policy_config=policy_config,
             checkpoints=None if folder is None else Checkpoints(Path(folder)),
             resume=bool(options.get("resume")),
-            announce=announce if event is None else lambda run_id: event("run", run_id=run_id, config=asdict(config)),
+            announce=announce
+            if event is None
+            else lambda run_id: event("run", run_id=run_id, config=asdict(config)),
             follow=follow,
-            saved=lambda step, path: None if event is None else event("checkpoint", step=step, path=str(path)),
+            saved=lambda step, path: (
+                None if event is None else event("checkpoint", step=step, path=str(path))
+            ),
         )
     except KeyboardInterrupt:
         status = _INTERRUPTED
@@ -340,7 +403,8 @@ def _train(config: TrainingConfig, control: Control, options: dict[str, Any], an
 
 def _language_model(config: TrainingConfig) -> Path:
     """The folder of the model that is trained; SmolLM2's is made, where it isn't there yet."""
-    # Nothing is asked of a model hub, and TRL need not say that `rollout_func` may change: its versions are pinned.
+    # Nothing is asked of a model hub, and TRL need not say that `rollout_func` may change: its
+    # versions are pinned.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from isentrope_trainer import smollm2
@@ -351,12 +415,18 @@ def _language_model(config: TrainingConfig) -> Path:
         except (smollm2.ModelNotLoaded, OSError) as error:
             raise click.ClickException(str(error)) from error
     if not Path(config.model.path).is_dir():
-        raise click.UsageError(f"--model must be a folder with a model and its tokenizer, got {config.model.path!r}.")
+        raise click.UsageError(
+            f"--model must be a folder with a model and its tokenizer, got {config.model.path!r}."
+        )
     return Path(config.model.path)
 
 
 def _train_language_model(
-    folder: Path, config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]
+    folder: Path,
+    config: TrainingConfig,
+    control: Control,
+    options: dict[str, Any],
+    announce: Callable[[str], None],
 ) -> int:
     from isentrope_trainer.language_model_run import train_language_model
     from isentrope_trainer.reference_run import Course
@@ -388,8 +458,9 @@ def _print_event(name: str, **fields: Any) -> None:
 
 
 def _let_threads_sleep() -> None:
-    # Server, browser and training share a small machine's cores: torch's threads must sleep while they wait for each
-    # other, not spin. Measured on 2 busy cores: 1.2 s a step instead of 6.5. Read once, when torch is imported.
+    # Server, browser and training share a small machine's cores: torch's threads must sleep while
+    # they wait for each other, not spin. Measured on 2 busy cores: 1.2 s a step instead of 6.5.
+    # Read once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
@@ -399,9 +470,16 @@ def _checked(
 ) -> tuple[TrainingConfig, Control]:
     """Settings that can't work end the command before anything is started."""
     by_flag = {_flag(name).replace("-", "_"): name for name in _OPTIONS}
-    given = {by_flag[flag]: value for flag, value in options.items() if flag in by_flag and value is not None}
+    given = {
+        by_flag[flag]: value
+        for flag, value in options.items()
+        if flag in by_flag and value is not None
+    }
     if "model.path" in given:
-        given |= {"model.path": str(Path(given["model.path"]).resolve()), "task.wording": "question"}
+        given |= {
+            "model.path": str(Path(given["model.path"]).resolve()),
+            "task.wording": "question",
+        }
     config = with_settings(default, given)
     config = with_settings(config, dict(_setting(text) for text in options.get("settings", ())))
     control = Control(
@@ -419,7 +497,9 @@ def _setting(text: str) -> tuple[str, Any]:
     """`loss.clip_high=0.28` as a name and a value of JSON; a word is a text, `none` no value."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
-        raise click.UsageError(f"--set takes NAME=VALUE, such as loss.clip_high=0.28; got {text!r}.")
+        raise click.UsageError(
+            f"--set takes NAME=VALUE, such as loss.clip_high=0.28; got {text!r}."
+        )
     if value == "none":
         return name, None
     try:
@@ -432,11 +512,20 @@ def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     """The settings of a saved run. Its control comes with its checkpoint."""
     from isentrope_trainer.training_state import Checkpoints
 
-    context, allowed = click.get_current_context(), {"resume", "steps", "as_json", "host", "http_port", "grpc_port"}
-    given = [name for name in options if context.get_parameter_source(name) != _BY_DEFAULT and name not in allowed]
+    context, allowed = (
+        click.get_current_context(),
+        {"resume", "steps", "as_json", "host", "http_port", "grpc_port"},
+    )
+    given = [
+        name
+        for name in options
+        if context.get_parameter_source(name) != _BY_DEFAULT and name not in allowed
+    ]
     if given:
         superfluous = given[0].replace("_", "-")
-        raise click.UsageError(f"--resume continues a run with its own settings: leave out --{superfluous}.")
+        raise click.UsageError(
+            f"--resume continues a run with its own settings: leave out --{superfluous}."
+        )
     run = Checkpoints(Path(options["resume"])).run()
     config = training_config(run["config"])
     if context.get_parameter_source("steps") != _BY_DEFAULT:

@@ -1,5 +1,6 @@
-"""What an update learns from: rollouts sampled and judged with the weights as they are, their advantages and old log-probs.
-And what it does not learn from, which measures it: a panel, and an evaluation on held-out problems."""
+"""What an update learns from: rollouts sampled and judged with the weights as they are, their
+advantages and old log-probs. And what it does not learn from, which measures it: a panel, and an
+evaluation on held-out problems."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from isentrope_wire.metrics import EVAL_AVG_AT_K, EVAL_PASS_AT_K
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Judged rollouts. What is None is not needed by the algorithm or, of the old policy, is the policy's own."""
+    """Judged rollouts. What is None is not needed by the algorithm or, of the old policy, is the
+    policy's own."""
 
     rollouts: Rollouts
     rewards: Tensor
@@ -38,12 +40,20 @@ class Batch:
         """The batch in `count` parts of as many whole prompts each."""
         for prompts in torch.arange(len(self.rewards), device=self.rewards.device).chunk(count):
             rows = self.rollouts.rows_of_prompts(prompts)
-            of_tokens = (self.advantages, self.old_logprobs, self.old_entropies, self.ref_logprobs, self.value_targets)
+            of_tokens = (
+                self.advantages,
+                self.old_logprobs,
+                self.old_entropies,
+                self.ref_logprobs,
+                self.value_targets,
+            )
             parts = (None if values is None else values[rows] for values in of_tokens)
             yield Batch(self.rollouts.of_prompts(prompts), self.rewards[prompts], *parts)  # type: ignore[arg-type]
 
 
-def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: TrainingConfig) -> Batch:
+def collect(
+    state: TrainingState, task: Task, probe: isentrope.Probe, config: TrainingConfig
+) -> Batch:
     """Sample a batch of rollouts, judge them, and compute their advantages."""
     policy, algorithm = state.policy, ALGORITHMS[config.algorithm]
     rollouts, rewards = draw(state, task, config)
@@ -51,12 +61,18 @@ def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: Tr
     old_logprobs = old_entropies = ref_logprobs = values = token_rewards = value_targets = None
     with torch.no_grad():
         if state.reference is not None:
-            ref_logprobs = policy.logprobs(rollouts, temperature=config.temperature, model=state.reference)
+            ref_logprobs = policy.logprobs(
+                rollouts, temperature=config.temperature, model=state.reference
+            )
         if not config.on_policy() or state.value_head is not None:
             scores, values = score(state, rollouts, probe, config)
             # Of a stale sampler's tokens the old policy is the one that drew them.
             if not config.on_policy():
-                old_logprobs = rollouts.sampler_logprobs if state.stale_sampler is not None else scores.logprobs
+                old_logprobs = (
+                    rollouts.sampler_logprobs
+                    if state.stale_sampler is not None
+                    else scores.logprobs
+                )
                 old_entropies = scores.entropies
     if state.process_reward is not None:
         probe.log({"train/process_reward_loss": state.process_reward.learn(rollouts, rewards)})
@@ -73,12 +89,17 @@ def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: Tr
     advantages = ADVANTAGES[algorithm.advantage](judged)
     if values is not None and state.value_head is not None:
         value_targets = unnormalised_gae(judged) + values
-    return Batch(rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets)
+    return Batch(
+        rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets
+    )
 
 
 def draw(state: TrainingState, task: Task, config: TrainingConfig) -> tuple[Rollouts, Tensor]:
-    """Rollouts of this rank's share of the next prompts, and their rewards [prompts, group size]."""
-    problems = [task.problem(state.next_problem + index) for index in state.ranks.share(config.prompts)]
+    """Rollouts of this rank's share of the next prompts, and their rewards [prompts, group
+    size]."""
+    problems = [
+        task.problem(state.next_problem + index) for index in state.ranks.share(config.prompts)
+    ]
     state.next_problem += config.prompts
     rollouts = state.policy.sample(
         [problem.prompt for problem in problems],
@@ -88,14 +109,17 @@ def draw(state: TrainingState, task: Task, config: TrainingConfig) -> tuple[Roll
         max_tokens=task.max_tokens,
         model=None if state.stale_sampler is None else state.stale_sampler.model,
     )
-    rollouts = replace(rollouts, answers=tuple(str(problem.entry["answer"]) for problem in problems))
+    rollouts = replace(
+        rollouts, answers=tuple(str(problem.entry["answer"]) for problem in problems)
+    )
     return rollouts, judge(task, problems, state.policy.texts(rollouts)).to(rollouts.mask.device)
 
 
 def score(
     state: TrainingState, rollouts: Rollouts, probe: isentrope.Probe, config: TrainingConfig
 ) -> tuple[isentrope.TokenScores, Tensor | None]:
-    """Scores of the rollouts' tokens under the policy, and the value head's estimates before each, where there is one."""
+    """Scores of the rollouts' tokens under the policy, and the value head's estimates before each,
+    where there is one."""
     reading = state.policy.read(rollouts, hidden=state.value_head is not None)
     scores = probe.score(
         reading.logits,
@@ -103,7 +127,9 @@ def score(
         temperature=config.temperature,
         entropy_gradient=config.has_entropy_bonus(),
     )
-    return scores, None if state.value_head is None or reading.hidden is None else state.value_head(reading.hidden)
+    return scores, None if state.value_head is None or reading.hidden is None else state.value_head(
+        reading.hidden
+    )
 
 
 PANEL_STEPS = 5
@@ -114,15 +140,17 @@ _FIRST_PROBLEM = 1 << 30
 
 @dataclass(slots=True)
 class Panel:
-    """Completions that no update learns from, one for each of some prompts: they show what an update does to the entropy, and
-    not to its own tokens."""
+    """Completions that no update learns from, one for each of some prompts: they show what an
+    update does to the entropy, and not to its own tokens."""
 
     newest: Rollouts | None = None
     replaced: Rollouts | None = None
-    """Scored once more in the step that the newest ones were drawn for, so that no step is without a change."""
+    """Scored once more in the step that the newest ones were drawn for, so that no step is without
+    a change."""
 
     def renew(self, state: TrainingState, task: Task, config: TrainingConfig) -> None:
-        """Draw others where it is time, with a generator of their own: the run's own makes the same draws without them."""
+        """Draw others where it is time, with a generator of their own: the run's own makes the same
+        draws without them."""
         self.replaced = None
         if not config.unseen or (self.newest is not None and state.step % PANEL_STEPS):
             return
@@ -143,7 +171,9 @@ class Panel:
         """As `unseen` of `Probe.step` takes them."""
         return [
             probe.score(
-                state.policy.read(part).logits[part.mask], part.completions[part.mask], temperature=config.temperature
+                state.policy.read(part).logits[part.mask],
+                part.completions[part.mask],
+                temperature=config.temperature,
             )
             for part in (self.replaced, self.newest)
             if part is not None
@@ -151,8 +181,8 @@ class Panel:
 
 
 PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
-"""Bins of the pass rate in percent. Never right and always right have bins of their own; elsewhere a bin contains its lower
-end, and 0-25 begins above 0."""
+"""Bins of the pass rate in percent. Never right and always right have bins of their own; elsewhere
+a bin contains its lower end, and 0-25 begins above 0."""
 
 EVAL_RIGHT_ANSWERS, EVAL_TRIGRAMS = "eval/right_answers", "eval/trigrams"
 _EVALUATION_SEED = 20_250_522
@@ -160,10 +190,11 @@ _EVALUATION_SEED = 20_250_522
 
 
 def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, float]:
-    """Sample answers to the problems that the task holds out. Returns `eval/avg_at_k`, `eval/pass_at_k`, and
-    `eval/pass_rate/BIN`, the share of the problems in each bin, and `EVAL_RIGHT_ANSWERS` and `EVAL_TRIGRAMS`. A generator of
-    its own draws the answers, so that evaluating a run does not change it. ConfigurationError: the task holds out fewer
-    problems than are wanted."""
+    """Sample answers to the problems that the task holds out. Returns `eval/avg_at_k`,
+    `eval/pass_at_k`, and `eval/pass_rate/BIN`, the share of the problems in each bin, and
+    `EVAL_RIGHT_ANSWERS` and `EVAL_TRIGRAMS`. A generator of its own draws the answers, so that
+    evaluating a run does not change it. ConfigurationError: the task holds out fewer problems than
+    are wanted."""
     problems = [task.problem(index, "held_out") for index in range(config.problems)]
     rollouts = policy.sample(
         [problem.prompt for problem in problems],
@@ -185,17 +216,22 @@ def evaluate(policy: Policy, task: Task, config: EvaluationConfig) -> dict[str, 
 
 
 def right_answers(right: Tensor, texts: Sequence[str | None]) -> float:
-    """How many of the texts of a problem's samples are right and differ, averaged over the problems of bool [problems,
-    samples]."""
+    """How many of the texts of a problem's samples are right and differ, averaged over the problems
+    of bool [problems, samples]."""
     solved = right.flatten().tolist()
-    return len({(row // right.shape[1], texts[row]) for row in range(len(texts)) if solved[row]}) / len(right)
+    return len(
+        {(row // right.shape[1], texts[row]) for row in range(len(texts)) if solved[row]}
+    ) / len(right)
 
 
 def trigrams(rollouts: Rollouts) -> float:
-    """Share of the runs of three tokens in the samples of a problem that differ, of all problems together; NaN: there are none."""
+    """Share of the runs of three tokens in the samples of a problem that differ, of all problems
+    together; NaN: there are none."""
     found = [
         (row // rollouts.group_size, *ids[first : first + 3])
-        for row, (ids, mask) in enumerate(zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True))
+        for row, (ids, mask) in enumerate(
+            zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True)
+        )
         for first in range(sum(mask) - 2)
     ]
     return len(set(found)) / len(found) if found else math.nan
@@ -209,21 +245,29 @@ def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) 
 
 
 def pass_at_k(right: Tensor, k: int) -> float:
-    """Probability that at least one of `k` samples of bool [problems, samples] is right, averaged over the problems.
+    """Probability that at least one of `k` samples of bool [problems, samples] is right, averaged
+    over the problems.
 
         1 - C(n - c, K) / C(n, K)      n samples, of which c are right                      arXiv:2107.03374, eq. 1
 
-    The mean over all ways to choose K of the n samples: unbiased, which 1 - (1 - c/n)^K is not."""
+    The mean over all ways to choose K of the n samples: unbiased, which 1 - (1 - c/n)^K is
+    not."""
     samples = right.shape[1]
-    chances = [1.0 - math.comb(samples - passed, k) / math.comb(samples, k) for passed in range(samples + 1)]
+    chances = [
+        1.0 - math.comb(samples - passed, k) / math.comb(samples, k)
+        for passed in range(samples + 1)
+    ]
     return torch.tensor(chances, dtype=torch.float64)[right.sum(dim=1)].mean().item()
 
 
 def pass_rate_shares(right: Tensor) -> dict[str, float]:
-    """Share of the problems of bool [problems, samples] in each of `PASS_RATE_BINS`, in their order; they sum to 1."""
+    """Share of the problems of bool [problems, samples] in each of `PASS_RATE_BINS`, in their
+    order; they sum to 1."""
     samples = right.shape[1]
     passed = right.sum(dim=1)
     quarters = 1 + 4 * passed // samples
-    bins = quarters.masked_fill(passed == 0, 0).masked_fill(passed == samples, len(PASS_RATE_BINS) - 1)
+    bins = quarters.masked_fill(passed == 0, 0).masked_fill(
+        passed == samples, len(PASS_RATE_BINS) - 1
+    )
     shares = bins.bincount(minlength=len(PASS_RATE_BINS)).double() / len(right)
     return dict(zip(PASS_RATE_BINS, shares.tolist(), strict=True))

@@ -1,12 +1,13 @@
-"""The run of `isentrope demo --llm`: a language model under TRL's own `GRPOTrainer`, attached as any TRL run is.
+"""The run of `isentrope demo --llm`: a language model under TRL's own `GRPOTrainer`, attached as
+any TRL run is.
 
     trainer = GRPOTrainer(...)
     isentrope.attach(trainer)
     trainer.train()
 
-What makes it fit for two cores: float32 unless the processor multiplies bfloat16 matrices, no recomputed activations, and
-completions drawn by this package's sampler, which reads the prompt of a group once, not once for each completion.
-"""
+What makes it fit for two cores: float32 unless the processor multiplies bfloat16 matrices, no
+recomputed activations, and completions drawn by this package's sampler, which reads the prompt of a
+group once, not once for each completion."""
 
 from __future__ import annotations
 
@@ -35,7 +36,15 @@ from isentrope_trainer.settings import LocalModelConfig, TrainingConfig
 from isentrope_trainer.tasks.questions import INSTRUCTION, Questions
 from isentrope_wire.metrics import PROBE_RESCORE_SECONDS, PROBE_SECONDS
 
-USED = ("steps", "seed", "prompts", "group_size", "learning_rate", "temperature", "updates_per_batch")
+USED = (
+    "steps",
+    "seed",
+    "prompts",
+    "group_size",
+    "learning_rate",
+    "temperature",
+    "updates_per_batch",
+)
 """The settings of a `TrainingConfig` that this run has, too."""
 LONGEST_ANSWER = 12
 """Tokens, the end marker included."""
@@ -93,12 +102,16 @@ def train_language_model(
                 logging_steps=1,
                 disable_tqdm=True,
                 use_cpu=not on_gpu,
-                bf16=torch.cuda.is_bf16_supported() if on_gpu else torch.cpu._is_amx_tile_supported(),
+                bf16=torch.cuda.is_bf16_supported()
+                if on_gpu
+                else torch.cpu._is_amx_tile_supported(),
                 gradient_checkpointing=False,
                 max_steps=config.steps,
                 seed=config.seed,
                 shuffle_dataset=False,  # each batch has every kind of question
-                per_device_train_batch_size=config.prompts * config.group_size // config.updates_per_batch,
+                per_device_train_batch_size=config.prompts
+                * config.group_size
+                // config.updates_per_batch,
                 steps_per_generation=config.updates_per_batch,
                 num_generations=config.group_size,
                 max_completion_length=LONGEST_ANSWER,
@@ -109,11 +122,15 @@ def train_language_model(
             ),
         )
         trainer.remove_callback(PrinterCallback)
-        probe = isentrope.attach(trainer, name=name, project=project, control=control, **probe_settings)
+        probe = isentrope.attach(
+            trainer, name=name, project=project, control=control, **probe_settings
+        )
         announce(probe.run_id)
         with (
             logging_redirect_tqdm(),
-            tqdm(total=config.steps, desc="train", unit="step", smoothing=0, dynamic_ncols=True) as bar,
+            tqdm(
+                total=config.steps, desc="train", unit="step", smoothing=0, dynamic_ncols=True
+            ) as bar,
         ):
 
             def show(result: StepResult) -> bool:
@@ -146,7 +163,11 @@ def _reward(judge: Callable[[int, str], float | None]) -> Callable[..., list[flo
 
 
 def _rollouts(
-    config: TrainingConfig, tokenizer: Any, generator: torch.Generator, prompts: list[Any], trainer: Any
+    config: TrainingConfig,
+    tokenizer: Any,
+    generator: torch.Generator,
+    prompts: list[Any],
+    trainer: Any,
 ) -> dict[str, Any]:
     """Completions of a batch, as TRL's `rollout_func` returns them.
 
@@ -159,7 +180,9 @@ def _rollouts(
         else tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
         for prompt in prompts[:: config.group_size]
     ]
-    padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt").to(trainer.accelerator.device)
+    padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt").to(
+        trainer.accelerator.device
+    )
     with trainer.accelerator.autocast():
         drawn = sample_rollouts(
             trainer.model,
@@ -187,7 +210,11 @@ class _Timing(TrainerCallback):
     """What the steps spend their time on: logged with each of them, and shown."""
 
     def __init__(
-        self, trainer: Any, probe: isentrope.Probe, means: dict[str, float], show: Callable[[StepResult], bool]
+        self,
+        trainer: Any,
+        probe: isentrope.Probe,
+        means: dict[str, float],
+        show: Callable[[StepResult], bool],
     ) -> None:
         """
         Args:
@@ -222,22 +249,35 @@ class _Timing(TrainerCallback):
         self._step["optimiser"] = time.perf_counter() - self._update_began
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: Any,
     ) -> None:
         """TRL logs after each update, and once more when training ends."""
         if logs is None or "loss" not in logs:
             return
         now = time.perf_counter()
         seconds, self._began = now - self._began, now
-        if self._probe.latest is not None:  # built off this thread: it may be that of the step before
+        if (
+            self._probe.latest is not None
+        ):  # built off this thread: it may be that of the step before
             scalars = self._probe.latest.scalars
-            self._step["isentrope"] = scalars.get(PROBE_SECONDS, 0.0) + scalars.get(PROBE_RESCORE_SECONDS, 0.0)
+            self._step["isentrope"] = scalars.get(PROBE_SECONDS, 0.0) + scalars.get(
+                PROBE_RESCORE_SECONDS, 0.0
+            )
         spent = {"step": seconds, **self._step}
         self._probe.log({f"time/{part}_seconds": value for part, value in spent.items()})
         self._step, self._steps = {}, self._steps + 1
         for part, value in spent.items():
-            self._means[part] = self._means.get(part, 0.0) + (value - self._means.get(part, 0.0)) / self._steps
+            self._means[part] = (
+                self._means.get(part, 0.0) + (value - self._means.get(part, 0.0)) / self._steps
+            )
         # Of several updates of one batch, TRL logs the reward with the first.
         reward = logs.get("reward", math.nan)
-        if not self._show(StepResult(step=state.global_step, reward_mean=reward, step_seconds=seconds)):
+        if not self._show(
+            StepResult(step=state.global_step, reward_mean=reward, step_seconds=seconds)
+        ):
             control.should_training_stop = True

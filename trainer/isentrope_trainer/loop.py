@@ -1,9 +1,10 @@
-"""The training loop: sample, judge, then score, gate, learn and report, once for each optimiser update.
+"""The training loop: sample, judge, then score, gate, learn and report, once for each optimiser
+update.
 
-Read it second, after `isentrope/probe.py`: `update` is the worked example of the probe. A batch of rollouts is collected
-with the weights as they are (`experience.py`); each update takes its own share of the batch's prompts. With one update a
-batch, training is strictly on-policy; with more, the log-probs from before the first of them stay what ratios are taken to.
-"""
+Read it second, after `isentrope/probe.py`: `update` is the worked example of the probe. A batch of
+rollouts is collected with the weights as they are (`experience.py`); each update takes its own
+share of the batch's prompts. With one update a batch, training is strictly on-policy; with more,
+the log-probs from before the first of them stay what ratios are taken to."""
 
 from __future__ import annotations
 
@@ -44,22 +45,31 @@ def train(
     state: TrainingState | None = None,
     go_on: Callable[[TrainingState], bool] = lambda state: True,
 ) -> None:
-    """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit for bit. `on_step`
-    is called after each step's report, `go_on` before each batch, the moment for a checkpoint: False ends the training.
-    Given a state, it continues from there, in place."""
+    """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit
+    for bit. `on_step` is called after each step's report, `go_on` before each batch, the moment for
+    a checkpoint: False ends the training. Given a state, it continues from there, in place."""
     state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
     panel = Panel()
     while state.step < config.steps and go_on(state):
         # With several updates a batch, at the first batch after each multiple of `every`.
-        if config.evaluation is not None and state.step % config.evaluation.every < config.updates_per_batch:
+        if (
+            config.evaluation is not None
+            and state.step % config.evaluation.every < config.updates_per_batch
+        ):
             probe.log(evaluate(policy, task, config.evaluation))
         started = time.perf_counter()
         batch = collect(state, task, probe, config)
         # An update with the whole batch takes it as it is: a copy would be read again.
-        for share in batch.shares(config.updates_per_batch) if config.updates_per_batch > 1 else [batch]:
+        for share in (
+            batch.shares(config.updates_per_batch) if config.updates_per_batch > 1 else [batch]
+        ):
             panel.renew(state, task, config)
-            on_step(update(state, share, probe, config, panel, max_tokens=task.max_tokens, started=started))
+            on_step(
+                update(
+                    state, share, probe, config, panel, max_tokens=task.max_tokens, started=started
+                )
+            )
             started = time.perf_counter()
 
 
@@ -73,12 +83,15 @@ def update(
     max_tokens: int,
     started: float,
 ) -> StepResult:
-    """One optimiser update and its report; the step began at `started`, in seconds of `time.perf_counter`."""
+    """One optimiser update and its report; the step began at `started`, in seconds of
+    `time.perf_counter`."""
     rollouts, mask, loss_config = batch.rollouts, batch.rollouts.mask, config.effective_loss()
     bonus = loss_config.entropy_coefficient
     if state.adaptive_entropy is not None:
         bonus = state.adaptive_entropy.applied
-    ref_logprobs = None if batch.ref_logprobs is None else batch.ref_logprobs.detach().requires_grad_()
+    ref_logprobs = (
+        None if batch.ref_logprobs is None else batch.ref_logprobs.detach().requires_grad_()
+    )
     scores, values = score(state, rollouts, probe, config)
     logprobs = probe.gate(
         scores,
@@ -95,7 +108,9 @@ def update(
     tokens = state.ranks.mean(mask.sum())
 
     def mean(of_tokens: Tensor) -> Tensor:
-        return aggregated(of_tokens, mask, loss_config.aggregation, max_tokens=max_tokens, tokens=tokens)
+        return aggregated(
+            of_tokens, mask, loss_config.aggregation, max_tokens=max_tokens, tokens=tokens
+        )
 
     losses = surrogate(
         logprobs,
@@ -129,7 +144,9 @@ def update(
         state.stale_sampler.follow(state.policy.model)
     state.step += 1
 
-    result = StepResult(state.step, state.ranks.mean(batch.rewards.mean()).item(), time.perf_counter() - started)
+    result = StepResult(
+        state.step, state.ranks.mean(batch.rewards.mean()).item(), time.perf_counter() - started
+    )
     probe.log(
         {
             metrics.REWARD_MEAN: result.reward_mean,

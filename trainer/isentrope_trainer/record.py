@@ -1,11 +1,11 @@
-"""Records the run that `isentrope demo --replay` shows: SmolLM2-135M-Instruct, whose entropy collapses until its own
-alert's suggestion is followed.
+"""Records the run that `isentrope demo --replay` shows: SmolLM2-135M-Instruct, whose entropy
+collapses until its own alert's suggestion is followed.
 
     python -m isentrope_trainer.record
 
-It trains as `isentrope demo --llm` does, and the control goes the probe's own way: asked for between two steps, applied at
-the next, acknowledged with its report. Another CPU records other last digits.
-"""
+It trains as `isentrope demo --llm` does, and the control goes the probe's own way: asked for
+between two steps, applied at the next, acknowledged with its report. Another CPU records other last
+digits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from isentrope_wire.reports import ControlSnapshot, RunStarted, StepReport
 
 
 def record(folder: Path, config: TrainingConfig) -> Recording:
-    """Train the model of a folder; the first suggestion that an alert makes is pushed after the step that raised it."""
+    """Train the model of a folder; the first suggestion that an alert makes is pushed after the
+    step that raised it."""
     transport, began = InMemoryTransport(), time.time()
     pushed: list[ControlSnapshot] = []
 
@@ -36,11 +37,15 @@ def record(folder: Path, config: TrainingConfig) -> Recording:
         alerts = (alert for report in _reports(transport) for alert in report.alerts)
         cure = next((alert.suggestion for alert in alerts if alert.suggestion is not None), None)
         if cure is not None and not pushed:
-            pushed.append(ControlSnapshot(version=1, control=cure, author="owner", requested_at=time.time()))
+            pushed.append(
+                ControlSnapshot(version=1, control=cure, author="owner", requested_at=time.time())
+            )
             transport.set_control(pushed[0])
 
     start = isentrope.Control()
-    train_language_model(folder, config, start, name="recording", project="demo", follow=push, transport=transport)
+    train_language_model(
+        folder, config, start, name="recording", project="demo", follow=push, transport=transport
+    )
     run = RunStarted(
         run_id="recording",
         incarnation="recording",
@@ -55,7 +60,9 @@ def record(folder: Path, config: TrainingConfig) -> Recording:
         tags=("recording",),
         capabilities=CAPABILITIES,
         planned_steps=config.steps,
-        initial_control=ControlSnapshot(version=0, control=start, author="trainer", requested_at=began),
+        initial_control=ControlSnapshot(
+            version=0, control=start, author="trainer", requested_at=began
+        ),
     )
     return Recording(run, tuple(pushed), tuple(map(_without_delivery, _reports(transport))))
 
@@ -66,13 +73,18 @@ def _reports(transport: InMemoryTransport) -> list[StepReport]:
 
 def _without_delivery(report: StepReport) -> StepReport:
     """How reports are delivered is a matter of the replay."""
-    scalars = {name: value for name, value in report.scalars.items() if name != PROBE_DROPPED_REPORTS}
+    scalars = {
+        name: value for name, value in report.scalars.items() if name != PROBE_DROPPED_REPORTS
+    }
     return dataclasses.replace(report, scalars=scalars)
 
 
 @click.command()
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), default=SHIPPED, help="[default: in the package]"
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=SHIPPED,
+    help="[default: in the package]",
 )
 @click.option("--steps", default=100, show_default=True, help="Optimiser updates.")
 def main(out: Path, steps: int) -> None:

@@ -1,6 +1,7 @@
 """A recorded run: as one file, and shown again by a server as a new run. Nothing here needs torch.
 
-The file is an xz-compressed tar of the messages that the run's probe sent, in their order, serialised as on the wire:
+The file is an xz-compressed tar of the messages that the run's probe sent, in their order,
+serialised as on the wire:
 
     run               RunStarted: what the run is
     control-VERSION   a control that was pushed while it ran
@@ -52,7 +53,9 @@ class Recording:
 def write_recording(recording: Recording, path: Path) -> None:
     """Write the file; the same recording gives the same bytes."""
     members = {"run": encode_payload(recording.run)}
-    members |= {f"control-{snapshot.version}": encode_control(snapshot) for snapshot in recording.pushed}
+    members |= {
+        f"control-{snapshot.version}": encode_control(snapshot) for snapshot in recording.pushed
+    }
     members |= {f"step-{report.step:04}": encode_payload(report) for report in recording.reports}
     with tarfile.open(path, "w:xz") as archive:
         for name, content in members.items():
@@ -74,17 +77,23 @@ def read_recording(path: Path) -> Recording:
                 messages.append(decode_payload(content))
     run, *reports = messages
     assert isinstance(run, RunStarted), "the first member is the run"
-    return Recording(run, tuple(pushed), tuple(report for report in reports if isinstance(report, StepReport)))
+    return Recording(
+        run, tuple(pushed), tuple(report for report in reports if isinstance(report, StepReport))
+    )
 
 
 _PUSH_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 
 
-def replay(recording: Recording, *, steps_per_second: float, announce: Callable[[str], None]) -> None:
-    """Report a recorded run to the server that `ISENTROPE_URL` and `ISENTROPE_GRPC` name, and announce the new run's
-    id. A control that was pushed while it was recorded is pushed again, and applied at the same step;
-    IsentropeError: the server didn't take it. Any other is rejected: what was trained can't change."""
+def replay(
+    recording: Recording, *, steps_per_second: float, announce: Callable[[str], None]
+) -> None:
+    """Report a recorded run to the server that `ISENTROPE_URL` and `ISENTROPE_GRPC` name, and
+    announce the new run's id. A control that was pushed while it was recorded is pushed again, and
+    applied at the same step;
+    IsentropeError: the server didn't take it. Any other is rejected: what was trained can't
+        change."""
     now, initial = time.time(), recording.run.initial_control
     run = replace(
         recording.run,
@@ -93,7 +102,9 @@ def replay(recording: Recording, *, steps_per_second: float, announce: Callable[
         started_at=now,
         initial_control=None if initial is None else replace(initial, requested_at=now),
     )
-    transport = open_transport(run, mode="online", home=environment.home(), grpc_target=environment.grpc_target())
+    transport = open_transport(
+        run, mode="online", home=environment.home(), grpc_target=environment.grpc_target()
+    )
     announce(run.run_id)
     finish = partial(RunFinished, status="failed", error="The replay was interrupted.")
     try:
@@ -115,7 +126,9 @@ def _send(recording: Recording, run_id: str, transport: Transport, steps_per_sec
         time.sleep(max(began + count / steps_per_second - time.monotonic(), 0.0))
         outcomes: list[ControlOutcome] = []
         for recorded in report.outcomes:
-            version = versions[recorded.version] = _push(controls[recorded.version], run_id, transport)
+            version = versions[recorded.version] = _push(
+                controls[recorded.version], run_id, transport
+            )
             outcomes.append(replace(recorded, version=version, at=time.time()))
         requested = transport.requested_control()
         if requested is not None and requested.version not in rejected | set(versions.values()):
@@ -143,8 +156,13 @@ def _send(recording: Recording, run_id: str, transport: Transport, steps_per_sec
 
 
 def _push(document: Mapping[str, Any], run_id: str, transport: Transport) -> int:
-    """Ask for a control as a person does, and wait until it has come down. Returns the server's number of it."""
-    version, deadline, reason = None, time.monotonic() + _PUSH_SECONDS, "the probe did not receive it"
+    """Ask for a control as a person does, and wait until it has come down. Returns the server's
+    number of it."""
+    version, deadline, reason = (
+        None,
+        time.monotonic() + _PUSH_SECONDS,
+        "the probe did not receive it",
+    )
     with isentrope.Client() as client:
         while time.monotonic() < deadline:
             requested = transport.requested_control()
@@ -157,4 +175,6 @@ def _push(document: Mapping[str, Any], run_id: str, transport: Transport) -> int
                     # The server does not know the run yet, or the control changed meanwhile.
                     reason = str(error)
             time.sleep(_POLL_SECONDS)
-    raise IsentropeError(f"The recorded control could not be pushed again within {_PUSH_SECONDS:g} s: {reason}")
+    raise IsentropeError(
+        f"The recorded control could not be pushed again within {_PUSH_SECONDS:g} s: {reason}"
+    )

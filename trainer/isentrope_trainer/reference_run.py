@@ -1,10 +1,10 @@
 """The reference run from end to end: warm start, probe, reinforcement, checkpoints, progress bar.
 
-Ctrl-C ends it after the batch that is being trained on, with a checkpoint where there is a folder for it; a second one ends
-it at once.
+Ctrl-C ends it after the batch that is being trained on, with a checkpoint where there is a folder
+for it; a second one ends it at once.
 
-`Course` is the last line that a training command prints, also after Ctrl-C: how far the run came, and how to show it again.
-"""
+`Course` is the last line that a training command prints, also after Ctrl-C: how far the run came,
+and how to show it again."""
 
 from __future__ import annotations
 
@@ -59,19 +59,22 @@ def train_reference_policy(
     follow: Callable[[isentrope.Probe, StepResult], None] = lambda probe, result: None,
     saved: Callable[[int, Path], None] = lambda step, path: None,
 ) -> None:
-    """Train the reference policy under a probe, starting with this control; without `warm_start` the policy has learned
-    what is usual for the task. Another number of `threads` gives another run: sums end in other last digits.
+    """Train the reference policy under a probe, starting with this control; without `warm_start`
+    the policy has learned what is usual for the task. Another number of `threads` gives another
+    run: sums end in other last digits.
 
-    The run is saved in `checkpoints` every `CHECKPOINT_EVERY` steps and at its end; `resume` continues the one saved
-    there, and `saved` is called with the step and the folder of each. Reports go to `transport` instead of the spool;
-    `announce` is called with the run's id when it begins.
+    The run is saved in `checkpoints` every `CHECKPOINT_EVERY` steps and at its end; `resume`
+    continues the one saved there, and `saved` is called with the step and the folder of each.
+    Reports go to `transport` instead of the spool; `announce` is called with the run's id when it
+    begins.
 
-    ConfigurationError: the home can't be written to, or there is nothing to resume from; KeyboardInterrupt: the run was
-    interrupted, and is ended and saved.
+    ConfigurationError: the home can't be written to, or there is nothing to resume from;
+    KeyboardInterrupt: the run was interrupted, and is ended and saved.
     """
     torch.set_num_threads(threads)
     ranks = join_ranks()
-    # Before the run begins: training it takes a minute, and a run that reports nothing for so long is shown as silent.
+    # Before the run begins: training it takes a minute, and a run that reports nothing for so long
+    # is shown as silent.
     task = make_task(config.seed, config.task, hold_out=config.evaluation is not None)
     warm_start = WARM_STARTS[config.task.name] if warm_start is None else warm_start
     if config.model is None:
@@ -116,7 +119,8 @@ def train_reference_policy(
                 save()
             return not ranks.any(interrupted.is_set())
 
-        # The mean over the run so far gives the time that remains: steps that sample or evaluate take longer than others.
+        # The mean over the run so far gives the time that remains: steps that sample or evaluate
+        # take longer than others.
         with (
             logging_redirect_tqdm(),
             tqdm(
@@ -143,7 +147,8 @@ def train_reference_policy(
 
 @contextmanager
 def noted_interrupts() -> Iterator[threading.Event]:
-    """Whether Ctrl-C or SIGTERM came; the second of them interrupts as usual. Only the main thread gets signals."""
+    """Whether Ctrl-C or SIGTERM came; the second of them interrupts as usual. Only the main thread
+    gets signals."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
@@ -171,10 +176,15 @@ def progress_text(probe: isentrope.Probe, result: StepResult) -> str:
     if probe.latest is None:
         return text
     scalars = probe.latest.scalars
-    shown = {"predicted": scalars.get(ENTROPY_PREDICTED_CHANGE), "observed": measured_change(scalars)}
+    shown = {
+        "predicted": scalars.get(ENTROPY_PREDICTED_CHANGE),
+        "observed": measured_change(scalars),
+    }
     if ENTROPY_MEAN in scalars:
         text += f", entropy {scalars[ENTROPY_MEAN]:.3f}"
-    return text + "".join(f", {label} {value:+.4f}" for label, value in shown.items() if value is not None)
+    return text + "".join(
+        f", {label} {value:+.4f}" for label, value in shown.items() if value is not None
+    )
 
 
 @dataclass(slots=True)
@@ -198,7 +208,9 @@ class Course:
         last = _entropy_nats(self.probe)
         first = last if self.first_entropy_nats is None else self.first_entropy_nats
         # Reports are built off the training thread: the last may not have come to be.
-        entropy = "" if first is None or last is None else f"entropy {first:.3f} -> {last:.3f} nats, "
+        entropy = (
+            "" if first is None or last is None else f"entropy {first:.3f} -> {last:.3f} nats, "
+        )
         run_id = self.probe.run_id
         return (
             f"{self.steps} {'step' if self.steps == 1 else 'steps'}, {entropy}reward {self.reward:.3f}; run {run_id}, "

@@ -22,7 +22,9 @@ class ServerDidNotStart(IsentropeError, RuntimeError):
 
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__(f"The server ended with status {status} before it answered; its reason is above.")
+        super().__init__(
+            f"The server ended with status {status} before it answered; its reason is above."
+        )
 
 
 class ServerProcess:
@@ -30,11 +32,19 @@ class ServerProcess:
 
     def __init__(self, host: str, http_port: int, grpc_port: int) -> None:
         self.url = f"http://{host}:{http_port}"
-        self._arguments = ("--host", host, "--http-port", str(http_port), "--grpc-port", str(grpc_port))
+        self._arguments = (
+            "--host",
+            host,
+            "--http-port",
+            str(http_port),
+            "--grpc-port",
+            str(grpc_port),
+        )
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        # A session of its own: Ctrl-C in the terminal reaches the demo alone, which stops the server last.
+        # A session of its own: Ctrl-C in the terminal reaches the demo alone, which stops the
+        # server last.
         self._process = subprocess.Popen(
             [*_UP, *self._arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -51,11 +61,12 @@ class ServerProcess:
             self._process.wait()
 
     def wait_until_ready(self) -> str:
-        """Wait until everything answers; return the address that logs a browser in. ServerDidNotStart: a port is taken
-        or the home can't be used."""
+        """Wait until everything answers; return the address that logs a browser in.
+        ServerDidNotStart: a port is taken or the home can't be used."""
         assert self._process is not None, "the context is entered"
         assert self._process.stdout is not None, "stdout was asked for"
-        # The server's only line, its address, printed when everything answers; none when it could not start.
+        # The server's only line, its address, printed when everything answers; none when it could
+        # not start.
         url = self._process.stdout.readline().strip()
         if not url:
             raise ServerDidNotStart(self._process.wait(_STOP_SECONDS))
@@ -68,7 +79,8 @@ class ServerProcess:
             self._process.wait()
 
     def wait_for_end_of_run(self, run_id: str, seconds: float) -> bool:
-        """Whether the run's last message arrived within `seconds`: what it reported is then stored."""
+        """Whether the run's last message arrived within `seconds`: what it reported is then
+        stored."""
         deadline = time.monotonic() + seconds
         with isentrope.Client(self.url) as client:
             while time.monotonic() < deadline:

@@ -1,7 +1,7 @@
 """The settings of a training run; nothing here imports torch.
 
-Each class checks itself where it is built: a `ConfigurationError` names the field, what was expected and what came. A field made by
-`option` is an option of `isentrope train`, too.
+Each class checks itself where it is built: a `ConfigurationError` names the field, what was
+expected and what came. A field made by `option` is an option of `isentrope train`, too.
 """
 
 from __future__ import annotations
@@ -14,29 +14,40 @@ from typing import Any, Literal, get_args, get_type_hints
 from isentrope_wire.errors import ConfigurationError
 
 
-def option(default: Any, help_text: str, *, flag: str = "", choices: Collection[str] = (), unset: str = "") -> Any:
-    """A field that the command line offers, as `flag` where it is not the field's name. A class is not built without a
-    field whose default is `MISSING`. `unset` says what an option that is not given means, where that is not the field's
-    default."""
+def option(
+    default: Any, help_text: str, *, flag: str = "", choices: Collection[str] = (), unset: str = ""
+) -> Any:
+    """A field that the command line offers, as `flag` where it is not the field's name. A class is
+    not built without a field whose default is `MISSING`. `unset` says what an option that is not
+    given means, where that is not the field's default."""
     shown = "" if default is MISSING else f"  [default: {unset or default}]"
-    return field(default=default, metadata={"help": help_text + shown, "flag": flag, "choices": tuple(choices)})
+    return field(
+        default=default,
+        metadata={"help": help_text + shown, "flag": flag, "choices": tuple(choices)},
+    )
 
 
 def _above_zero(settings: Any, within: str, *names: str) -> None:
     for name in names:
-        if (value := getattr(settings, name)) is not None and not (math.isfinite(value) and value > 0):
+        if (value := getattr(settings, name)) is not None and not (
+            math.isfinite(value) and value > 0
+        ):
             raise ConfigurationError(f"{within}{name} must be finite and above 0, got {value}.")
 
 
 def _whole_numbers(settings: Any, within: str, *names: str, lowest: int) -> None:
     for name in names:
         if (value := getattr(settings, name)) is not None and value < lowest:
-            raise ConfigurationError(f"{within}{name} must be a whole number of at least {lowest}, got {value}.")
+            raise ConfigurationError(
+                f"{within}{name} must be a whole number of at least {lowest}, got {value}."
+            )
 
 
 def _one_of(settings: Any, within: str, name: str, choices: Collection[str]) -> None:
     if (value := getattr(settings, name)) not in choices:
-        raise ConfigurationError(f"{within}{name} must be one of {', '.join(choices)}, got {value!r}.")
+        raise ConfigurationError(
+            f"{within}{name} must be one of {', '.join(choices)}, got {value!r}."
+        )
 
 
 Aggregation = Literal["token", "sequence", "constant"]
@@ -51,7 +62,8 @@ class LossConfig:
     """How far below 1 the ratio to the old policy counts. None: no clip on that side."""
     clip_high: float | None = 0.2
     kl_coefficient: float = 0.0
-    """Coefficient of the divergence from the policy that the run starts with, which is kept in memory where this is above 0."""
+    """Coefficient of the divergence from the policy that the run starts with, which is kept in
+    memory where this is above 0."""
     entropy_coefficient: float = 0.0
     """Coefficient of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
 
@@ -85,7 +97,8 @@ ALGORITHMS = {
     "ppo": Algorithm("PPO", "gae", value_head=True),
     "prime": Algorithm("PRIME", "process", process_reward=True),
 }
-"""Their losses average over tokens, as most trainers' do, where the algorithm is not about just that."""
+"""Their losses average over tokens, as most trainers' do, where the algorithm is not about just
+that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,17 +114,20 @@ class ValueConfig:
         _above_zero(self, "value.", "coefficient")
         for name in ("discount", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigurationError(f"value.{name} must lie between 0 and 1, got {getattr(self, name)}.")
+                raise ConfigurationError(
+                    f"value.{name} must lie between 0 and 1, got {getattr(self, name)}."
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRewardConfig:
-    """The reward model of an algorithm that has one, see `training_state.ProcessReward`. PRIME's own beta."""
+    """The reward model of an algorithm that has one, see `training_state.ProcessReward`. PRIME's
+    own beta."""
 
     beta: float = 0.05
     learning_rate: float = 1e-5
-    """A fraction of the policy's. At the policy's own, what it rewards was exploited: on countdown right answers were gone within
-    30 steps."""
+    """A fraction of the policy's. At the policy's own, what it rewards was exploited: on countdown
+    right answers were gone within 30 steps."""
 
     def __post_init__(self) -> None:
         _above_zero(self, "process_reward.", "beta", "learning_rate")
@@ -119,7 +135,8 @@ class ProcessRewardConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveEntropyConfig:
-    """An entropy bonus whose coefficient follows the entropy, see `algorithms/losses.py`. TRL's defaults."""
+    """An entropy bonus whose coefficient follows the entropy, see `algorithms/losses.py`. TRL's
+    defaults."""
 
     target_entropy: float
     """In nats: the bonus is applied while the mean entropy lies at or below it."""
@@ -139,8 +156,9 @@ class AdaptiveEntropyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyConfig:
-    """The shape of a small policy, see `models/warm_start.py`. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
-    more of its time between the matrix products of a deep model."""
+    """The shape of a small policy, see `models/warm_start.py`. The defaults make 1.1 million
+    parameters. Wide and shallow, because a CPU spends more of its time between the matrix products
+    of a deep model."""
 
     hidden_size: int = 224
     layers: int = 2
@@ -155,7 +173,8 @@ SIZES = {
     "2.2M": PolicyConfig(hidden_size=320, feed_forward_size=736),
     "4.4M": PolicyConfig(hidden_size=448, feed_forward_size=1024),
 }
-"""Each has about twice the parameters of the one before it; a vocabulary adds at most a tenth of a million."""
+"""Each has about twice the parameters of the one before it; a vocabulary adds at most a tenth of a
+million."""
 
 
 TASKS = ("countdown", "chain_sum", "jugs")
@@ -170,7 +189,8 @@ class TaskConfig:
 
     name: str = option("countdown", "What to learn.", flag="task", choices=TASKS)
     wording: Literal["words", "question"] = "words"
-    """In the few words of the task's own vocabulary, or as the question of `reasoning-gym`, for other language models."""
+    """In the few words of the task's own vocabulary, or as the question of `reasoning-gym`, for
+    other language models."""
     max_tokens: int | None = option(None, "Length limit of a completion.", unset="the task's")
     """None: the longest answer in the task's own words, `QUESTION_TOKENS` for a question."""
 
@@ -183,8 +203,12 @@ class TaskConfig:
 class LocalModelConfig:
     """A language model in a folder, see `models/local.py`."""
 
-    path: str = option(MISSING, "Train the language model in that folder, asked in plain English.", flag="model")
-    device: str = option("auto", "With --model: torch's name of the device; auto takes a GPU where there is one.")
+    path: str = option(
+        MISSING, "Train the language model in that folder, asked in plain English.", flag="model"
+    )
+    device: str = option(
+        "auto", "With --model: torch's name of the device; auto takes a GPU where there is one."
+    )
     dtype: Literal["float32", "bfloat16"] = option("float32", "With --model: type of its weights.")
 
     def __post_init__(self) -> None:
@@ -196,7 +220,10 @@ class EvaluationConfig:
     """Evaluation on the held-out split, see `experience.evaluate`."""
 
     every: int = option(
-        10, "Steps from one evaluation on held-out problems to the next.", flag="eval-every", unset="never"
+        10,
+        "Steps from one evaluation on held-out problems to the next.",
+        flag="eval-every",
+        unset="never",
     )
     """The first is made before the first step, and reported with it."""
     problems: int = 48
@@ -210,7 +237,9 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         _whole_numbers(self, "evaluation.", "every", "problems", "samples", "k", lowest=1)
         if self.k > self.samples:
-            raise ConfigurationError(f"evaluation.k must be at most evaluation.samples, {self.samples}, got {self.k}.")
+            raise ConfigurationError(
+                f"evaluation.k must be at most evaluation.samples, {self.samples}, got {self.k}."
+            )
         _above_zero(self, "evaluation.", "temperature")
 
 
@@ -229,7 +258,8 @@ class TrainingConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_gradient_norm: float = 10.0
-    """Against the rare wild batch only. A norm that often binds would hide the gradient's size from the prediction."""
+    """Against the rare wild batch only. A norm that often binds would hide the gradient's size from
+    the prediction."""
     temperature: float = 1.0
     """Temperature of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
@@ -240,7 +270,9 @@ class TrainingConfig:
     algorithm: str = option("grpo", "Advantage and loss.", choices=ALGORITHMS)
     loss: LossConfig | None = None
     """Default: the algorithm's."""
-    updates_per_batch: int = option(1, "Optimiser updates made from one batch of rollouts; 1 is on-policy.")
+    updates_per_batch: int = option(
+        1, "Optimiser updates made from one batch of rollouts; 1 is on-policy."
+    )
     """Each from its own share of the prompts. The papers have 8."""
     sampler_lag: int = 0
     """How many updates old the weights are that rollouts are sampled with."""
@@ -256,7 +288,8 @@ class TrainingConfig:
     value: ValueConfig = ValueConfig()
     process_reward: ProcessRewardConfig = ProcessRewardConfig()
     adaptive_entropy: AdaptiveEntropyConfig | None = None
-    """An entropy bonus whose coefficient follows the entropy, to compare a held entropy with. It replaces the loss's."""
+    """An entropy bonus whose coefficient follows the entropy, to compare a held entropy with. It
+    replaces the loss's."""
 
     def __post_init__(self) -> None:
         _whole_numbers(self, "", "steps", "prompts", "updates_per_batch", lowest=1)
@@ -288,8 +321,8 @@ LANGUAGE_MODEL = TrainingConfig(steps=60, prompts=3, group_size=8, learning_rate
 
 
 def training_config(document: Mapping[str, Any]) -> TrainingConfig:
-    """The settings that `dataclasses.asdict` made a document of, also after JSON; ConfigurationError: they can't
-    work."""
+    """The settings that `dataclasses.asdict` made a document of, also after JSON;
+    ConfigurationError: they can't work."""
     # Not needed for `--help`, which must not wait for it.
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
 
@@ -305,9 +338,9 @@ def training_config(document: Mapping[str, Any]) -> TrainingConfig:
 
 
 def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
-    """The settings with changes, name -> value; a field of settings within the settings is named as `loss.clip_high`.
-    Fields of the loss that are not named are the algorithm's. ConfigurationError: there is no such field, or the
-    settings can't work."""
+    """The settings with changes, name -> value; a field of settings within the settings is named as
+    `loss.clip_high`. Fields of the loss that are not named are the algorithm's. ConfigurationError:
+    there is no such field, or the settings can't work."""
     document = asdict(config)
     if any(name.startswith("loss.") for name in changes):
         document["loss"] = asdict(config.effective_loss())
@@ -326,8 +359,13 @@ def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> Trainin
 
 
 def options_of(settings_class: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-    """Fields made by `option`, by their names as `with_settings` takes them: the declared type, and the metadata."""
-    return {name: (declared, metadata) for name, declared, metadata in _fields(settings_class) if metadata}
+    """Fields made by `option`, by their names as `with_settings` takes them: the declared type, and
+    the metadata."""
+    return {
+        name: (declared, metadata)
+        for name, declared, metadata in _fields(settings_class)
+        if metadata
+    }
 
 
 def _fields(settings_class: Any, within: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:

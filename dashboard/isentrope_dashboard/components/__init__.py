@@ -1,1 +1,2 @@
-"""Pieces of the pages, built from values that were read before; none of them reads from the server."""
+"""Pieces of the pages, built from values that were read before; none of them reads from the
+server."""

@@ -46,7 +46,11 @@ def icon(name: str, size: int = 16) -> html.Span:
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='black' stroke-width='2' "
         f"stroke-linecap='round' stroke-linejoin='round'>{_SHAPES[name]}</svg>"
     )
-    style = {"width": size, "height": size, "--drawing": f'url("data:image/svg+xml,{quote(drawing)}")'}
+    style = {
+        "width": size,
+        "height": size,
+        "--drawing": f'url("data:image/svg+xml,{quote(drawing)}")',
+    }
     return html.Span(className="icon", style=style, **{"aria-hidden": "true"})
 
 
@@ -71,16 +75,26 @@ def spacer() -> html.Div:
 
 def chip(content: Content, tone: str = "", *, symbol: str = "") -> html.Span:
     """A state in a word; `tone` is ok, act, watch or iris, and never the only sign."""
-    return html.Span([icon(symbol, 12), content] if symbol else content, className=f"chip {tone}".strip())
+    return html.Span(
+        [icon(symbol, 12), content] if symbol else content, className=f"chip {tone}".strip()
+    )
 
 
-def card(*children: Any, title: Content = None, beside: Any = None, name: str = "", **more: Any) -> html.Section:
-    head = [] if title is None else [row(html.H2(title, className="title"), spacer(), beside, name="card-head")]
+def card(
+    *children: Any, title: Content = None, beside: Any = None, name: str = "", **more: Any
+) -> html.Section:
+    head = (
+        []
+        if title is None
+        else [row(html.H2(title, className="title"), spacer(), beside, name="card-head")]
+    )
     return html.Section([*head, *children], className=f"card {name}".strip(), **more)
 
 
 S_C = [html.I("S"), html.Sub("c")]
-ADVANTAGE = "A, the advantage: above 0 for tokens of completions that are better than their group's mean"
+ADVANTAGE = (
+    "A, the advantage: above 0 for tokens of completions that are better than their group's mean"
+)
 SCORE = (
     "S_c, the score of a token: above 0 where the policy finds it likelier than it expects, below 0 where less likely. The entropy "
     "falls where likely tokens are rewarded and unlikely ones punished (A and S_c have one sign)."
@@ -94,9 +108,16 @@ def with_symbols(words: str) -> list[Any]:
     return [known.get(piece, piece) for piece in re.split(r"\b(A|S_c)\b(?= [<>≤≥])", words)]
 
 
-def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], name: str, *, headed: bool = True) -> html.Table:
-    """A table of cells; without `heads` it has no head. `headed`: the first cell of each row is the row's heading."""
-    head = [html.Thead(html.Tr([html.Th(cell, scope="col") if cell else html.Td() for cell in heads]))] if heads else []
+def table(
+    heads: Sequence[Any], rows: Sequence[Sequence[Any]], name: str, *, headed: bool = True
+) -> html.Table:
+    """A table of cells; without `heads` it has no head. `headed`: the first cell of each row is the
+    row's heading."""
+    head = (
+        [html.Thead(html.Tr([html.Th(cell, scope="col") if cell else html.Td() for cell in heads]))]
+        if heads
+        else []
+    )
     lines = [
         html.Tr([html.Th(first, scope="row") if headed else html.Td(first), *map(html.Td, rest)])
         for first, *rest in rows
@@ -106,16 +127,25 @@ def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], name: str, *, hea
 
 def wide_table(inside: html.Table, says: str) -> html.Div:
     """A table that scrolls sideways where it has no room."""
-    return html.Div(inside, className="wide-table", tabIndex=0, role="region", **{"aria-label": says})
+    return html.Div(
+        inside, className="wide-table", tabIndex=0, role="region", **{"aria-label": says}
+    )
 
 
-def grid(name: str, columns: Sequence[dict[str, Any]], *, row_id: str, empty: str, **more: Any) -> dag.AgGrid:
-    """A grid in the pages' colours whose height the style sheet has. `row_id` is the field of a row that names it;
-    `empty` is shown in the place of rows."""
+def grid(
+    name: str, columns: Sequence[dict[str, Any]], *, row_id: str, empty: str, **more: Any
+) -> dag.AgGrid:
+    """A grid in the pages' colours whose height the style sheet has. `row_id` is the field of a row
+    that names it; `empty` is shown in the place of rows."""
     look = {"theme": {"function": "themeQuartz.withParams(isentropeTheme)"}, "animateRows": False, "headerHeight": 32,
             "tabToNextCell": {"function": "leaveGrid()"}, "tabToNextHeader": {"function": "leaveGrid()"},
             "localeText": {"noRowsToShow": empty}}  # fmt: skip
-    column = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "suppressMovable": True}
+    column = {
+        "sortable": True,
+        "resizable": True,
+        "suppressHeaderMenuButton": True,
+        "suppressMovable": True,
+    }
     return dag.AgGrid(
         id=name, columnDefs=list(columns), getRowId=f"params.data.{row_id}", style={"height": None},
         defaultColDef=column | more.pop("defaultColDef", {}), dashGridOptions=look | more.pop("dashGridOptions", {}), **more,
@@ -135,8 +165,16 @@ def search(param: str, value: str, words: str, *, width: int = 200, **more: Any)
 
 
 def plot(chart: str, height: int | str, says: str, **more: Any) -> html.Div:
-    """The place in which the browser draws a chart, so many pixels high, or a length of CSS; `says` is read by screen readers."""
-    return html.Div(id=chart, className="plot", style={"height": height}, role="img", **{"aria-label": says}, **more)
+    """The place in which the browser draws a chart, so many pixels high, or a length of CSS; `says`
+    is read by screen readers."""
+    return html.Div(
+        id=chart,
+        className="plot",
+        style={"height": height},
+        role="img",
+        **{"aria-label": says},
+        **more,
+    )
 
 
 def plain(content: Content) -> str:
@@ -146,15 +184,20 @@ def plain(content: Content) -> str:
     return "".join(map(plain, content)) if isinstance(content, list) else str(content or "")
 
 
-def choice(param: str, options: Sequence[tuple[str, str]], value: str, says: str) -> dmc.SegmentedControl:
-    """A choice between values, given with their words, that the page's address carries as `param`: the browser writes it there,
-    and the page is read again."""
+def choice(
+    param: str, options: Sequence[tuple[str, str]], value: str, says: str
+) -> dmc.SegmentedControl:
+    """A choice between values, given with their words, that the page's address carries as `param`:
+    the browser writes it there, and the page is read again."""
     data = [{"value": key, "label": word} for key, word in options]
-    return dmc.SegmentedControl(id={"param": param}, data=data, value=value, size="xs", **{"aria-label": says})
+    return dmc.SegmentedControl(
+        id={"param": param}, data=data, value=value, size="xs", **{"aria-label": says}
+    )
 
 
 def dialog(name: str, title: str, button: dmc.Button, *body: Component) -> dmc.Modal:
-    """A form over the page: `NAME-form`, with a place for what was refused, `NAME-refused`, above its button."""
+    """A form over the page: `NAME-form`, with a place for what was refused, `NAME-refused`, above
+    its button."""
     return dmc.Modal(
         html.Div([*body, html.Div(id=f"{name}-refused"), row(spacer(), button)], className="dialog"),
         id=f"{name}-form", title=title, opened=False, closeButtonProps={"aria-label": "Close"},
@@ -163,7 +206,9 @@ def dialog(name: str, title: str, button: dmc.Button, *body: Component) -> dmc.M
 
 def nothing(title: str, says: str) -> html.Div:
     """A card in the place of what there is none of."""
-    return html.Div([html.P(title, className="strong"), html.P(says, className="dim")], className="card empty")
+    return html.Div(
+        [html.P(title, className="strong"), html.P(says, className="dim")], className="card empty"
+    )
 
 
 def skeleton(height: int) -> dmc.Skeleton:
@@ -187,7 +232,8 @@ def native(tag: str, **props: Any) -> dict[str, Any]:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """A line as a CSS picture; it begins at 0 where no value is negative, and breaks where one is missing."""
+    """A line as a CSS picture; it begins at 0 where no value is negative, and breaks where one is
+    missing."""
     known = [value for value in values if value is not None]
     low, high = min([0.0, *known]), max(known, default=0.0)
     span = (high - low) or 1.0

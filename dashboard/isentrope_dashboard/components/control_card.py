@@ -1,4 +1,5 @@
-"""The control card's form: its fields, made from METHODS, and the control that they mean; and why there is none."""
+"""The control card's form: its fields, made from METHODS, and the control that they mean; and why
+there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import SIGMA, button, card, chip, icon, plot, row, spacer, text
+from isentrope_dashboard.components.basics import (
+    SIGMA,
+    button,
+    card,
+    chip,
+    icon,
+    plot,
+    row,
+    spacer,
+    text,
+)
 from isentrope_dashboard.formatting import count, short_label
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
@@ -18,7 +29,12 @@ from isentrope_wire.control import Control, HoldSide, Scope
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
-METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
+METHOD, MU_LOW, MU_HIGH, SCOPE = (
+    "control-method",
+    "control-mu-low",
+    "control-mu-high",
+    "control-scope",
+)
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
 BASE, FILL, FIELDS = "control-base", "control-fill", "control-fields"
 ASKED, PREVIEW, REVERT = "control-asked", "control-preview", "control-revert"
@@ -84,7 +100,9 @@ def fields_of(control: Control) -> Fields:
     held = control.held
     if held is not None:
         document = held.to_document() | {"reward_guard": "on" if held.reward_guard else "off"}
-        given |= {one.name: document[one.name.removeprefix(_HOLD_PREFIX)] for one in HOLD_PARAMETERS}  # type: ignore[misc]
+        given |= {
+            one.name: document[one.name.removeprefix(_HOLD_PREFIX)] for one in HOLD_PARAMETERS
+        }  # type: ignore[misc]
     known = parameters_of(control.method)
     return Fields(
         method=str(control.method),
@@ -98,12 +116,16 @@ def fields_of(control: Control) -> Fields:
 
 
 def control_of(fields: Fields, reason: str = "") -> Control:
-    """The control that the fields mean; parameters at their default are not named in it. ConfigurationError: a field
-    has a value that no control can have."""
+    """The control that the fields mean; parameters at their default are not named in it.
+    ConfigurationError: a field has a value that no control can have."""
     method = method_named(fields.method)
     known = parameters_of(method)
     values = {name: _read(fields.parameters.get(name), one) for name, one in known.items()}
-    hold = {name.removeprefix(_HOLD_PREFIX): values[name] for name in values if name.startswith(_HOLD_PREFIX)}
+    hold = {
+        name.removeprefix(_HOLD_PREFIX): values[name]
+        for name in values
+        if name.startswith(_HOLD_PREFIX)
+    }
     if hold:
         hold |= {"target": fields.hold_target, "reward_guard": hold["reward_guard"] == "on"}
     return Control(
@@ -111,33 +133,44 @@ def control_of(fields: Fields, reason: str = "") -> Control:
         mu_low=_read(fields.mu_low) if method.thresholds else None,  # type: ignore[arg-type]  # checked there
         mu_high=_read(fields.mu_high) if method.thresholds else None,  # type: ignore[arg-type]
         scope=fields.scope,
-        parameters={name: values[name] for name, one in method.parameters.items() if values[name] != one.default},
+        parameters={
+            name: values[name]
+            for name, one in method.parameters.items()
+            if values[name] != one.default
+        },
         hold=hold if fields.hold and hold else None,
         reason=reason,
     )
 
 
 def chosen(method: str, before: Fields) -> Fields:
-    """The fields after another method was chosen: its parameters at their defaults, both thresholds on where it has some.
-    What fits of those before is kept."""
+    """The fields after another method was chosen: its parameters at their defaults, both thresholds
+    on where it has some. What fits of those before is kept."""
     row = method_named(method)
     low, high = (before.mu_low, before.mu_high) if row.thresholds else ("", "")
     if row.thresholds and low in ("", None) and high in ("", None):
         low = high = FIRST_MU
-    held = {name: value for name, value in before.parameters.items() if name.startswith(_HOLD_PREFIX)}
+    held = {
+        name: value for name, value in before.parameters.items() if name.startswith(_HOLD_PREFIX)
+    }
     return replace(
         before,
         method=method,
         mu_low=low,
         mu_high=high,
-        scope=str(Scope.ALL) if row.positive_only and before.scope == Scope.NEGATIVE else before.scope,
+        scope=str(Scope.ALL)
+        if row.positive_only and before.scope == Scope.NEGATIVE
+        else before.scope,
         hold=before.hold and can_hold(row),
-        parameters={name: held.get(name, written(one.default)) for name, one in parameters_of(row).items()},
+        parameters={
+            name: held.get(name, written(one.default)) for name, one in parameters_of(row).items()
+        },
     )
 
 
 def _read(entered: object, parameter: Parameter | None = None) -> object:
-    """What was entered as a control takes it; nothing has the parameter's default. `Control` checks it."""
+    """What was entered as a control takes it; nothing has the parameter's default. `Control` checks
+    it."""
     text = "" if entered is None else str(entered).strip()
     if not text:
         return None if parameter is None else parameter.default
@@ -158,7 +191,8 @@ def may_control(me: Me) -> bool:
 
 
 def has_form(run: RunDetail, closed: str) -> bool:
-    """Whether the form is shown: to push, or, where nothing can be pushed, to see what thresholds would do."""
+    """Whether the form is shown: to push, or, where nothing can be pushed, to see what thresholds
+    would do."""
     return not closed or run.step is not None
 
 
@@ -173,9 +207,12 @@ def why_closed(run: RunDetail, me: Me) -> str:
     return ""
 
 
-def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_if: bool = False) -> Component:
-    """The card's fields, filled with the version `base`, and the stores of the callbacks about them: these run where
-    there is a form. Where no trainer takes a control, it is about thresholds alone."""
+def form(
+    run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_if: bool = False
+) -> Component:
+    """The card's fields, filled with the version `base`, and the stores of the callbacks about
+    them: these run where there is a form. Where no trainer takes a control, it is about thresholds
+        alone."""
     methods = [
         {"value": name, "label": row.label}
         for name, row in METHODS.items()
@@ -259,15 +296,26 @@ def form_class(method: Method) -> str:
 
 def control_card(*body: Component) -> Component:
     """The card around the form, or around the reason why there is none."""
-    close = html.Button("×", type="button", className="icon-button sheet-close", **{"aria-label": "Close"})
-    return card(close, *body, title="Control", name="control", id="control", **{"aria-label": "Control"})
+    close = html.Button(
+        "×", type="button", className="icon-button sheet-close", **{"aria-label": "Close"}
+    )
+    return card(
+        close, *body, title="Control", name="control", id="control", **{"aria-label": "Control"}
+    )
 
 
 def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Component]:
-    """The newest alerts of all kinds: step, level and kind in words, what was found, what to do, who acknowledged it."""
+    """The newest alerts of all kinds: step, level and kind in words, what was found, what to do,
+    who acknowledged it."""
     rows = []
     for alert in alerts:
-        tone = "" if alert.acknowledged_by is not None else "act" if alert.level == AlertLevel.ACT else "watch"
+        tone = (
+            ""
+            if alert.acknowledged_by is not None
+            else "act"
+            if alert.level == AlertLevel.ACT
+            else "watch"
+        )
         head = row(chip(alert.level.capitalize(), tone), text(ALERT_KINDS.get(alert.kind, alert.kind), "strong"), spacer(),
                    text(f"step {count(alert.step)}", "dim small num"))  # fmt: skip
         cure = alert.suggestion and short_label(Control.from_document(alert.suggestion), Control())
@@ -310,7 +358,11 @@ def _plot() -> Component:
         for side in ("low", "high")
         for part in (
             html.Div(className=f"beyond {side}"),
-            html.Div([html.Span(className="pill"), html.I()], className=f"handle {side}", **{"data-side": side}),
+            html.Div(
+                [html.Span(className="pill"), html.I()],
+                className=f"handle {side}",
+                **{"data-side": side},
+            ),
             html.I(className=f"dot clipped {side}"),
             html.I(className=f"dot pace {side}"),
             html.Span(className=f"share {side}"),
@@ -319,7 +371,10 @@ def _plot() -> Component:
     # Keyboards use the number fields.
     handles = html.Div(sides, className="handles", hidden=True, **{"aria-hidden": "true"})
     says = "Clipped share and entropy change a step against both thresholds, mean of the last ten steps"
-    titles = [html.Span("share clipped", className="panel-title"), html.Span(className="panel-title lower")]
+    titles = [
+        html.Span("share clipped", className="panel-title"),
+        html.Span(className="panel-title lower"),
+    ]
     return html.Div(
         [
             plot(PLOT, WHAT_IF_HEIGHT, says, **{"data-static": "yes"}),
@@ -333,7 +388,9 @@ def _plot() -> Component:
 
 def _numbers() -> Component:
     def cell(value: str, below: Any) -> Component:
-        return html.Div([html.Div("–", id=value, className="value"), html.Div(below, className="dim small")])
+        return html.Div(
+            [html.Div("–", id=value, className="value"), html.Div(below, className="dim small")]
+        )
 
     return html.Div(
         [

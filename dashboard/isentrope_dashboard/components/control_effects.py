@@ -17,7 +17,12 @@ LATEST = "control-latest"
 OLDER_VERSIONS = 8
 _STATES = {
     State.PENDING: ("Pending", "watch", "clock", "Waits for the trainer."),
-    State.DELIVERED: ("Delivered", "iris", "clock", "The trainer has it, and applies it at its next step."),
+    State.DELIVERED: (
+        "Delivered",
+        "iris",
+        "clock",
+        "The trainer has it, and applies it at its next step.",
+    ),
     State.APPLIED: ("Applied", "ok", "check", ""),
     State.PARTIAL: ("Partly applied", "act", "alert", "Some ranks applied it, some did not."),
     State.REJECTED: ("Rejected", "act", "alert", "The trainer refused it."),
@@ -42,9 +47,11 @@ def name_of(control: Control) -> str:
     return short_label(control, None) or method(control.method)
 
 
-def latest_control(history: Sequence[ControlVersion], *, is_over: bool, may_push: bool) -> list[Component]:
-    """The newest version with what became of it, and those before in a line each; `history` has the newest first.
-    `may_push`: whether this reader can go back to an earlier one."""
+def latest_control(
+    history: Sequence[ControlVersion], *, is_over: bool, may_push: bool
+) -> list[Component]:
+    """The newest version with what became of it, and those before in a line each; `history` has the
+    newest first. `may_push`: whether this reader can go back to an earlier one."""
     if not history or history[0].version == 0:
         runs = "ran" if is_over else "runs"
         first = history[0].control if history else Control()
@@ -97,7 +104,8 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
 
 
 def _compared(verdict: Verdict) -> Component:
-    """What was promised, what came, and what would have come; of a hold, whose thresholds move, nothing was promised."""
+    """What was promised, what came, and what would have come; of a hold, whose thresholds move,
+    nothing was promised."""
     clipped = verdict.clip_fraction
     shares, paces = (
         (clipped.predicted, clipped.realised, clipped.before),
@@ -112,7 +120,9 @@ def _compared(verdict: Verdict) -> Component:
 
 
 def _stages(item: ControlVersion) -> Component:
-    pushed = "before step 1" if item.requested_step is None else f"step {count(item.requested_step)}"
+    pushed = (
+        "before step 1" if item.requested_step is None else f"step {count(item.requested_step)}"
+    )
     delivered = item.state != State.PENDING and item.state not in (State.EXPIRED, State.SUPERSEDED)
     reached = [True, delivered or item.was_applied, item.was_applied]
     took = "" if item.latency_seconds is None else seconds(item.latency_seconds)
@@ -124,7 +134,9 @@ def _stages(item: ControlVersion) -> Component:
         verdict = item.verdict
         reached.append(verdict.judged_steps > 0)
         judged = (
-            f"after {count(verdict.judged_steps)} steps" if verdict.judged_steps else f"{verdict.steps} of 20 steps"
+            f"after {count(verdict.judged_steps)} steps"
+            if verdict.judged_steps
+            else f"{verdict.steps} of 20 steps"
         )
         words.append(("Verdict", judged))
     return html.Div(
@@ -138,7 +150,13 @@ def _stages(item: ControlVersion) -> Component:
 
 def _older(item: ControlVersion) -> Component:
     word, tone, _ = _chip_of(item) if item.version else ("Start", "", "")
-    when = "step 0" if not item.version else "" if item.applied_step is None else f"step {count(item.applied_step)}"
+    when = (
+        "step 0"
+        if not item.version
+        else ""
+        if item.applied_step is None
+        else f"step {count(item.applied_step)}"
+    )
     return html.Div(
         [
             text(f"v{item.version}", "mono dim"), text(name_of(item.control), "ellipsis"), spacer(), chip(word, tone),

@@ -1,4 +1,5 @@
-"""The bar above every page: the brand, where the reader is, who is signed in; on a run's page its state."""
+"""The bar above every page: the brand, where the reader is, who is signed in; on a run's page its
+state."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from isentrope_wire.answers import HealthLevel, RunSummary, Status, TokenScope
 SCHEME = "scheme"
 RUN_SELECT = "run-select"
 TITLE = "title"
-"""Id of the store that a new page sets the document's title by, and name of the value that the browser sets it to."""
+"""Id of the store that a new page sets the document's title by, and name of the value that the
+browser sets it to."""
 
 PLACES = (("Runs", "/"), ("Compare", "/compare"), ("Access", "/access"))
 
@@ -25,7 +27,11 @@ STATUS = {
     Status.FINISHED: ("Finished", "", "The trainer finished the run"),
     Status.FAILED: ("Failed", "act", "The trainer reported an error"),
     Status.ENDED: ("Ended", "", "The process ended without finishing the run"),
-    Status.SILENT: ("Silent", "watch", "No report for a while: the process is frozen, ended or cut off"),
+    Status.SILENT: (
+        "Silent",
+        "watch",
+        "No report for a while: the process is frozen, ended or cut off",
+    ),
 }
 
 LEVELS = {
@@ -35,30 +41,47 @@ LEVELS = {
     HealthLevel.HOLDING: ("Holding", "ok full", "check"),
     HealthLevel.NO_DATA: ("No data", "none", "clock"),
 }
-"""Word, the kind of its sign in the list (a disc, a half disc, a ring, a disc, a dotted ring), and icon."""
+"""Word, the kind of its sign in the list (a disc, a half disc, a ring, a disc, a dotted ring), and
+icon."""
 
 
-def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, here: str = "") -> html.Div:
-    """A whole page. `title` is read to those who can't see it, if `body` has no heading; `middle` goes behind the brand,
-    `below` under the bar."""
+def page(
+    title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, here: str = ""
+) -> html.Div:
+    """A whole page. `title` is read to those who can't see it, if `body` has no heading; `middle`
+    goes behind the brand, `below` under the bar."""
     heading = [html.H1(title, className="sr-only")] if title else []
     links = [
-        html.A(name, href=path, className="place", **({"aria-current": "page"} if path == here else {}))
+        html.A(
+            name, href=path, className="place", **({"aria-current": "page"} if path == here else {})
+        )
         for name, path in PLACES
     ]
     brand = html.A(
         [html.Span(className="logo", **{"aria-hidden": "true"}), html.Span("Isentrope", className="brand")],
         href="/", className="home", **{"aria-label": "Isentrope: all runs"},
     )  # fmt: skip
-    where = [*middle] if middle else [html.Nav(links, className="row places", **{"aria-label": "Pages"})]
-    bar = html.Header([brand, html.Span(className="rule"), *where, spacer(), *_tools()], className="row top")
+    where = (
+        [*middle]
+        if middle
+        else [html.Nav(links, className="row places", **{"aria-label": "Pages"})]
+    )
+    bar = html.Header(
+        [brand, html.Span(className="rule"), *where, spacer(), *_tools()], className="row top"
+    )
     lost = html.Div(
         [
-            html.Span("Connection lost: the server does not answer. This page goes on when it does.", className="lost"),
             html.Span(
-                ["This token was revoked or the session ended. ", html.A("Sign in again", href="")], className="revoked"
+                "Connection lost: the server does not answer. This page goes on when it does.",
+                className="lost",
             ),
-            html.Span(["This run was deleted. ", html.A("All runs", href="/")], className="deleted"),
+            html.Span(
+                ["This token was revoked or the session ended. ", html.A("Sign in again", href="")],
+                className="revoked",
+            ),
+            html.Span(
+                ["This run was deleted. ", html.A("All runs", href="/")], className="deleted"
+            ),
         ],
         className="connection",
         role="status",
@@ -79,7 +102,8 @@ def _tools() -> list[Component]:
 
 
 def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]:
-    """Where the reader is on a run's page: the run, which can be changed for another, and its state."""
+    """Where the reader is on a run's page: the run, which can be changed for another, and its
+    state."""
     shown = list(others) if any(other.id == run.id for other in others) else [run, *others]
     select = dmc.Select(
         id=RUN_SELECT,
@@ -101,7 +125,8 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
 
 
 def run_title(run: RunSummary) -> str:
-    """The title of a run's page: with its level while it reports, which so is seen on a tab in the background."""
+    """The title of a run's page: with its level while it reports, which so is seen on a tab in the
+    background."""
     level = HealthLevel.NO_DATA if run.digest is None or run.status.is_over else run.digest.level
     word = "" if level == HealthLevel.NO_DATA else f"({LEVELS[level][0]}) "
     return f"{word}{run.name} · Isentrope"
@@ -112,13 +137,20 @@ def run_state(run: RunSummary) -> list[Component]:
     word, tone, says = STATUS[run.status]
     live = run.status == Status.RUNNING
     badge = html.Span(
-        [html.Span(className="live-dot"), word] if live else word, className=f"chip {tone}", title=says, id="run-status"
+        [html.Span(className="live-dot"), word] if live else word,
+        className=f"chip {tone}",
+        title=says,
+        id="run-status",
     )
     planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
     # The browser follows step and bar by itself.
     number = html.B(count(run.step), id="run-step")
     step = html.Span(["step ", number, planned], className="num dim")
-    share = 0 if run.step is None or not run.planned_steps else min(100, 100 * run.step / run.planned_steps)
+    share = (
+        0
+        if run.step is None or not run.planned_steps
+        else min(100, 100 * run.step / run.planned_steps)
+    )
     bar = html.Div(
         html.Div(style={"width": f"{share:.1f}%"}), id="run-progress", className="progress", role="progressbar",
         **{"aria-label": "share of the planned steps", "aria-valuenow": round(share)},
@@ -127,7 +159,13 @@ def run_state(run: RunSummary) -> list[Component]:
     age = html.Span(
         id="report-age", className="num dim wide", **{"data-since": "0", "data-before": "updated " if live else "last report "}
     )  # fmt: skip
-    return [badge, step, *([bar] if run.planned_steps else []), text(_pace_words(run), "num dim wide"), age]
+    return [
+        badge,
+        step,
+        *([bar] if run.planned_steps else []),
+        text(_pace_words(run), "num dim wide"),
+        age,
+    ]
 
 
 def _pace_words(run: RunSummary) -> str:
@@ -144,9 +182,13 @@ def _pace_words(run: RunSummary) -> str:
 
 
 def who_am_i(name: str, scope: str, *, shares: bool) -> list[Component]:
-    """The token's name and what it allows, and the way out; on a page that `shares`, a link to its run for others."""
+    """The token's name and what it allows, and the way out; on a page that `shares`, a link to its
+    run for others."""
     share = html.Button("Copy a read-only link to this run", type="button", id="share-run")
-    initials = "".join(part[0] for part in name.replace(".", " ").replace("-", " ").split()[:2]).upper() or "?"
+    initials = (
+        "".join(part[0] for part in name.replace(".", " ").replace("-", " ").split()[:2]).upper()
+        or "?"
+    )
     return [
         html.Details(
             [

@@ -1,4 +1,5 @@
-"""Rollouts as running text whose tokens are coloured by what they do to the entropy, and tables of tokens.
+"""Rollouts as running text whose tokens are coloured by what they do to the entropy, and tables of
+tokens.
 
 A token's text is untrusted: it is only ever a child or an attribute of a component, never markup.
 """
@@ -22,7 +23,8 @@ from isentrope_wire.answers import Rollouts, TopTokens
 from isentrope_wire.reports import Rollout
 
 LEAST_SHOWN = 0.03
-"""Tokens below this share of the page's largest contribution are plain text, except clipped ones."""
+"""Tokens below this share of the page's largest contribution are plain text, except clipped
+ones."""
 FAINTEST, STRONGEST = 0.1, 0.62
 """Opacity of a token's ground."""
 NOTHING_VISIBLE = "·"
@@ -43,7 +45,8 @@ class Filter:
     advantage: str = "any"
     """`any`, `negative` or `positive`."""
     mu: float = math.inf
-    """No filter, but a look: tokens whose |S_c| is beyond it, in standard deviations, are outlined."""
+    """No filter, but a look: tokens whose |S_c| is beyond it, in standard deviations, are
+    outlined."""
 
     @classmethod
     def of(cls, view: View) -> Filter:
@@ -60,9 +63,16 @@ class Filter:
             advantage=query.get("a", "any"),
         )
 
-    def passes(self, words: str | None, contribution: float, kept_share: float, advantage: float | None = None) -> bool:
-        """Whether the reader wants to see a token, or several of one text: these have no advantage. The contribution is
-        below 0 where it pulls the entropy down; the kept share is 1 if none was clipped."""
+    def passes(
+        self,
+        words: str | None,
+        contribution: float,
+        kept_share: float,
+        advantage: float | None = None,
+    ) -> bool:
+        """Whether the reader wants to see a token, or several of one text: these have no advantage.
+        The contribution is below 0 where it pulls the entropy down; the kept share is 1 if none was
+        clipped."""
         return (
             self.text.casefold() in (words or "").casefold()
             and not (self.sign == "down" and contribution >= 0)
@@ -75,15 +85,20 @@ class Filter:
 
 
 def visible(words: str | None) -> str:
-    """Text with every character visible: what is not printable, or turns the reading direction, by its number."""
+    """Text with every character visible: what is not printable, or turns the reading direction, by
+    its number."""
     if words is None:
         return MISSING
     known = {" ": "␣", "\n": "⏎", "\t": "⇥"}
-    return "".join(known.get(c) or (c if c.isprintable() else f"\\u{ord(c):04x}") for c in words) or NOTHING_VISIBLE
+    return (
+        "".join(known.get(c) or (c if c.isprintable() else f"\\u{ord(c):04x}") for c in words)
+        or NOTHING_VISIBLE
+    )
 
 
 def name_of(words: str | None, token_id: int | None) -> str:
-    """A token in a table: its text, or id; both where the text does not tell it from others, as of a part of a character."""
+    """A token in a table: its text, or id; both where the text does not tell it from others, as of
+    a part of a character."""
     if words is not None and "\ufffd" not in words:
         return visible(words)
     own_id = f"id {MISSING if token_id is None else token_id}"
@@ -91,12 +106,17 @@ def name_of(words: str | None, token_id: int | None) -> str:
 
 
 def readable(words: str) -> str:
-    """Running text: lines stay, what can't be printed or turns the reading direction is shown by its number."""
-    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else f"\\u{ord(c):04x}" for c in words)
+    """Running text: lines stay, what can't be printed or turns the reading direction is shown by
+    its number."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else " " if c == "\t" else f"\\u{ord(c):04x}"
+        for c in words
+    )
 
 
 def pull_of(lowering: float | None, raising: float | None) -> float | None:
-    """What shares are of: the contributions of all tokens that move the entropy the way it goes, as a positive number."""
+    """What shares are of: the contributions of all tokens that move the entropy the way it goes, as
+    a positive number."""
     if lowering is None or raising is None:
         return None
     return max(-lowering, raising) or None
@@ -105,7 +125,9 @@ def pull_of(lowering: float | None, raising: float | None) -> float | None:
 def probability(logprob: float) -> str:
     """Probability of a token; a very small one as a power of ten."""
     value = math.exp(min(logprob, 0.0))
-    return number(value) if value >= 0.001 else f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
+    return (
+        number(value) if value >= 0.001 else f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
+    )
 
 
 def share_words(share: float | None) -> str:
@@ -117,7 +139,9 @@ def share_words(share: float | None) -> str:
 
 
 def _sigmas(score: float, std: float | None) -> str:
-    return f"{number(score / std, 1, signed=True)} σ" if std else f"{number(score, signed=True)} nats"
+    return (
+        f"{number(score / std, 1, signed=True)} σ" if std else f"{number(score, signed=True)} nats"
+    )
 
 
 ORDERS = (("", "Largest pull first"), ("-reward", "Highest reward first"), ("reward", "Lowest reward first"),
@@ -125,7 +149,8 @@ ORDERS = (("", "Largest pull first"), ("-reward", "Highest reward first"), ("rew
 
 
 def in_order(items: Sequence[Rollout], order: str) -> list[Rollout]:
-    """The rollouts as the reader wants them; those without the value last, equal ones by their pull."""
+    """The rollouts as the reader wants them; those without the value last, equal ones by their
+    pull."""
     name = order.removeprefix("-")
     known = [item for item in items if getattr(item, name, None) is not None]
     ordered = sorted(known, key=attrgetter(name), reverse=order != name) if known else []
@@ -133,13 +158,16 @@ def in_order(items: Sequence[Rollout], order: str) -> list[Rollout]:
 
 
 def coloured_by(items: Sequence[Rollout]) -> Literal["influences", "contributions"]:
-    """What says how a token moves the entropy: its influence where the steps have it, else g S_c."""
+    """What says how a token moves the entropy: its influence where the steps have it, else g
+    S_c."""
     return "influences" if items and all(item.influences for item in items) else "contributions"
 
 
-def rollout_rows(answer: Rollouts, wanted: Filter, order: str = "", *scale: Rollouts) -> list[Component]:
-    """The rollouts that have a token which passes the filter, or whose texts have the words that are looked for.
-    Colours are shares of the largest effect here and in `scale`."""
+def rollout_rows(
+    answer: Rollouts, wanted: Filter, order: str = "", *scale: Rollouts
+) -> list[Component]:
+    """The rollouts that have a token which passes the filter, or whose texts have the words that
+    are looked for. Colours are shares of the largest effect here and in `scale`."""
     every = [item for one in (answer, *scale) for item in one.items]
     by = coloured_by(every)
     sizes = [abs(value) for item in every for value in getattr(item, by) if value is not None]
@@ -149,10 +177,14 @@ def rollout_rows(answer: Rollouts, wanted: Filter, order: str = "", *scale: Roll
         words, found = _running_text(item, answer, wanted, by, largest, has_focus=not rows)
         whole = "\n".join([item.prompt or "", "".join(item.texts), item.answer or ""])
         if not found and wanted.text and wanted.text.casefold() in whole.casefold():
-            words, found = _running_text(item, answer, replace(wanted, text=""), by, largest, has_focus=not rows)
+            words, found = _running_text(
+                item, answer, replace(wanted, text=""), by, largest, has_focus=not rows
+            )
         if found:
             asked = [] if item.prompt is None else [_prompt(item.prompt, answer)]
-            expected = html.Div([text("expected ", "dim"), readable(item.answer or "")], className="rollout-answer")
+            expected = html.Div(
+                [text("expected ", "dim"), readable(item.answer or "")], className="rollout-answer"
+            )
             shown = [_about(item), *asked, html.Div(words, className="rollout-text"), expected]
             rows.append(html.Div(shown[: None if item.answer else -1], className="rollout"))
     return rows
@@ -173,22 +205,28 @@ def _prompt(prompt: str, answer: Rollouts) -> html.Div:
     return html.Div([readable(prompt.strip()), *also], className="rollout-prompt")
 
 
-def side_by_side(first: Rollouts, second: Rollouts, wanted: Filter, order: str = "") -> list[Component]:
+def side_by_side(
+    first: Rollouts, second: Rollouts, wanted: Filter, order: str = ""
+) -> list[Component]:
     """The rollouts of two steps, for each prompt that both have: the earlier step at the left."""
     both = (first, second) if (first.step or 0) <= (second.step or 0) else (second, first)
     rows: list[Component] = []
     for prompt in dict.fromkeys(item.prompt for item in first.items if item.prompt):
         of_prompt = [
-            replace(one, also_in={}, items=[item for item in one.items if item.prompt == prompt]) for one in both
+            replace(one, also_in={}, items=[item for item in one.items if item.prompt == prompt])
+            for one in both
         ]
         if all(one.items for one in of_prompt):
             sides = [
-                html.Div([html.B(f"Step {count(one.step)}"), *rollout_rows(one, wanted, order, *both)])
+                html.Div(
+                    [html.B(f"Step {count(one.step)}"), *rollout_rows(one, wanted, order, *both)]
+                )
                 for one in of_prompt
             ]
             rows.append(
                 html.Div(
-                    [html.Div(readable(prompt.strip()), className="rollout-prompt"), *sides], className="two-steps"
+                    [html.Div(readable(prompt.strip()), className="rollout-prompt"), *sides],
+                    className="two-steps",
                 )
             )
     return rows
@@ -196,19 +234,26 @@ def side_by_side(first: Rollouts, second: Rollouts, wanted: Filter, order: str =
 
 def _about(item: Rollout) -> html.Div:
     rank = f" · rank {item.rank}" if item.rank else ""
-    lines = [html.Div(html.B(f"Rollout {MISSING if item.sequence is None else item.sequence}{rank}"))]
+    lines = [
+        html.Div(html.B(f"Rollout {MISSING if item.sequence is None else item.sequence}{rank}"))
+    ]
     if item.reward is not None:
         lines.append(html.Div(["reward ", html.Span(number(item.reward, 2), className="strong")]))
     lines += [html.Div([f"{name} ", html.Span(number(part, 2), className="strong")], className="part")
               for name, part in sorted(item.rewards.items())]  # fmt: skip
-    lines.append(html.Div(["advantage ", html.Span(number(item.advantage, 2, signed=True), className="strong")]))
+    lines.append(
+        html.Div(
+            ["advantage ", html.Span(number(item.advantage, 2, signed=True), className="strong")]
+        )
+    )
     return html.Div(lines, className="rollout-about dim num")
 
 
 def _running_text(
     item: Rollout, answer: Rollouts, wanted: Filter, by: str, largest: float, *, has_focus: bool
 ) -> tuple[list[Any], int]:
-    """The text with its tokens, and how many of them pass the filter. The first one can be reached by the Tab key."""
+    """The text with its tokens, and how many of them pass the filter. The first one can be reached
+    by the Tab key."""
     pieces: list[Any] = ["… "] if item.cut_before else []
     pull, found = pull_of(answer.lowering, answer.raising), 0
     row = "" if item.sequence is None else f"row {item.sequence}, "
@@ -230,9 +275,13 @@ def _running_text(
         _add_text(pieces, " " * (len(words) - len(own)))
         strength = abs(effect) / largest if largest else 0.0
         share = (
-            ("Share of the pull", share_words(contribution / pull)) if pull else ("Contribution", change(contribution))
+            ("Share of the pull", share_words(contribution / pull))
+            if pull
+            else ("Contribution", change(contribution))
         )
-        gradient = "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept"
+        gradient = (
+            "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept"
+        )
         facts = [
             (f"“{visible(words)}”" if words else "Part of the next character", gradient),
             *([("Influence", change(effect))] if by == "influences" else []),
@@ -246,7 +295,11 @@ def _running_text(
             html.Span(
                 readable(own).strip("\n") if own.strip(" \n") else visible(own),
                 className=look,
-                style={"--strength": round(FAINTEST + (STRONGEST - FAINTEST) * math.sqrt(min(strength, 1.0)), 2)},
+                style={
+                    "--strength": round(
+                        FAINTEST + (STRONGEST - FAINTEST) * math.sqrt(min(strength, 1.0)), 2
+                    )
+                },
                 tabIndex=0 if has_focus and not found else -1,
                 **{
                     "data-facts": "\n".join(f"{name}\t{value}" for name, value in facts),
@@ -262,8 +315,11 @@ def _running_text(
     return pieces, found
 
 
-def _look(contribution: float, kept: bool | None, score: float | None, std: float | None, mu: float) -> str:
-    """The classes of a token: which way it pulls; whether it was clipped, or would be by Clip_V with µ on both sides."""
+def _look(
+    contribution: float, kept: bool | None, score: float | None, std: float | None, mu: float
+) -> str:
+    """The classes of a token: which way it pulls; whether it was clipped, or would be by Clip_V
+    with µ on both sides."""
     is_beyond = score is not None and std and abs(score) > mu * std
     return f"token {'down' if contribution < 0 else 'up'}{' clipped' if kept is False else ' over-mu' if is_beyond else ''}"
 
@@ -288,14 +344,26 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
             share, probability(token.logprob), _sigmas(token.vocab_centered_score, answer.score_std),
             number(token.advantage, 2, signed=True), row, count(token.position), "kept" if token.kept else "clipped",
         ]  # fmt: skip
-        look = _look(token.contribution, token.kept, token.vocab_centered_score, answer.score_std, wanted.mu)
+        look = _look(
+            token.contribution, token.kept, token.vocab_centered_score, answer.score_std, wanted.mu
+        )
         rows.append([html.Span(name_of(token.text, token.token_id), className=look), *cells])
-    heads = ("Token", "Share" if pull else "Contribution", "p", "Score", "A", "Row", "Position", "Gradient")
+    heads = (
+        "Token",
+        "Share" if pull else "Contribution",
+        "p",
+        "Score",
+        "A",
+        "Row",
+        "Position",
+        "Gradient",
+    )
     return table(heads, rows, "token-table num")
 
 
 def legend(mu: float, by: str) -> list[Any]:
-    """What the looks of a token mean (of colours: `coloured_by`), and the µ that some of them are about."""
+    """What the looks of a token mean (of colours: `coloured_by`), and the µ that some of them are
+    about."""
     says = {
         "aria-label": "µ of Clip_V",
         "title": "A threshold of Clip_V, on both sides",

@@ -1,7 +1,8 @@
-"""A chart as plain plotly JSON: lines, bands, levels and marks over steps, with ticks written by our own rules.
+"""A chart as plain plotly JSON: lines, bands, levels and marks over steps, with ticks written by
+our own rules.
 
-Plotly writes small numbers with SI prefixes, which beside a threshold called µ misleads; so every axis gets its ticks in
-words from here (`ticks`).
+Plotly writes small numbers with SI prefixes, which beside a threshold called µ misleads; so every
+axis gets its ticks in words from here (`ticks`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ DASH = "5px,4px"
 """Dash of predicted lines."""
 
 GUTTER = 76
-"""Pixels at the right of the plot, for labels of what lies at its end; the browser spreads them (`assets/isentrope.js`)."""
+"""Pixels at the right of the plot, for labels of what lies at its end; the browser spreads them
+(`assets/isentrope.js`)."""
 ALONE_REACH = 0.4
-"""Steps to both sides of a band's value that has no neighbour: between two gaps it would have no width."""
+"""Steps to both sides of a band's value that has no neighbour: between two gaps it would have no
+width."""
 SKIPPED: Final = {"hoverinfo": "skip"}
 
 
@@ -48,13 +51,19 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def three_ticks(low: float, high: float) -> list[float]:
-    """Round numbers, three where that can be, of which the outer ones may lie a little outside of [low, high]."""
+    """Round numbers, three where that can be, of which the outer ones may lie a little outside of
+    [low, high]."""
     slack = 0.25 * (high - low)
     power = math.floor(math.log10(high - low))
     places: list[float] = []
-    for step in (factor * 10.0**exponent for exponent in (power, power - 1) for factor in (5, 2.5, 2, 1)):
+    for step in (
+        factor * 10.0**exponent for exponent in (power, power - 1) for factor in (5, 2.5, 2, 1)
+    ):
         places = [
-            number * step for number in range(math.ceil((low - slack) / step), math.floor((high + slack) / step) + 1)
+            number * step
+            for number in range(
+                math.ceil((low - slack) / step), math.floor((high + slack) / step) + 1
+            )
         ]
         if len(places) >= 3:
             break
@@ -64,16 +73,22 @@ def three_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_texts(places: Sequence[float]) -> list[str]:
-    """Ticks with as many decimals as tell them apart; very small and very large ones as powers of ten."""
+    """Ticks with as many decimals as tell them apart; very small and very large ones as powers of
+    ten."""
     distance = min((b - a for a, b in pairwise(places)), default=abs(places[0]) if places else 0)
     largest = max(map(abs, places), default=0)
     if largest and (largest < 1e-4 or distance >= 1e7):
         digits = max(1, math.ceil(math.log10(largest / distance)) + 1)
-        return ["0" if place == 0 else f"{place:.{digits}e}".replace("-", MINUS) for place in places]
+        return [
+            "0" if place == 0 else f"{place:.{digits}e}".replace("-", MINUS) for place in places
+        ]
     decimals = 0 if distance == 0 else max(0, -math.floor(math.log10(distance) + 1e-9))
     if round(distance, decimals) != round(distance, decimals + 1):
         decimals += 1  # steps of 2.5
-    return ["0" if place == 0 else f"{place:,.{decimals}f}".replace(",", " ").replace("-", MINUS) for place in places]
+    return [
+        "0" if place == 0 else f"{place:,.{decimals}f}".replace(",", " ").replace("-", MINUS)
+        for place in places
+    ]
 
 
 def percent_texts(places: Sequence[float]) -> list[str]:
@@ -89,12 +104,16 @@ def duration_unit(largest: float) -> tuple[int, str]:
 def duration_texts(places: Sequence[float]) -> list[str]:
     """Seconds as seconds, minutes or hours."""
     unit, name = duration_unit(max(map(abs, places), default=0))
-    return [text if text == "0" else f"{text} {name}" for text in tick_texts([place / unit for place in places])]
+    return [
+        text if text == "0" else f"{text} {name}"
+        for text in tick_texts([place / unit for place in places])
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From a step to its place on the x axis: the step itself, or the seconds or tokens of training until then."""
+    """From a step to its place on the x axis: the step itself, or the seconds or tokens of training
+    until then."""
 
     axis: Axis = "step"
     steps: Sequence[int] = ()
@@ -132,11 +151,16 @@ class Scale:
         return [unit * place for place in ticks(first / unit, last / unit, most)]
 
     def texts(self, places: Sequence[float]) -> list[str]:
-        return duration_texts(places) if self.axis == "time" else [count(round(place)) for place in places]
+        return (
+            duration_texts(places)
+            if self.axis == "time"
+            else [count(round(place)) for place in places]
+        )
 
 
 def _between(x: float, xs: Sequence[float], ys: Sequence[float], slope: float) -> float:
-    """The line through the points (xs, ys), with a slope outside of them; x itself without points."""
+    """The line through the points (xs, ys), with a slope outside of them; x itself without
+    points."""
     if not xs:
         return x
     if x <= xs[0]:
@@ -149,9 +173,10 @@ def _between(x: float, xs: Sequence[float], ys: Sequence[float], slope: float) -
 
 
 def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[tuple[int, int]]:
-    """First and last step of each gap in rising steps: where the next one is farther than it usually is. A run may
-    report every tenth step only, so what is usual is the median distance; fewer than three steps have none. The widths
-    of buckets, which `reduced` steps are, differ by one."""
+    """First and last step of each gap in rising steps: where the next one is farther than it
+    usually is. A run may report every tenth step only, so what is usual is the median distance;
+    fewer than three steps have none. The widths of buckets, which `reduced` steps are, differ by
+    one."""
     if len(steps) < 3:
         return []
     pairs = list(pairwise(steps))
@@ -160,7 +185,8 @@ def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[tuple[
 
 
 def smoothed(columns: SeriesColumns, steps: int) -> list[float | None]:
-    """The mean of the values around each one, with weights that fall to both sides; what is not finite counts nothing."""
+    """The mean of the values around each one, with weights that fall to both sides; what is not
+    finite counts nothing."""
     half = steps // 2
     values = columns.value
     means: list[float | None] = []
@@ -181,7 +207,8 @@ def finite(values: Sequence[float | None]) -> list[float | None]:
 
 
 def hover_line(name: str) -> str:
-    """A line of the box in which a chart shows all of its values at a step: a name, which is markup, and the point's text."""
+    """A line of the box in which a chart shows all of its values at a step: a name, which is
+    markup, and the point's text."""
     return name.replace("%{", "&#37;{") + "  <b>%{text}</b><extra></extra>"
 
 
@@ -213,10 +240,13 @@ class Chart:
         smooth: int = 0,
         written: Callable[[float | None], str] | None = None,
     ) -> None:
-        """One metric over steps, with a gap where steps are missing. Smoothed over so many steps, the raw line stays behind it."""
+        """One metric over steps, with a gap where steps are missing. Smoothed over so many steps,
+        the raw line stays behind it."""
         behind_gaps = {last + 1 for _, last in missing_steps(columns.step, reduced=columns.reduced)}
 
-        def add(values: Sequence[float | None], width: float, opacity: float, hover: dict[str, Any]) -> None:
+        def add(
+            values: Sequence[float | None], width: float, opacity: float, hover: dict[str, Any]
+        ) -> None:
             points: list[tuple[float, float | None]] = []
             for step, value in zip(columns.step, values, strict=True):
                 points += [(step - 1, None)] if step in behind_gaps else []
@@ -225,7 +255,11 @@ class Chart:
             mode = "lines+markers" if len(columns.step) == 1 else "lines"
             line = {"color": color, "width": width, "dash": dash}
             xs, ys = [self.scale.at(step) for step, _ in points], [value for _, value in points]
-            text = {"text": [written(value) for value in ys]} if written and hover is not SKIPPED else {}
+            text = (
+                {"text": [written(value) for value in ys]}
+                if written and hover is not SKIPPED
+                else {}
+            )
             self.scatter(xs, ys, mode=mode, line=line, name=name, opacity=opacity, **hover, **text)
 
         hover = {"hovertemplate": hover_line(name)} if written else SKIPPED
@@ -236,23 +270,38 @@ class Chart:
             add(finite(columns.value), width, 1, hover)
 
     def scatter(
-        self, x: Sequence[float | None], y: Sequence[float | None], *, mode: str = "lines", **more: Any
+        self,
+        x: Sequence[float | None],
+        y: Sequence[float | None],
+        *,
+        mode: str = "lines",
+        **more: Any,
     ) -> None:
         """Points at places of the scale, and a line or markers as `mode` says."""
         self.data.append({"type": "scatter", "mode": mode, "x": list(x), "y": list(y), **more})
 
     def band(self, low: SeriesColumns, high: SeriesColumns, color: str) -> None:
-        """Between two metrics that have the same steps: an outline for each row of steps with finite values of both."""
+        """Between two metrics that have the same steps: an outline for each row of steps with
+        finite values of both."""
         ends = dict(zip(high.step, high.value, strict=True))
-        rows = [(step, value, ends.get(step, math.nan)) for step, value in zip(low.step, low.value, strict=True)]
+        rows = [
+            (step, value, ends.get(step, math.nan))
+            for step, value in zip(low.step, low.value, strict=True)
+        ]
         x: list[float | None] = []
         y: list[float | None] = []
-        for known, piece in groupby(rows, key=lambda row: math.isfinite(row[1]) and math.isfinite(row[2])):
+        for known, piece in groupby(
+            rows, key=lambda row: math.isfinite(row[1]) and math.isfinite(row[2])
+        ):
             if not known:
                 continue
             steps, lows, highs = (list(column) for column in zip(*piece, strict=True))
             if len(steps) == 1:
-                steps, lows, highs = [steps[0] - ALONE_REACH, steps[0] + ALONE_REACH], lows * 2, highs * 2
+                steps, lows, highs = (
+                    [steps[0] - ALONE_REACH, steps[0] + ALONE_REACH],
+                    lows * 2,
+                    highs * 2,
+                )
             places = [self.scale.at(step) for step in steps]
             gap = [None] if x else []
             x += [*gap, *places, *places[::-1]]
@@ -260,36 +309,63 @@ class Chart:
         if x:
             self.area(x, y, color)
 
-    def area(self, x: Sequence[float | None], y: Sequence[float | None], color: str, **more: Any) -> None:
+    def area(
+        self, x: Sequence[float | None], y: Sequence[float | None], color: str, **more: Any
+    ) -> None:
         """Filled outlines, None between two of them."""
         self.scatter(x, y, fill="toself", fillcolor=color, line={"width": 0}, **SKIPPED, **more)
 
     def stroke(
-        self, steps: Sequence[float], values: Sequence[float], color: str, *, dash: str = DASH, **more: Any
+        self,
+        steps: Sequence[float],
+        values: Sequence[float],
+        color: str,
+        *,
+        dash: str = DASH,
+        **more: Any,
     ) -> None:
-        """A line of a few points, as of a forecast; without `hovertemplate` the mouse does not find it."""
+        """A line of a few points, as of a forecast; without `hovertemplate` the mouse does not find
+        it."""
         line = {"color": color, "width": 2, "dash": dash}
         hover = {} if "hovertemplate" in more else SKIPPED
         self.scatter([self.scale.at(step) for step in steps], values, line=line, **hover, **more)
 
-    def end(self, text: str, y: float, color: str, *, step: float | None = None, name: str = "") -> None:
-        """A label in the gutter, at a value of the y axis; not where the chart is zoomed away from `step`. `text` must be our
+    def end(
+        self, text: str, y: float, color: str, *, step: float | None = None, name: str = ""
+    ) -> None:
+        """A label in the gutter, at a value of the y axis; not where the chart is zoomed away from
+        `step`. `text` must be our
         own: it is markup."""
         x = None if step is None else self.scale.at(step)
         self.ends.append({"text": text, "x": x, "y": y, "color": color, "name": name})
 
     def pill(self, step: float, text: str, color: str, *, says: str) -> None:
-        """A few characters on the x axis, at a step; `says` is shown where the mouse is over them. Both are markup."""
+        """A few characters on the x axis, at a step; `says` is shown where the mouse is over them.
+        Both are markup."""
         self.pills.append({"x": self.scale.at(step), "text": text, "color": color, "says": says})
 
-    def dot(self, step: float, value: float, color: str, *, symbol: str = "circle", text: str = "") -> None:
+    def dot(
+        self, step: float, value: float, color: str, *, symbol: str = "circle", text: str = ""
+    ) -> None:
         """One point; `text` is shown where the mouse is over it."""
         hover = {"text": [text], "hovertemplate": "%{text}<extra></extra>"} if text else SKIPPED
-        marker = {"size": 10, "symbol": symbol, "color": color, "line": {"color": self.ink["card"], "width": 2}}
+        marker = {
+            "size": 10,
+            "symbol": symbol,
+            "color": color,
+            "line": {"color": self.ink["card"], "width": 2},
+        }
         self.scatter([self.scale.at(step)], [value], mode="markers", marker=marker, **hover)
 
     def level(
-        self, value: float, color: str, *, dash: str = "4px,4px", width: float = 1, xref: str = "paper", **more: Any
+        self,
+        value: float,
+        color: str,
+        *,
+        dash: str = "4px,4px",
+        width: float = 1,
+        xref: str = "paper",
+        **more: Any,
     ) -> None:
         """A horizontal line."""
         line = {"color": color, "width": width, "dash": dash}
@@ -298,18 +374,28 @@ class Chart:
     def mark(self, step: float, color: str) -> None:
         """A vertical line."""
         x = self.scale.at(step)
-        self._shape(x0=x, x1=x, yref="paper", y0=0, y1=1, line={"color": color, "width": 1, "dash": "solid"})
+        self._shape(
+            x0=x, x1=x, yref="paper", y0=0, y1=1, line={"color": color, "width": 1, "dash": "solid"}
+        )
 
     def zone(self, first: float, last: float, color: str) -> None:
         """A vertical stripe behind the lines."""
-        place = {"x0": self.scale.at(first), "x1": self.scale.at(last), "yref": "paper", "y0": 0, "y1": 1}
+        place = {
+            "x0": self.scale.at(first),
+            "x1": self.scale.at(last),
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+        }
         self._shape(type="rect", **place, fillcolor=color, line={"width": 0}, layer="below")
 
     def label(self, text: str, *, at: float, y: float, color: str = "", **place: Any) -> None:
         """Words in the chart, at a share of its width. `text` must be our own: it is markup."""
         font = {"font": {"size": 11, "color": color}} if color else {}
         where = {"x": at, "xref": "paper", "y": y, **place}
-        self.layout.setdefault("annotations", []).append({"text": text, "showarrow": False, **font, **where})
+        self.layout.setdefault("annotations", []).append(
+            {"text": text, "showarrow": False, **font, **where}
+        )
 
     def note(self, text: str) -> None:
         """One sentence in the middle of a chart that has nothing to show."""
@@ -322,9 +408,18 @@ class Chart:
         """The axis from one place to another; ends are in units of the scale."""
         places = self.scale.ticks(first, last, most)
         texts = self.scale.texts(places)
-        title = {"step": "step %{x}", "time": "%{x:,.0f} s of training", "tokens": "%{x:,.0f} tokens"}[self.scale.axis]
+        title = {
+            "step": "step %{x}",
+            "time": "%{x:,.0f} s of training",
+            "tokens": "%{x:,.0f} tokens",
+        }[self.scale.axis]
         hover = {"unifiedhovertitle": {"text": title}}
-        self.layout["xaxis"] = {"range": [first, last], "tickvals": places, "ticktext": texts, **hover}
+        self.layout["xaxis"] = {
+            "range": [first, last],
+            "tickvals": places,
+            "ticktext": texts,
+            **hover,
+        }
 
     def y_axis(
         self,
@@ -337,7 +432,12 @@ class Chart:
     ) -> None:
         """The axis from one value to another."""
         places = ticks(low, high, most)
-        self.layout["yaxis"] = {"range": [low, high], "tickvals": places, "ticktext": written(places), **more}
+        self.layout["yaxis"] = {
+            "range": [low, high],
+            "tickvals": places,
+            "ticktext": written(places),
+            **more,
+        }
 
     def log_axis(
         self,
@@ -347,28 +447,45 @@ class Chart:
         room: float = 0.08,
     ) -> tuple[float, float]:
         """A logarithmic y axis over the positive values; returns its ends as powers of ten."""
-        values = [math.log10(value) for columns in series for value in columns.value if 0 < value < math.inf] or [0.0]
+        values = [
+            math.log10(value)
+            for columns in series
+            for value in columns.value
+            if 0 < value < math.inf
+        ] or [0.0]
         least, most = min(values), max(values)
         beyond = room * (most - least) or 0.1 * (abs(most) or 0.2)
         low, high = least - beyond, most + beyond
         places = log_ticks(low, high)
         texts = [significant(place, 6) for place in places] if written is None else written(places)
-        self.layout["yaxis"] = {"type": "log", "range": [low, high], "tickvals": places, "ticktext": texts}
+        self.layout["yaxis"] = {
+            "type": "log",
+            "range": [low, high],
+            "tickvals": places,
+            "ticktext": texts,
+        }
         return low, high
 
     def figure(self) -> dict[str, Any]:
-        """The chart as JSON. `meta` is for the browser: the labels that it places, and, as a click chooses a step, the steps of
-        places that are no steps."""
+        """The chart as JSON. `meta` is for the browser: the labels that it places, and, as a click
+        chooses a step, the steps of places that are no steps."""
         places = {"x": self.scale.places, "step": self.scale.steps} if self.scale.steps else {}
         meta = {"ends": self.ends, "pills": self.pills, **places}
-        return {"data": self.data, "layout": {"meta": meta, **self.layout, "template": theme.template(self.scheme)}}
+        return {
+            "data": self.data,
+            "layout": {"meta": meta, **self.layout, "template": theme.template(self.scheme)},
+        }
 
     def _shape(self, **shape: Any) -> None:
         self.layout.setdefault("shapes", []).append({"type": "line", **shape})
 
 
 def value_range(
-    series: Sequence[SeriesColumns], *, from_zero: bool = False, low: float | None = None, high: float | None = None
+    series: Sequence[SeriesColumns],
+    *,
+    from_zero: bool = False,
+    low: float | None = None,
+    high: float | None = None,
 ) -> tuple[float, float]:
     """What the values span, with some room; at least `low` to `high` where they are given."""
     values = [value for columns in series for value in columns.value if math.isfinite(value)]
@@ -383,14 +500,19 @@ def value_range(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two powers of ten: powers themselves where several fit, else 1, 2, 5 times them."""
+    """Round numbers between two powers of ten: powers themselves where several fit, else 1, 2, 5
+    times them."""
     powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
     if len(powers) >= 3:
         return [10.0**power for power in powers][:: math.ceil(len(powers) / 5)]
     around = range(math.floor(low), math.ceil(high) + 1)
     fine = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
     inside = [place for place in fine if low <= math.log10(place) <= high]
-    return inside if len(inside) >= 2 else [place for place in ticks(10**low, 10**high, 5) if place > 0]
+    return (
+        inside
+        if len(inside) >= 2
+        else [place for place in ticks(10**low, 10**high, 5) if place > 0]
+    )
 
 
 def positive(columns: SeriesColumns) -> SeriesColumns:

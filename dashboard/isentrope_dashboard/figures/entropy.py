@@ -1,4 +1,5 @@
-"""The entropy over steps with its levels, alarms and forecasts; and the reward against it, with the curve fitted to both."""
+"""The entropy over steps with its levels, alarms and forecasts; and the reward against it, with the
+curve fitted to both."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from bisect import bisect_left
 from textwrap import wrap
 
 from isentrope_dashboard.figures.chart import Chart, hover_line, tick_texts, ticks, value_range
-from isentrope_dashboard.figures.panel import Figure, Forecast, Panel, Shown, absent, add_seeds, begin, end_label
+from isentrope_dashboard.figures.panel import (
+    Figure,
+    Forecast,
+    Panel,
+    Shown,
+    absent,
+    add_seeds,
+    begin,
+    end_label,
+)
 from isentrope_dashboard.formatting import count, number
 from isentrope_wire.control_answers import EntropyForecast
 from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
@@ -15,7 +25,8 @@ from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET
 
 
 def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
-    """Observed entropy from 0, the early level, what of it is lost, alarms, the held target, and the forecasts."""
+    """Observed entropy from 0, the early level, what of it is lost, alarms, the held target, and
+    the forecasts."""
     why = absent(panel, shown)
     if why:
         return why
@@ -24,10 +35,22 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     entropy, target = shown.columns(ENTROPY_MEAN), shown.columns(HOLD_TARGET)
     seen, whole = [shown.seen(columns) for columns in (entropy, target)], shown.zoom is None
     seen += map(shown.seen, shown.ends_of_seeds(ENTROPY_MEAN))
-    ends = [line.course.entropy[-1] for line in shown.forecasts if line.course is not None] if whole else []
-    chart.y_axis(*value_range(seen, from_zero=whole, high=max([*ends, early or 0.0]) or None if whole else None))
+    ends = (
+        [line.course.entropy[-1] for line in shown.forecasts if line.course is not None]
+        if whole
+        else []
+    )
+    chart.y_axis(
+        *value_range(
+            seen, from_zero=whole, high=max([*ends, early or 0.0]) or None if whole else None
+        )
+    )
     add_seeds(chart, panel, shown)
-    for left, word, color in ((1.0, "early", "faint"), (WATCH_LEFT, "Watch", "faint"), (ACT_LEFT, "Act", "act")):
+    for left, word, color in (
+        (1.0, "early", "faint"),
+        (WATCH_LEFT, "Watch", "faint"),
+        (ACT_LEFT, "Act", "act"),
+    ):
         if early is not None:
             value = early * left
             chart.level(value, ink[color], dash="1px,3px" if left == 1 else "4px,4px")
@@ -36,7 +59,9 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
         if line.course is not None:
             _add_forecast(chart, line, line.course)
     if target.step:
-        chart.line(target, name="held target", color=ink["hold"], width=1.5, dash="2px,2px", written=_nats)
+        chart.line(
+            target, name="held target", color=ink["hold"], width=1.5, dash="2px,2px", written=_nats
+        )
         chart.end(f"hold {number(target.value[-1])}", target.value[-1], ink["hold"])
     chart.line(entropy, name="entropy", color=ink["iris"], written=_nats)
     for mark in shown.marks:
@@ -45,7 +70,11 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
             value = entropy.value[min(bisect_left(entropy.step, mark.step), len(entropy.step) - 1)]
             color = ink["act" if mark.kind == "act" else "upper"]
             chart.dot(
-                mark.step, value, color, symbol="triangle-up", text="<br>".join(map(html.escape, wrap(mark.text, 56)))
+                mark.step,
+                value,
+                color,
+                symbol="triangle-up",
+                text="<br>".join(map(html.escape, wrap(mark.text, 56))),
             )
     if shown.is_live:
         chart.dot(entropy.step[-1], entropy.value[-1], ink["iris"])
@@ -61,19 +90,33 @@ def _add_forecast(chart: Chart, line: Forecast, course: EntropyForecast) -> None
     color, soft = ("hold", "hold_soft") if line.helps else ("act", "act_soft")
     if not line.helps:
         places = [chart.scale.at(step) for step in course.step]
-        chart.area([*places, *reversed(places)], [*course.high, *reversed(course.low)], chart.ink[soft])
+        chart.area(
+            [*places, *reversed(places)], [*course.high, *reversed(course.low)], chart.ink[soft]
+        )
     texts = [f"{number(value)} ({number(low)} to {number(high)})"
              for value, low, high in zip(course.entropy, course.low, course.high, strict=True)]  # fmt: skip
     chart.stroke(
-        course.step, course.entropy, chart.ink[color], meta=line.name, text=texts, hovertemplate=hover_line(line.label)
+        course.step,
+        course.entropy,
+        chart.ink[color],
+        meta=line.name,
+        text=texts,
+        hovertemplate=hover_line(line.label),
     )
     value = course.entropy[-1]
-    chart.end(end_label(line.label, number(value)), value, chart.ink[color], step=course.step[-1], name=line.name)
+    chart.end(
+        end_label(line.label, number(value)),
+        value,
+        chart.ink[color],
+        step=course.step[-1],
+        name=line.name,
+    )
 
 
 def law_figure(_panel: Panel, shown: Shown) -> Figure | str:
-    """Reward against entropy: the run's steps, later ones in a stronger colour, the curve R = -a exp(H) + b, its ceiling and
-    the forecast. Without a fit the points alone, and the ceiling only where it follows."""
+    """Reward against entropy: the run's steps, later ones in a stronger colour, the curve R = -a
+    exp(H) + b, its ceiling and the forecast. Without a fit the points alone, and the ceiling only
+    where it follows."""
     law = shown.law
     if law is None or not law.points.step:
         return law.reason.message if law and law.reason else "No step has both entropy and reward."
@@ -83,13 +126,17 @@ def law_figure(_panel: Panel, shown: Shown) -> Figure | str:
     ceiling = law.fit.ceiling if law.fit is not None else None
     xs, ys = list(points.entropy), list(points.reward)
     if curve is not None:
-        chart.area(curve.entropy + curve.entropy[::-1], curve.high + curve.low[::-1], ink["iris_soft"])
+        chart.area(
+            curve.entropy + curve.entropy[::-1], curve.high + curve.low[::-1], ink["iris_soft"]
+        )
         chart.stroke(curve.entropy, curve.reward, ink["iris"], dash="solid")
         xs, ys = xs + curve.entropy, ys + curve.low + curve.high
     if ceiling is not None:
         chart.level(ceiling.value, ink["hold"])
         words = f"ceiling {number(ceiling.value)}"
-        chart.label(words, at=1, xanchor="right", y=ceiling.value, yanchor="bottom", color=ink["hold"])
+        chart.label(
+            words, at=1, xanchor="right", y=ceiling.value, yanchor="bottom", color=ink["hold"]
+        )
         ys.append(ceiling.value)
     hover = "%{text}<extra></extra>"
     chart.scatter(
@@ -117,5 +164,7 @@ def law_figure(_panel: Panel, shown: Shown) -> Figure | str:
         "range": [left, right], "tickvals": places, "ticktext": tick_texts(places), "showspikes": False,
         "title": {"text": "entropy, nats", "font": font, "standoff": 4},
     }  # fmt: skip
-    chart.y_axis(min(ys) - room_y, max(ys) + room_y, title={"text": html.escape(law.reward), "font": font})
+    chart.y_axis(
+        min(ys) - room_y, max(ys) + room_y, title={"text": html.escape(law.reward), "font": font}
+    )
     return chart.figure()

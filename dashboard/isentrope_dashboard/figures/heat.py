@@ -1,10 +1,10 @@
-"""How scores, entropies and probabilities are distributed over the tokens: each step as a column of a heat map, and
-beside it the bars of one step on the same axis.
+"""How scores, entropies and probabilities are distributed over the tokens: each step as a column of
+a heat map, and beside it the bars of one step on the same axis.
 
-Histograms whose range changes from step to step are brought onto one axis without losing or inventing a token: a histogram
-of equal bins states a density that is constant within each bin, so its cumulative count is linear between the bin edges;
-reading it at the edges of another axis merges narrower bins exactly and spreads wider ones evenly.
-"""
+Histograms whose range changes from step to step are brought onto one axis without losing or
+inventing a token: a histogram of equal bins states a density that is constant within each bin, so
+its cumulative count is linear between the bin edges; reading it at the edges of another axis merges
+narrower bins exactly and spreads wider ones evenly."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MAXIMUM_BINS = 96
 LEAST_SHARE = 1e-3
 """Bins at the ends with less than this share of a step's tokens in every step are not shown."""
 BRIGHTEST = 0.97
-"""Share of the filled cells whose colour differs by their value; the fuller ones have the brightest colour, so that one bin
-with most of the tokens does not hide the rest."""
+"""Share of the filled cells whose colour differs by their value; the fuller ones have the brightest
+colour, so that one bin with most of the tokens does not hide the rest."""
 BARS_FROM, BAR_TICKS = 0.8, (0.01, 0.1, 0.4, 1.0)
 """Share of the width at which the bars begin; ticks of their axis."""
 
@@ -43,7 +43,8 @@ class CommonAxis:
     edges: Floats
     """Shape [bins + 1]."""
     shares: Floats
-    """Shape [steps, bins]; each row sums to 1 less the tails that are not shown, or is NaN where a step counted nothing."""
+    """Shape [steps, bins]; each row sums to 1 less the tails that are not shown, or is NaN where a
+    step counted nothing."""
 
 
 def cumulative(counts: Sequence[int], low: float, high: float) -> tuple[Floats, Floats]:
@@ -53,10 +54,10 @@ def cumulative(counts: Sequence[int], low: float, high: float) -> tuple[Floats, 
 
 
 def on_common_axis(histograms: HistogramColumns) -> CommonAxis:
-    """All steps, at least one, on one axis, as shares of the step's tokens. The axis reaches from the lowest to the
-    highest bin that has LEAST_SHARE of the tokens in some step. With ranges that are powers of two around zero, as the
-    probe sends them, every bin edge of every step that is not narrower than the axis' bins falls onto an edge of the
-    axis."""
+    """All steps, at least one, on one axis, as shares of the step's tokens. The axis reaches from
+    the lowest to the highest bin that has LEAST_SHARE of the tokens in some step. With ranges that
+    are powers of two around zero, as the probe sends them, every bin edge of every step that is not
+    narrower than the axis' bins falls onto an edge of the axis."""
     rows = list(zip(histograms.low, histograms.high, histograms.counts, strict=True))
     width = min((high - low) / len(counts) for low, high, counts in rows)
     low, high = _ends(rows)
@@ -81,11 +82,14 @@ def _ends(rows: Sequence[tuple[float, float, Sequence[int]]]) -> tuple[float, fl
         if len(filled):
             lows.append(float(edges[filled[0]]))
             highs.append(float(edges[filled[-1] + 1]))
-    return min(lows, default=min(row[0] for row in rows)), max(highs, default=max(row[1] for row in rows))
+    return min(lows, default=min(row[0] for row in rows)), max(
+        highs, default=max(row[1] for row in rows)
+    )
 
 
 def quantile(share: float, counts: Sequence[int], low: float, high: float) -> float | None:
-    """The value below which `share` of the tokens lie, linear within a bin; None when nothing was counted."""
+    """The value below which `share` of the tokens lie, linear within a bin; None when nothing was
+    counted."""
     edges, below = cumulative(counts, low, high)
     if below[-1] == 0:
         return None
@@ -97,8 +101,8 @@ def quantile(share: float, counts: Sequence[int], low: float, high: float) -> fl
 
 
 def thresholds(quantity: Quantity, shown: Shown) -> dict[str, dict[int, tuple[float, float]]]:
-    """The thresholds that were active on this quantity, at the steps whose method was the quantity's: by symbol and step µ and
-    mean ± µσ, beyond which tokens are clipped."""
+    """The thresholds that were active on this quantity, at the steps whose method was the
+    quantity's: by symbol and step µ and mean ± µσ, beyond which tokens are clipped."""
     if not quantity.std:
         return {}
     applied = sorted(
@@ -114,7 +118,8 @@ def thresholds(quantity: Quantity, shown: Shown) -> dict[str, dict[int, tuple[fl
             for step, mu in _by_step(shown.columns(name)).items()
             if step in std
             and (not quantity.mean or step in mean)
-            and next((m.histogram for first, _, m in reversed(applied) if first <= step), "") == quantity.histogram
+            and next((m.histogram for first, _, m in reversed(applied) if first <= step), "")
+            == quantity.histogram
         }
         if rows:
             found[symbol] = rows
@@ -122,7 +127,11 @@ def thresholds(quantity: Quantity, shown: Shown) -> dict[str, dict[int, tuple[fl
 
 
 def _by_step(columns: SeriesColumns) -> dict[int, float]:
-    return {step: value for step, value in zip(columns.step, columns.value, strict=True) if math.isfinite(value)}
+    return {
+        step: value
+        for step, value in zip(columns.step, columns.value, strict=True)
+        if math.isfinite(value)
+    }
 
 
 def _columns(steps: list[int], values: list[float]) -> SeriesColumns:
@@ -130,8 +139,9 @@ def _columns(steps: list[int], values: list[float]) -> SeriesColumns:
 
 
 def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
-    """Step to the right, value upwards, colour the share of the step's tokens in a bin; at the right the bars of one
-    step. Colours and bars follow the square root of the share, so that rare tokens are seen beside common ones."""
+    """Step to the right, value upwards, colour the share of the step's tokens in a bin; at the
+    right the bars of one step. Colours and bars follow the square root of the share, so that rare
+    tokens are seen beside common ones."""
     quantity = panel.quantity
     assert quantity is not None, "a heat map has a quantity"
     histograms = shown.histograms.get(quantity.histogram)
@@ -142,7 +152,11 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     edges = axis.edges
     low, high = float(edges[0]), float(edges[-1])
     chart.y_axis(low, high)
-    chart.layout |= {"hovermode": "closest", "bargap": 0, "margin": {"l": 44, "r": 8, "t": 18, "b": 24}}
+    chart.layout |= {
+        "hovermode": "closest",
+        "bargap": 0,
+        "margin": {"l": 44, "r": 8, "t": 18, "b": 24},
+    }
     chart.layout["xaxis"]["domain"] = [0, BARS_FROM - 0.025]
     _add_heat(chart, quantity, histograms.step, (edges[:-1] + edges[1:]) / 2, axis.shares)
     for share, name, dash in (
@@ -152,7 +166,11 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     ):
         parts = zip(histograms.counts, histograms.low, histograms.high, strict=True)
         values = [quantile(share, *part) for part in parts]
-        known = [(step, value) for step, value in zip(histograms.step, values, strict=True) if value is not None]
+        known = [
+            (step, value)
+            for step, value in zip(histograms.step, values, strict=True)
+            if value is not None
+        ]
         line = _columns([step for step, _ in known], [value for _, value in known])
         chart.line(line, name=name, color=chart.ink["text"], width=1, dash=dash)
     for symbol, limits in thresholds(quantity, shown).items():
@@ -162,7 +180,13 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     _add_bars(chart, quantity, shown, (low, high))
     for value, words, color in levels(quantity, shown):
         if low <= value <= high:
-            chart.level(value, chart.ink[color], dash="3px,3px", width=1.5 if color == "upper" else 1, xref="x2 domain")
+            chart.level(
+                value,
+                chart.ink[color],
+                dash="3px,3px",
+                width=1.5 if color == "upper" else 1,
+                xref="x2 domain",
+            )
             side = "bottom" if words.startswith(("+", "µ₊")) else "top"
             chart.label(words, at=1, y=value, yanchor=side, xanchor="right", color=chart.ink[color],
                         bgcolor=chart.ink["card"], opacity=0.85)  # fmt: skip
@@ -170,7 +194,8 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
 
 
 def levels(quantity: Quantity, shown: Shown) -> list[tuple[float, str, str]]:
-    """Value, words and colour of each line through the bars: the thresholds at this step, else the mean and one σ."""
+    """Value, words and colour of each line through the bars: the thresholds at this step, else the
+    mean and one σ."""
     limits = [
         (rows[shown.chosen][1], f"{symbol} {threshold(rows[shown.chosen][0])}", "upper")
         for symbol, rows in thresholds(quantity, shown).items()
@@ -183,7 +208,9 @@ def levels(quantity: Quantity, shown: Shown) -> list[tuple[float, str, str]]:
     return [(mean + sign * std, f"{word} σ", "muted") for sign, word in ((1, "+1"), (-1, "−1"))]
 
 
-def _add_heat(chart: Chart, quantity: Quantity, steps: Sequence[int], centres: Floats, shares: Floats) -> None:
+def _add_heat(
+    chart: Chart, quantity: Quantity, steps: Sequence[int], centres: Floats, shares: Floats
+) -> None:
     filled = shares[shares > 0]
     brightest = float(np.quantile(filled, BRIGHTEST)) if len(filled) else 1.0
     columns = dict(zip(steps, shares, strict=True))
@@ -211,14 +238,18 @@ def _add_heat(chart: Chart, quantity: Quantity, steps: Sequence[int], centres: F
 
 def _add_bars(chart: Chart, quantity: Quantity, shown: Shown, ends: tuple[float, float]) -> None:
     step, known = shown.chosen or 0, () if shown.report is None else shown.report.histograms
-    chart.label(f"step {count(step)}", at=BARS_FROM, y=1, yref="paper", xanchor="left", yanchor="bottom")
+    chart.label(
+        f"step {count(step)}", at=BARS_FROM, y=1, yref="paper", xanchor="left", yanchor="bottom"
+    )
     histogram, longest = next((one for one in known if one.name == quantity.histogram), None), 0.0
     total = sum(histogram.counts) if histogram is not None else 0
     if histogram is not None and total:
         edges, _ = cumulative(histogram.counts, histogram.low, histogram.high)
         rows = [
             ((a + b) / 2, tokens / total)
-            for a, b, tokens in zip(edges[:-1].tolist(), edges[1:].tolist(), histogram.counts, strict=True)
+            for a, b, tokens in zip(
+                edges[:-1].tolist(), edges[1:].tolist(), histogram.counts, strict=True
+            )
             if tokens and b > ends[0] and a < ends[1]
         ]
         longest = max((share for _, share in rows), default=0.0)

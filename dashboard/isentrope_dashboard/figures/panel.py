@@ -1,5 +1,5 @@
-"""A chart over steps as a row: of the tables in `panels`, or of any metric (`metric_panel`); and how its lines are drawn from what
-was read (`Shown`)."""
+"""A chart over steps as a row: of the tables in `panels`, or of any metric (`metric_panel`); and
+how its lines are drawn from what was read (`Shown`)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class Forecast:
     helps: bool = False
     """Whether it is the line with the suggested control; else the one without."""
     name: str = ""
-    """Name of its trace and its label: the browser hides what is `suggested` while it draws what the form has."""
+    """Name of its trace and its label: the browser hides what is `suggested` while it draws what
+    the form has."""
 
     @classmethod
     def of(cls, found: Preview, control: Control) -> Forecast:
@@ -120,7 +121,8 @@ class Shown:
     seeds: int = 0
     """Runs that `means` are of."""
     means: Mapping[str, SeriesColumns] = field(default_factory=dict)
-    """Means over this run and those that differ from it in the seed alone, with the lowest and highest of them."""
+    """Means over this run and those that differ from it in the seed alone, with the lowest and
+    highest of them."""
     law: EntropyPerformance | None = None
     chosen: int | None = None
     """The step that the reader chose, with its report."""
@@ -149,10 +151,13 @@ class Shown:
     def ends_of_seeds(self, name: str) -> list[SeriesColumns]:
         """The lowest and the highest of the seeds; empty where none were read."""
         mean = self.means.get(name, EMPTY)
-        return [replace(mean, value=ends, min=None, max=None) for ends in (mean.min, mean.max) if ends]
+        return [
+            replace(mean, value=ends, min=None, max=None) for ends in (mean.min, mean.max) if ends
+        ]
 
     def seen(self, columns: SeriesColumns) -> SeriesColumns:
-        """Of a zoomed chart what lies in it, which its y axis follows; a step to each side is read with it."""
+        """Of a zoomed chart what lies in it, which its y axis follows; a step to each side is read
+        with it."""
         if self.zoom is None:
             return columns
         first, last = self.zoom
@@ -215,7 +220,8 @@ class Panel:
     draw: Callable[[Panel, Shown], Figure | str] | None = None
     """Returns plotly's JSON, or why there is nothing to see."""
     keys: Sequence[tuple[str, str, str]] = ()
-    """What is drawn, named above the chart: word, kind of the sample, colour. Without them the lines' ends have names."""
+    """What is drawn, named above the chart: word, kind of the sample, colour. Without them the
+    lines' ends have names."""
     zooms: bool = True
     """Whether its x axis is that of the steps."""
     signs: Sequence[str] = ()
@@ -232,7 +238,8 @@ class Panel:
     forecast: str = ""
     """Field of `Forecast` that is drawn ahead, as a level."""
     at_rest: float | None = None
-    """The value of every line where there is nothing to see; a run that never leaves it by REST has no chart."""
+    """The value of every line where there is nothing to see; a run that never leaves it by REST has
+    no chart."""
     rest: str = ""
     """What it means that there is nothing to see, in a sentence."""
 
@@ -248,10 +255,16 @@ class Panel:
 
 def absent(panel: Panel, shown: Shown) -> str:
     """Why a panel of lines has nothing to show; empty where it has."""
-    measured = {line.metric: shown.columns(line.metric) for line in panel.lines if shown.columns(line.metric).step}
+    measured = {
+        line.metric: shown.columns(line.metric)
+        for line in panel.lines
+        if shown.columns(line.metric).step
+    }
     if not measured:
         return panel.needs
-    values = [value for columns in measured.values() for value in columns.value if math.isfinite(value)]
+    values = [
+        value for columns in measured.values() for value in columns.value if math.isfinite(value)
+    ]
     rests = panel.at_rest is not None and all(abs(value - panel.at_rest) < REST for value in values)
     return panel.rest if rests or (panel.signs and not measured.keys() & set(panel.signs)) else ""
 
@@ -263,7 +276,11 @@ def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
     chart.layout["margin"] = {"l": 48, "r": gutter, "t": 8, "b": 24}
     chart.x_axis(*shown.ends, most=most)
     if shown.is_live:
-        end = shown.last + NEXT_STEPS * 2 if shown.zoom is None else shown.scale.step_at(shown.zoom[1])
+        end = (
+            shown.last + NEXT_STEPS * 2
+            if shown.zoom is None
+            else shown.scale.step_at(shown.zoom[1])
+        )
         chart.zone(shown.last, end, chart.ink["future"])
         chart.mark(shown.last, chart.ink["zero"])
     add_controls(chart, shown)
@@ -279,7 +296,8 @@ def add_controls(chart: Chart, shown: Shown) -> None:
 
 
 def add_seeds(chart: Chart, panel: Panel, shown: Shown, *, log: bool = False) -> None:
-    """The mean of the seeds of the panel's last line, over the band from the lowest to the highest of them."""
+    """The mean of the seeds of the panel's last line, over the band from the lowest to the highest
+    of them."""
     name = panel.lines[-1].metric
     ends = shown.ends_of_seeds(name)
     if not ends:
@@ -291,7 +309,8 @@ def add_seeds(chart: Chart, panel: Panel, shown: Shown, *, log: bool = False) ->
 
 
 def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
-    """The panel's lines over its band, and the forecasts; where `keys` do not name the lines, their ends do."""
+    """The panel's lines over its band, and the forecasts; where `keys` do not name the lines, their
+    ends do."""
     why = absent(panel, shown)
     if why:
         return why
@@ -304,16 +323,25 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     series = [positive(columns) if panel.log else columns for _, columns in found]
     written = percent if panel.share else panel.written
     forecasts = shown.forecasts if panel.forecast else ()
-    ahead = [(line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None]
+    ahead = [
+        (line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None
+    ]
     seen, whole = [shown.seen(columns) for columns in series], shown.zoom is None
     of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.lines[-1].metric)]
     if panel.log:
         chart.log_axis(seen, room=0.06)
     else:
         from_zero = panel.share or (whole and panel.from_zero)
-        top = max([value for _, value in ahead] + [panel.least_top]) if panel.least_top is not None else None
+        top = (
+            max([value for _, value in ahead] + [panel.least_top])
+            if panel.least_top is not None
+            else None
+        )
         low, high = value_range(
-            [*seen, *of_seeds], from_zero=from_zero, low=0.0 if whole and not from_zero else None, high=top
+            [*seen, *of_seeds],
+            from_zero=from_zero,
+            low=0.0 if whole and not from_zero else None,
+            high=top,
         )
         high = min(high, 1.02) if panel.share else high
         chart.y_axis(low, high, written=percent_texts if panel.share else tick_texts, most=6 if panel.keys else 5,
@@ -325,13 +353,19 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     if shown.chosen is not None:
         chart.mark(shown.chosen, chart.ink["zero"])
     for (line, _), columns, last in zip(found, series, seen, strict=True):
-        color = theme.LINES[shown.scheme][int(line.color)] if line.color.isdecimal() else chart.ink[line.color]
+        color = (
+            theme.LINES[shown.scheme][int(line.color)]
+            if line.color.isdecimal()
+            else chart.ink[line.color]
+        )
         chart.line(columns, name=line.label, color=color, width=line.width, dash=line.dash,
                    smooth=shown.smooth if line.smooth else 0, written=written)  # fmt: skip
         newest = next((value for value in reversed(last.value) if math.isfinite(value)), None)
         if newest is not None and not panel.keys:
             chart.end(line.label, newest, color)
-    decimals = min(8, max(4, *(decimals_of(value, 1) for line, value in ahead if not line.helps), 0))
+    decimals = min(
+        8, max(4, *(decimals_of(value, 1) for line, value in ahead if not line.helps), 0)
+    )
     for forecast, value in ahead:
         end, color = shown.last + NEXT_STEPS, chart.ink["hold" if forecast.helps else "act"]
         chart.stroke([shown.last, end], [value, value], color, meta=forecast.name)
@@ -363,7 +397,8 @@ def metric_panel(name: str, height: int, *, log: bool = False) -> Panel:
 
 
 def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
-    """A line for each run. What is not finite is a gap with a mark; a reduced series has a band from minimum to maximum."""
+    """A line for each run. What is not finite is a gap with a mark; a reduced series has a band
+    from minimum to maximum."""
     drawn = [run for run in shown.runs or [shown] if run.columns(panel.name).step]
     if not drawn:
         return panel.needs
@@ -392,11 +427,17 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
 
 
 def _add_line(chart: Chart, panel: Panel, run: Shown, *, log: bool) -> None:
-    (color, dash), columns, smooth = theme.look_of(chart.scheme, run.look), run.columns(panel.name), run.smooth
+    (color, dash), columns, smooth = (
+        theme.look_of(chart.scheme, run.look),
+        run.columns(panel.name),
+        run.smooth,
+    )
     drawn = positive(columns) if log else columns
     if columns.reduced and columns.min is not None and columns.max is not None:
         low, high = (replace(columns, value=ends) for ends in (columns.min, columns.max))
-        chart.band(positive(low) if log else low, positive(high) if log else high, _see_through(color))
+        chart.band(
+            positive(low) if log else low, positive(high) if log else high, _see_through(color)
+        )
         if smooth:  # the band is what a raw line would show
             means = [math.nan if mean is None else mean for mean in smoothed(drawn, smooth)]
             drawn, smooth = replace(drawn, value=means), 0
@@ -408,11 +449,16 @@ def _add_line(chart: Chart, panel: Panel, run: Shown, *, log: bool) -> None:
 def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: float) -> None:
     columns = run.columns(panel.name)
     places = [
-        (step, value) for step, value in zip(columns.step, columns.value, strict=True) if not math.isfinite(value)
+        (step, value)
+        for step, value in zip(columns.step, columns.value, strict=True)
+        if not math.isfinite(value)
     ]
     if not places:
         return
-    symbols = ["x" if math.isnan(value) else "triangle-up" if value > 0 else "triangle-down" for _, value in places]
+    symbols = [
+        "x" if math.isnan(value) else "triangle-up" if value > 0 else "triangle-down"
+        for _, value in places
+    ]
     chart.scatter(
         [chart.scale.at(step) for step, _ in places], [high if value == math.inf else low for _, value in places],
         mode="markers", cliponaxis=False, text=[significant(value) for _, value in places],
@@ -421,9 +467,13 @@ def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: fl
     )  # fmt: skip
 
 
-def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share: bool) -> tuple[float, float]:
+def _y_axis(
+    chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share: bool
+) -> tuple[float, float]:
     """Sets the axis; returns its ends, of a logarithmic one as powers of ten."""
-    extremes = [replace(one, value=ends) for one in every for ends in (one.min, one.max) if ends is not None]
+    extremes = [
+        replace(one, value=ends) for one in every for ends in (one.min, one.max) if ends is not None
+    ]
     if log:
         return chart.log_axis([*every, *extremes], written=percent_texts if is_share else None)
     low, high = value_range([*every, *extremes], from_zero=is_share)

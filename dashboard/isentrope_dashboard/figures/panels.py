@@ -1,4 +1,5 @@
-"""Every chart over steps as a row: on the overview (`OVERVIEW`), and in the tab of distributions (`DISTRIBUTIONS`)."""
+"""Every chart over steps as a row: on the overview (`OVERVIEW`), and in the tab of distributions
+(`DISTRIBUTIONS`)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from isentrope_wire import metrics
 from isentrope_wire.diagnosis.pull import QUADRANTS
 
 HEAT_HEIGHT, LAW_HEIGHT = 236, 220
-TALL, SHORT = (f"max({least}px, {share} * (100vh - 360px))" for least, share in ((325, 0.589), (227, 0.411)))
+TALL, SHORT = (
+    f"max({least}px, {share} * (100vh - 360px))" for least, share in ((325, 0.589), (227, 0.411))
+)
 """With what is above them the two rows of the overview fill a screen."""
 
 OVERVIEW: Sequence[Panel] = (
@@ -49,7 +52,13 @@ OVERVIEW: Sequence[Panel] = (
         needs="No calibrated prediction: it needs the optimizer in step(), rescore= and some steps",
         height=SHORT,
         lines=[
-            Line(metrics.ENTROPY_UNSEEN_CHANGE, "on unseen tokens", "observed", width=1.2, smooth=False),
+            Line(
+                metrics.ENTROPY_UNSEEN_CHANGE,
+                "on unseen tokens",
+                "observed",
+                width=1.2,
+                smooth=False,
+            ),
             Line(
                 metrics.ENTROPY_OBSERVED_CHANGE,
                 "observed",
@@ -61,7 +70,11 @@ OVERVIEW: Sequence[Panel] = (
             Line(metrics.ENTROPY_PREDICTED_CHANGE, "predicted", "iris", width=2, smooth=False),
         ],
         band=(metrics.ENTROPY_PREDICTED_CHANGE_LOW, metrics.ENTROPY_PREDICTED_CHANGE_HIGH),
-        keys=[("predicted", "line", "iris"), ("90 % band", "band", "iris"), ("observed", "line", "observed")],
+        keys=[
+            ("predicted", "line", "iris"),
+            ("90 % band", "band", "iris"),
+            ("observed", "line", "observed"),
+        ],
         written=change,
         forecast="pace",
     ),
@@ -100,7 +113,11 @@ def _heat(name: str, title: str, unit: str, quantity: Quantity) -> Panel:
         says=f"{title}: share of the tokens by value over steps, and the bars of one step",
         needs="The reports have no such histogram: the probe dropped it to save space.",
         height=HEAT_HEIGHT,
-        reads=[metrics.CONTROL_MU_LOW, metrics.CONTROL_MU_HIGH, *filter(None, (quantity.mean, quantity.std))],
+        reads=[
+            metrics.CONTROL_MU_LOW,
+            metrics.CONTROL_MU_HIGH,
+            *filter(None, (quantity.mean, quantity.std)),
+        ],
         quantity=quantity,
         draw=heat_figure,
         keys=[*keys, ("threshold", "line", "upper")] if quantity.std else keys,

@@ -1,7 +1,8 @@
-"""The what-if plot: clipped share above the entropy's pace against both thresholds, the lower side at the left.
+"""The what-if plot: clipped share above the entropy's pace against both thresholds, the lower side
+at the left.
 
-Each side's curve has the other side off. The browser (`assets/control.js`) draws handles and dots by the figure's own lines
-and axes.
+Each side's curve has the other side off. The browser (`assets/control.js`) draws handles and dots
+by the figure's own lines and axes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from isentrope_dashboard.figures.chart import SKIPPED, Chart, percent_texts, three_ticks, tick_texts, ticks
+from isentrope_dashboard.figures.chart import (
+    SKIPPED,
+    Chart,
+    percent_texts,
+    three_ticks,
+    tick_texts,
+    ticks,
+)
 from isentrope_dashboard.formatting import change, percent
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.control_answers import EffectCurves
@@ -21,9 +29,11 @@ _ROOM = 1.05
 CLIPPED_PANEL, PACE_PANEL = (0.56, 1.0), (0.0, 0.44)
 """Shares of the plot's height, from below."""
 MARGIN = {"l": 52, "r": 8, "t": 36, "b": 18}
-"""In pixels; the style sheet places handles and titles, which lie outside of both panels, by the same numbers."""
+"""In pixels; the style sheet places handles and titles, which lie outside of both panels, by the
+same numbers."""
 _TOP_AT = 0.25
-"""The share that clips from here on fits into the panel: at 0 half of all tokens and more are clipped."""
+"""The share that clips from here on fits into the panel: at 0 half of all tokens and more are
+clipped."""
 
 
 def reach(*thresholds: float | None) -> float:
@@ -32,10 +42,12 @@ def reach(*thresholds: float | None) -> float:
     return REACH if furthest <= REACH else math.ceil(furthest * 1.1)
 
 
-def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
-    """Both panels without the handles; of a side that clips nothing, nothing. `now` is the pace if the control stays as it is, in
-    nats a step; `width` goes to each side in standard deviations. `meta` has for the browser this width and the lower title.
-    """
+def what_if_figure(
+    curves: EffectCurves, now: float, scheme: Scheme, width: float
+) -> dict[str, Any]:
+    """Both panels without the handles; of a side that clips nothing, nothing. `now` is the pace if
+    the control stays as it is, in nats a step; `width` goes to each side in standard deviations.
+    `meta` has for the browser this width and the lower title."""
     chart = Chart(scheme)
     ink = chart.ink
     for sign, curve, color, soft in (
@@ -45,10 +57,21 @@ def what_if_figure(curves: EffectCurves, now: float, scheme: Scheme, width: floa
         if not any(curve.clip_fraction):
             continue
         side = "lower" if sign < 0 else "upper"
-        shown = sum(mu <= width for mu in curve.mu) + 1  # one edge beyond the frame, so that the line leaves it
+        shown = (
+            sum(mu <= width for mu in curve.mu) + 1
+        )  # one edge beyond the frame, so that the line leaves it
         places = [sign * mu for mu in curve.mu[:shown]]
-        pairs = list(zip(curve.clip_fraction[: len(places)], curve.clip_fraction_std[: len(places)], strict=True))
-        band = [*(value + size for value, size in pairs), *(value - size for value, size in reversed(pairs))]
+        pairs = list(
+            zip(
+                curve.clip_fraction[: len(places)],
+                curve.clip_fraction_std[: len(places)],
+                strict=True,
+            )
+        )
+        band = [
+            *(value + size for value, size in pairs),
+            *(value - size for value, size in reversed(pairs)),
+        ]
         chart.area([*places, *reversed(places)], band, soft, yaxis="y")
         for axis, name, values, written in (
             ("y", "clipped", curve.clip_fraction, percent),

@@ -37,7 +37,9 @@ async def access_page(client: AsyncClient, _view: View) -> tuple[Component, str]
         tokens = (await client.ask(calls.access_tokens())).items
         body += [
             _form(),
-            html.Section(html.Div(token_table(tokens, me), id="tokens"), className="card token-list"),
+            html.Section(
+                html.Div(token_table(tokens, me), id="tokens"), className="card token-list"
+            ),
             _notify((await client.ask(calls.destinations())).items),
             dialog(
                 "revoke",
@@ -56,7 +58,11 @@ def _who(me: Me) -> Component:
         if me.scope == TokenScope.ADMIN
         else "The owner of this server makes and revokes tokens."
     )
-    words = ["You are signed in as ", html.B(me.name), f" with the scope {me.scope}: {SCOPES[me.scope]}. {more}"]
+    words = [
+        "You are signed in as ",
+        html.B(me.name),
+        f" with the scope {me.scope}: {SCOPES[me.scope]}. {more}",
+    ]
     restored = (
         f"The database was restored on {moment(me.restored.at)}: tokens that were revoked after "
         f"{moment(me.restored.newest_report_at)} are active again. Revoke them once more."
@@ -67,7 +73,9 @@ def _who(me: Me) -> Component:
 
 
 def _form() -> Component:
-    scopes = [{"value": str(scope), "label": f"{scope}: {words}"} for scope, words in SCOPES.items()]
+    scopes = [
+        {"value": str(scope), "label": f"{scope}: {words}"} for scope, words in SCOPES.items()
+    ]
     fields = row(
         dmc.TextInput(id="token-name", label="Name", placeholder="anna", size="xs", w=180),
         dmc.Select(id="token-scope", label="Scope", data=scopes, value="control", size="xs", w=400),
@@ -82,15 +90,29 @@ def _notify(found: Sequence[Destination]) -> Component:
         "Alerts are not sent anywhere. Start the server by ", code("isentrope up --notify ADDRESS"), "with an address of Apprise, such as ntfy://TOPIC.",
     ]  # fmt: skip
     if found:
-        words = ["Alerts are sent by ", *[part for one in found for part in (", ", html.B(one.service))][1:], "."]
-    button = dmc.Button("Send a test", id="notify-test", size="xs", variant="default", disabled=not found)
-    return card(html.P(words), row(button), html.Div(id="notify-answer", role="status"), title="Alerts", name="guide")
+        words = [
+            "Alerts are sent by ",
+            *[part for one in found for part in (", ", html.B(one.service))][1:],
+            ".",
+        ]
+    button = dmc.Button(
+        "Send a test", id="notify-test", size="xs", variant="default", disabled=not found
+    )
+    return card(
+        html.P(words),
+        row(button),
+        html.Div(id="notify-answer", role="status"),
+        title="Alerts",
+        name="guide",
+    )
 
 
 def tested(found: Sequence[Destination]) -> Component:
     """What became of a test, by destination."""
     not_taken = "not taken, the log of the server says more"
-    return html.Ul([html.Li(f"{one.service}: {'delivered' if one.delivered else not_taken}") for one in found])
+    return html.Ul(
+        [html.Li(f"{one.service}: {'delivered' if one.delivered else not_taken}") for one in found]
+    )
 
 
 def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:
@@ -120,7 +142,10 @@ def _token_row(token: AccessToken, me: Me) -> html.Tr:
         html.B(token.name), chip(token.scope), html.Span(token.id, className="mono"),
         age(token.created_at), MISSING if token.last_used_at is None else age(token.last_used_at), action,
     ]  # fmt: skip
-    return html.Tr([html.Td(cell) for cell in cells], className="revoked-token" if token.revoked_at is not None else "")
+    return html.Tr(
+        [html.Td(cell) for cell in cells],
+        className="revoked-token" if token.revoked_at is not None else "",
+    )
 
 
 def made_token(made: CreatedToken, origin: str) -> Component:
@@ -128,7 +153,10 @@ def made_token(made: CreatedToken, origin: str) -> Component:
     parts: list[Any] = [text("Shown only now. The token:"), code(made.token)]
     if made.scope != TokenScope.INGEST:
         link = f"{origin}/?token={quote(made.token, safe='')}"
-        parts += [text(["The address that signs ", html.B(made.name), "'s browser in:"]), code(link)]
+        parts += [
+            text(["The address that signs ", html.B(made.name), "'s browser in:"]),
+            code(link),
+        ]
     return html.Div(parts, className="made")
 
 
@@ -149,7 +177,9 @@ def register(app: Dash, api: Api) -> None:
         State("token-name", "value"),
         State("token-scope", "value"),
     )
-    async def make(client: AsyncClient, view: View, _clicks: int, name: str | None, scope: str) -> Any:
+    async def make(
+        client: AsyncClient, view: View, _clicks: int, name: str | None, scope: str
+    ) -> Any:
         if not (name or "").strip():
             words = "Give it a name: the history names it as the author of changes."
             return html.Div(words, className="refusal", role="alert"), no_update, no_update
@@ -171,8 +201,13 @@ def register(app: Dash, api: Api) -> None:
         if not any(clicks):
             return [no_update] * 4
         token_id = ctx.triggered_id["revoke"]
-        token = next(each for each in (await client.ask(calls.access_tokens())).items if each.id == token_id)
-        words = [html.B(token.name), f", scope {token.scope}, {token.id}. Whoever uses it is refused at once."]
+        token = next(
+            each for each in (await client.ask(calls.access_tokens())).items if each.id == token_id
+        )
+        words = [
+            html.B(token.name),
+            f", scope {token.scope}, {token.id}. Whoever uses it is refused at once.",
+        ]
         return True, words, None, token_id
 
     @api.callback(

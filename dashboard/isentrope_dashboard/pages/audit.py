@@ -1,4 +1,5 @@
-"""Who changed what: every version of a run's control, and for administrators the audit trail of the run."""
+"""Who changed what: every version of a run's control, and for administrators the audit trail of the
+run."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ from isentrope_wire.answers import AuditEntry, TokenScope
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.numbers import no_formula
 
-GRID, TRAIL, AGAIN, SAVE, FILE = "audit-grid", "audit-trail", "audit-again", "audit-save", "audit-file"
+GRID, TRAIL, AGAIN, SAVE, FILE = (
+    "audit-grid",
+    "audit-trail",
+    "audit-again",
+    "audit-save",
+    "audit-file",
+)
 MOST_ENTRIES = 200
 
 COLUMNS: Sequence[dict[str, Any]] = (
@@ -88,14 +95,21 @@ TO_FILE = dmc.Button(
     "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
     **{"aria-label": "Save the control history as CSV"},
 )  # fmt: skip
-READ_AGAIN = dmc.Button("Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server")
+READ_AGAIN = dmc.Button(
+    "Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server"
+)
 PART = Part(
     name="audit",
     read=read,
     layout=html.Div(
         [
             card(HISTORY, title="Control history", beside=TO_FILE, name="padded"),
-            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=READ_AGAIN, name="padded"),
+            card(
+                html.Div(id=TRAIL),
+                title="Audit trail of this run",
+                beside=READ_AGAIN,
+                name="padded",
+            ),
             dcc.Download(id=FILE),
         ],
         className="stack",
@@ -108,7 +122,10 @@ PART = Part(
 def trail(entries: Sequence[AuditEntry]) -> list[Component]:
     rows = [
         [
-            *(text(cell, "nowrap") for cell in (moment(entry.at), entry.actor, entry.action, subject)),
+            *(
+                text(cell, "nowrap")
+                for cell in (moment(entry.at), entry.actor, entry.action, subject)
+            ),
             text(change_words(entry.change), "mono"),
         ]
         for entry in entries
@@ -120,7 +137,11 @@ def trail(entries: Sequence[AuditEntry]) -> list[Component]:
         if entries
         else [html.P("No entry is about this run.", className="dim")]
     )
-    cut = [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")] if len(entries) == MOST_ENTRIES else []
+    cut = (
+        [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")]
+        if len(entries) == MOST_ENTRIES
+        else []
+    )
     return [*shown, *cut]
 
 
@@ -128,9 +149,12 @@ def change_words(change: Mapping[str, Any]) -> str:
     """What an entry changed, old and new where both exist; what is empty is no news."""
     old, new = (flat({"": change.get(name)}) for name in ("old", "new"))
     pairs = [
-        f"{name.strip('.')} {old[name]} → {new.get(name, 'none')}" if name in old else f"{name.strip('.')} {new[name]}"
+        f"{name.strip('.')} {old[name]} → {new.get(name, 'none')}"
+        if name in old
+        else f"{name.strip('.')} {new[name]}"
         for name in {**old, **new}
-        if old.get(name) != new.get(name) and not (old.get(name) in _EMPTY and new.get(name) in _EMPTY)
+        if old.get(name) != new.get(name)
+        and not (old.get(name) in _EMPTY and new.get(name) in _EMPTY)
     ]
     rest = [
         f"{name} {moment(float(value)) if name == 'claimed_at' else value}"
@@ -150,7 +174,9 @@ def register(app: Dash, api: Api) -> None:
     async def show_trail(client: AsyncClient, view: View, _clicks: int | None) -> Any:
         try:
             if (await client.ask(calls.me())).scope is not TokenScope.ADMIN:
-                return html.P("Only tokens of scope admin can read the audit trail.", className="dim")
+                return html.P(
+                    "Only tokens of scope admin can read the audit trail.", className="dim"
+                )
             return trail(await client.newest(calls.audit(view.run_id or ""), MOST_ENTRIES))
         except ApiError as error:
             return refusal(error)

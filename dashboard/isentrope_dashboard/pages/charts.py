@@ -1,5 +1,6 @@
-"""The charts of a tab: reading what their rows in `figures.panels` name, drawing them, and the cards around them; and what
-every chart over steps shares: the axis, the steps shown, and the marks."""
+"""The charts of a tab: reading what their rows in `figures.panels` name, drawing them, and the
+cards around them; and what every chart over steps shares: the axis, the steps shown, and the
+marks."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ async def read_shown(
     points: int = CHART_POINTS,
     **known: Any,
 ) -> Shown:
-    """Everything that the panels read of a run, in the steps that the reader wants to see, with `points` of each
-    series."""
+    """Everything that the panels read of a run, in the steps that the reader wants to see, with
+    `points` of each series."""
     history, alerts = await asyncio.gather(
         client.newest(calls.control_history(run.id), 50), client.newest(calls.alerts(run.id), 50)
     )
@@ -45,13 +46,21 @@ async def read_shown(
     counted = [panel.quantity.histogram for panel in panels if panel.quantity is not None]
     found: asyncio.Future[list[HistogramColumns]] = asyncio.gather(
         *(
-            client.ask(calls.histograms(run.id, name, from_step=first, to_step=last, points=HISTOGRAM_POINTS))
+            client.ask(
+                calls.histograms(
+                    run.id, name, from_step=first, to_step=last, points=HISTOGRAM_POINTS
+                )
+            )
             for name in counted
         )
     )
     series: Mapping[str, SeriesColumns] = {}
     if names:
-        series = (await client.ask(calls.series(run.id, names, from_step=first, to_step=last, points=points))).series
+        series = (
+            await client.ask(
+                calls.series(run.id, names, from_step=first, to_step=last, points=points)
+            )
+        ).series
     histograms = await found
     steps = [each.step for each in series.values()] + [each.step for each in histograms]
     return Shown(
@@ -81,26 +90,37 @@ def panel_card(
     name: str = "",
     beside: Any = None,
 ) -> html.Section:
-    """The card with the place of the chart, which can be saved as a picture or as numbers. Where its x axis is that of
-    the steps, a drag over it zooms all such charts, and a click chooses a step. `chart` is the id for which a part has
-    plotly's JSON, by default `chart-` and the row's name. Title, unit and what it says may differ from the row's.
-    `beside` is to the right of the heading."""
+    """The card with the place of the chart, which can be saved as a picture or as numbers. Where
+    its x axis is that of the steps, a drag over it zooms all such charts, and a click chooses a
+    step. `chart` is the id for which a part has plotly's JSON, by default `chart-` and the row's
+    name. Title, unit and what it says may differ from the row's. `beside` is to the right of the
+    heading."""
     title = title or panel.title
-    heading = html.H2([title, html.Span(_unit(panel) if unit is None else unit, className="unit")], className="title")
+    heading = html.H2(
+        [title, html.Span(_unit(panel) if unit is None else unit, className="unit")],
+        className="title",
+    )
     menu = html.Details(
         [
             html.Summary(icon("more", 14), **{"aria-label": f"Save the chart {plain(title)}"}),
             html.Div(
-                [html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]
+                [
+                    html.Button(kind, type="button", **{"data-save": kind.lower()})
+                    for kind in ("PNG", "SVG", "CSV")
+                ]
             ),
         ],
         className="menu",
     )
     samples = [
-        html.Span([html.I(className=kind, style={"--sample": f"var(--{color})"}), word], className="key")
+        html.Span(
+            [html.I(className=kind, style={"--sample": f"var(--{color})"}), word], className="key"
+        )
         for word, kind, color in panel.keys
     ]
-    head = row(heading, spacer(), html.Div(samples, className="keys"), beside, menu, name="card-head")
+    head = row(
+        heading, spacer(), html.Div(samples, className="keys"), beside, menu, name="card-head"
+    )
     return html.Section(
         [head, plot(chart or f"chart-{panel.name}", panel.height, says or panel.says)],
         className=f"card chart {'zooms ' if panel.zooms else ''}{name}".strip(),
@@ -119,7 +139,8 @@ def _unit(panel: Panel) -> Content:
 async def _read_range(
     client: AsyncClient, run: RunDetail, view: View, history: Sequence[ControlVersion]
 ) -> tuple[Scale, int | None, int | None]:
-    """The x axis, and the first and last step to read: of the zoom, or of the window; None: the run's own."""
+    """The x axis, and the first and last step to read: of the zoom, or of the window; None: the
+    run's own."""
     scale = await read_scale(client, run.id, view)
     if view.zoom is not None:
         first, last = (scale.step_at(place) for place in view.zoom)
@@ -133,7 +154,9 @@ async def _read_range(
 
 
 def _newest_applied(history: Sequence[ControlVersion]) -> ControlVersion | None:
-    return next((item for item in history if item.version > 0 and item.applied_step is not None), None)
+    return next(
+        (item for item in history if item.version > 0 and item.applied_step is not None), None
+    )
 
 
 async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
@@ -145,11 +168,18 @@ async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
 
 
 async def read_metric(
-    client: AsyncClient, run_id: str, metric: Metric, *, from_step: int | None = None, points: int | None = None
+    client: AsyncClient,
+    run_id: str,
+    metric: Metric,
+    *,
+    from_step: int | None = None,
+    points: int | None = None,
 ) -> SeriesColumns:
     """A metric under the name that the run gives it; EMPTY where it was never reported."""
     try:
-        answer = await client.ask(calls.series(run_id, metric.names, from_step=from_step, points=points))
+        answer = await client.ask(
+            calls.series(run_id, metric.names, from_step=from_step, points=points)
+        )
     except ApiError as error:
         if error.code == "metric_unknown":
             return EMPTY
@@ -160,34 +190,62 @@ async def read_metric(
 def marks(history: Sequence[ControlVersion], alerts: Sequence[Alert]) -> list[Mark]:
     """What the charts mark: applied controls, and alerts of all kinds."""
     applied = control_markers(history)
-    controls = [Mark(step=step, label=label, is_active=(step, label) == applied[-1]) for step, label in applied]
+    controls = [
+        Mark(step=step, label=label, is_active=(step, label) == applied[-1])
+        for step, label in applied
+    ]
     alarms = [
-        Mark(step=alert.step, label=alert.level.capitalize(), kind=str(alert.level), text=alert.message)
+        Mark(
+            step=alert.step,
+            label=alert.level.capitalize(),
+            kind=str(alert.level),
+            text=alert.message,
+        )
         for alert in alerts
     ]
     return sorted([*controls, *alarms], key=lambda mark: mark.step)
 
 
 def looks(view: View, *, log: bool = False) -> list[Component]:
-    """A way out of the zoom; choices of the x axis and of smoothing; with `log` that of the y axis."""
-    y_axis = choice("log", [("off", "Linear"), ("on", "Log")], "on" if view.log else "off", "Scale of the y axis")
+    """A way out of the zoom; choices of the x axis and of smoothing; with `log` that of the y
+    axis."""
+    y_axis = choice(
+        "log",
+        [("off", "Linear"), ("on", "Log")],
+        "on" if view.log else "off",
+        "Scale of the y axis",
+    )
     strength = next(name for name, steps in SMOOTHED.items() if steps == view.smooth)
-    reset = html.Button("Reset zoom", type="button", className="button reset-zoom", **{"data-show": '{"zoom": null}'})
+    reset = html.Button(
+        "Reset zoom",
+        type="button",
+        className="button reset-zoom",
+        **{"data-show": '{"zoom": null}'},
+    )
     return [
         reset,
         choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
-        choice("smooth", [("off", "Raw"), ("on", "Smooth"), ("more", "Smoother")], strength, "Smoothing"),
+        choice(
+            "smooth",
+            [("off", "Raw"), ("on", "Smooth"), ("more", "Smoother")],
+            strength,
+            "Smoothing",
+        ),
         *([y_axis] if log else []),
     ]
 
 
-def tools(view: View, history: Sequence[ControlVersion], seeds: int = 0, *, log: bool = False) -> Component:
-    """What all charts of a tab show: window, axis, smoothing; with `log` the scale of the y axis; where so many other runs
-    differ in the seed alone, whether their mean and range are drawn."""
+def tools(
+    view: View, history: Sequence[ControlVersion], seeds: int = 0, *, log: bool = False
+) -> Component:
+    """What all charts of a tab show: window, axis, smoothing; with `log` the scale of the y axis;
+    where so many other runs differ in the seed alone, whether their mean and range are drawn."""
     applied = _newest_applied(history)
     since = [("control", f"Since v{applied.version}")] if applied else []
     window = [("50", "Last 50"), ("200", "Last 200"), *since, ("all", "All")]
     reset, *choices = looks(view, log=log)
     lines = [("none", "Run"), ("seed", f"{seeds + 1} seeds")]
     group = [choice("group", lines, view.query.get("group", "none"), "Runs drawn")] if seeds else []
-    return row(reset, *group, choice("window", window, view.window, "Steps shown"), *choices, name="tools")
+    return row(
+        reset, *group, choice("window", window, view.window, "Steps shown"), *choices, name="tools"
+    )

@@ -1,6 +1,6 @@
 """Several runs, or groups of runs that differ in the seed alone or share a tag, side by side:
-/compare?run=ID&run=ID&metric=NAME&group=seed. What is compared, and what of it is hidden, is in the address alone.
-"""
+/compare?run=ID&run=ID&metric=NAME&group=seed. What is compared, and what of it is hidden, is in the
+address alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ PATH = "/compare"
 MOST_RUNS, MOST_GROUPS, MOST_GROUPED = 12, 6, 36
 """Lines of runs, lines of groups, and runs in all groups together."""
 MOST_METRICS = 12
-AT_FIRST = (metrics.ENTROPY_MEAN, metrics.REWARD_MEAN, metrics.ENTROPY_PREDICTED_CHANGE, metrics.CLIP_FRACTION)
+AT_FIRST = (
+    metrics.ENTROPY_MEAN,
+    metrics.REWARD_MEAN,
+    metrics.ENTROPY_PREDICTED_CHANGE,
+    metrics.CLIP_FRACTION,
+)
 POINTS = 400
 HEIGHT = 240
 SEEDS_AMONG = 100
@@ -88,12 +93,15 @@ class Group:
         if len(every) == 1:
             return named
         names = dict.fromkeys(name for one in every for name in one.series)
-        return replace(named, series={name: mean_of([one.columns(name) for one in every]) for name in names})
+        return replace(
+            named, series={name: mean_of([one.columns(name) for one in every]) for name in names}
+        )
 
 
 def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
-    """Mean, lowest and highest of several series, at the steps of the longest: of those that have come so far; between
-    two steps of its own a series is interpolated. What is not finite in one of them is so in the mean."""
+    """Mean, lowest and highest of several series, at the steps of the longest: of those that have
+    come so far; between two steps of its own a series is interpolated. What is not finite in one of
+    them is so in the mean."""
     known = [one for one in every if one.step]
     if not known:
         return EMPTY
@@ -104,7 +112,10 @@ def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
     def at_steps(columns: Iterable[Sequence[float]], elsewhere: float) -> Any:
         # Not between equal steps: a value beside an infinite one would be lost.
         pairs = zip(known, columns, strict=True)
-        values = [column if one.step == longest else np.interp(steps, one.step, column) for one, column in pairs]
+        values = [
+            column if one.step == longest else np.interp(steps, one.step, column)
+            for one, column in pairs
+        ]
         return np.where(inside, values, elsewhere)
 
     mean = at_steps((one.value for one in known), 0.0).sum(0) / inside.sum(0)
@@ -114,19 +125,22 @@ def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
 
 
 def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
-    """The lines to draw. By `seed`: runs whose configurations differ in a seed alone; by `tag`: a run is in the group
-    of each of its tags."""
+    """The lines to draw. By `seed`: runs whose configurations differ in a seed alone; by `tag`: a
+    run is in the group of each of its tags."""
     if by not in ("seed", "tag"):
         return [Group(key=one.run.id, name=one.run.name, members=[one]) for one in compared]
     groups: dict[str, list[Compared]] = {}
     for one in compared:
-        for key in (one.run.tags or ["no tag"]) if by == "tag" else [_but_for_the_seed(one.run.config)]:
+        for key in (
+            (one.run.tags or ["no tag"]) if by == "tag" else [_but_for_the_seed(one.run.config)]
+        ):
             groups.setdefault(key, []).append(one)
     names = list(groups)
     if by == "seed":
         differing = differences([json.loads(key) for key in groups])
         names = [
-            ", ".join(f"{name} {values[at] or MISSING}" for name, values in differing.items())[:60] or one[0].run.name
+            ", ".join(f"{name} {values[at] or MISSING}" for name, values in differing.items())[:60]
+            or one[0].run.name
             for at, one in enumerate(groups.values())
         ]
         groups = {one[0].run.id: one for one in groups.values()}
@@ -151,16 +165,24 @@ async def newest_runs(client: AsyncClient, limit: int, **query: Any) -> list[Run
 
 
 async def seeds_of(client: AsyncClient, run: RunSummary) -> list[RunSummary]:
-    """The runs of its project that differ from a run in the seed alone, the newest first; itself left out."""
+    """The runs of its project that differ from a run in the seed alone, the newest first; itself
+    left out."""
     own = _but_for_the_seed(run.config)
     found = await newest_runs(client, SEEDS_AMONG, project=run.project or None, order="newest")
-    alike = [one for one in found if one.project == run.project and _but_for_the_seed(one.config) == own]
+    alike = [
+        one for one in found if one.project == run.project and _but_for_the_seed(one.config) == own
+    ]
     return [one for one in alike if one.id != run.id][: MOST_GROUPED - 1]
 
 
-async def with_seeds(client: AsyncClient, view: View, run: RunDetail, shown: Shown, points: int) -> Shown:
-    """What was read of a run; where the address says `group=seed`, with the mean and the range over all of its seeds."""
-    others = await seeds_of(client, run) if view.query.get("group") == "seed" and shown.series else []
+async def with_seeds(
+    client: AsyncClient, view: View, run: RunDetail, shown: Shown, points: int
+) -> Shown:
+    """What was read of a run; where the address says `group=seed`, with the mean and the range over
+    all of its seeds."""
+    others = (
+        await seeds_of(client, run) if view.query.get("group") == "seed" and shown.series else []
+    )
 
     async def series_of(other: RunSummary) -> Mapping[str, SeriesColumns]:
         known = {"from_step": shown.first, "to_step": shown.last, "points": points}
@@ -200,17 +222,26 @@ async def read(client: AsyncClient, view: View) -> Values:
         return values
     hidden = listed_in(view, "hide")
     looks = looks_of([group.key for group in groups])
-    runs = [replace(one.shown, look=look) for one, look in zip(groups, looks, strict=True) if one.key not in hidden]
+    runs = [
+        replace(one.shown, look=look)
+        for one, look in zip(groups, looks, strict=True)
+        if one.key not in hidden
+    ]
     if not runs:
         return values
-    shown = Shown(scheme=view.scheme, scale=runs[0].scale, first=0, last=0, zoom=view.zoom, runs=runs)
+    shown = Shown(
+        scheme=view.scheme, scale=runs[0].scale, first=0, last=0, zoom=view.zoom, runs=runs
+    )
     what = f"{len(runs)} {'runs' if by == 'none' else 'groups'}"
     parameters, controls = _tables(groups, everything=view.query.get("all") == "on")
     return {
         **values,
         "compare-charts": [
             charts.panel_card(
-                panel, chart=place_id("chart", panel.name), says=f"{panel.name} of {what} over steps", name="metric"
+                panel,
+                chart=place_id("chart", panel.name),
+                says=f"{panel.name} of {what} over steps",
+                name="metric",
             )
             for panel in panels
         ],
@@ -224,17 +255,23 @@ def chosen_metrics(view: View) -> list[str]:
     return list(dict.fromkeys(view.metrics or map(str, AT_FIRST)))[:MOST_METRICS]
 
 
-async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view: View) -> Compared | None:
+async def _read(
+    client: AsyncClient, run_id: str, panels: Sequence[Panel], view: View
+) -> Compared | None:
     try:
         run, history, latest = await asyncio.gather(
-            client.ask(calls.run(run_id)), client.every(calls.control_history(run_id)), client.ask(calls.latest(run_id))
+            client.ask(calls.run(run_id)),
+            client.every(calls.control_history(run_id)),
+            client.ask(calls.latest(run_id)),
         )
         reported = {item.name for item in latest.items}
         known = metrics.reported_names(reported)
         names = {panel.name: panel.name if panel.name in reported else known[metrics.METRICS[panel.name]]
                  for panel in panels if panel.name in reported or metrics.METRICS.get(panel.name) in known}  # fmt: skip
         own = [metric_panel(name, HEIGHT) for name in names.values()]
-        shown = await charts.read_shown(client, view, run, own, points=POINTS, is_live=False, label=run.name)
+        shown = await charts.read_shown(
+            client, view, run, own, points=POINTS, is_live=False, label=run.name
+        )
     except ApiError as error:
         if error.status == 404:
             return None
@@ -267,12 +304,18 @@ def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Comp
                 "data-show": json.dumps({"hide": listed(after) if after else None}),
             },
         )  # fmt: skip
-        entries.append(html.Li([button, *_about(group)], className="hidden-line" if is_hidden else ""))
+        entries.append(
+            html.Li([button, *_about(group)], className="hidden-line" if is_hidden else "")
+        )
     left = len(dict.fromkeys(view.runs)) - MOST_RUNS
     if any(len(group.members) > 1 for group in groups):
-        entries.append(html.Li(text("Line: mean of a group's runs. Band: lowest to highest of them.", "dim")))
+        entries.append(
+            html.Li(text("Line: mean of a group's runs. Band: lowest to highest of them.", "dim"))
+        )
     elif left > 0 and view.query.get("group", "none") == "none":
-        entries.append(html.Li(text(f"{left} more are not shown: group them by seed or tag.", "dim")))
+        entries.append(
+            html.Li(text(f"{left} more are not shown: group them by seed or tag.", "dim"))
+        )
     entries += [
         html.Li([chip("Missing", "act", symbol="alert"), text(f"There is no run {run_id}: it was deleted, or the address is wrong.")])
         for run_id in missing
@@ -283,7 +326,12 @@ def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Comp
 def _about(group: Group) -> list[Component]:
     if len(group.members) > 1:
         links = [
-            html.A(one.run.id[-6:], href=address_of(one.run.id), className="mono dim", title=one.run.name)
+            html.A(
+                one.run.id[-6:],
+                href=address_of(one.run.id),
+                className="mono dim",
+                title=one.run.name,
+            )
             for one in group.members
         ]
         return [text(group.name, "strong"), text(f"{len(group.members)} runs", "num dim"), *links]
@@ -296,8 +344,11 @@ def _about(group: Group) -> list[Component]:
     ]
 
 
-def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = False) -> dict[str, list[str | None]]:
-    """The parameters that are not alike, each with its value in every configuration; None: not given."""
+def differences(
+    configs: Sequence[Mapping[str, Any]], *, everything: bool = False
+) -> dict[str, list[str | None]]:
+    """The parameters that are not alike, each with its value in every configuration; None: not
+    given."""
     known = [flat(config) for config in configs]
     names = dict.fromkeys(name for one in known for name in one)
     rows = {name: [one.get(name) for one in known] for name in names}
@@ -305,7 +356,8 @@ def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = Fals
 
 
 def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Component]:
-    """Parameters, of a group all values that its runs have; and controls, where no line stands for several runs."""
+    """Parameters, of a group all values that its runs have; and controls, where no line stands for
+    several runs."""
     configs = [_joined([one.run.config for one in group.members]) for group in groups]
     rows = differences(configs, everything=everything)
     alike = "All parameters are alike." if any(configs) else "No run was started with config=."
@@ -315,7 +367,9 @@ def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Co
         return parameters, html.P("Shown where runs are not grouped.", className="dim")
     histories = [group.members[0].history for group in groups]
     versions = sorted({item.version for history in histories for item in history}, reverse=True)
-    controls = {f"v{number}": [_control(history, number) for history in histories] for number in versions}
+    controls = {
+        f"v{number}": [_control(history, number) for history in histories] for number in versions
+    }
     return parameters, _table(groups, "Version", controls)
 
 
@@ -331,15 +385,31 @@ def _control(history: Sequence[ControlVersion], number: int) -> Component | None
     item = next((item for item in history if item.version == number), None)
     if item is None:
         return None
-    where = f"from step {count(item.applied_step)}" if item.applied_step is not None else item.state.lower()
+    where = (
+        f"from step {count(item.applied_step)}"
+        if item.applied_step is not None
+        else item.state.lower()
+    )
     change = describe(item.control, previous_control(item, history))
     return html.Span([change, text(f" · {where}", "dim")])
 
 
 def _table(groups: Sequence[Group], first: str, rows: Mapping[str, Sequence[Any]]) -> Component:
-    about = [f"{len(one.members)} runs" if len(one.members) > 1 else one.members[0].run.id[-6:] for one in groups]
-    heads = [first, *([group.name, " ", text(words, "mono")] for group, words in zip(groups, about, strict=True))]
-    cells = [[name, *(MISSING_CELL if cell is None else cell for cell in cells)] for name, cells in rows.items()]
+    about = [
+        f"{len(one.members)} runs" if len(one.members) > 1 else one.members[0].run.id[-6:]
+        for one in groups
+    ]
+    heads = [
+        first,
+        *(
+            [group.name, " ", text(words, "mono")]
+            for group, words in zip(groups, about, strict=True)
+        ),
+    ]
+    cells = [
+        [name, *(MISSING_CELL if cell is None else cell for cell in cells)]
+        for name, cells in rows.items()
+    ]
     return wide_table(table(heads, cells, "parameters plain"), f"{first}s by run")
 
 
@@ -350,7 +420,12 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         [
             html.Div(id="compare-legend"),
             html.Div(id="compare-charts", className="metric-charts two"),
-            card(html.Div(id="compare-parameters"), title="Configuration", beside=switch, name="padded compared-table"),
+            card(
+                html.Div(id="compare-parameters"),
+                title="Configuration",
+                beside=switch,
+                name="padded compared-table",
+            ),
             card(html.Div(id="compare-controls"), title="Control", name="padded compared-table"),
         ],
         className="stack",
@@ -385,7 +460,9 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
     ), "Compare · Isentrope"
 
 
-async def _offered_runs(client: AsyncClient, chosen: Sequence[str], wanted: str) -> list[dict[str, str]]:
+async def _offered_runs(
+    client: AsyncClient, chosen: Sequence[str], wanted: str
+) -> list[dict[str, str]]:
 
     async def named(run_id: str) -> RunSummary | str:
         try:
@@ -397,7 +474,12 @@ async def _offered_runs(client: AsyncClient, chosen: Sequence[str], wanted: str)
     known = await asyncio.gather(*(named(run_id) for run_id in chosen))
     labels = {one if isinstance(one, str) else one.id: one for one in [*known, *found]}
     return [
-        {"value": run_id, "label": f"{run_id} (missing)" if isinstance(one, str) else f"{one.name} · {one.id[-6:]}"}
+        {
+            "value": run_id,
+            "label": f"{run_id} (missing)"
+            if isinstance(one, str)
+            else f"{one.name} · {one.id[-6:]}",
+        }
         for run_id, one in labels.items()
     ]
 
@@ -424,4 +506,6 @@ def register(app: Dash, api: Api) -> None:
 
     @api.callback(app, Output(names, "data"), Input(runs, "value"))
     async def offer(client: AsyncClient, view: View, chosen: list[str]) -> Any:
-        return await _offered_metrics(client, View(query=view.query, runs=tuple(chosen), metrics=view.metrics))
+        return await _offered_metrics(
+            client, View(query=view.query, runs=tuple(chosen), metrics=view.metrics)
+        )

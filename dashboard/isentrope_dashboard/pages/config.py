@@ -1,4 +1,5 @@
-"""What a run is: its parameters, name, tags and notes, the process that reports it, and how its reports arrive."""
+"""What a run is: its parameters, name, tags and notes, the process that reports it, and how its
+reports arrive."""
 
 from __future__ import annotations
 
@@ -17,8 +18,25 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.components.basics import Content, card, chip, row, search, spacer, table, text
-from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, significant
+from isentrope_dashboard.components.basics import (
+    Content,
+    card,
+    chip,
+    row,
+    search,
+    spacer,
+    table,
+    text,
+)
+from isentrope_dashboard.formatting import (
+    MISSING,
+    count,
+    method,
+    number,
+    percent,
+    seconds,
+    significant,
+)
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.view import View
@@ -51,7 +69,8 @@ Fact = tuple[str, Content]
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A nested configuration as `policy.layers` -> `2`; lists without objects, and empty ones, stay in one line."""
+    """A nested configuration as `policy.layers` -> `2`; lists without objects, and empty ones, stay
+    in one line."""
     found: dict[str, str] = {}
     for name, value in config.items():
         inside = value
@@ -60,7 +79,9 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(inside, Mapping) and inside:
             found |= flat(inside, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            found[f"{prefix}{name}"] = (
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            )
     return found
 
 
@@ -85,7 +106,10 @@ async def read(client: AsyncClient, view: View) -> Values:
 
 
 def facts(items: Sequence[Fact]) -> html.Dl:
-    pairs = [html.Div([html.Dt(name), html.Dd(MISSING if value in (None, "") else value)]) for name, value in items]
+    pairs = [
+        html.Div([html.Dt(name), html.Dd(MISSING if value in (None, "") else value)])
+        for name, value in items
+    ]
     return html.Dl(pairs, className="facts")
 
 
@@ -93,21 +117,30 @@ def parameters(config: Mapping[str, Any], find: str) -> Component:
     """The table of the parameters whose name or value has these words."""
     wanted = find.strip().lower()
     known = flat(config)
-    found = {name: value for name, value in known.items() if wanted in name.lower() or wanted in value.lower()}
+    found = {
+        name: value
+        for name, value in known.items()
+        if wanted in name.lower() or wanted in value.lower()
+    }
     if not found:
         return html.P(
-            "No parameter has this in it" if known else "The run was started without config=", className="dim"
+            "No parameter has this in it" if known else "The run was started without config=",
+            className="dim",
         )
     return table([], list(found.items()), "parameters mono")
 
 
-def system_facts(newest: Mapping[str, float], paces: SeriesColumns, probe: SeriesColumns) -> list[Fact]:
+def system_facts(
+    newest: Mapping[str, float], paces: SeriesColumns, probe: SeriesColumns
+) -> list[Fact]:
     """What the probe costs, and what it delivered. Means are of the last steps."""
     pace, cost = _mean(paces), _mean(probe)
     share = None if pace is None or cost is None or pace <= 0 else cost / pace
     lag = newest.get(metrics.PROBE_DELIVERY_LAG_SECONDS)
     counters: list[Fact] = [
-        (words, count(int(newest[name]))) for words, name in COUNTERS if math.isfinite(newest.get(name, math.nan))
+        (words, count(int(newest[name])))
+        for words, name in COUNTERS
+        if math.isfinite(newest.get(name, math.nan))
     ]
     return [
         ("Time of a step", seconds(pace)),
@@ -133,7 +166,11 @@ def _mean(columns: SeriesColumns) -> float | None:
 def _about(run: RunDetail) -> list[Fact]:
     capabilities = [chip(method(name.removeprefix("method:"))) for name in run.capabilities]
     # A run that was sent later, from a spool, was made here after it had ended.
-    made = "Received" if run.finished_at is not None and run.finished_at < run.created_at else "Created"
+    made = (
+        "Received"
+        if run.finished_at is not None and run.finished_at < run.created_at
+        else "Created"
+    )
     return [
         ("Run", html.Span(run.id, className="mono")),
         ("Project", run.project),
@@ -170,7 +207,12 @@ def _gaps(gaps: Sequence[Gap]) -> Component:
     if not gaps:
         return html.P("No record was lost before it reached the server.", className="dim")
     rows = [
-        [text(gap.incarnation, "mono"), str(gap.rank), f"{count(gap.first_seq)} – {count(gap.last_seq)}", gap.reason]
+        [
+            text(gap.incarnation, "mono"),
+            str(gap.rank),
+            f"{count(gap.first_seq)} – {count(gap.last_seq)}",
+            gap.reason,
+        ]
         for gap in gaps
     ]
     return table(["Attempt", "Rank", "Records", "Reason"], rows, "plain num", headed=False)
@@ -191,7 +233,10 @@ async def layout(client: AsyncClient, view: View) -> Component:
     run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
     may_edit = me.scope in (TokenScope.CONTROL, TokenScope.ADMIN)
     find = search("find", view.query.get("find", ""), "Search parameters", leftSection=None)
-    places = {name: html.Div(id=f"config-{name}") for name in ("error", "parameters", "run", "system", "gaps")}
+    places = {
+        name: html.Div(id=f"config-{name}")
+        for name in ("error", "parameters", "run", "system", "gaps")
+    }
     left = card(places["parameters"], title="Parameters", beside=find, name="padded")
     right = [
         _form(run) if may_edit else _words(run),
@@ -202,7 +247,9 @@ async def layout(client: AsyncClient, view: View) -> Component:
         ),
         card(_exports(run), title="Export", name="padded"),
     ]  # fmt: skip
-    columns = html.Div([html.Div(left), html.Div(right, className="stack")], className="config-columns")
+    columns = html.Div(
+        [html.Div(left), html.Div(right, className="stack")], className="config-columns"
+    )
     return html.Div([places["error"], columns], className="config")
 
 
@@ -210,9 +257,17 @@ def _form(run: RunDetail) -> html.Section:
     known = {"name": run.name, "tags": run.tags, "notes": run.notes}
     return card(
         dmc.TextInput(id="config-name", label="Name", value=run.name, size="xs"),
-        dmc.TagsInput(id="config-tags", label="Tags", value=run.tags, size="xs", placeholder="Add a tag"),
+        dmc.TagsInput(
+            id="config-tags", label="Tags", value=run.tags, size="xs", placeholder="Add a tag"
+        ),
         dmc.Textarea(
-            id="config-notes", label="Notes", value=run.notes, size="xs", autosize=True, minRows=3, maxRows=12
+            id="config-notes",
+            label="Notes",
+            value=run.notes,
+            size="xs",
+            autosize=True,
+            minRows=3,
+            maxRows=12,
         ),
         row(
             html.Span(id=SAVED, className="small dim", role="status"),
@@ -230,7 +285,10 @@ def _words(run: RunDetail) -> html.Section:
     notes = html.Div(run.notes, className="notes") if run.notes else None
     return card(
         facts([("Name", run.name), ("Tags", tags), ("Notes", notes)]),
-        html.P("Your token can read this run; changing these needs one of scope control.", className="small dim"),
+        html.P(
+            "Your token can read this run; changing these needs one of scope control.",
+            className="small dim",
+        ),
         title="Name, tags and notes",
         name="padded",
     )
@@ -242,12 +300,18 @@ def _exports(run: RunDetail) -> Component:
         html.A(words, href=address + kind, download=f"{run.id}.{kind}", className="file")
         for words, kind in (("CSV", "csv"), ("JSON lines", "jsonl"), ("Parquet", "parquet"))
     ]
-    return html.Div([row(*links), html.P("Every report of every rank and attempt.", className="small dim")])
+    return html.Div(
+        [row(*links), html.P("Every report of every rank and attempt.", className="small dim")]
+    )
 
 
 def changes_of(known: Mapping[str, Any], entered: Mapping[str, Any]) -> dict[str, Any]:
     """What was edited, so that somebody else's edit of another field is not undone."""
-    return {name: entered[name] for name in FIELDS if (entered[name] or known[name]) and entered[name] != known[name]}
+    return {
+        name: entered[name]
+        for name in FIELDS
+        if (entered[name] or known[name]) and entered[name] != known[name]
+    }
 
 
 def register(app: Dash, api: Api) -> None:
@@ -261,7 +325,13 @@ def register(app: Dash, api: Api) -> None:
         running=[(Output(SAVE, "loading"), True, False)],
     )
     async def save(
-        client: AsyncClient, view: View, _clicks: int, name: str, tags: list[str], notes: str, known: dict[str, Any]
+        client: AsyncClient,
+        view: View,
+        _clicks: int,
+        name: str,
+        tags: list[str],
+        notes: str,
+        known: dict[str, Any],
     ) -> tuple[str, dict[str, Any]]:
         edited = changes_of(known, {"name": name, "tags": tags or [], "notes": notes or ""})
         if not edited:

@@ -1,14 +1,16 @@
-"""The control card of a run's overview: the form with its what-if, pushing, conflicts, and the newest control.
+"""The control card of a run's overview: the form with its what-if, pushing, conflicts, and the
+newest control.
 
-The form is no value of the part: what is typed stays when a step arrives. The browser keeps its fields in one store
-(FIELDS). It is filled by one callback (`fill`), from the document in the store FILL or from the defaults of a chosen method,
-and judged by another one (`judge`) when nothing was changed for a moment, or a step arrived. Both, and `push`, set FILL with
-`set_props`: as an output it would make them wait for each other. What follows a handle without the server is in
+The form is no value of the part: what is typed stays when a step arrives. The browser keeps its
+fields in one store (FIELDS). It is filled by one callback (`fill`), from the document in the store
+FILL or from the defaults of a chosen method, and judged by another one (`judge`) when nothing was
+changed for a moment, or a step arrived. Both, and `push`, set FILL with `set_props`: as an output
+it would make them wait for each other. What follows a handle without the server is in
 `assets/control.js`.
 
-A push is a callback and no request of the browser's own: the document is made from the fields in one place, in Python. Dash
-reports no failed request, so the browser waits a few seconds for the answer and then says that none came.
-"""
+A push is a callback and no request of the browser's own: the document is made from the fields in
+one place, in Python. Dash reports no failed request, so the browser waits a few seconds for the
+answer and then says that none came."""
 
 from __future__ import annotations
 
@@ -18,7 +20,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
+from dash import (
+    ALL,
+    ClientsideFunction,
+    Dash,
+    Input,
+    Output,
+    State,
+    ctx,
+    dcc,
+    html,
+    no_update,
+    set_props,
+)
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -63,12 +77,17 @@ KEPT = {
     "newest": State(NEWEST, "data"),
     "form": State(card.FIELDS, "data"),
 }
-"""What all callbacks are given: the address; the version that the form began with, and the newest; the fields."""
+"""What all callbacks are given: the address; the version that the form began with, and the newest;
+the fields."""
 
 
 def known(version: ControlVersion) -> dict[str, Any]:
     """What the form is filled from, as a store holds it."""
-    return {"version": version.version, "state": str(version.state), "document": version.control.to_document()}
+    return {
+        "version": version.version,
+        "state": str(version.state),
+        "document": version.control.to_document(),
+    }
 
 
 def reference(control: RunControl) -> ControlVersion:
@@ -77,7 +96,8 @@ def reference(control: RunControl) -> ControlVersion:
 
 
 def first_control(run: RunDetail, *, may_push: bool) -> Control:
-    """What the form begins with. Where nothing can be pushed, thresholds that the what-if can show."""
+    """What the form begins with. Where nothing can be pushed, thresholds that the what-if can
+    show."""
     control = reference(run.control).control
     if may_push or control.method.thresholds:
         return control
@@ -86,7 +106,10 @@ def first_control(run: RunDetail, *, may_push: bool) -> Control:
 
 def _as_it_is(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
     document = first_control(run, may_push=may_push).to_document()
-    return {"document": document, "base": {**known(run.control), "document": document, "may_push": may_push}}
+    return {
+        "document": document,
+        "base": {**known(run.control), "document": document, "may_push": may_push},
+    }
 
 
 async def read(client: AsyncClient, view: View) -> Values:
@@ -116,7 +139,10 @@ async def layout(client: AsyncClient, view: View) -> Component:
     """The card with the run's control in its form, and the newest control beneath it."""
     run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
     closed = card.why_closed(run, me)
-    first, base = first_control(run, may_push=not closed), _as_it_is(run, may_push=not closed)["base"]
+    first, base = (
+        first_control(run, may_push=not closed),
+        _as_it_is(run, may_push=not closed)["base"],
+    )
     form = []
     if card.has_form(run, closed):
         form = [card.form(run, card.fields_of(first), base, only_what_if=bool(closed))]
@@ -125,7 +151,13 @@ async def layout(client: AsyncClient, view: View) -> Component:
         [
             dcc.Store(id=NEWEST),
             card.control_card(html.Div(id=CLOSED, className="dim closed"), *form),
-            plain_card(html.Div(id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control"),
+            plain_card(
+                html.Div(id=LATEST),
+                title="Latest control",
+                beside=audit,
+                name="latest",
+                id="latest-control",
+            ),
             plain_card(html.Div(id=card.ALERTS), title="Alerts", name="latest"),
         ],
         className="control-column",
@@ -223,7 +255,9 @@ def _register_judge(app: Dash, api: Api) -> None:
         },
         prevent_initial_call=True,
     )
-    async def judge(asked: str | None, _news: Any, _newest: Any, kept: dict[str, Any]) -> dict[str, Any]:
+    async def judge(
+        asked: str | None, _news: Any, _newest: Any, kept: dict[str, Any]
+    ) -> dict[str, Any]:
         nothing = dict.fromkeys(_JUDGED, no_update)
         if not asked:  # the form was mounted a moment ago, and the browser will ask
             return nothing
@@ -236,7 +270,9 @@ def _register_judge(app: Dash, api: Api) -> None:
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
-                is_older = base is not None and _may_push(base) and base["version"] < run.control.version
+                is_older = (
+                    base is not None and _may_push(base) and base["version"] < run.control.version
+                )
                 if base is None or (
                     is_older
                     and isinstance(wanted, Control)
@@ -255,7 +291,11 @@ def _may_push(base: Mapping[str, Any]) -> bool:
 
 
 async def _judged(
-    client: AsyncClient, view: View, run: RunDetail, wanted: Control | ConfigurationError, base: Mapping[str, Any]
+    client: AsyncClient,
+    view: View,
+    run: RunDetail,
+    wanted: Control | ConfigurationError,
+    base: Mapping[str, Any],
 ) -> dict[str, Any]:
     newer = _newer(run.control, base) if _may_push(base) else None
     if isinstance(wanted, ConfigurationError):
@@ -267,15 +307,26 @@ async def _judged(
             "preview": {"entropy": _short(unchanged.entropy)},
         }
     # The pushed version may have been refused since: then what counts is the active one.
-    before = Control.from_document(base["document"]) if newer or not _may_push(base) else reference(run.control).control
+    before = (
+        Control.from_document(base["document"])
+        if newer or not _may_push(base)
+        else reference(run.control).control
+    )
     changed, takes = bool(changes(wanted, before)), card.takes_controls(run) and _may_push(base)
     found, scale = await asyncio.gather(
-        client.ask(calls.preview(run.id, wanted, curves=wanted.hold is None)), read_scale(client, run.id, view)
+        client.ask(calls.preview(run.id, wanted, curves=wanted.hold is None)),
+        read_scale(client, run.id, view),
     )
     # Beside thresholds the card has the numbers.
-    note: Any = "" if found.pace is not None and wanted.method.thresholds and wanted.hold is None else found.message
+    note: Any = (
+        ""
+        if found.pace is not None and wanted.method.thresholds and wanted.hold is None
+        else found.message
+    )
     if found.warnings and takes:
-        note = html.Span(["If pushed: " if changed else "", " ".join(found.warnings)], className="warning")
+        note = html.Span(
+            ["If pushed: " if changed else "", " ".join(found.warnings)], className="warning"
+        )
     if wanted.hold is None and wanted.method == Method.NONE:
         note = ""
     active = (run.control.active or run.control).control
@@ -289,9 +340,11 @@ async def _judged(
     }
 
 
-def shown_preview(found: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None) -> dict[str, Any]:
-    """What the browser shows of the server's answer: numbers in words, the plot, and, from the newest step on, the lines of the
-    next ones; `step` is None where they are not shown."""
+def shown_preview(
+    found: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None
+) -> dict[str, Any]:
+    """What the browser shows of the server's answer: numbers in words, the plot, and, from the
+    newest step on, the lines of the next ones; `step` is None where they are not shown."""
     line = Forecast.of(found, wanted)
     course, pace, label = line.course, line.pace, line.label
     ahead = None if course is None else course.entropy[-1]
@@ -306,9 +359,13 @@ def shown_preview(found: Preview, wanted: Control, scheme: Scheme, scale: Scale,
     if step is not None and course is not None:
         ends = [scale.at(step), scale.at(step + NEXT_STEPS)]
         shown["lines"] = {
-            "chart-entropy": _line([scale.at(at) for at in course.step], course.entropy, label, number(ahead)),
+            "chart-entropy": _line(
+                [scale.at(at) for at in course.step], course.entropy, label, number(ahead)
+            ),
             "chart-change": _line(ends, [pace, pace], label, change(pace)),
-            "chart-clip": _line(ends, [found.clip_fraction] * 2, label, percent(found.clip_fraction)),
+            "chart-clip": _line(
+                ends, [found.clip_fraction] * 2, label, percent(found.clip_fraction)
+            ),
         }
     return shown
 
@@ -318,7 +375,9 @@ def _short(entropy: float | None) -> str:
     return "" if entropy is None or not math.isfinite(entropy) else f"{entropy:.3g}"
 
 
-def _line(x: Sequence[float], y: Sequence[float | None], label: str, words: str) -> dict[str, Any] | None:
+def _line(
+    x: Sequence[float], y: Sequence[float | None], label: str, words: str
+) -> dict[str, Any] | None:
     return None if None in y else {"x": list(x), "y": list(y), "label": label, "words": words}
 
 
@@ -347,7 +406,11 @@ def status_chip(control: RunControl, changed: bool) -> Component:
 def _register_push(app: Dash, api: Api) -> None:
     @app.callback(
         inputs={
-            "_asked": [Input(card.PUSH, "n_clicks"), Input(card.PUSH_MINE, "n_clicks"), Input(card.REVERT, "data")],
+            "_asked": [
+                Input(card.PUSH, "n_clicks"),
+                Input(card.PUSH_MINE, "n_clicks"),
+                Input(card.REVERT, "data"),
+            ],
             "reason": State(card.REASON, "value"),
             "kept": KEPT,
         },
@@ -380,7 +443,11 @@ async def _earlier(client: AsyncClient, run_id: str, version: int) -> Control:
 
 
 async def _push(
-    client: AsyncClient, run_id: str, wanted: Control, base: Mapping[str, Any], over: Mapping[str, Any]
+    client: AsyncClient,
+    run_id: str,
+    wanted: Control,
+    base: Mapping[str, Any],
+    over: Mapping[str, Any],
 ) -> None:
     """Push a control made from `base`, over the version that its author has seen."""
     try:
@@ -395,9 +462,12 @@ async def _push(
 
 
 def conflict_words(theirs: ControlVersion, mine: Control, base: Control) -> str:
-    """`v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00`: what either changed of the version both began with."""
+    """`v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00`: what either changed of the version both
+    began with."""
     by = f" by {theirs.author}" if theirs.author else ""
-    return f"v{theirs.version}{by}: {describe(theirs.control, base)} · yours: {describe(mine, base)}"
+    return (
+        f"v{theirs.version}{by}: {describe(theirs.control, base)} · yours: {describe(mine, base)}"
+    )
 
 
 def _say(words: str, look: str, *, conflict: str = "") -> None:

@@ -1,4 +1,5 @@
-"""How scores, entropies and probabilities are distributed, where the pull comes from, how far policy and samples are apart."""
+"""How scores, entropies and probabilities are distributed, where the pull comes from, how far
+policy and samples are apart."""
 
 from __future__ import annotations
 
@@ -26,21 +27,35 @@ CHART_POINTS, LAW_POINTS = 300, 200
 
 async def read(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
-    run, law = await asyncio.gather(client.ask(calls.run(run_id)), client.ask(calls.law(run_id, points=LAW_POINTS)))
+    run, law = await asyncio.gather(
+        client.ask(calls.run(run_id)), client.ask(calls.law(run_id, points=LAW_POINTS))
+    )
     step = await chosen_step(client, run, view)
     report = await report_of(client, run_id, step)
     shown = await charts.read_shown(
-        client, view, run, DISTRIBUTIONS, points=CHART_POINTS, is_live=False, law=law, chosen=step, report=report
+        client,
+        view,
+        run,
+        DISTRIBUTIONS,
+        points=CHART_POINTS,
+        is_live=False,
+        law=law,
+        chosen=step,
+        report=report,
     )
     drawn = {panel.name: panel.figure(shown) for panel in DISTRIBUTIONS}
     absent = {panel.title: NO_STEP if run.step is None else why
               for panel in DISTRIBUTIONS if isinstance(why := drawn[panel.name], str)}  # fmt: skip
     cause = "" if report is None else report.labels.get(LIKELY_CAUSE, "")
     return {
-        **{f"chart-{name}": figure for name, figure in drawn.items() if not isinstance(figure, str)},
+        **{
+            f"chart-{name}": figure for name, figure in drawn.items() if not isinstance(figure, str)
+        },
         **{f"place-{name}": isinstance(figure, str) for name, figure in drawn.items()},
         "law-words": law_words(law),
-        "likely-cause": [html.B(f"Step {count(step)}, tokens and logits may not belong together. Likely {cause}")]
+        "likely-cause": [
+            html.B(f"Step {count(step)}, tokens and logits may not belong together. Likely {cause}")
+        ]
         if cause
         else [],
         "not-shown": _not_shown(absent),
@@ -51,7 +66,9 @@ def _not_shown(absent: Mapping[str, str]) -> list[Any]:
     titles: dict[str, list[str]] = {}
     for title, why in absent.items():
         titles.setdefault(why, []).append(title)
-    lines = [part for why, names in titles.items() for part in (html.Dt(", ".join(names)), html.Dd(why))]
+    lines = [
+        part for why, names in titles.items() for part in (html.Dt(", ".join(names)), html.Dd(why))
+    ]
     return [card(html.Dl(lines), title="Nothing to show", name="not-shown")] if lines else []
 
 
@@ -84,7 +101,9 @@ async def layout(_client: AsyncClient, _view: View) -> Component:
     cards: dict[str, Component] = {panel.name: charts.panel_card(panel) for panel in DISTRIBUTIONS}
     words = html.Div(id="law-words", className="law-words dim num")
     cards["law"] = html.Div([cards["law"], words], className="card law")
-    places = [html.Div(inside, id=f"place-{name}", className="panel") for name, inside in cards.items()]
+    places = [
+        html.Div(inside, id=f"place-{name}", className="panel") for name, inside in cards.items()
+    ]
     return html.Div(
         [
             html.Div(id="likely-cause", className="likely-cause", role="status"),

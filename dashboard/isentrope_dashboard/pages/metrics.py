@@ -1,6 +1,6 @@
-"""Everything that a run logs, grouped by prefix, as small charts: what everybody looks at first, then the groups that are
-open. The address carries which are open (`open`), which charts are pinned to the top (`pin`), and the search (`q`).
-"""
+"""Everything that a run logs, grouped by prefix, as small charts: what everybody looks at first,
+then the groups that are open. The address carries which are open (`open`), which charts are pinned
+to the top (`pin`), and the search (`q`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ class Arrangement:
     @property
     def drawn(self) -> list[str]:
         """Every metric of which there is a chart, once."""
-        names = [*self.glance, *(name for group in self.groups for name in group.metrics[: group.charts])]
+        names = [
+            *self.glance,
+            *(name for group in self.groups for name in group.metrics[: group.charts]),
+        ]
         return list(dict.fromkeys(names))
 
 
@@ -64,7 +67,11 @@ def arrange(names: Collection[str], view: View) -> Arrangement:
     """Group a run's metrics, and choose which of them are drawn."""
     wanted = view.query.get("q", "").strip().lower()
     found = sorted(name for name in names if wanted in name.lower())
-    glance = {name: words for name, words in _glance(names, listed_in(view, "pin")).items() if wanted in name.lower()}
+    glance = {
+        name: words
+        for name, words in _glance(names, listed_in(view, "pin")).items()
+        if wanted in name.lower()
+    }
     prefixes: dict[str, list[str]] = {}
     for name in found:
         prefix, slash, _ = name.partition("/")
@@ -85,11 +92,14 @@ def arrange(names: Collection[str], view: View) -> Arrangement:
         Group(name=prefix, metrics=inside, is_open=prefix in opened, charts=charts.get(prefix, 0))
         for prefix, inside in sorted(prefixes.items())
     ]
-    return Arrangement(glance=glance, groups=groups, opened=[prefix for prefix in opened if prefix in prefixes])
+    return Arrangement(
+        glance=glance, groups=groups, opened=[prefix for prefix in opened if prefix in prefixes]
+    )
 
 
 def _opened_at_first(groups: Mapping[str, Sequence[str]], charts: int) -> list[str]:
-    """Groups with metrics of the run's own, as long as all of them can be drawn: the rest is on the other tabs, too."""
+    """Groups with metrics of the run's own, as long as all of them can be drawn: the rest is on the
+    other tabs, too."""
     opened: list[str] = []
     for prefix, inside in sorted(groups.items()):
         if all(name in METRICS for name in inside):
@@ -113,7 +123,9 @@ def _glance(names: Collection[str], pinned: Sequence[str]) -> dict[str, str]:
 
 async def read(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
-    run, answer = await asyncio.gather(client.ask(calls.run(run_id)), client.ask(calls.latest(run_id)))
+    run, answer = await asyncio.gather(
+        client.ask(calls.run(run_id)), client.ask(calls.latest(run_id))
+    )
     latest = {item.name: item for item in answer.items}
     arranged = arrange(latest, view)
     panels = [metric_panel(name, CHART_HEIGHT, log=view.log) for name in arranged.drawn]
@@ -121,14 +133,18 @@ async def read(client: AsyncClient, view: View) -> Values:
     shown = await compare.with_seeds(client, view, run, shown, CHART_POINTS)
     figures = {panel.name: charts.figure(panel, shown) for panel in panels}
     places = [("glance", name) for name in arranged.glance]
-    places += [(group.name, name) for group in arranged.groups for name in group.metrics[: group.charts]]
+    places += [
+        (group.name, name) for group in arranged.groups for name in group.metrics[: group.charts]
+    ]
     return {
         "metrics": _body(arranged, latest, view, is_over=run.status.is_over),
         **{place_id("chart", place, name): figures[name] for place, name in places},
     }
 
 
-def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View, *, is_over: bool) -> list[Component]:
+def _body(
+    arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View, *, is_over: bool
+) -> list[Component]:
     if not latest:
         if is_over:
             return [nothing("No metric was reported", "This run ended before its first step.")]
@@ -139,17 +155,24 @@ def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View,
 
     def charts(place: str, names: Mapping[str, str]) -> html.Div:
         cards = [
-            _card(place_id("chart", place, name), name, words, latest[name], pinned) for name, words in names.items()
+            _card(place_id("chart", place, name), name, words, latest[name], pinned)
+            for name, words in names.items()
         ]
         return html.Div(cards, className="metric-charts")
 
     sections = []
     if arranged.glance:
-        sections.append(html.Section([html.H2("At a glance", className="title"), charts("glance", arranged.glance)]))
+        sections.append(
+            html.Section(
+                [html.H2("At a glance", className="title"), charts("glance", arranged.glance)]
+            )
+        )
     for group in arranged.groups:
         inside: list[Component] = [_heading(group, arranged.opened)]
         if group.charts:
-            inside.append(charts(group.name, {name: name for name in group.metrics[: group.charts]}))
+            inside.append(
+                charts(group.name, {name: name for name in group.metrics[: group.charts]})
+            )
         if group.is_open and group.charts < len(group.metrics):
             inside.append(_list(group.metrics[group.charts :], latest, pinned))
         sections.append(html.Section(inside))
@@ -173,7 +196,9 @@ def _heading(group: Group, opened: Sequence[str]) -> html.H2:
     return html.H2(button)
 
 
-def _card(chart: str, name: str, words: str, newest: LatestMetric, pinned: Sequence[str]) -> html.Section:
+def _card(
+    chart: str, name: str, words: str, newest: LatestMetric, pinned: Sequence[str]
+) -> html.Section:
     known, panel = METRICS.get(name), metric_panel(name, CHART_HEIGHT)
     return charts.panel_card(
         panel, chart=chart, title=html.Span(words, title=known.meaning if known is not None else name),
@@ -198,9 +223,16 @@ def _pin(name: str, pinned: Sequence[str]) -> html.Button:
     )  # fmt: skip
 
 
-def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequence[str]) -> html.Div:
-    note = text(f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small")
-    items = [html.Div([html.Span(name, className="mono"), _newest(latest[name]), _pin(name, pinned)]) for name in names]
+def _list(
+    names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequence[str]
+) -> html.Div:
+    note = text(
+        f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small"
+    )
+    items = [
+        html.Div([html.Span(name, className="mono"), _newest(latest[name]), _pin(name, pinned)])
+        for name in names
+    ]
     return html.Div([note, html.Div(items, className="metric-list")])
 
 

@@ -1,6 +1,6 @@
-"""The overview of a run: the health line with a button that tries the cure, four numbers and four charts; beside them the
-control card (`pages.control`). The numbers are medians of the last five steps against the early level, as in
-the diagnosis: a single step can't mislead them."""
+"""The overview of a run: the health line with a button that tries the cure, four numbers and four
+charts; beside them the control card (`pages.control`). The numbers are medians of the last five
+steps against the early level, as in the diagnosis: a single step can't mislead them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,16 @@ LAST_STEPS = 20
 
 async def read(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
-    run, diagnosis = await asyncio.gather(client.ask(calls.run(run_id)), client.ask(calls.diagnosis(run_id)))
+    run, diagnosis = await asyncio.gather(
+        client.ask(calls.run(run_id)), client.ask(calls.diagnosis(run_id))
+    )
     begins = (diagnosis.step or 0) - (diagnosis.lost_in_steps or 0)
     is_live = run.status == Status.RUNNING
     names = [kpi.metric for kpi in KPIS]
     shown, early, newest = await asyncio.gather(
-        charts.read_shown(client, view, run, OVERVIEW, is_live=is_live, early_level=diagnosis.early_level),
+        charts.read_shown(
+            client, view, run, OVERVIEW, is_live=is_live, early_level=diagnosis.early_level
+        ),
         client.ask(calls.series(run_id, names, to_step=begins + FIRST_STEPS)),
         client.ask(calls.series(run_id, names, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
     )
@@ -52,7 +56,13 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {
         "health": health_line(diagnosis, run),
         "kpis": [
-            kpi_card(kpi, *(series.get(kpi.metric, EMPTY) for series in (early.series, shown.series, newest.series)))
+            kpi_card(
+                kpi,
+                *(
+                    series.get(kpi.metric, EMPTY)
+                    for series in (early.series, shown.series, newest.series)
+                ),
+            )
             for kpi in KPIS
         ],
         **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},
@@ -69,12 +79,18 @@ async def forecasts(client: AsyncClient, run: RunDetail, diagnosis: Diagnosis) -
     return lines
 
 
-PLACES = [html.Div(id="kpis", className="kpis"), html.Div([*map(charts.panel_card, OVERVIEW)], className="charts")]
+PLACES = [
+    html.Div(id="kpis", className="kpis"),
+    html.Div([*map(charts.panel_card, OVERVIEW)], className="charts"),
+]
 PART = Part(
     name="overview",
     read=read,
     layout=html.Div(
-        [html.Div(id="health", className="health-place"), html.Div(PLACES, className="overview-left")],
+        [
+            html.Div(id="health", className="health-place"),
+            html.Div(PLACES, className="overview-left"),
+        ],
         className="overview",
     ),
 )
@@ -105,22 +121,29 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     score = diagnosis.forecast_score
     if score is not None and diagnosis.forecast is not None:
         off, nothing = number(score.mean_error), number(score.unchanged_error)
-        words = (
-            f"Forecasts of {score.horizon} steps were off by {off} nats on average; that nothing changes, by {nothing}."
-        )
+        words = f"Forecasts of {score.horizon} steps were off by {off} nats on average; that nothing changes, by {nothing}."
         cure.append(html.Div(words, className="dim small"))
     buttons: list[Any] = []
     if diagnosis.cause is not None:
-        buttons.append(html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"}))
+        buttons.append(
+            html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"})
+        )
     if diagnosis.suggestion is not None:
         control = diagnosis.suggestion.control
         fill = json.dumps({"document": control, "reason": control.get("reason") or ""})
         label = ["Try it", icon("arrow", 14)]
-        buttons.append(html.Button(label, id=TRY, type="button", className="button main", **{"data-fill": fill}))
+        buttons.append(
+            html.Button(
+                label, id=TRY, type="button", className="button main", **{"data-fill": fill}
+            )
+        )
     return html.Div(
         [
             html.Div([icon(drawing, 18), word], className="flag"),
-            html.Div([html.Div(why, className="why num"), html.Div(cure, className="cure num")], className="spacer"),
+            html.Div(
+                [html.Div(why, className="why num"), html.Div(cure, className="cure num")],
+                className="spacer",
+            ),
             *buttons,
         ],
         className=f"health {look}".strip(),
@@ -157,7 +180,11 @@ def _in_percent(early: float | None, now: float | None) -> Against:
         return "", "", "early 0"
     share = (now - early) / abs(early)
     tone = "" if abs(share) < 0.05 else ("act" if share <= -0.25 else "ok" if share > 0 else "")
-    return f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%", tone, f"vs early {number(early)}"
+    return (
+        f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%",
+        tone,
+        f"vs early {number(early)}",
+    )
 
 
 def _as_a_share(early: float | None, now: float | None) -> Against:
@@ -183,9 +210,11 @@ KPIS = (
 )
 
 
-def kpi_card(kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: SeriesColumns) -> html.Section:
-    """The card of a number: `first` and `last` are the values of the run's first and last steps, not reduced; `course`
-    those that the charts show."""
+def kpi_card(
+    kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: SeriesColumns
+) -> html.Section:
+    """The card of a number: `first` and `last` are the values of the run's first and last steps,
+    not reduced; `course` those that the charts show."""
     level = metrics.EarlyLevel()  # as the alerts define it
     for value in filter(math.isfinite, first.value):
         level.add(value)
@@ -195,7 +224,9 @@ def kpi_card(kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: Series
     difference, tone, early = kpi.against(level.level, now)
     words = html.Div(
         [
-            html.Div([html.H2(kpi.title, className="kpi-title"), text(kpi.unit, "dim")], className="row"),
+            html.Div(
+                [html.H2(kpi.title, className="kpi-title"), text(kpi.unit, "dim")], className="row"
+            ),
             html.Div(kpi.written(now), className="kpi-value"),
             row(
                 html.Span(difference, className=f"difference {tone}".strip()),

@@ -41,7 +41,8 @@ SEED_TABS = ("overview", "metrics")
 """They can draw the mean and the range of a run's seeds."""
 
 Tools = Callable[[View, Sequence[ControlVersion], int], Component]
-"""Of the view, the newest controls, and how many other runs differ from the run in the seed alone."""
+"""Of the view, the newest controls, and how many other runs differ from the run in the seed
+alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,15 @@ class Tab:
 
 TABS: Mapping[str, Tab] = {
     "overview": Tab(
-        label="Overview", parts=[overview.PART, control.PART], tools=charts.tools, register=control.register
+        label="Overview",
+        parts=[overview.PART, control.PART],
+        tools=charts.tools,
+        register=control.register,
     ),
     "tokens": Tab(label="Tokens", parts=[steps.PART, tokens.PART]),
-    "distributions": Tab(label="Distributions", parts=[steps.PART, distributions.PART], tools=charts.tools),
+    "distributions": Tab(
+        label="Distributions", parts=[steps.PART, distributions.PART], tools=charts.tools
+    ),
     "metrics": Tab(label="Metrics", parts=[metrics.PART], tools=metrics.tools),
     "config": Tab(label="Config", parts=[config.PART], register=config.register),
     "audit": Tab(label="Audit", parts=[audit.PART], register=audit.register),
@@ -99,18 +105,27 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         className="tabs needs-server",
     )
     bar = html.Nav(
-        [tabs, spacer(), html.Div(tools, id="tab-tools")], className="row bar", **{"aria-label": "Tabs and view"}
+        [tabs, spacer(), html.Div(tools, id="tab-tools")],
+        className="row bar",
+        **{"aria-label": "Tabs and view"},
     )
     body = html.Div(body, id=TAB_BODY)
     stores = [dcc.Store(id=TAB, data=view.tab)]
-    return header.page(run.name, body, *stores, middle=header.run_middle(run, others), below=bar), header.run_title(run)
+    return header.page(
+        run.name, body, *stores, middle=header.run_middle(run, others), below=bar
+    ), header.run_title(run)
 
 
 async def tab_body(client: AsyncClient, view: View) -> Component:
     name = opened(view)
     parts = await asyncio.gather(*(part.component(client, view) for part in TABS[name].parts))
     # The id is the one that the tab's `aria-controls` names.
-    return html.Div(list(parts), className=f"tab-page tab-{name}", id=f"{TABS_BAR}-panel-{name}", role="tabpanel")
+    return html.Div(
+        list(parts),
+        className=f"tab-page tab-{name}",
+        id=f"{TABS_BAR}-panel-{name}",
+        role="tabpanel",
+    )
 
 
 async def _tools(client: AsyncClient, view: View) -> Any:
@@ -118,8 +133,12 @@ async def _tools(client: AsyncClient, view: View) -> Any:
     if tools is None:
         return []
     run_id = view.run_id or ""
-    history, run = await asyncio.gather(client.newest(calls.control_history(run_id), 20), client.ask(calls.run(run_id)))
-    return tools(view, history, len(await compare.seeds_of(client, run)) if opened(view) in SEED_TABS else 0)
+    history, run = await asyncio.gather(
+        client.newest(calls.control_history(run_id), 20), client.ask(calls.run(run_id))
+    )
+    return tools(
+        view, history, len(await compare.seeds_of(client, run)) if opened(view) in SEED_TABS else 0
+    )
 
 
 def register(app: Dash, api: Api) -> None:
@@ -127,11 +146,17 @@ def register(app: Dash, api: Api) -> None:
         if tab.register is not None:
             tab.register(app, api)
 
-    in_browser(app, "isentrope.tab", Output(TAB, "data"), Input(views.STORE, "data"), State(TAB, "data"))
+    in_browser(
+        app, "isentrope.tab", Output(TAB, "data"), Input(views.STORE, "data"), State(TAB, "data")
+    )
     in_browser(app, "isentrope.openTab", Output(TABS_BAR, "id"), Input(TABS_BAR, "value"))
     chosen = (Output(header.RUN_SELECT, "id"), Input(header.RUN_SELECT, "value"))
     in_browser(app, "isentrope.openRun", *chosen, first=True)
-    outputs = (Output(TAB_BODY, "children"), Output("tab-tools", "children"), Output(TABS_BAR, "value"))
+    outputs = (
+        Output(TAB_BODY, "children"),
+        Output("tab-tools", "children"),
+        Output(TABS_BAR, "value"),
+    )
 
     @api.callback(app, *outputs, Input(TAB, "data"))
     async def open_tab(client: AsyncClient, view: View, tab: str) -> tuple[Component, Any, str]:

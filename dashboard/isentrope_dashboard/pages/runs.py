@@ -1,7 +1,8 @@
-"""The list of runs: any number of them, runs that need attention first; filters, and what is done with chosen ones.
+"""The list of runs: any number of them, runs that need attention first; filters, and what is done
+with chosen ones.
 
-Cells are drawn here and shown as they are by the browser. Names, tags and errors come from runs: they are children of
-components, so that the browser shows them as text.
+Cells are drawn here and shown as they are by the browser. Names, tags and errors come from runs:
+they are children of components, so that the browser shows them as text.
 """
 
 from __future__ import annotations
@@ -27,12 +28,28 @@ from isentrope_dashboard import live
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import basics, header
 from isentrope_dashboard.components.header import LEVELS, STATUS
-from isentrope_dashboard.formatting import MISSING, count, method, number, percent, seconds, significant, threshold
+from isentrope_dashboard.formatting import (
+    MISSING,
+    count,
+    method,
+    number,
+    percent,
+    seconds,
+    significant,
+    threshold,
+)
 from isentrope_dashboard.live import Api, in_browser, refusal
 from isentrope_dashboard.pages import start
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.view import View, address_of, listed, listed_in
-from isentrope_wire.answers import DigestControl, HealthLevel, RunCounts, RunSummary, Status, TokenScope
+from isentrope_wire.answers import (
+    DigestControl,
+    HealthLevel,
+    RunCounts,
+    RunSummary,
+    Status,
+    TokenScope,
+)
 
 GRID = "runs"
 BLOCK_ROWS = 50
@@ -49,12 +66,19 @@ _STATUSES = {"silent": [Status.SILENT], "ended": [status for status in Status if
 _BY_PROJECT = "project"
 
 Cursor = list[Any] | None
-"""Where a block of rows begins: a project where rows are grouped, the cursor of the API, whether the row of the project
-was already shown. None: at the top."""
+"""Where a block of rows begins: a project where rows are grouped, the cursor of the API, whether
+the row of the project was already shown. None: at the top."""
 
 
 def _column(field: str, name: str, width: int, **more: Any) -> dict[str, Any]:
-    return {"field": field, "headerName": name, "width": width, "cellRenderer": "Drawn", "cellClass": "num", **more}
+    return {
+        "field": field,
+        "headerName": name,
+        "width": width,
+        "cellRenderer": "Drawn",
+        "cellClass": "num",
+        **more,
+    }
 
 
 _LARGEST_FIRST = {"sortingOrder": ["desc", "asc", None]}
@@ -121,10 +145,21 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
 
 def _filters(view: View, options: Sequence[Any]) -> list[Component]:
     healths, projects, tags = options
-    statuses = [("", "Any status"), *((str(status), words[0]) for status, words in header.STATUS.items())]
-    orders = [("", "Needs attention first"), ("newest", "Newest first"), (_BY_PROJECT, "Group by project")]
+    statuses = [
+        ("", "Any status"),
+        *((str(status), words[0]) for status, words in header.STATUS.items()),
+    ]
+    orders = [
+        ("", "Needs attention first"),
+        ("newest", "Newest first"),
+        (_BY_PROJECT, "Group by project"),
+    ]
     find = basics.search(
-        "q", view.query.get("q", ""), "Search name, id, tag, error", width=220, rightSection=html.Kbd("/")
+        "q",
+        view.query.get("q", ""),
+        "Search name, id, tag, error",
+        width=220,
+        rightSection=html.Kbd("/"),
     )
     health = basics.choice("health", [], view.query.get("health", ""), "Health")
     health.data = healths
@@ -139,10 +174,13 @@ def _filters(view: View, options: Sequence[Any]) -> list[Component]:
 
 
 async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
-    """Columns to choose from: the list's own, the parameters of the 30 newest runs, the metrics that the newest reports."""
+    """Columns to choose from: the list's own, the parameters of the 30 newest runs, the metrics
+    that the newest reports."""
     newest = await client.newest(calls.runs(**_filter(view)), 30)
     latest = (await client.ask(calls.latest(newest[0].id))).items if newest else []
-    names = {_CONFIG + name for run in newest for name in flat(run.config)} | {_METRIC + item.name for item in latest}
+    names = {_CONFIG + name for run in newest for name in flat(run.config)} | {
+        _METRIC + item.name for item in latest
+    }
     groups = [("Columns", [(column["field"], column["headerName"]) for column in COLUMNS])]
     for title, kind in (("Newest value", _METRIC), ("Configuration", _CONFIG)):
         found = sorted(name for name in names.union(view.columns) if name.startswith(kind))
@@ -182,7 +220,11 @@ def _actions(scope: TokenScope) -> list[Component]:
     )  # fmt: skip
     delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style=hidden)
     begin = html.A([basics.icon("plus", 13), "Start a run"], href="/start", className="button")
-    return [compare, html.Div([delete] if scope == TokenScope.ADMIN else [], className="row"), begin]
+    return [
+        compare,
+        html.Div([delete] if scope == TokenScope.ADMIN else [], className="row"),
+        begin,
+    ]
 
 
 def _grid(view: View) -> dag.AgGrid:
@@ -250,11 +292,22 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     healths += [("silent", f"Silent {count(silent)}")] if silent or now == "silent" else []
     healths += [("ended", f"Ended {count(ended)}")]
     named = [
-        _data([("", every), *((found.name, f"{found.name} ({count(found.runs)})") for found in names if found.name)])
+        _data(
+            [
+                ("", every),
+                *(
+                    (found.name, f"{found.name} ({count(found.runs)})")
+                    for found in names
+                    if found.name
+                ),
+            ]
+        )
         for every, names in (("Any project", counts.projects), ("Any tag", counts.tags))
     ]
     live_runs = counts.statuses.get(Status.RUNNING, 0)
-    words = f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
+    words = (
+        f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
+    )
     if not (view.query.get("order") or view.query.get("sort")):
         words += " Runs that need attention come first."
     return words, _data(healths), named[0], named[1]
@@ -263,7 +316,8 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
 async def read_rows(
     client: AsyncClient, view: View, at: Cursor, size: int = BLOCK_ROWS
 ) -> tuple[list[dict[str, Any]], Cursor]:
-    """One block of `size` rows from `at` on, and where the next one begins; None after the last, which may be shorter."""
+    """One block of `size` rows from `at` on, and where the next one begins; None after the last,
+    which may be shorter."""
     wanted = filter_of(view)
     if wanted is None:
         return [], None
@@ -285,11 +339,15 @@ async def read_rows(
     left = list(dropwhile(lambda group: group["project"] != name, groups))
     for place, group in enumerate(left):
         if not is_headed:
-            rows.append(project_row(group["project"], await client.ask(calls.run_counts(**group)), folded))
+            rows.append(
+                project_row(group["project"], await client.ask(calls.run_counts(**group)), folded)
+            )
         if not by_project or _folds(group["project"]) not in folded:
             if len(rows) == size:
                 return rows, [group["project"], None, True]
-            page = await client.ask(calls.runs(**group, **how, cursor=cursor, limit=size - len(rows)))
+            page = await client.ask(
+                calls.runs(**group, **how, cursor=cursor, limit=size - len(rows))
+            )
             rows += (run_row(run, extra) for run in page.items)
             if page.next_cursor is not None:
                 return rows, [group["project"], page.next_cursor, True]
@@ -309,11 +367,18 @@ def register(app: Dash, api: Api) -> None:
         Input(GRID, "getRowsRequest"),
         State("runs-cursors", "data"),
     )
-    async def rows(client: AsyncClient, view: View, request: dict[str, Any], cursors: dict[str, Any]) -> Any:
+    async def rows(
+        client: AsyncClient, view: View, request: dict[str, Any], cursors: dict[str, Any]
+    ) -> Any:
         first, end = request["startRow"], request["endRow"]
         if first and cursors.get(str(first)) is None:
-            return {"rowData": [], "rowCount": first}, no_update  # the list became shorter meanwhile
-        sort = "".join(("-" if one["sort"] == "desc" else "") + one["colId"] for one in request["sortModel"])
+            return {
+                "rowData": [],
+                "rowCount": first,
+            }, no_update  # the list became shorter meanwhile
+        sort = "".join(
+            ("-" if one["sort"] == "desc" else "") + one["colId"] for one in request["sortModel"]
+        )
         view = replace(view, query={**view.query, "sort": sort})  # the address follows
         found, following = await read_rows(client, view, cursors.get(str(first)) if first else None)
         answer = {"rowData": found, "rowCount": first + len(found) if following is None else None}
@@ -327,18 +392,31 @@ def register(app: Dash, api: Api) -> None:
         return _options(await _counts(client, view), view)
 
     @app.callback(
-        Output(GRID, "columnDefs"), Input(views.STORE, "data"), State(GRID, "columnDefs"), prevent_initial_call=True
+        Output(GRID, "columnDefs"),
+        Input(views.STORE, "data"),
+        State(GRID, "columnDefs"),
+        prevent_initial_call=True,
     )
     async def show_columns(stored: dict[str, Any], shown: list[dict[str, Any]]) -> Any:
         chosen = columns(View.of(stored))
-        return chosen if [one["field"] for one in chosen] != [one["field"] for one in shown] else no_update
+        return (
+            chosen
+            if [one["field"] for one in chosen] != [one["field"] for one in shown]
+            else no_update
+        )
 
-    compare = (Output("compare-runs", "href"), Output("compare-runs", "style"), Output("compare-words", "children"))
+    compare = (
+        Output("compare-runs", "href"),
+        Output("compare-runs", "style"),
+        Output("compare-words", "children"),
+    )
     choose = (Output("runs-chosen", "data"), *compare, Input(GRID, "selectedRows"))
     in_browser(app, "isentrope_runs.choose", *choose)
     some = (Output("delete-runs", "style"), Input("runs-chosen", "data"))
     in_browser(app, "isentrope_runs.some", *some, first=True)
-    in_browser(app, "isentrope_runs.refresh", Output("runs-changed", "id"), Input("runs-changed", "data"))
+    in_browser(
+        app, "isentrope_runs.refresh", Output("runs-changed", "id"), Input("runs-changed", "data")
+    )
     in_browser(app, "isentrope_runs.refilter", Output(GRID, "id"), Input(views.STORE, "data"))
     _register_changes(app, api)
 
@@ -353,8 +431,14 @@ def _register_changes(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def open_delete(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
-        names = [html.Li([html.B(run["label"]), basics.text(f" {run['id']}", "dim")]) for run in chosen]
-        return True, ["All reports, controls and alerts of these runs are removed:", html.Ul(names)], None
+        names = [
+            html.Li([html.B(run["label"]), basics.text(f" {run['id']}", "dim")]) for run in chosen
+        ]
+        return (
+            True,
+            ["All reports, controls and alerts of these runs are removed:", html.Ul(names)],
+            None,
+        )
 
     @api.callback(
         app,
@@ -366,7 +450,9 @@ def _register_changes(app: Dash, api: Api) -> None:
         State("runs-chosen", "data"),
         State("runs-changed", "data"),
     )
-    async def delete(client: AsyncClient, _view: View, _clicks: int, chosen: list[dict[str, Any]], changed: int) -> Any:
+    async def delete(
+        client: AsyncClient, _view: View, _clicks: int, chosen: list[dict[str, Any]], changed: int
+    ) -> Any:
         refused = []
         for run in chosen:
             try:
@@ -388,9 +474,12 @@ def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "id": run.id,
         "label": run.name,
-        "attention": html.Span([html.I(className="sign"), html.Span(word)], className=f"health-word {tone}"),
+        "attention": html.Span(
+            [html.I(className="sign"), html.Span(word)], className=f"health-word {tone}"
+        ),
         "name": _two_lines(
-            html.A(run.name, href=address_of(run.id), tabIndex=-1, title=run.name), f"{run.id} · {run.project}"
+            html.A(run.name, href=address_of(run.id), tabIndex=-1, title=run.name),
+            f"{run.id} · {run.project}",
         ),
         "status": _two_lines(*_status(run)),
         "share_lost": _share_lost(digest.share_lost if digest else None, tone),
@@ -418,8 +507,15 @@ def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str
     notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
     notes += [f"{running} live"] if running else []
     notes += [f"{act} {'needs' if act == 1 else 'need'} attention"] if act else []
-    shows = {"aria-expanded": str(is_open).lower(), "data-show": json.dumps({"fold": listed(after) if after else None})}
-    inside = [basics.icon("next", 14), html.B(name or "no project"), basics.text(" · ".join(notes), "dim")]
+    shows = {
+        "aria-expanded": str(is_open).lower(),
+        "data-show": json.dumps({"fold": listed(after) if after else None}),
+    }
+    inside = [
+        basics.icon("next", 14),
+        html.B(name or "no project"),
+        basics.text(" · ".join(notes), "dim"),
+    ]
     button = html.Button(inside, type="button", className="project-row", **shows)
     return {
         "id": f":project:{name}",  # no run has a colon in its id
@@ -431,7 +527,10 @@ def health(run: RunSummary) -> tuple[str, str]:
     """The word and the tone of a run's health: its level while it reports, and how it ended."""
     digest = run.digest
     if run.status.is_over:
-        ends = {HealthLevel.ACT: ("collapsed", "exploded", "act"), HealthLevel.WATCH: ("falling", "rising", "watch")}
+        ends = {
+            HealthLevel.ACT: ("collapsed", "exploded", "act"),
+            HealthLevel.WATCH: ("falling", "rising", "watch"),
+        }
         if digest is None or digest.share_lost is None or digest.level not in ends:
             return "Ended", "none"
         *words, tone = ends[digest.level]
@@ -443,7 +542,9 @@ def health(run: RunSummary) -> tuple[str, str]:
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:
-    return html.Div([first, html.Span(second, className="dim", title=second)], className="two-lines")
+    return html.Div(
+        [first, html.Span(second, className="dim", title=second)], className="two-lines"
+    )
 
 
 _ERROR_CLASS = re.compile(r"^[\w.]+: ")
@@ -458,13 +559,19 @@ def _status(run: RunSummary) -> tuple[Component, str]:
             reason = "no report yet"
         case Status.RUNNING if digest and digest.seconds_per_step is not None:
             reason = f"{seconds(digest.seconds_per_step)} per step"
-        case Status.FINISHED if run.planned_steps and run.step is not None and run.step >= run.planned_steps:
+        case Status.FINISHED if (
+            run.planned_steps and run.step is not None and run.step >= run.planned_steps
+        ):
             reason = f"all {count(run.planned_steps)} steps"
         case Status.FAILED:
             reason = _ERROR_CLASS.sub("", digest.reason) if digest else ""
         case Status.SILENT if run.last_report_at is not None:
             minutes = max(1, round((time.time() - run.last_report_at) / 60))
-            reason = f"no report for {minutes} min" if minutes < 120 else f"no report for {minutes // 60} h"
+            reason = (
+                f"no report for {minutes} min"
+                if minutes < 120
+                else f"no report for {minutes // 60} h"
+            )
         case Status.ENDED:
             reason = "the process ended without finishing"
     return basics.text(word, tone if run.status in (Status.FAILED, Status.SILENT) else ""), reason
@@ -476,7 +583,8 @@ def _share_lost(share: float | None, tone: str) -> Any:
     words, width = percent(abs(share), 0), f"{100 * min(1.0, abs(share)):.0f}%"
     rises = share < 0 and words[0] != "0"
     bar = html.I(
-        html.I(className="watch" if rises else tone, style={"width": width}), className=f"lost-bar {'rises' * rises}"
+        html.I(className="watch" if rises else tone, style={"width": width}),
+        className=f"lost-bar {'rises' * rises}",
     )
     return html.Span([bar, f"+{words}" if rises else words], className="lost-share")
 
@@ -507,7 +615,12 @@ def _steps_left(run: RunSummary) -> str:
 def _line(values: Sequence[float | None], newest: float | None, tone: str) -> Any:
     if newest is None:
         return MISSING
-    return html.Span([html.I(className=f"spark {tone}", style={"--drawing": basics.sparkline(values)}), number(newest)])
+    return html.Span(
+        [
+            html.I(className=f"spark {tone}", style={"--drawing": basics.sparkline(values)}),
+            number(newest),
+        ]
+    )
 
 
 def _control(control: DigestControl | None) -> str:
@@ -519,5 +632,9 @@ def _control(control: DigestControl | None) -> str:
     low, high = control.mu_low, control.mu_high
     if low is not None and low == high:
         return f"{method(control.method)} µ {threshold(low)}"
-    sides = [f"{name} {threshold(value)}" for name, value in (("µ₋", low), ("µ₊", high)) if value is not None]
+    sides = [
+        f"{name} {threshold(value)}"
+        for name, value in (("µ₋", low), ("µ₊", high))
+        if value is not None
+    ]
     return " ".join([method(control.method), *sides])

@@ -1,4 +1,5 @@
-"""How to start a run: where this server is, a token for the training machine, the lines that attach a loop."""
+"""How to start a run: where this server is, a token for the training machine, the lines that attach
+a loop."""
 
 from __future__ import annotations
 
@@ -131,4 +132,6 @@ def register(app: Dash, api: Api) -> None:
         if not newest or newest[0].created_at < opened:
             return no_update
         run = newest[0]
-        return html.A([html.B(run.name), " reports: open it ", icon("arrow", 13)], href=address_of(run.id))
+        return html.A(
+            [html.B(run.name), " reports: open it ", icon("arrow", 13)], href=address_of(run.id)
+        )

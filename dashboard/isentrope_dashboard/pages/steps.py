@@ -1,4 +1,5 @@
-"""The step that a tab shows: the bar to choose it, and where a reader who did not choose one is, at the newest."""
+"""The step that a tab shows: the bar to choose it, and where a reader who did not choose one is, at
+the newest."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ LABEL_SHARE = 0.06
 
 
 async def chosen_step(client: AsyncClient, run: RunDetail, view: View) -> int | None:
-    """The step that the address names, or the reported one nearest to it; without one the newest; None before the first."""
+    """The step that the address names, or the reported one nearest to it; without one the newest;
+    None before the first."""
     wanted = view.whole_number(PARAM)
     if wanted is None or run.step is None:
         return run.step
@@ -41,7 +43,9 @@ async def chosen_step(client: AsyncClient, run: RunDetail, view: View) -> int | 
 
 async def _reported(client: AsyncClient, run: RunDetail, near: int) -> Sequence[int]:
     answer = await client.ask(
-        calls.series(run.id, metrics.ENTROPY_MEAN, from_step=max(0, near - NEAR), to_step=near + NEAR)
+        calls.series(
+            run.id, metrics.ENTROPY_MEAN, from_step=max(0, near - NEAR), to_step=near + NEAR
+        )
     )
     return answer.series.get(metrics.ENTROPY_MEAN, EMPTY).step
 
@@ -51,7 +55,9 @@ async def first_step(client: AsyncClient, run_id: str) -> int:
     answer = await client.ask(calls.series(run_id, metrics.ENTROPY_MEAN, points=200))
     columns = answer.series.get(metrics.ENTROPY_MEAN, EMPTY)
     if columns.reduced:
-        answer = await client.ask(calls.series(run_id, metrics.ENTROPY_MEAN, to_step=columns.step[0]))
+        answer = await client.ask(
+            calls.series(run_id, metrics.ENTROPY_MEAN, to_step=columns.step[0])
+        )
         columns = answer.series[metrics.ENTROPY_MEAN]
     return columns.step[0] if columns.step else 0
 
@@ -77,7 +83,9 @@ async def read(client: AsyncClient, view: View) -> Values:
         first_step(client, run_id),
     )
     step = await chosen_step(client, run, view)
-    report, near = await asyncio.gather(report_of(client, run_id, step), _reported(client, run, step or 0))
+    report, near = await asyncio.gather(
+        report_of(client, run_id, step), _reported(client, run, step or 0)
+    )
     last, follows = max(first, run.step or 0), view.whole_number(PARAM) is None
     slider = [
         html.Span(label, className="mark", style={"--place": (mark - first) / max(1, last - first)})
@@ -109,7 +117,8 @@ def _to(which: str, step: int | None) -> html.Button:
 
 
 def _input(kind: str, first: int, last: int, step: int | None) -> dict[str, Any]:
-    """An input whose value the browser sets, unless somebody holds it or types in it, and writes into the address."""
+    """An input whose value the browser sets, unless somebody holds it or types in it, and writes
+    into the address."""
     return native(
         "input", type=kind, min=first, max=last, disabled=step is None,
         **{"aria-label": "Step", "data-param": PARAM, "data-value": step},
@@ -117,7 +126,8 @@ def _input(kind: str, first: int, last: int, step: int | None) -> dict[str, Any]
 
 
 def labelled(found: Sequence[Mark], first: int, last: int) -> dict[int, str]:
-    """Marks of the slider: every step once, with a label where there is room. A control goes before an alarm of its step."""
+    """Marks of the slider: every step once, with a label where there is room. A control goes before
+    an alarm of its step."""
     steps: dict[int, str] = {}
     for mark in found:
         if first <= mark.step <= last and (mark.step not in steps or mark.kind == "control"):
@@ -143,7 +153,10 @@ def _words(report: StepReport | None) -> list[Any]:
         if name in report.scalars:
             words += [", " if words else "ΔH ", html.B(change(report.scalars[name])), f" {what}"]
     if metrics.TOKEN_COUNT in report.scalars:
-        words += [" · " if words else "", f"{count(int(report.scalars[metrics.TOKEN_COUNT]))} tokens"]
+        words += [
+            " · " if words else "",
+            f"{count(int(report.scalars[metrics.TOKEN_COUNT]))} tokens",
+        ]
     return words
 
 

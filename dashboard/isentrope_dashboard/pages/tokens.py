@@ -1,4 +1,5 @@
-"""Tokens: the rollouts of a step in running text, where the pull on the entropy comes from, and tokens that recur."""
+"""Tokens: the rollouts of a step in running text, where the pull on the entropy comes from, and
+tokens that recur."""
 
 from __future__ import annotations
 
@@ -27,10 +28,13 @@ from isentrope_wire.metrics import CHANGE_POSITIVE_HIGH, INFLUENCES
 
 RECURRING_STEPS = 10
 BESIDE = "beside"
-"""In the address: a second step, whose rollouts of the same prompts are shown beside those of the first."""
+"""In the address: a second step, whose rollouts of the same prompts are shown beside those of the
+first."""
 IF_MU = "Share of them that Clip_V would keep with this µ on both sides"
 _ONE_STEP = basics.button("One step", **{"data-show": json.dumps({BESIDE: None})})
-NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
+NOTHING_MEASURED = (
+    "The step's report has no split by the signs of advantage and score: its tokens were not gated."
+)
 NO_PULL = "No token moved the entropy in this step: no advantage differs from 0, as where each group has one reward."
 GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate()."
 
@@ -41,13 +45,16 @@ async def read(client: AsyncClient, view: View) -> Values:
     step = await chosen_step(client, run, view)
     wanted = None if view.whole_number(PARAM) is None else step  # the newest that has any
     audit = INFLUENCES[CHANGE_POSITIVE_HIGH]
-    # Steps with the same prompts are looked for where the reader stays: not again with each new step.
+    # Steps with the same prompts are looked for where the reader stays: not again with each new
+    # step.
     stays, beside = wanted is not None or run.status.is_over, view.whole_number(BESIDE)
     chosen = token_text.Filter.of(view)
     rollouts, top, recurring, audited = await asyncio.gather(
         client.ask(calls.rollouts(run_id, step=wanted, also_in=stays)),
         client.ask(calls.tokens(run_id, step=wanted)),
-        client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=chosen.mu)),
+        client.ask(
+            calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=chosen.mu)
+        ),
         client.ask(calls.series(run_id, audit, from_step=max(0, (step or 0) - CAUSE_STEPS + 1))),
     )
     if wanted is None and audited.series.get(audit, EMPTY).step:
@@ -78,11 +85,16 @@ async def read(client: AsyncClient, view: View) -> Values:
     }
 
 
-def _context(rollouts: Rollouts, top: TopTokens, chosen: token_text.Filter, order: str) -> tuple[list[Any], str]:
-    """The running text, or what there is instead of it; and of which step and how much of it is shown."""
+def _context(
+    rollouts: Rollouts, top: TopTokens, chosen: token_text.Filter, order: str
+) -> tuple[list[Any], str]:
+    """The running text, or what there is instead of it; and of which step and how much of it is
+    shown."""
     if rollouts.items:
         rows = token_text.rollout_rows(rollouts, chosen, order)
-        body = html.Div(rows) if rows else _sentence("No token of these rollouts passes the filters.")
+        body = (
+            html.Div(rows) if rows else _sentence("No token of these rollouts passes the filters.")
+        )
         return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:
         return [_sentence(GATE_TOKENS)], ""
@@ -107,21 +119,30 @@ def _sentence(words: str) -> html.P:
 
 
 def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> list[Component]:
-    """Influences, else parts of the unit prediction, by the signs of A and S_c, each with its share of the pull; or why there are none."""
+    """Influences, else parts of the unit prediction, by the signs of A and S_c, each with its share
+    of the pull; or why there are none."""
     scalars = {} if report is None else report.scalars
     sums = INFLUENCES if INFLUENCES.values() & scalars.keys() else {}
     known = {part: scalars.get(sums.get(part, part)) for part in MEANINGS}
-    values = {part: value for part, value in known.items() if value is not None and math.isfinite(value)}
+    values = {
+        part: value for part, value in known.items() if value is not None and math.isfinite(value)
+    }
     if not values:
         return [_sentence(absent)]
     lowering = -sum(value for value in values.values() if value < 0)
     raising = sum(value for value in values.values() if value > 0)
     pull = max(lowering, raising)
-    down, up = (max((abs(v) for v in values.values() if (v < 0) == side), default=0.0) for side in (True, False))
+    down, up = (
+        max((abs(v) for v in values.values() if (v < 0) == side), default=0.0)
+        for side in (True, False)
+    )
     zero = 100 * down / (down + up) if down + up else 50.0
     of, unit = (["influence"], "nats") if sums else (["g ", *basics.S_C], "nats per unit gain")
     rows = [
-        html.Div(["By ", *of, f", step {count(report.step if report else None)}, {unit}"], className="dim small num")
+        html.Div(
+            ["By ", *of, f", step {count(report.step if report else None)}, {unit}"],
+            className="dim small num",
+        )
     ]
     for part, value in values.items():
         width = 100 * abs(value) / (down + up) if down + up else 0.0
@@ -170,7 +191,11 @@ def _steps_words(recurring: RecurringTokens) -> str:
     steps = recurring.steps
     if not steps:
         return ""
-    return f"steps {count(steps[0])} to {count(steps[-1])}" if len(steps) > 1 else f"step {count(steps[0])}"
+    return (
+        f"steps {count(steps[0])} to {count(steps[-1])}"
+        if len(steps) > 1
+        else f"step {count(steps[0])}"
+    )
 
 
 def _number(field: str, name: str, width: int, written: str, **more: Any) -> dict[str, Any]:
@@ -206,13 +231,22 @@ async def layout(_client: AsyncClient, view: View) -> Component:
     filters = basics.row(
         find,
         basics.choice(
-            "sign", [("both", "Both signs"), ("down", "Pulls down"), ("up", "Raises")], chosen.sign, "Effect"
+            "sign",
+            [("both", "Both signs"), ("down", "Pulls down"), ("up", "Raises")],
+            chosen.sign,
+            "Effect",
         ),
         basics.choice(
-            "kept", [("all", "Kept and clipped"), ("kept", "Kept"), ("clipped", "Clipped")], chosen.kept, "Gradient"
+            "kept",
+            [("all", "Kept and clipped"), ("kept", "Kept"), ("clipped", "Clipped")],
+            chosen.kept,
+            "Gradient",
         ),
         basics.choice(
-            "a", [("any", "Any A"), ("negative", "A < 0"), ("positive", "A > 0")], chosen.advantage, "Advantage"
+            "a",
+            [("any", "Any A"), ("negative", "A < 0"), ("positive", "A > 0")],
+            chosen.advantage,
+            "Advantage",
         ),
         basics.spacer(),
         html.Div(id="token-legend", className="row small token-legend"),
@@ -226,7 +260,9 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         beside=basics.row(html.Span(id="token-count", className="dim num small"), order),
         name="token-rollouts",
     )
-    pull = basics.card(html.Div(id="token-pull"), title="Where the pull comes from", name="token-side")
+    pull = basics.card(
+        html.Div(id="token-pull"), title="Where the pull comes from", name="token-side"
+    )
     tokens = basics.grid(
         "recurring", COLUMNS, row_id="id", empty="No token recurs, or none passes the filters", className="recurring-grid",
         defaultColDef={"resizable": False}, dashGridOptions={"rowHeight": 31, "headerHeight": 28},
@@ -240,7 +276,10 @@ async def layout(_client: AsyncClient, view: View) -> Component:
     return html.Div(
         [
             filters,
-            html.Div([context, html.Div([pull, recurring], className="token-column")], className="token-columns"),
+            html.Div(
+                [context, html.Div([pull, recurring], className="token-column")],
+                className="token-columns",
+            ),
         ],
         className="tokens",
     )

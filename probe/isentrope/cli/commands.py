@@ -1,4 +1,5 @@
-"""The commands that need neither torch nor a server's code: runs, metrics, export, control, watch, sync, mcp, doctor.
+"""The commands that need neither torch nor a server's code: runs, metrics, export, control, watch,
+sync, mcp, doctor.
 
 Help must be quick, so what a command needs is imported when it runs.
 """
@@ -32,11 +33,15 @@ _HOLD_BOUNDS = [field.name for field in fields(Hold) if field.name not in TARGET
 _ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-url_option = click.option("--url", help="The server's address.  [default: ISENTROPE_URL, or the home's server]")
+url_option = click.option(
+    "--url", help="The server's address.  [default: ISENTROPE_URL, or the home's server]"
+)
 
 
 @click.command()
-@click.option("--project", "projects", multiple=True, help="Only runs of this project; may be repeated.")
+@click.option(
+    "--project", "projects", multiple=True, help="Only runs of this project; may be repeated."
+)
 @click.option(
     "--status", "statuses", type=click.Choice([*map(str, Status)]), multiple=True,
     help="Only runs with this status; may be repeated.",
@@ -46,7 +51,9 @@ url_option = click.option("--url", help="The server's address.  [default: ISENTR
     "--level", "levels", type=click.Choice([*map(str, HealthLevel)]), multiple=True,
     help="Only running runs of this level of health; may be repeated.",
 )  # fmt: skip
-@click.option("--query", "-q", help="Only runs with this text in id, name, project, a tag or the error.")
+@click.option(
+    "--query", "-q", help="Only runs with this text in id, name, project, a tag or the error."
+)
 @click.option(
     "--order",
     type=click.Choice([str(order) for order in RunOrder]),
@@ -68,7 +75,9 @@ def runs(
 ) -> None:
     """List runs with their health."""
     with _client(url) as client:
-        found = client.runs(project=projects, status=statuses, tag=tags, level=levels, q=query, order=order)
+        found = client.runs(
+            project=projects, status=statuses, tag=tags, level=levels, q=query, order=order
+        )
     if as_json:
         click.echo(printing.as_json_text([asdict(run) for run in found]))
         return
@@ -84,15 +93,25 @@ def runs(
         ]
         for run in found
     ]
-    printing.print_table(["id", "name", "project", "status", "health", "entropy lost", "step", "last report"], rows)
+    printing.print_table(
+        ["id", "name", "project", "status", "health", "entropy lost", "step", "last report"], rows
+    )
 
 
 @click.command()
 @click.argument("run")
-@click.option("--name", "-n", "names", multiple=True, help="A metric; may be repeated. Without it: list the names.")
+@click.option(
+    "--name",
+    "-n",
+    "names",
+    multiple=True,
+    help="A metric; may be repeated. Without it: list the names.",
+)
 @click.option("--from-step", type=click.IntRange(min=0), help="The first step.")
 @click.option("--to-step", type=click.IntRange(min=0), help="The last step.")
-@click.option("--points", type=click.IntRange(min=1), help="Reduce longer series to this many points.")
+@click.option(
+    "--points", type=click.IntRange(min=1), help="Reduce longer series to this many points."
+)
 @as_json_option
 @url_option
 def metrics(
@@ -106,24 +125,30 @@ def metrics(
 ) -> None:
     """Print metrics of RUN over its steps, or the names of its metrics."""
     if from_step is not None and to_step is not None and from_step > to_step:
-        raise click.UsageError(f"--from-step must not be above --to-step, got {from_step} and {to_step}.")
+        raise click.UsageError(
+            f"--from-step must not be above --to-step, got {from_step} and {to_step}."
+        )
     with _client(url) as client:
         if not names:
             found = client.metric_names(run)
             click.echo(json.dumps(found, indent=2) if as_json else "\n".join(map(printable, found)))
             return
         columns = client.metrics(run, names, from_step=from_step, to_step=to_step, points=points)
-        _name_unknown_metrics(client, run, [name for name in names if all(value is None for value in columns[name])])
+        _name_unknown_metrics(
+            client, run, [name for name in names if all(value is None for value in columns[name])]
+        )
     if as_json:
         click.echo(json.dumps(plain_json(columns)))
         return
     printing.print_table(
-        list(columns), [[printing.cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
+        list(columns),
+        [[printing.cell(value) for value in row] for row in zip(*columns.values(), strict=True)],
     )
 
 
 def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str]) -> None:
-    """Warn of mistyped names: their columns are empty, as those of a metric that was not measured."""
+    """Warn of mistyped names: their columns are empty, as those of a metric that was not
+    measured."""
     known = client.metric_names(run) if without_values else []
     for name in set(without_values).difference(known):
         nearest = difflib.get_close_matches(name, known, n=1)
@@ -141,18 +166,31 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
     show_default=True,
     help="Format of the file.",
 )
-@click.option("--out", type=click.Path(dir_okay=False), help="The file; - is stdout.  [default: RUN.FORMAT]")
-@click.option("--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False), help="The file; - is stdout.  [default: RUN.FORMAT]"
+)
+@click.option(
+    "--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated."
+)
 @click.option("--labels", is_flag=True, help="Add each report's control version and labels.")
 @as_json_option
 @url_option
 def export(
-    run: str, file_format: str, out: str | None, names: tuple[str, ...], labels: bool, as_json: bool, url: str | None
+    run: str,
+    file_format: str,
+    out: str | None,
+    names: tuple[str, ...],
+    labels: bool,
+    as_json: bool,
+    url: str | None,
 ) -> None:
-    """Write all reports of RUN to a file: a row per report, of every rank and attempt, with every metric."""
+    """Write all reports of RUN to a file: a row per report, of every rank and attempt, with every
+    metric."""
     with _client(url) as client:
         if out == "-":
-            client.export(run, sys.stdout.buffer, format=file_format, names=names or None, labels=labels)
+            client.export(
+                run, sys.stdout.buffer, format=file_format, names=names or None, labels=labels
+            )
             return
         path = Path(out or f"{run}.{file_format}")
         count = client.export(run, path, format=file_format, names=names or None, labels=labels)
@@ -161,9 +199,19 @@ def export(
 
 @click.command()
 @click.argument("run")
-@click.option("--method", type=click.Choice(list(METHODS)), help="Start a new control with this method.")
-@click.option("--mu-low", type=float, help="µ⁻ in standard deviations: where the lower side clips.  [default: never]")
-@click.option("--mu-high", type=float, help="µ⁺ in standard deviations: where the upper side clips.  [default: never]")
+@click.option(
+    "--method", type=click.Choice(list(METHODS)), help="Start a new control with this method."
+)
+@click.option(
+    "--mu-low",
+    type=float,
+    help="µ⁻ in standard deviations: where the lower side clips.  [default: never]",
+)
+@click.option(
+    "--mu-high",
+    type=float,
+    help="µ⁺ in standard deviations: where the upper side clips.  [default: never]",
+)
 @click.option(
     "--scope",
     type=click.Choice([str(scope) for scope in Scope]),
@@ -198,9 +246,17 @@ def export(
     metavar="SECONDS",
     help="Reject the change when it is not applied in time.",
 )
-@click.option("--wait", is_flag=True, help="Wait for the trainer's answer; exit status 1 unless it is APPLIED.")
 @click.option(
-    "--wait-seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="How long to wait at most."
+    "--wait",
+    is_flag=True,
+    help="Wait for the trainer's answer; exit status 1 unless it is APPLIED.",
+)
+@click.option(
+    "--wait-seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="How long to wait at most.",
 )
 @as_json_option
 @url_option
@@ -219,8 +275,8 @@ def control(
 ) -> None:
     """Show the control of RUN, or change it.
 
-    With --method, the options describe the new control completely. Without it, they change the newest control.
-    """
+    With --method, the options describe the new control completely. Without it, they change the
+    newest control."""
     changes = {name: value for name, value in given.items() if value is not None}
     hold = {name: _ON_OFF.get(value, value) for name, value in _named(hold_fields).items()}
     if hold_target is not None:
@@ -235,11 +291,14 @@ def control(
         changes["parameters"] = _named(parameters)
     if not changes:
         if wait or expires_in is not None:
-            raise click.UsageError("--wait and --expires-in go with a change: give --method, --mu-low or another.")
+            raise click.UsageError(
+                "--wait and --expires-in go with a change: give --method, --mu-low or another."
+            )
         _show_control(run, as_json, url)
         return
     if "method" in changes:
-        # Otherwise the newest control, which only the server knows, decides what the changes may be.
+        # Otherwise the newest control, which only the server knows, decides what the changes may
+        # be.
         Control.from_document(changes)
     with _client(url) as client:
         before = client.control(run)
@@ -253,18 +312,23 @@ def control(
                     f"Control version {item.version} of run {run} is still {item.state} after {wait_seconds:g} s. "
                     "It is applied if the trainer reaches a step boundary before it expires."
                 )
-    click.echo(printing.as_json_text(asdict(item)) if as_json else printable(printing.control_line(item)))
+    click.echo(
+        printing.as_json_text(asdict(item)) if as_json else printable(printing.control_line(item))
+    )
     if wait and item.state != "APPLIED":
         raise click.exceptions.Exit(1)
 
 
 @click.command()
 @click.argument("run")
-@click.option("--once", is_flag=True, help="Print one frame as plain text and exit, as without a terminal.")
+@click.option(
+    "--once", is_flag=True, help="Print one frame as plain text and exit, as without a terminal."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON and exit.")
 @url_option
 def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
-    """Show RUN live in the terminal: health, entropy, prediction and control, refreshed every second.
+    """Show RUN live in the terminal: health, entropy, prediction and control, refreshed every
+    second.
 
     Keys: p pushes the suggested control after a confirmation, q quits.
     """
@@ -279,10 +343,16 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
 
 @click.command()
 @click.argument(
-    "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+    "folder",
+    metavar="[DIR]",
+    required=False,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @click.option(
-    "--grpc", "target", metavar="HOST:PORT", help="The server's ingest. [default: ISENTROPE_GRPC, or as spooled]"
+    "--grpc",
+    "target",
+    metavar="HOST:PORT",
+    help="The server's ingest. [default: ISENTROPE_GRPC, or as spooled]",
 )
 @click.option(
     "--give-up-after",
@@ -293,15 +363,19 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
     help="How long to try to reach the server.",
 )
 @click.option(
-    "--final", is_flag=True, help="The training has ended: a record that is torn at the end of its spool is lost."
+    "--final",
+    is_flag=True,
+    help="The training has ended: a record that is torn at the end of its spool is lost.",
 )
 @as_json_option
-def sync(folder: Path | None, target: str | None, give_up_after: float, final: bool, as_json: bool) -> None:
+def sync(
+    folder: Path | None, target: str | None, give_up_after: float, final: bool, as_json: bool
+) -> None:
     """Upload the spools in DIR that training processes could not deliver. Safe to repeat.
 
-    Without DIR: the spools of this machine's home, ISENTROPE_HOME/spool; and of those delivered in the last day
-    (ISENTROPE_KEEP_DELIVERED) what their server lost, where it was restored from a backup.
-    """
+    Without DIR: the spools of this machine's home, ISENTROPE_HOME/spool; and of those delivered in
+    the last day (ISENTROPE_KEEP_DELIVERED) what their server lost, where it was restored from a
+    backup."""
     import os
     from itertools import chain
 
@@ -310,7 +384,11 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, final: b
     from isentrope_wire import environment
 
     folders = find_spool_folders(folder or environment.home() / SPOOLS)
-    kept = [one for one in folders if one.is_kept] if folder else find_spool_folders(environment.home() / DELIVERED)
+    kept = (
+        [one for one in folders if one.is_kept]
+        if folder
+        else find_spool_folders(environment.home() / DELIVERED)
+    )
     waiting = [one for one in folders if not one.is_kept]
     here = target or os.environ.get("ISENTROPE_GRPC") or None
     results = []
@@ -331,7 +409,11 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, final: b
         # A reason that they share, such as a wrong token, is shown once, in the error below.
         if not as_json and len({result.detail for result in left}) > 1:
             click.echo("\n".join(_sync_line(result) for result in left))
-        remedy = " Start the server, or name another with --grpc." if any(result.server_away for result in left) else ""
+        remedy = (
+            " Start the server, or name another with --grpc."
+            if any(result.server_away for result in left)
+            else ""
+        )
         raise IsentropeError(
             f"{len(left)} of {len(results)} spools were not delivered. "
             f"Run {left[0].run}: {left[0].detail.rstrip('. ')}.{remedy}"
@@ -386,14 +468,18 @@ def _named(parameters: Sequence[str]) -> dict[str, object]:
 def _change_control(
     client: Client, run: str, newest: RunControl, changes: Mapping[str, Any], expires_in: int | None
 ) -> ControlVersion:
-    base: dict[str, Any] = {} if "method" in changes else newest.control.to_document() | {"reason": ""}
+    base: dict[str, Any] = (
+        {} if "method" in changes else newest.control.to_document() | {"reason": ""}
+    )
     document = {**base, **changes}
     if "parameters" in changes and base:
         document["parameters"] = {**base["parameters"], **changes["parameters"]}
     if changes.get("hold") and base.get("hold"):
         targets = dict.fromkeys(TARGETS) if "target" in changes["hold"] else {}
         document["hold"] = {**base["hold"], **targets, **changes["hold"]}
-    return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest.version)
+    return client.set_control(
+        run, **document, expires_in_seconds=expires_in, if_version=newest.version
+    )
 
 
 def _warn_of_ended_hold(before: RunControl, item: ControlVersion) -> None:
@@ -402,7 +488,9 @@ def _warn_of_ended_hold(before: RunControl, item: ControlVersion) -> None:
     current = before.active if failed else before
     if current is not None and current.hold and not item.hold:
         target = Hold.from_document(current.hold).target_in_words
-        click.echo(f"This ends the hold at {target}; thresholds given without --method keep it.", err=True)
+        click.echo(
+            f"This ends the hold at {target}; thresholds given without --method keep it.", err=True
+        )
 
 
 def _show_control(run: str, as_json: bool, url: str | None) -> None:

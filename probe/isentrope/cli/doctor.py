@@ -1,4 +1,5 @@
-"""The checks of `isentrope doctor`: each reports what it found and, when that is a problem, what to do."""
+"""The checks of `isentrope doctor`: each reports what it found and, when that is a problem, what to
+do."""
 
 from __future__ import annotations
 
@@ -28,11 +29,14 @@ _CONNECT_SECONDS = 10.0
 _RUNS_LOOKED_AT = 20
 _GAPS_LOOKED_AT = 50
 _RECENT_SECONDS = 86_400.0
-_TOKEN_ADVICE = (
-    "Set ISENTROPE_TOKEN to a token of this server; `isentrope token create --scope control` there creates one."
-)
+_TOKEN_ADVICE = "Set ISENTROPE_TOKEN to a token of this server; `isentrope token create --scope control` there creates one."
 _ANSWERS = frozenset(
-    {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+    {
+        grpc.StatusCode.OK,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+    }
 )
 
 
@@ -48,7 +52,9 @@ class Finding:
 
     def __str__(self) -> str:
         advice = f"{'' if self.found.endswith('.') else '.'} {self.advice}" if self.advice else ""
-        return printable(f"{'ok' if self.ok else 'problem':<8} {self.check:<8} {self.found}{advice}")
+        return printable(
+            f"{'ok' if self.ok else 'problem':<8} {self.check:<8} {self.found}{advice}"
+        )
 
 
 def examine() -> list[Finding]:
@@ -73,7 +79,9 @@ def _server_and_token() -> list[Finding]:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
             me = client.me()
             restored, refused = _restored(me.restored), _refused(client)
-        token = Finding(check="token", ok=True, found=f"the token from {source} has the scope {me.scope}")
+        token = Finding(
+            check="token", ok=True, found=f"the token from {source} has the scope {me.scope}"
+        )
     except ConfigurationError as error:
         return [Finding(check="server", ok=False, found=f"not asked: {error}")]
     except ApiError as error:
@@ -81,17 +89,29 @@ def _server_and_token() -> list[Finding]:
             found = f"the token from {source} may only report; `isentrope runs` and `control` need another scope"
             token = Finding(check="token", ok=True, found=found)
         elif error.status == 401:
-            found = f"the server does not accept the token from {source}" if environment.token() else "no token is set"
+            found = (
+                f"the server does not accept the token from {source}"
+                if environment.token()
+                else "no token is set"
+            )
             token = Finding(check="token", ok=False, found=found, advice=_TOKEN_ADVICE)
         else:
             return [Finding(check="server", ok=False, found=str(error))]
-    return [Finding(check="server", ok=True, found=f"{client.url} answers{restored}"), token, *refused]
+    return [
+        Finding(check="server", ok=True, found=f"{client.url} answers{restored}"),
+        token,
+        *refused,
+    ]
 
 
 def _restored(restored: Restored | None) -> str:
     if restored is None:
         return ""
-    until = "an empty one" if restored.newest_report_at is None else f"one of {_moment(restored.newest_report_at)}"
+    until = (
+        "an empty one"
+        if restored.newest_report_at is None
+        else f"one of {_moment(restored.newest_report_at)}"
+    )
     return (
         f"; its database was restored on {_moment(restored.at)} from a backup, {until}: tokens that were revoked after it are "
         "active again, and `isentrope sync` delivers once more what homes have kept"
@@ -102,10 +122,16 @@ def _refused(client: Client) -> list[Finding]:
     """A problem for each of the newest runs with reports that the server could not use."""
     found = []
     for run in client.runs(limit=_RUNS_LOOKED_AT):
-        gaps = [gap for gap in client.gaps(run.id, limit=_GAPS_LOOKED_AT) if gap.reason.startswith(REFUSED)]
+        gaps = [
+            gap
+            for gap in client.gaps(run.id, limit=_GAPS_LOOKED_AT)
+            if gap.reason.startswith(REFUSED)
+        ]
         if gaps and (run.last_report_at or run.created_at) > time.time() - _RECENT_SECONDS:
             what = f"run {run.id}: {len(gaps)} of its records could not be used. {gaps[0].reason}"
-            found.append(Finding(check="records", ok=False, found=what, advice="Its tab Config lists them."))
+            found.append(
+                Finding(check="records", ok=False, found=what, advice="Its tab Config lists them.")
+            )
     return found
 
 

@@ -1,8 +1,8 @@
 """The frame of the command line: which commands there are, and how their errors are shown.
 
-A command is imported when it is asked for, and its module imports what is heavy when it runs: `--help` loads no torch,
-gRPC or web framework. Exit status: 0 done, 1 failed, 2 wrong usage; an error is one sentence on stderr.
-"""
+A command is imported when it is asked for, and its module imports what is heavy when it runs:
+`--help` loads no torch, gRPC or web framework. Exit status: 0 done, 1 failed, 2 wrong usage; an
+error is one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ COMMANDS = {
     "watch": "isentrope.cli.commands:watch",
 }
 
-_EXTRA_OF_PACKAGE = {"isentrope": "probe", "isentrope_server": "server", "isentrope_trainer": "trainer"}
+_EXTRA_OF_PACKAGE = {
+    "isentrope": "probe",
+    "isentrope_server": "server",
+    "isentrope_trainer": "trainer",
+}
 _EXTRA_OF_COMMAND = {"mcp": "mcp", "reproduce": "reproduce", "watch": "watch"}
 """Extras of commands that need another one than the rest of their package."""
 _COMMAND_IN_USE = "isentrope.command_in_use"
@@ -62,7 +66,9 @@ class LazyCommands(click.Group):
     """The commands of `COMMANDS` whose package is installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(name for name, target in COMMANDS.items() if find_spec(_package(target)) is not None)
+        return sorted(
+            name for name, target in COMMANDS.items() if find_spec(_package(target)) is not None
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -77,7 +83,11 @@ class LazyCommands(click.Group):
         return command
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
     ) -> click.Context:
         with _errors_in_one_sentence():
             return super().make_context(info_name, args, parent, **extra)
@@ -96,7 +106,8 @@ class LazyCommands(click.Group):
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="isentrope")
 def main() -> None:
-    """See a policy's entropy collapse coming, name the tokens that cause it, steer the run while it is live."""
+    """See a policy's entropy collapse coming, name the tokens that cause it, steer the run while it
+    is live."""
 
 
 @contextmanager

@@ -19,15 +19,25 @@ if TYPE_CHECKING:
 
 
 def control_in_words(item: ControlFields) -> str:
-    """The document of a control in one line, without its reason: `clip_v µ⁻ 1 µ⁺ 1 scope negative`."""
-    thresholds = [f"{sign} {mu:g}" for sign, mu in (("µ⁻", item.mu_low), ("µ⁺", item.mu_high)) if mu is not None]
+    """The document of a control in one line, without its reason: `clip_v µ⁻ 1 µ⁺ 1 scope
+    negative`."""
+    thresholds = [
+        f"{sign} {mu:g}"
+        for sign, mu in (("µ⁻", item.mu_low), ("µ⁺", item.mu_high))
+        if mu is not None
+    ]
     words = [item.method, *thresholds]
-    words += [f"{name} {'off' if value is None else cell(value)}" for name, value in item.parameters.items()]
+    words += [
+        f"{name} {'off' if value is None else cell(value)}"
+        for name, value in item.parameters.items()
+    ]
     if thresholds or item.scope != "all":
         words.append(f"scope {item.scope}")
     if item.hold:
         hold = Hold.from_document(item.hold)
-        words.append(f"holding {hold.target_in_words} with µ {hold.mu_min:g} to {hold.mu_max:g} side {hold.side}")
+        words.append(
+            f"holding {hold.target_in_words} with µ {hold.mu_min:g} to {hold.mu_max:g} side {hold.side}"
+        )
     return " ".join(words)
 
 
@@ -43,7 +53,8 @@ def control_line(item: ControlVersion) -> str:
 
 
 def health_in_words(run: RunSummary) -> tuple[str, str]:
-    """The level of a running run, and the share of its early entropy that is lost: `act`, `52 %`."""
+    """The level of a running run, and the share of its early entropy that is lost: `act`, `52
+    %`."""
     if run.digest is None:
         return "-", "-"
     lost = run.digest.share_lost
@@ -86,4 +97,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = [[printable(text) for text in row] for row in (header, *rows)]
     widths = [max(len(row[index]) for row in table) for index in range(len(header))]
     for row in table:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        click.echo(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        )

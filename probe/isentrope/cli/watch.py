@@ -1,7 +1,7 @@
 """The view of `isentrope watch RUN`: what is read from the server, the frame drawn of it, the loop.
 
-`look_at` asks the server, `frame` is pure, `watch_run` prints one frame, or draws frames until `q` is pressed and pushes the
-suggested control where a person confirms it.
+`look_at` asks the server, `frame` is pure, `watch_run` prints one frame, or draws frames until `q`
+is pressed and pushes the suggested control where a person confirms it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from isentrope_wire.numbers import MINUS, fixed, percent, printable
 
 _OBSERVED = (metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE)
 _CHARTED = (metrics.ENTROPY_MEAN, metrics.HOLD_TARGET, metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED)
-_LATEST = frozenset({metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED, metrics.REWARD_MEAN, metrics.CLIP_FRACTION})
+_LATEST = frozenset(
+    {metrics.ENTROPY_PREDICTED_CHANGE, *_OBSERVED, metrics.REWARD_MEAN, metrics.CLIP_FRACTION}
+)
 _POINTS = 300
 _MOST_GAPS = 100
 _REFRESH_SECONDS = 1.0
@@ -53,7 +55,8 @@ _HEALTH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a frame shows: the server's answers about a run. Changes in nats a step, shares in [0, 1]."""
+    """What a frame shows: the server's answers about a run. Changes in nats a step, shares in [0,
+    1]."""
 
     run: RunDetail
     diagnosis: Diagnosis
@@ -72,20 +75,29 @@ def look_at(client: Client, run: str) -> Look:
         diagnosis=client.diagnosis(run),
         latest={item.name: item.value for item in client.latest(run) if item.name in _LATEST},
         gaps=client.gaps(run, limit=_MOST_GAPS),
-        series={name: dict(zip(columns.step, columns.value, strict=True)) for name, columns in answer.items()},
+        series={
+            name: dict(zip(columns.step, columns.value, strict=True))
+            for name, columns in answer.items()
+        },
     )
 
 
 def frame(look: Look, *, width: int, height: int | None, note: str = "") -> RenderableType:
-    """One picture of a run, `width` characters wide (below 100 the entropy alone is drawn) and `height` lines high,
+    """One picture of a run, `width` characters wide (below 100 the entropy alone is drawn) and
+    `height` lines high,
     None: of no terminal. `note` is the last lines: the keys, a question, an answer."""
     series = look.series
     diagnosis, suggestion = look.diagnosis, look.diagnosis.suggestion
     word, style = _HEALTH[diagnosis.level]
     status = look.run.status
     if status is not Status.RUNNING:  # as the page and the list of runs say
-        word, style = status.capitalize(), {Status.FAILED: "bold red", Status.SILENT: "yellow"}.get(status, "dim")
-    health = Text.assemble((f"{word}  ", style), printable(diagnosis.message.removeprefix(f"{word}: ")))
+        word, style = (
+            status.capitalize(),
+            {Status.FAILED: "bold red", Status.SILENT: "yellow"}.get(status, "dim"),
+        )
+    health = Text.assemble(
+        (f"{word}  ", style), printable(diagnosis.message.removeprefix(f"{word}: "))
+    )
     below_it = {
         "Cause": diagnosis.cause.message if diagnosis.cause else "",
         "Suggested": f"{suggestion.message} ({_control_of(suggestion)})" if suggestion else "",
@@ -95,18 +107,27 @@ def frame(look: Look, *, width: int, height: int | None, note: str = "") -> Rend
         if text:
             health.append(f"\n{name}: ", style="bold").append(printable(text))
     title = Text(printable(f"{look.run.name}  {look.run.id}"))
-    texts: list[RenderableType] = [Panel(health, title=title, title_align="left", border_style=style), _facts(look)]
+    texts: list[RenderableType] = [
+        Panel(health, title=title, title_align="left", border_style=style),
+        _facts(look),
+    ]
     below = [Text("\n".join(map(printable, note.split("\n"))), style="bold")] if note else []
     taken = sum(len(Console(width=width, height=25).render_lines(one)) for one in (*texts, *below))
     room = 14 if height is None else height - taken
     charts: list[RenderableType] = []
     if room >= 6 and series.get(metrics.ENTROPY_MEAN):
         size = (width // 2 - 1 if width >= 100 else width, min(room, 24))
-        entropy = {"entropy": series[metrics.ENTROPY_MEAN], "target": series.get(metrics.HOLD_TARGET, {})}
+        entropy = {
+            "entropy": series[metrics.ENTROPY_MEAN],
+            "target": series.get(metrics.HOLD_TARGET, {}),
+        }
         if diagnosis.early_level is not None:
-            entropy["early level"] = dict.fromkeys(series[metrics.ENTROPY_MEAN], diagnosis.early_level)
+            entropy["early level"] = dict.fromkeys(
+                series[metrics.ENTROPY_MEAN], diagnosis.early_level
+            )
         changes = {
-            "observed": series.get(metrics.ENTROPY_UNSEEN_CHANGE) or series.get(metrics.ENTROPY_OBSERVED_CHANGE, {}),
+            "observed": series.get(metrics.ENTROPY_UNSEEN_CHANGE)
+            or series.get(metrics.ENTROPY_OBSERVED_CHANGE, {}),
             "predicted": series.get(metrics.ENTROPY_PREDICTED_CHANGE, {}),
         }
         charts.append(_chart("Entropy, nats", entropy, *size))
@@ -133,21 +154,42 @@ def _facts(look: Look) -> Table:
     # The last line of a traceback is the error.
     status = ": ".join([run.status, *run.error.strip().splitlines()[-1:]])
     active = control.active
-    running = "" if active is None or active.version == control.version else f"; version {active.version} is active"
-    of_early = "" if diagnosis.early_level is None else f", early level {_number(diagnosis.early_level)}"
+    running = (
+        ""
+        if active is None or active.version == control.version
+        else f"; version {active.version} is active"
+    )
+    of_early = (
+        "" if diagnosis.early_level is None else f", early level {_number(diagnosis.early_level)}"
+    )
     lost = sum(gap.last_seq - gap.first_seq + 1 for gap in look.gaps)
     rows = [
         ("status", status, "last report", age_in_words(run.last_report_at)),
         ("step", step_in_words(run), "records lost", str(lost)),
-        ("entropy", f"{_number(diagnosis.entropy)}{of_early}", "share lost", _percent(diagnosis.share_lost)),
+        (
+            "entropy",
+            f"{_number(diagnosis.entropy)}{of_early}",
+            "share lost",
+            _percent(diagnosis.share_lost),
+        ),
         (
             "predicted",
             _number(latest.get(metrics.ENTROPY_PREDICTED_CHANGE)),
             "observed",
             _number(metrics.measured_change(latest)),
         ),
-        ("reward", _number(latest.get(metrics.REWARD_MEAN)), "clipped", _percent(latest.get(metrics.CLIP_FRACTION))),
-        ("control", control_in_words(control), f"version {control.version}", f"{control.state}{running}"),
+        (
+            "reward",
+            _number(latest.get(metrics.REWARD_MEAN)),
+            "clipped",
+            _percent(latest.get(metrics.CLIP_FRACTION)),
+        ),
+        (
+            "control",
+            control_in_words(control),
+            f"version {control.version}",
+            f"{control.state}{running}",
+        ),
     ]
     table = Table.grid(padding=(0, 2))
     for style in ("dim", "", "dim", ""):
@@ -191,8 +233,9 @@ def _chart(title: str, lines: Mapping[str, Mapping[int, float]], width: int, hei
 
 
 def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Look:
-    """Show a run, and return what was shown last: live until `q` is pressed, where there is a terminal. ApiError: the
-    run can't be read; while frames are drawn, a server that gives no answer is waited for."""
+    """Show a run, and return what was shown last: live until `q` is pressed, where there is a
+    terminal. ApiError: the run can't be read; while frames are drawn, a server that gives no answer
+    is waited for."""
     look = look_at(client, run)
     console = Console()
     if live and console.is_terminal:
@@ -205,7 +248,11 @@ def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Look:
 
 
 def _draw_until_quit(
-    client: Client, look: Look, read: Callable[[], Look], console: Console, pressed: Callable[[float], str]
+    client: Client,
+    look: Look,
+    read: Callable[[], Look],
+    console: Console,
+    pressed: Callable[[float], str],
 ) -> None:
     note = lost = ""
     asked: Look | None = None  # what was shown when `p` was pressed
@@ -263,7 +310,8 @@ def _wait(seconds: float) -> str:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that returns the keys pressed within some seconds; without a terminal to read from it waits."""
+    """A function that returns the keys pressed within some seconds; without a terminal to read from
+    it waits."""
     if not sys.stdin.isatty():
         yield _wait
         return

@@ -3,9 +3,9 @@
 client.ask(calls.tokens(run_id, step=12)).items
 list(client.items(calls.alerts(run_id), 10))
 
-`Client` and `AsyncClient` send these. Arguments by name are the query, as the route names it and `/docs` of the server
-describes it; those that are None are not sent. The stream of live events is no call.
-"""
+`Client` and `AsyncClient` send these. Arguments by name are the query, as the route names it and
+`/docs` of the server describes it; those that are None are not sent. The stream of live events is
+no call."""
 
 from __future__ import annotations
 
@@ -72,7 +72,11 @@ control_history = _OfRun("/control/history", answers.Page[control_answers.Contro
 
 
 def series(run_id: str, names: str | Sequence[str], **query: object) -> Call[answers.SeriesAnswer]:
-    return Call(path=f"{_run(run_id)}/metrics/series", answer=answers.SeriesAnswer, query={"name": names, **query})
+    return Call(
+        path=f"{_run(run_id)}/metrics/series",
+        answer=answers.SeriesAnswer,
+        query={"name": names, **query},
+    )
 
 
 def step(run_id: str, number: int) -> Call[answers.StepReport]:
@@ -80,11 +84,18 @@ def step(run_id: str, number: int) -> Call[answers.StepReport]:
 
 
 def histograms(run_id: str, name: str, **query: object) -> Call[answers.HistogramColumns]:
-    return Call(path=f"{_run(run_id)}/histograms/{quote(name, safe='/')}", answer=answers.HistogramColumns, query=query)
+    return Call(
+        path=f"{_run(run_id)}/histograms/{quote(name, safe='/')}",
+        answer=answers.HistogramColumns,
+        query=query,
+    )
 
 
 def edit_run(
-    run_id: str, name: str | None = None, tags: Sequence[str] | None = None, notes: str | None = None
+    run_id: str,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
+    notes: str | None = None,
 ) -> Call[answers.RunDetail]:
     changes = {"name": name, "tags": None if tags is None else list(tags), "notes": notes}
     body = {name: value for name, value in changes.items() if value is not None}
@@ -104,7 +115,8 @@ def set_control(
         path=f"{_run(run_id)}/control",
         answer=control_answers.ControlVersion,
         body=wanted.to_document() | more,
-        # With the key, a repetition after a lost answer is the same request and not a second change.
+        # With the key, a repetition after a lost answer is the same request and not a second
+        # change.
         headers={"If-Match": f'"{if_version}"', "Idempotency-Key": uuid.uuid4().hex}
         | ({} if assistant is None else {"Isentrope-Assistant": assistant}),
     )
@@ -112,7 +124,9 @@ def set_control(
 
 def preview(run_id: str, wanted: Control, *, curves: bool = False) -> Call[Preview]:
     path = f"{_run(run_id)}/control/preview"
-    return Call(verb="POST", path=path, answer=Preview, body=wanted.to_document(), query={"curves": curves})
+    return Call(
+        verb="POST", path=path, answer=Preview, body=wanted.to_document(), query={"curves": curves}
+    )
 
 
 def acknowledge(run_id: str, alert_id: str) -> Call[answers.Alert]:
@@ -137,7 +151,12 @@ def access_tokens() -> Call[answers.Page[answers.AccessToken]]:
 
 
 def create_access_token(scope: str, name: str | None = None) -> Call[answers.CreatedToken]:
-    return Call(verb="POST", path="access-tokens", answer=answers.CreatedToken, body={"scope": scope, "name": name})
+    return Call(
+        verb="POST",
+        path="access-tokens",
+        answer=answers.CreatedToken,
+        body={"scope": scope, "name": name},
+    )
 
 
 def create_link(run_id: str) -> Call[answers.CreatedToken]:

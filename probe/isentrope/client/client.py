@@ -2,8 +2,8 @@
 
 client = isentrope.Client("http://127.0.0.1:7070", token)
 pandas.DataFrame(client.metrics("countdown-1a2b3c", ["entropy/mean", "reward/mean"]))
-client.set_control("countdown-1a2b3c", method="clip_v", mu_low=1, mu_high=1, reason="collapse", wait=True)
-"""
+client.set_control("countdown-1a2b3c", method="clip_v", mu_low=1, mu_high=1, reason="collapse",
+wait=True)"""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _POLL_SECONDS = 0.2
 class Client(Connection):
     """Reads runs and changes their control. Usable as a context manager; methods are thread-safe.
 
-    For what has no method here, `isentrope.client.calls` has the call of every route: `client.ask(calls.tokens(run_id))`
-    gives its answer, `client.items(calls.alerts(run_id))` the items of a list, page by page.
+    For what has no method here, `isentrope.client.calls` has the call of every route:
+    `client.ask(calls.tokens(run_id))` gives its answer, `client.items(calls.alerts(run_id))` the
+    items of a list, page by page.
 
     Every method raises `ApiError` where the server gives no answer or refuses.
     """
@@ -57,8 +58,8 @@ class Client(Connection):
             level: act, watch, holding, healthy or no_data; of running ones.
             q: Only runs with this text in id, name, project, a tag or the error.
             order: newest, or attention: running ones by level, then silent ones, then ended ones.
-            sort: In the place of `order` by a column, `-` before it for the largest first: name, entropy, `config.lr`,
-                `metric.kl/mean` ... Runs without a value come last.
+            sort: In the place of `order` by a column, `-` before it for the largest first: name,
+                entropy, `config.lr`, `metric.kl/mean` ... Runs without a value come last.
             metric: Metrics whose newest values the digests are to have.
             limit: Only the first ones, at most this many; None: all.
         """
@@ -71,7 +72,8 @@ class Client(Connection):
         return self.ask(calls.run(run_id))
 
     def diagnosis(self, run_id: str) -> Diagnosis:
-        """How a run is doing now: its level, one sentence, the cause, and the control that would stop a collapse."""
+        """How a run is doing now: its level, one sentence, the cause, and the control that would
+        stop a collapse."""
         return self.ask(calls.diagnosis(run_id))
 
     def metric_names(self, run_id: str) -> list[str]:
@@ -79,7 +81,8 @@ class Client(Connection):
         return [metric.name for metric in self.latest(run_id)]
 
     def latest(self, run_id: str) -> list[answers.LatestMetric]:
-        """Every metric that a run has reported, with its newest value and the step of that value."""
+        """Every metric that a run has reported, with its newest value and the step of that
+        value."""
         return self.ask(calls.latest(run_id)).items
 
     def metrics(
@@ -97,15 +100,21 @@ class Client(Connection):
             names: One name or several.
             from_step: The first step.
             to_step: The last step.
-            points: Reduce each series to at most this many points; `series` also gives their minima and maxima.
+            points: Reduce each series to at most this many points; `series` also gives their minima
+                and maxima.
 
         Returns:
-            Columns of one length; None where a metric was not measured at a step, NaN where it was NaN.
+            Columns of one length; None where a metric was not measured at a step, NaN where it was
+            NaN.
         """
-        series = self.series(run_id, names, from_step=from_step, to_step=to_step, points=points).series
+        series = self.series(
+            run_id, names, from_step=from_step, to_step=to_step, points=points
+        ).series
         values = {name: dict(zip(one.step, one.value, strict=True)) for name, one in series.items()}
         steps = sorted({step for column in values.values() for step in column})
-        return {"step": steps} | {name: [column.get(step) for step in steps] for name, column in values.items()}
+        return {"step": steps} | {
+            name: [column.get(step) for step in steps] for name, column in values.items()
+        }
 
     def series(
         self,
@@ -121,13 +130,18 @@ class Client(Connection):
 
         Args:
             names: One name or several.
-            since: The cursor of an earlier answer: only what is new. Where `reset` is true all points came all the same,
-                because a resumed run reports steps again.
+            since: The cursor of an earlier answer: only what is new. Where `reset` is true all
+                points came all the same, because a resumed run reports steps again.
             from_step: The first step.
             to_step: The last step.
-            points: Reduce each series to at most this many points, with the minimum and maximum of each bucket.
+            points: Reduce each series to at most this many points, with the minimum and maximum of
+                each bucket.
         """
-        return self.ask(calls.series(run_id, names, since=since, from_step=from_step, to_step=to_step, points=points))
+        return self.ask(
+            calls.series(
+                run_id, names, since=since, from_step=from_step, to_step=to_step, points=points
+            )
+        )
 
     def export(
         self,
@@ -140,14 +154,16 @@ class Client(Connection):
     ) -> int:
         """Write all reports of a run to a file, of every rank and incarnation.
 
-        Columns `step`, `incarnation`, `rank`, `time` (seconds since the Unix epoch) and the metrics by name. What was not
-        measured is null (in CSV an empty field), NaN is NaN. The file is written as it arrives, however long the run.
+        Columns `step`, `incarnation`, `rank`, `time` (seconds since the Unix epoch) and the metrics
+        by name. What was not measured is null (in CSV an empty field), NaN is NaN. The file is
+        written as it arrives, however long the run.
 
         Args:
             to: A path, at which a file appears only when it is complete, or an open binary file.
             format: parquet, csv or jsonl.
             names: Only these metrics; None: all.
-            labels: Also columns `control_version` and `labels`, a JSON object such as {"control/method": "clip_v"}.
+            labels: Also columns `control_version` and `labels`, a JSON object such as
+                {"control/method": "clip_v"}.
 
         Returns:
             The number of bytes written.
@@ -181,18 +197,23 @@ class Client(Connection):
         """Acknowledge an alert; returns it with the name and time of the first who did."""
         return self.ask(calls.acknowledge(run_id, alert_id))
 
-    def law(self, run_id: str, *, points: int | None = None, reward: str | None = None) -> EntropyPerformance:
-        """R = -a exp(H) + b fitted to a run, with intervals, ceiling and forecast, or the reason why there is none.
+    def law(
+        self, run_id: str, *, points: int | None = None, reward: str | None = None
+    ) -> EntropyPerformance:
+        """R = -a exp(H) + b fitted to a run, with intervals, ceiling and forecast, or the reason
+        why there is none.
 
         Args:
             run_id: the run.
             points: Show the run as at most this many means of neighbouring steps.
-            reward: metric to fit; None: an evaluation's reward where the run has one, else `reward/mean`.
+            reward: metric to fit; None: an evaluation's reward where the run has one, else
+                `reward/mean`.
         """
         return self.ask(calls.law(run_id, points=points, reward=reward))
 
     def control(self, run_id: str) -> RunControl:
-        """The newest control version of a run, and in `active` the one active when the newest report was made."""
+        """The newest control version of a run, and in `active` the one active when the newest
+        report was made."""
         return self.ask(calls.control(run_id))
 
     def control_history(self, run_id: str, *, limit: int | None = None) -> list[ControlVersion]:
@@ -222,12 +243,16 @@ class Client(Connection):
             mu_low: Lower threshold in standard deviations; None: that side does not clip.
             mu_high: Upper threshold, likewise.
             scope: On which tokens the method acts; None: all, or the preset's.
-            parameters: The method's own by name, such as `{"ratio": 1e-3}`; those not given keep their defaults.
-            hold: The entropy to hold, such as `{"target_entropy": 0.46}` (nats) or `"75%"` of the early level; None: none.
+            parameters: The method's own by name, such as `{"ratio": 1e-3}`; those not given keep
+                their defaults.
+            hold: The entropy to hold, such as `{"target_entropy": 0.46}` (nats) or `"75%"` of the
+                early level; None: none.
             reason: Kept in the history.
-            expires_in_seconds: A probe that receives it later does not apply it; None: the server's default.
+            expires_in_seconds: A probe that receives it later does not apply it; None: the server's
+                default.
             if_version: The version this builds on; None: the newest one.
-            wait: Return when the version has reached a final state, or after `wait_seconds` as it is then.
+            wait: Return when the version has reached a final state, or after `wait_seconds` as it
+                is then.
             wait_seconds: The longest wait.
 
         Returns:
@@ -249,10 +274,20 @@ class Client(Connection):
             }
         )
         builds_on = self.control(run_id).version if if_version is None else if_version
-        item = self.ask(calls.set_control(run_id, wanted, if_version=builds_on, expires_in_seconds=expires_in_seconds))
-        return self.wait_for_control(run_id, item.version, timeout_seconds=wait_seconds) if wait else item
+        item = self.ask(
+            calls.set_control(
+                run_id, wanted, if_version=builds_on, expires_in_seconds=expires_in_seconds
+            )
+        )
+        return (
+            self.wait_for_control(run_id, item.version, timeout_seconds=wait_seconds)
+            if wait
+            else item
+        )
 
-    def wait_for_control(self, run_id: str, version: int, *, timeout_seconds: float = 60.0) -> ControlVersion:
+    def wait_for_control(
+        self, run_id: str, version: int, *, timeout_seconds: float = 60.0
+    ) -> ControlVersion:
         """Wait until a control version has reached a final state.
 
         Returns:

@@ -28,8 +28,8 @@ class ApiError(IsentropeError):
     """A request to the server failed. The message is the server's own where it sent one."""
 
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
-        """`status` is the HTTP status of the answer, None: there was none; `code` that of the server's error body, such
-        as `not_found`, or `unreachable`."""
+        """`status` is the HTTP status of the answer, None: there was none; `code` that of the
+        server's error body, such as `not_found`, or `unreachable`."""
         super().__init__(message)
         self.status = status
         self.code = code
@@ -44,9 +44,12 @@ class _Unreachable(ApiError, ConnectionError):
 
 
 class Connection:
-    """Sends calls to one server with one token. Usable as a context manager; methods are thread-safe."""
+    """Sends calls to one server with one token. Usable as a context manager; methods are
+    thread-safe."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, timeout_seconds: float = 10.0
+    ) -> None:
         """
         Args:
             url: The server's address; None: ISENTROPE_URL.
@@ -54,12 +57,14 @@ class Connection:
             timeout_seconds: The longest wait for a part of an answer.
 
         Raises:
-            ConfigurationError: The token has characters that no token has, or a certificate file can't be used.
+            ConfigurationError: The token has characters that no token has, or a certificate file
+                can't be used.
         """
         bearer = bearer_of(token or environment.token())
         self.url = (url or environment.url()).rstrip("/")
         self._http = httpx.Client(
-            headers={} if bearer is None else {"Authorization": bearer}, **way_to(self.url, timeout_seconds)
+            headers={} if bearer is None else {"Authorization": bearer},
+            **way_to(self.url, timeout_seconds),
         )
 
     def __enter__(self) -> Self:
@@ -109,7 +114,8 @@ class Connection:
 
 
 def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
-    """Arguments of an httpx client that sends calls to the server at `url`: address, wait, trusted CAs, proxies.
+    """Arguments of an httpx client that sends calls to the server at `url`: address, wait, trusted
+    CAs, proxies.
     ConfigurationError: a certificate file can't be used."""
     return {
         "base_url": f"{url}/api/v1/",
@@ -123,8 +129,8 @@ def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
 class AsyncClient:
     """Sends the calls of `isentrope.client.calls` over an asynchronous HTTP client of the caller's.
 
-    runs = await AsyncClient(httpx.AsyncClient(base_url="http://127.0.0.1:7070/api/v1/", headers=...)).ask(calls.runs())
-    """
+    runs = await AsyncClient(httpx.AsyncClient(base_url="http://127.0.0.1:7070/api/v1/",
+    headers=...)).ask(calls.runs())"""
 
     def __init__(self, http: httpx.AsyncClient, authorization: str | None = None) -> None:
         """`authorization` is the header of each call; None: the HTTP client's own."""
@@ -155,7 +161,10 @@ class AsyncClient:
 
 def _request(call: Call[Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
     given = {name: value for name, value in call.query.items() if value is not None}
-    query = {name: value if isinstance(value, str | int | float) else list(value) for name, value in given.items()}
+    query = {
+        name: value if isinstance(value, str | int | float) else list(value)
+        for name, value in given.items()
+    }
     body = {} if call.body is None else {"json": call.body}
     return {
         "method": call.verb,
@@ -172,7 +181,11 @@ def _first_page(call: Call[Page[_A]], limit: int | None) -> Call[Page[_A]]:
 
 
 def _next_page(call: Call[Page[_A]], page: Page[_A]) -> Call[Page[_A]] | None:
-    return None if page.next_cursor is None else replace(call, query={**call.query, "cursor": page.next_cursor})
+    return (
+        None
+        if page.next_cursor is None
+        else replace(call, query={**call.query, "cursor": page.next_cursor})
+    )
 
 
 @contextmanager
@@ -187,9 +200,12 @@ def _failures(url: str) -> Iterator[None]:
             code="unreachable",
         ) from error
     except httpx.HTTPError as error:
-        advice = advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
+        advice = (
+            advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
+        )
         raise _Unreachable(
-            f"The server at {url} gives no answer ({error or type(error).__name__}). {advice}", code="unreachable"
+            f"The server at {url} gives no answer ({error or type(error).__name__}). {advice}",
+            code="unreachable",
         ) from error
 
 

@@ -1,5 +1,6 @@
-"""What every connection needs: the token as a header; which servers are trusted over TLS (`ISENTROPE_CA`), and what is shown
-to a proxy that asks (`ISENTROPE_CLIENT_CERT`, `ISENTROPE_CLIENT_KEY`)."""
+"""What every connection needs: the token as a header; which servers are trusted over TLS
+(`ISENTROPE_CA`), and what is shown to a proxy that asks (`ISENTROPE_CLIENT_CERT`,
+`ISENTROPE_CLIENT_KEY`)."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 def bearer_of(token: str | None) -> str | None:
-    """What the header `authorization` holds, None without a token; ConfigurationError: it has characters that no token
-    has."""
+    """What the header `authorization` holds, None without a token; ConfigurationError: it has
+    characters that no token has."""
     if token and not _TOKEN.fullmatch(token):
         raise ConfigurationError(
             "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
@@ -25,7 +26,8 @@ def bearer_of(token: str | None) -> str | None:
 
 
 def pem() -> tuple[bytes | None, bytes | None, bytes | None]:
-    """The CA, this client's key and its certificate, as gRPC takes them; None: the system's CAs, no certificate.
+    """The CA, this client's key and its certificate, as gRPC takes them; None: the system's CAs, no
+    certificate.
     ConfigurationError: a file that can't be read, or a key without a certificate."""
     certificate, key = environment.client_certificate(), environment.client_key()
     if key is not None and certificate is None:
@@ -40,13 +42,16 @@ def pem() -> tuple[bytes | None, bytes | None, bytes | None]:
 
 
 def ssl_context() -> ssl.SSLContext:
-    """The same, as HTTP connections take it. ConfigurationError: as `pem`, or a file that holds something else."""
+    """The same, as HTTP connections take it. ConfigurationError: as `pem`, or a file that holds
+    something else."""
     pem()
     ca, certificate = environment.certificate_authority(), environment.client_certificate()
     try:
         context = ssl.create_default_context(cafile=ca)
     except ssl.SSLError as error:
-        raise ConfigurationError(f"ISENTROPE_CA must be a PEM file of certificates, and {ca} is none.") from error
+        raise ConfigurationError(
+            f"ISENTROPE_CA must be a PEM file of certificates, and {ca} is none."
+        ) from error
     try:
         if certificate is not None:
             context.load_cert_chain(certificate, environment.client_key(), password="")
@@ -92,4 +97,6 @@ def _read(variable: str, file: Path | None) -> bytes | None:
     try:
         return None if file is None else file.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{variable} names {file}, which can't be read ({error.strerror}).") from error
+        raise ConfigurationError(
+            f"{variable} names {file}, which can't be read ({error.strerror})."
+        ) from error

@@ -1,13 +1,14 @@
-"""What adapters to other training frameworks share: one probe inside a training worker, and its three places there.
+"""What adapters to other training frameworks share: one probe inside a training worker, and its
+three places there.
 
     attachment = Attachment(in_worker(config={...}, group=group))    # in the worker, once its process group exists
     attachment.hold(lambda: attachment.probe.score(logits, ids))     # where the head's logits are
     logprobs = attachment.gate(own, advantages, mask, attachment.take())    # where the loss reads its log-probs
     attachment.close(optimizer)                                      # after the optimiser's update
 
-The framework keeps the log-probs that it computed: they are gated, not replaced, so that a run without a control stays
-bit-identical. What fails here is counted in `probe/attachment_failures`, and the framework goes on with its own numbers.
-This file needs none of the frameworks' libraries.
+The framework keeps the log-probs that it computed: they are gated, not replaced, so that a run
+without a control stays bit-identical. What fails here is counted in `probe/attachment_failures`,
+and the framework goes on with its own numbers. This file needs none of the frameworks' libraries.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Versions:
     below: str
 
     def check(self) -> str:
-        """The installed version; ConfigurationError: it is another one than these, or none is installed."""
+        """The installed version; ConfigurationError: it is another one than these, or none is
+        installed."""
         try:
             installed = version(self.distribution)
         except PackageNotFoundError:
@@ -90,8 +92,8 @@ def refuse(framework: str, reasons: Iterable[str]) -> None:
 
 
 def check_parameters(owner: object, name: str, expected: Iterable[str], framework: str) -> None:
-    """Check that a method of an object, class or module takes the parameters it is known to take. ConfigurationError:
-    it or a parameter is missing."""
+    """Check that a method of an object, class or module takes the parameters it is known to take.
+    ConfigurationError: it or a parameter is missing."""
     method = getattr(owner, name, None)
     lacking = "the method itself"
     if callable(method):
@@ -103,7 +105,11 @@ def check_parameters(owner: object, name: str, expected: Iterable[str], framewor
         if not missing:
             return
         lacking = f"its parameter {missing[0]}"
-    about = owner.__name__ if inspect.isclass(owner) or inspect.ismodule(owner) else type(owner).__name__
+    about = (
+        owner.__name__
+        if inspect.isclass(owner) or inspect.ismodule(owner)
+        else type(owner).__name__
+    )
     raise ConfigurationError(
         f"{framework} is not laid out as expected: {about}.{name} lacks {lacking}. Install a version that the adapter "
         "supports, or use isentrope.Probe in the loop itself."
@@ -111,19 +117,26 @@ def check_parameters(owner: object, name: str, expected: Iterable[str], framewor
 
 
 def wrap(owner: Any, name: str, ours: Callable[..., Any]) -> None:
-    """Put `ours` in the place of a method of an object, or of a module's function. It gets theirs as its first argument."""
+    """Put `ours` in the place of a method of an object, or of a module's function. It gets theirs
+    as its first argument."""
     theirs = getattr(owner, name)
     setattr(owner, name, functools.wraps(theirs)(functools.partial(ours, theirs)))
 
 
 def in_worker(
-    *, config: Mapping[str, object], group: ProcessGroup | None = None, name: str | None = None, **settings: Any
+    *,
+    config: Mapping[str, object],
+    group: ProcessGroup | None = None,
+    name: str | None = None,
+    **settings: Any,
 ) -> Probe:
-    """Build the probe of one worker process. Name, project, run and server come from the environment (ISENTROPE_...).
+    """Build the probe of one worker process. Name, project, run and server come from the
+    environment (ISENTROPE_...).
 
     Args:
-        group: the ranks that gate; every one of them must call. With context or tensor parallelism these are also the
-            ranks that hold the same tokens: each needs the gate. Default: all ranks.
+        group: the ranks that gate; every one of them must call. With context or tensor parallelism
+            these are also the ranks that hold the same tokens: each needs the gate. Default: all
+            ranks.
         name: of the run, where `ISENTROPE_NAME` is not set.
         **settings: others of `Probe`.
     """
@@ -136,20 +149,25 @@ def prompt_groups(prompts: Iterable[object], device: torch.device) -> Tensor:
 
 
 class Attachment:
-    """One probe inside one training worker: scores wait between head and loss, the loss's log-probs pass the gate, and an
-    update closes the step."""
+    """One probe inside one training worker: scores wait between head and loss, the loss's log-probs
+    pass the gate, and an update closes the step."""
 
-    def __init__(self, probe: Probe, guard: Guard | None = None, *, rescore: bool | None = None) -> None:
+    def __init__(
+        self, probe: Probe, guard: Guard | None = None, *, rescore: bool | None = None
+    ) -> None:
         """`guard` counts what fails in the adapter's own code.
 
         Args:
-            rescore: whether `rescore_of_first` gives something. Default: `ISENTROPE_RESCORE`, or true.
+            rescore: whether `rescore_of_first` gives something. Default: `ISENTROPE_RESCORE`, or
+                true.
         """
         self.probe = probe
         self.updates = 0
         """Updates of the optimiser since the run began."""
         self.guard = guard or Guard()
-        self._rescores = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
+        self._rescores = (
+            switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
+        )
         self._is_first = True
         self._completions: Tensor | None = None
         """Completions of the step: sum of rewards, tokens, and number of completions, float64."""
@@ -157,10 +175,13 @@ class Attachment:
         self._shown_step: int | None = None
 
     def score(self, score: Callable[[], TokenScores]) -> TokenScores | None:
-        """Scores of a micro-batch where its logits are, detached but where the entropy's gradient is taken; None where scoring
-        failed."""
+        """Scores of a micro-batch where its logits are, detached but where the entropy's gradient
+        is taken; None where scoring failed."""
         is_coupled = wants_entropy_gradient(False)
-        with self.guard.protect("scoring beside the head"), nullcontext() if is_coupled else torch.no_grad():
+        with (
+            self.guard.protect("scoring beside the head"),
+            nullcontext() if is_coupled else torch.no_grad(),
+        ):
             scores = score()
             return scores if is_coupled else replace(detached(scores), token_ids=scores.token_ids)
         return None
@@ -171,22 +192,31 @@ class Attachment:
             self._held.append(scores)
 
     def take(self) -> TokenScores | None:
-        """The oldest scores that are held, for micro-batches reach their losses in the order of their heads; None where scoring
-        failed."""
+        """The oldest scores that are held, for micro-batches reach their losses in the order of
+        their heads; None where scoring failed."""
         return self._held.popleft() if self._held else None
 
     def drop_held(self) -> None:
-        """Forget scores that no loss has taken, before the first micro-batch of a step: a step may have been broken off."""
+        """Forget scores that no loss has taken, before the first micro-batch of a step: a step may
+        have been broken off."""
         self._held.clear()
         self._completions, self._is_first = None, True
 
-    def rescore_of_first(self, rescore: Callable[[], TokenScores | None]) -> Callable[[], TokenScores | None] | None:
-        """What scores a micro-batch again after the update, for the observed change; None but for the first of an update."""
+    def rescore_of_first(
+        self, rescore: Callable[[], TokenScores | None]
+    ) -> Callable[[], TokenScores | None] | None:
+        """What scores a micro-batch again after the update, for the observed change; None but for
+        the first of an update."""
         is_first, self._is_first = self._is_first, False
         return rescore if is_first and self._rescores else None
 
     def gate(
-        self, own: Tensor, advantages: Tensor, mask: Tensor | None, scores: TokenScores | None, **known: Any
+        self,
+        own: Tensor,
+        advantages: Tensor,
+        mask: Tensor | None,
+        scores: TokenScores | None,
+        **known: Any,
     ) -> Tensor:
         """Record a micro-batch and gate the framework's own log-probs of it.
 
@@ -203,14 +233,17 @@ class Attachment:
         return own
 
     def count_completions(self, rewards: Tensor | None, tokens: Tensor) -> None:
-        """Let completions of a micro-batch count in the step's mean reward and length, over all ranks.
+        """Let completions of a micro-batch count in the step's mean reward and length, over all
+        ranks.
 
-        `rewards` has one per completion, on the device of the process group; None on all ranks: they are not known.
-        `tokens` says how many there are in all of them, or has 1 for each.
+        `rewards` has one per completion, on the device of the process group; None on all ranks:
+        they are not known. `tokens` says how many there are in all of them, or has 1 for each.
         """
         if rewards is not None:
             total = tokens.sum().double()
-            sums = torch.stack([rewards.sum().to(total), total, torch.full_like(total, len(rewards))])
+            sums = torch.stack(
+                [rewards.sum().to(total), total, torch.full_like(total, len(rewards))]
+            )
             self._completions = sums if self._completions is None else self._completions + sums
 
     def close(
@@ -235,7 +268,9 @@ class Attachment:
         if sums is not None:
             if torch.distributed.is_initialized():
                 torch.distributed.all_reduce(sums)
-            self.probe.log({REWARD_MEAN: sums[0] / sums[2], COMPLETION_LENGTH_MEAN: sums[1] / sums[2]})
+            self.probe.log(
+                {REWARD_MEAN: sums[0] / sums[2], COMPLETION_LENGTH_MEAN: sums[1] / sums[2]}
+            )
         if self.guard.failures:
             self.probe.log({PROBE_ATTACHMENT_FAILURES: float(self.guard.failures)})
         with self.guard.protect("reading the norm of a gradient"):
@@ -255,17 +290,20 @@ class Attachment:
         return dict(latest.scalars)
 
     def save(self, folder: Path) -> None:
-        """Write the probe's state into a checkpoint of the framework, on rank 0, whose state counts for all."""
+        """Write the probe's state into a checkpoint of the framework, on rank 0, whose state counts
+        for all."""
         save_probe(self.probe, folder)
 
     def resume(self, folder: Path) -> None:
-        """Continue from the checkpoint that the framework continues from. Every rank must call this."""
+        """Continue from the checkpoint that the framework continues from. Every rank must call
+        this."""
         resume_probe(self.probe, [folder])
         self.updates = self.probe.last_step or 0
 
 
 def save_probe(probe: Probe, folder: Path) -> None:
-    """Write the state beside the trainer's, on rank 0, whose state counts for all. A failing disk is a warning."""
+    """Write the state beside the trainer's, on rank 0, whose state counts for all. A failing disk
+    is a warning."""
     if probe.config.rank or not folder.is_dir():
         return
     try:
@@ -276,8 +314,8 @@ def save_probe(probe: Probe, folder: Path) -> None:
 
 
 def resume_probe(probe: Probe, folders: Iterable[Path]) -> None:
-    """Continue from the first of these folders that has a state, on every rank. Without one, or with one that can't be
-    read, the calibration starts from the beginning."""
+    """Continue from the first of these folders that has a state, on every rank. Without one, or
+    with one that can't be read, the calibration starts from the beginning."""
     try:
         probe.load_state_dict(_read(folders))
     except CheckpointError as error:
@@ -285,7 +323,8 @@ def resume_probe(probe: Probe, folders: Iterable[Path]) -> None:
 
 
 def _read(folders: Iterable[Path]) -> dict[str, Any] | None:
-    """The state in the first of these folders that has one; None where none has, or where it can't be read."""
+    """The state in the first of these folders that has one; None where none has, or where it can't
+    be read."""
     for path in (folder / STATE_FILE for folder in folders):
         try:
             found: dict[str, Any] = json.loads(path.read_bytes())

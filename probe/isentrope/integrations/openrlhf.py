@@ -1,17 +1,19 @@
-"""OpenRLHF: its PPO command with a probe in the actor; another module is named in the command, and no line of code.
+"""OpenRLHF: its PPO command with a probe in the actor; another module is named in the command, and
+no line of code.
 
     python3 -m isentrope.integrations.openrlhf ...    # was: python3 -m openrlhf.cli.train_ppo_ray ...
 
-OpenRLHF's command builds the actor's Ray workers of the class `PolicyModelActor`; here it finds a subclass, made with
-`WatchedPolicy`, which Ray takes to the workers. There `attach(trainer)` follows one `ActorPPOTrainer`:
+OpenRLHF's command builds the actor's Ray workers of the class `PolicyModelActor`; here it finds a
+subclass, made with `WatchedPolicy`, which Ray takes to the workers. There `attach(trainer)` follows
+one `ActorPPOTrainer`:
 
     actor's forward hook    logits, tokens, advantages and masks are there: scored, and the log-probs that all terms of the
                             loss read pass the gate
     training_step           closes the step, where DeepSpeed's engine has made an update
 
-Read at 0.11.2: openrlhf/trainer/ray/ppo_actor.py, models/actor.py (`Actor.forward`), models/ring_attn_utils.py and
-utils/deepspeed/deepspeed.py. This file does not import openrlhf before it is used.
-"""
+Read at 0.11.2: openrlhf/trainer/ray/ppo_actor.py, models/actor.py (`Actor.forward`),
+models/ring_attn_utils.py and utils/deepspeed/deepspeed.py. This file does not import openrlhf
+before it is used."""
 
 from __future__ import annotations
 
@@ -35,18 +37,21 @@ SHOWN = ("actor", "algo", "rollout", "train", "ds")
 
 
 def main() -> None:
-    """Run OpenRLHF's command with a probe in every worker of the actor. ConfigurationError: another version is
-    installed, or none."""
+    """Run OpenRLHF's command with a probe in every worker of the actor. ConfigurationError: another
+    version is installed, or none."""
     VERSIONS.check()
     ray: Any = import_module("ray")
     ppo_actor: Any = import_module("openrlhf.trainer.ray.ppo_actor")
     theirs = ppo_actor.PolicyModelActor.__ray_actor_class__
-    ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(type(theirs.__name__, (WatchedPolicy, theirs), {}))
+    ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(
+        type(theirs.__name__, (WatchedPolicy, theirs), {})
+    )
     runpy.run_module(COMMAND, run_name="__main__", alter_sys=True)
 
 
 class WatchedPolicy:
-    """What a worker of the actor does besides: a base class beside OpenRLHF's own, and before it."""
+    """What a worker of the actor does besides: a base class beside OpenRLHF's own, and before
+    it."""
 
     def init_model_from_pretrained(self, strategy: Any, *arguments: Any, **settings: Any) -> None:
         check_supported(strategy.args)  # before the model is loaded
@@ -64,12 +69,13 @@ class WatchedPolicy:
 
 
 def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> TrainerAttachment:
-    """Measure and steer the updates of a trainer. Call it on every rank of the actor, once its model is ready.
+    """Measure and steer the updates of a trainer. Call it on every rank of the actor, once its
+    model is ready.
 
     Args:
         trainer: OpenRLHF's `ActorPPOTrainer`.
-        rescore: score the first micro-batch of each update once more after it, for the observed change. Default:
-            `ISENTROPE_RESCORE`, or true.
+        rescore: score the first micro-batch of each update once more after it, for the observed
+            change. Default: `ISENTROPE_RESCORE`, or true.
         **settings: of `Probe`. Default: from the environment.
 
     Raises:
@@ -77,11 +83,15 @@ def attach(trainer: Any, *, rescore: bool | None = None, **settings: Any) -> Tra
     """
     args = trainer.strategy.args
     check_supported(args)
-    attachment.check_parameters(trainer, "training_step", ("experience",), f"OpenRLHF {VERSIONS.check()}")
+    attachment.check_parameters(
+        trainer, "training_step", ("experience",), f"OpenRLHF {VERSIONS.check()}"
+    )
     deepspeed.check(trainer.actor.model.__class__)
     shown = {name: plain(getattr(args, name)) for name in SHOWN if hasattr(args, name)}
     settings = {"name": "openrlhf", "tokenizer": trainer.tokenizer} | settings
-    return TrainerAttachment(trainer, rescore=rescore, config={"framework": "openrlhf", **shown}, **settings)
+    return TrainerAttachment(
+        trainer, rescore=rescore, config={"framework": "openrlhf", **shown}, **settings
+    )
 
 
 def check_supported(args: Any) -> None:
@@ -112,7 +122,9 @@ class TrainerAttachment(attachment.Attachment):
         self._actor.register_forward_hook(self._forwarded, with_kwargs=True)
         attachment.wrap(trainer, "training_step", self._training_step)
 
-    def _training_step(self, theirs: Callable[..., Any], experience: Any, *arguments: Any, **settings: Any) -> Any:
+    def _training_step(
+        self, theirs: Callable[..., Any], experience: Any, *arguments: Any, **settings: Any
+    ) -> Any:
         engine = self._actor.model
         after = deepspeed.before_update(engine)
         self._experience = experience
@@ -132,7 +144,9 @@ class TrainerAttachment(attachment.Attachment):
             return None
         own, output = result
         again = self.rescore_of_first(functools.partial(self._scored_again, inputs, settings))
-        scores = self.score(lambda: self._scores(output["logits"], inputs, settings["attention_mask"]))
+        scores = self.score(
+            lambda: self._scores(output["logits"], inputs, settings["attention_mask"])
+        )
         with self.guard.protect("reading a micro-batch of OpenRLHF's"):
             mask = experience.action_mask.bool()
             self.count_completions(experience.rewards, mask)
@@ -157,23 +171,31 @@ class TrainerAttachment(attachment.Attachment):
             )
         return own, output
 
-    def _scores(self, logits: Tensor, inputs: tuple[Tensor, ...], attention_mask: Tensor) -> TokenScores:
-        """Scores of the response tokens [batch, actions]. OpenRLHF has divided the logits by the temperature."""
+    def _scores(
+        self, logits: Tensor, inputs: tuple[Tensor, ...], attention_mask: Tensor
+    ) -> TokenScores:
+        """Scores of the response tokens [batch, actions]. OpenRLHF has divided the logits by the
+        temperature."""
         sequences, action_mask = inputs
         actions, logits = action_mask.shape[1], logits.detach()
         if not self._actor.packing_samples:
             return self.probe.score(logits[:, -actions - 1 : -1], sequences[:, -actions:])
         packing = import_module("openrlhf.models.ring_attn_utils")
-        _, _, following, added, indices = packing.unpad_and_slice_tensor(sequences, attention_mask, None)
+        _, _, following, added, indices = packing.unpad_and_slice_tensor(
+            sequences, attention_mask, None
+        )
 
         def padded(field: Tensor) -> Tensor:
-            rows: Tensor = packing.gather_and_pad_tensor(field, None, added, indices, *sequences.shape)
+            rows: Tensor = packing.gather_and_pad_tensor(
+                field, None, added, indices, *sequences.shape
+            )
             return rows[:, :-1][:, -actions:]
 
         return each_field(self.probe.score(logits, following), padded)
 
     def _scored_again(self, inputs: tuple[Tensor, ...], settings: Mapping[str, Any]) -> TokenScores:
-        """Scores of a micro-batch under the policy as it is now; on all ranks at once, for they share its layers."""
+        """Scores of a micro-batch under the policy as it is now; on all ranks at once, for they
+        share its layers."""
         training = self._actor.training
         self._actor.eval()  # dropout would draw random numbers
         try:

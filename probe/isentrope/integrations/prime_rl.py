@@ -1,15 +1,16 @@
-"""prime-rl: its own loss with the log-probs gated, named by two lines of its configuration and no line of code.
+"""prime-rl: its own loss with the log-probs gated, named by two lines of its configuration and no
+line of code.
 
     [trainer.loss]
     type = "custom"
     import_path = "isentrope.integrations.prime_rl.loss"
 
-prime-rl imports the path in every rank, once the model is built. That wraps the fused head, where hidden states, weight,
-labels and temperatures meet: they are scored there. `loss` is called for each sample of a pack, and the optimiser's step
-closes the step. Read at commit 559b447 (2026-08): src/prime_rl/trainer/models/layers/lm_head.py and lm_head_gemma.py,
-trainer/rl/loss.py (`compute_loss`, `setup_rl_loss_fn`) and trainer/rl/train.py. prime-rl has no release to pin: what is
-used is checked by its parameters.
-"""
+prime-rl imports the path in every rank, once the model is built. That wraps the fused head, where
+hidden states, weight, labels and temperatures meet: they are scored there. `loss` is called for
+each sample of a pack, and the optimiser's step closes the step. Read at commit 559b447 (2026-08):
+src/prime_rl/trainer/models/layers/lm_head.py and lm_head_gemma.py, trainer/rl/loss.py
+(`compute_loss`, `setup_rl_loss_fn`) and trainer/rl/train.py. prime-rl has no release to pin: what
+is used is checked by its parameters."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ HEADS = (
     ("prime_rl.trainer.models.layers.lm_head_gemma", "GemmaFusedOutputLinear"),
 )
 """Modules and classes of the heads that compute log-probs without logits."""
-LOSSES = {"default": ("default_loss_fn", "DefaultLossConfig"), "ipo": ("ipo_loss_fn", "IPOLossConfig")}
+LOSSES = {
+    "default": ("default_loss_fn", "DefaultLossConfig"),
+    "ipo": ("ipo_loss_fn", "IPOLossConfig"),
+}
 """prime-rl's own: function of trainer/rl/loss.py, and class of its settings."""
 FUSED = "fused_lm_head_token_chunk_size"
 
@@ -50,7 +54,9 @@ def loss(inputs: Any, loss: str = "default", **settings: Any) -> Any:
         ConfigurationError: a set-up that can't be followed.
     """
     if _training is None:
-        raise ConfigurationError(f"Can't attach to prime-rl: its fused head was not used. Set {FUSED} to a number.")
+        raise ConfigurationError(
+            f"Can't attach to prime-rl: its fused head was not used. Set {FUSED} to a number."
+        )
     inputs = dataclasses.replace(inputs, trainer_logprobs=_training.gated(inputs))
     return _loss_of(loss, tuple(sorted(settings.items())))(inputs)
 
@@ -59,7 +65,9 @@ def loss(inputs: Any, loss: str = "default", **settings: Any) -> Any:
 def _loss_of(name: str, settings: tuple[tuple[str, Any], ...]) -> Callable[[Any], Any]:
     if name in LOSSES:
         function, config = LOSSES[name]
-        known = getattr(importlib.import_module("prime_rl.configs.trainer"), config)(**dict(settings))
+        known = getattr(importlib.import_module("prime_rl.configs.trainer"), config)(
+            **dict(settings)
+        )
         own = getattr(importlib.import_module("prime_rl.trainer.rl.loss"), function)
         return lambda inputs: own(inputs, known)
     module, _, function = name.rpartition(".")
@@ -72,20 +80,25 @@ class _Training:
     def __init__(self) -> None:
         self.attachment = Attachment(in_worker(config={"framework": "prime-rl"}, name="prime-rl"))
         self._scores: TokenScores | None = None
-        """Scores of the current pack, [tokens], laid out as prime-rl's log-probs: place i has the token at place i."""
+        """Scores of the current pack, [tokens], laid out as prime-rl's log-probs: place i has the
+        token at place i."""
         self._tokens = 0
         """In that pack."""
         self._is_open = False
         register_optimizer_step_post_hook(self._updated)
 
     def pack(self, head: Any, hidden: Tensor, labels: Tensor, temperature: Tensor) -> None:
-        """Score a pack where its hidden states are, [1, tokens, width]; labels, the tokens that follow, and T are [1,
-        tokens]."""
+        """Score a pack where its hidden states are, [1, tokens, width]; labels, the tokens that
+        follow, and T are [1, tokens]."""
         self._is_open, self._tokens = True, labels.numel()
         softcap = getattr(head, "softcap", None)
         scores = self.attachment.score(
             lambda: self.attachment.probe.score_hidden(
-                hidden.detach(), head.weight.detach(), labels, temperature=temperature, softcap=softcap
+                hidden.detach(),
+                head.weight.detach(),
+                labels,
+                temperature=temperature,
+                softcap=softcap,
             )
         )
         self._scores = None if scores is None else each_field(scores, _shifted)
@@ -93,10 +106,13 @@ class _Training:
     def gated(self, inputs: Any) -> Tensor:
         """The log-probs of one sample, gated, [tokens of the sample]."""
         own: Tensor = inputs.trainer_logprobs
-        # A sample without a token to learn from is skipped, so its place is not the number of calls before it; but each
-        # sample is a part of the pack's log-probs in memory.
+        # A sample without a token to learn from is skipped, so its place is not the number of calls
+        # before it; but each sample is a part of the pack's log-probs in memory.
         if own.untyped_storage().nbytes() != self._tokens * own.element_size():
-            refuse("prime-rl", ["context parallelism leaves each rank a part of a pack. Train with cp = 1."])
+            refuse(
+                "prime-rl",
+                ["context parallelism leaves each rank a part of a pack. Train with cp = 1."],
+            )
         start, scores = own.storage_offset(), self._scores
         if scores is not None:
             scores = each_field(scores, lambda field: field[start : start + len(own)].unsqueeze(0))
@@ -116,12 +132,14 @@ class _Training:
             return
         self._is_open = False
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        # prime-rl divides by the tokens of all ranks and adds their gradients up, where others average them.
+        # prime-rl divides by the tokens of all ranks and adds their gradients up, where others
+        # average them.
         self.attachment.close(optimizer, loss_scale=1.0 / ranks)
 
 
 def _shifted(field: Tensor) -> Tensor:
-    """As prime-rl's log-probs are: [1, tokens] of the following tokens -> [tokens]; the first place has none."""
+    """As prime-rl's log-probs are: [1, tokens] of the following tokens -> [tokens]; the first place
+    has none."""
     return torch.cat([field.new_zeros(1), field.flatten()[:-1]])
 
 
@@ -140,7 +158,10 @@ def _wrap_heads() -> None:
 def _scored(theirs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def forward(
-        head: Any, hidden_states: Tensor, labels: Tensor | None = None, temperature: Tensor | None = None
+        head: Any,
+        hidden_states: Tensor,
+        labels: Tensor | None = None,
+        temperature: Tensor | None = None,
     ) -> Any:
         global _training
         if torch.is_grad_enabled() and labels is not None and temperature is not None:

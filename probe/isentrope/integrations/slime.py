@@ -1,17 +1,19 @@
-"""slime: its policy loss with the log-probs gated, named by three flags of its own and no line of code.
+"""slime: its policy loss with the log-probs gated, named by three flags of its own and no line of
+code.
 
     --loss-type custom_loss
     --custom-loss-function-path isentrope.integrations.slime.policy_loss
     --custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step
 
-Logits, sampled tokens, advantages and masks meet in one function of slime's, `policy_loss_function`: it is called as it is,
-with gated log-probs handed to it. The probe's state is saved in each checkpoint of Megatron's, and read from the one that the
-training begins with: slime has no hook for saving, so the function that does it is wrapped. Read at commit 624b824
-(2026-08-21): slime/backends/megatron_utils/loss.py (`get_responses`, `get_log_probs_and_entropy`, `policy_loss_function`,
-`loss_function`), cp_utils.py (`slice_log_prob_with_cp`), model.py (`train_one_step`, `save`), checkpoint.py and
-utils/arguments.py (`load`, `finetune`). slime has no release to pin (PyPI's `slime` is another package): the functions that
-are used are checked by their parameters.
-"""
+Logits, sampled tokens, advantages and masks meet in one function of slime's,
+`policy_loss_function`: it is called as it is, with gated log-probs handed to it. The probe's state
+is saved in each checkpoint of Megatron's, and read from the one that the training begins with:
+slime has no hook for saving, so the function that does it is wrapped. Read at commit 624b824
+(2026-08-21): slime/backends/megatron_utils/loss.py (`get_responses`, `get_log_probs_and_entropy`,
+`policy_loss_function`, `loss_function`), cp_utils.py (`slice_log_prob_with_cp`), model.py
+(`train_one_step`, `save`), checkpoint.py and utils/arguments.py (`load`, `finetune`). slime has no
+release to pin (PyPI's `slime` is another package): the functions that are used are checked by their
+parameters."""
 
 from __future__ import annotations
 
@@ -32,14 +34,23 @@ from isentrope.scores import TokenScores
 from isentrope_wire.errors import ConfigurationError
 
 FRAMEWORK = "slime (read at commit 624b824)"
-HOOK = "--custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step"
+HOOK = (
+    "--custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step"
+)
 LOSS_MODULE = "slime.backends.megatron_utils.loss"
 LOGPROBS = "get_log_probs_and_entropy"
 SAVE = "save_checkpoint"
 EXPECTED = {
     "policy_loss_function": ("args", "batch", "logits", "sum_of_sample_mean"),
     LOGPROBS: ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths"),
-    "get_responses": ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths", "apply_temperature"),
+    "get_responses": (
+        "logits",
+        "args",
+        "unconcat_tokens",
+        "total_lengths",
+        "response_lengths",
+        "apply_temperature",
+    ),
     "slice_log_prob_with_cp": ("log_prob", "total_length", "response_length"),
 }
 SHOWN = (
@@ -54,10 +65,14 @@ SHOWN = (
 ITERATION = re.compile(r"iter_\d{7}")
 """Names the folder of a checkpoint, which `--load` may be, too."""
 
-Loss = Callable[[Namespace, Mapping[str, Any], Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, dict[str, Tensor]]]
+Loss = Callable[
+    [Namespace, Mapping[str, Any], Tensor, Callable[[Tensor], Tensor]],
+    tuple[Tensor, dict[str, Tensor]],
+]
 
 _training: _Training | None = None
-"""That of this process; None before its first step, and in processes that compute no policy loss."""
+"""That of this process; None before its first step, and in processes that compute no policy
+loss."""
 
 
 def policy_loss(
@@ -73,12 +88,13 @@ def policy_loss(
         batch: one micro-batch of this rank.
         logits: [1, T, vocabulary / tensor-parallel ranks], float32.
         sum_of_sample_mean: slime's reduction.
-        loss: called with the four arguments before. It looks `get_log_probs_and_entropy` up in slime's loss module at each
-            call, where the gate is put for as long as it runs. Default: slime's `policy_loss_function`.
+        loss: called with the four arguments before. It looks `get_log_probs_and_entropy` up in
+            slime's loss module at each call, where the gate is put for as long as it runs. Default:
+            slime's `policy_loss_function`.
 
     Raises:
-        ConfigurationError: the hook that builds the probe is not set; at the first call also where `loss` did not get its
-            log-probs from slime's loss module.
+        ConfigurationError: the hook that builds the probe is not set; at the first call also where
+            `loss` did not get its log-probs from slime's loss module.
     """
     if _training is None:
         raise ConfigurationError(f"Can't attach to slime: no probe was built. Add {HOOK}.")
@@ -86,12 +102,19 @@ def policy_loss(
 
 
 def before_train_step(
-    args: Namespace, rollout_id: int, step_id: int, model: Sequence[Any], optimizer: Any, opt_param_scheduler: object
+    args: Namespace,
+    rollout_id: int,
+    step_id: int,
+    model: Sequence[Any],
+    optimizer: Any,
+    opt_param_scheduler: object,
 ) -> None:
-    """Build the probe before the first step, on the last pipeline stage of the actor, and close what was not closed.
+    """Build the probe before the first step, on the last pipeline stage of the actor, and close
+    what was not closed.
 
     Args:
-        rollout_id: of the rollout that is trained on, one above that of the checkpoint where training continues from one.
+        rollout_id: of the rollout that is trained on, one above that of the checkpoint where
+            training continues from one.
         model: this rank's chunks.
         optimizer: Megatron's; its `step` is wrapped once.
 
@@ -100,7 +123,9 @@ def before_train_step(
     """
     global _training
     mpu = importlib.import_module("megatron.core.mpu")
-    if getattr(model[0], "role", "actor") != "actor" or not mpu.is_pipeline_last_stage(ignore_virtual=True):
+    if getattr(model[0], "role", "actor") != "actor" or not mpu.is_pipeline_last_stage(
+        ignore_virtual=True
+    ):
         return
     if _training is None:
         _training = _Training(args, mpu)
@@ -119,11 +144,14 @@ class _Training:
         check_parameters(saving, SAVE, ("iteration",), FRAMEWORK)
         refuse("slime", _reasons(args))
         self._args, self._mpu = args, mpu
-        # Ranks of one tensor-parallel group hold the same tokens: each gates them, together with the others, and one counts.
+        # Ranks of one tensor-parallel group hold the same tokens: each gates them, together with
+        # the others, and one counts.
         group = mpu.get_tensor_and_data_parallel_group(with_context_parallel=True)
         shown = {name: getattr(args, name) for name in SHOWN if hasattr(args, name)}
         counts = mpu.get_tensor_model_parallel_rank() == 0
-        self.attachment = Attachment(in_worker(config=shown, group=group, name="slime", counts=counts))
+        self.attachment = Attachment(
+            in_worker(config=shown, group=group, name="slime", counts=counts)
+        )
         self._recomputed: list[Mapping[str, Any]] = []
         """Micro-batches whose loss is computed once more during their backward."""
         self._optimizer: Any = None
@@ -139,9 +167,13 @@ class _Training:
         # slime sets `finetune` where it takes weights alone, as for the first start.
         if loaded and not getattr(self._args, "finetune", False):
             named = Path(loaded)
-            self.attachment.resume(named if ITERATION.fullmatch(named.name) else _folder(named, rollout_id - 1))
+            self.attachment.resume(
+                named if ITERATION.fullmatch(named.name) else _folder(named, rollout_id - 1)
+            )
 
-    def _save(self, theirs: Callable[..., Any], iteration: int, *arguments: Any, **settings: Any) -> Any:
+    def _save(
+        self, theirs: Callable[..., Any], iteration: int, *arguments: Any, **settings: Any
+    ) -> Any:
         result = theirs(iteration, *arguments, **settings)
         self._close()
         self.attachment.save(_folder(Path(self._args.save), iteration))
@@ -170,7 +202,9 @@ class _Training:
             return
         self._is_open = False
         largest = getattr(getattr(self._optimizer, "config", None), "clip_grad", None)
-        self.attachment.close(self._optimizer, norm=norm, largest_norm=largest, loss_scale=self._loss_scale)
+        self.attachment.close(
+            self._optimizer, norm=norm, largest_norm=largest, loss_scale=self._loss_scale
+        )
 
     def policy_loss(
         self,
@@ -194,16 +228,27 @@ class _Training:
             result = loss(args, batch, logits, sum_of_sample_mean)
         if self.attachment.take() is not None and not self.attachment.guard.settled:
             refuse(
-                "slime", [f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of {LOSS_MODULE}."]
+                "slime",
+                [
+                    f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of {LOSS_MODULE}."
+                ],
             )
         return result
 
     def _scored(self, args: Namespace, batch: Mapping[str, Any], logits: Tensor) -> TokenScores:
-        """Scores of this rank's response tokens, laid end to end in the order of slime's own log-probs."""
-        lengths = {"total_lengths": batch["total_lengths"], "response_lengths": batch["response_lengths"]}
+        """Scores of this rank's response tokens, laid end to end in the order of slime's own
+        log-probs."""
+        lengths = {
+            "total_lengths": batch["total_lengths"],
+            "response_lengths": batch["response_lengths"],
+        }
         # Logits as they are: divided by the temperature they would be a copy.
         chunks = self._loss.get_responses(
-            logits.detach(), args=args, unconcat_tokens=batch["unconcat_tokens"], apply_temperature=False, **lengths
+            logits.detach(),
+            args=args,
+            unconcat_tokens=batch["unconcat_tokens"],
+            apply_temperature=False,
+            **lengths,
         )
         temperature = getattr(args, "rollout_temperature", 1.0)
         return _joined([self._score(chunk, tokens, temperature) for chunk, tokens in chunks])
@@ -215,7 +260,9 @@ class _Training:
             return probe.score(logits, tokens, temperature=temperature)
         start = self._mpu.get_tensor_model_parallel_rank() * logits.shape[-1]
         group = self._mpu.get_tensor_model_parallel_group()
-        return probe.score_sharded(logits, tokens, start=start, group=group, temperature=temperature)
+        return probe.score_sharded(
+            logits, tokens, start=start, group=group, temperature=temperature
+        )
 
     @contextmanager
     def _gated(self, args: Namespace, batch: Mapping[str, Any]) -> Iterator[None]:
@@ -239,10 +286,16 @@ class _Training:
         known: dict[str, Tensor] = {}
         mask = advantages = None
         with self.attachment.guard.protect("reading a micro-batch of slime's"):
-            lengths = zip(batch["loss_masks"], batch["total_lengths"], batch["response_lengths"], strict=True)
-            mask = torch.cat([self._loss.slice_log_prob_with_cp(*of_sample) for of_sample in lengths]).bool()
+            lengths = zip(
+                batch["loss_masks"], batch["total_lengths"], batch["response_lengths"], strict=True
+            )
+            mask = torch.cat(
+                [self._loss.slice_log_prob_with_cp(*of_sample) for of_sample in lengths]
+            ).bool()
             advantages = torch.cat(batch["advantages"])
-            policy = batch.get("rollout_log_probs" if getattr(args, "use_rollout_logprobs", False) else "log_probs")
+            policy = batch.get(
+                "rollout_log_probs" if getattr(args, "use_rollout_logprobs", False) else "log_probs"
+            )
             named = {
                 "old_logprobs": policy or [part.detach() for part in own],
                 "sampler_logprobs": batch.get("rollout_log_probs"),
@@ -269,7 +322,9 @@ def _joined(parts: Sequence[TokenScores]) -> TokenScores:
 def _reasons(args: Namespace) -> Iterator[str]:
     if getattr(args, "allgather_cp", False):
         yield "--allgather-cp moves the log-probs of tokens to other ranks than their logits. Use the zig-zag layout."
-    if getattr(args, "loss_type", None) != "custom_loss" or not getattr(args, "custom_loss_function_path", None):
+    if getattr(args, "loss_type", None) != "custom_loss" or not getattr(
+        args, "custom_loss_function_path", None
+    ):
         yield f"its loss is not gated. Add --loss-type custom_loss --custom-loss-function-path {__name__}.policy_loss."
 
 

@@ -2,13 +2,14 @@
 
     trainer = Trainer(..., callbacks=[IsentropeCallback(name="countdown", project="demo")])
 
-or, after `isentrope.integrations.transformers.register()`, by `TrainingArguments(report_to="isentrope")`. Importing this
-module registers nothing. For scores, and for a control that acts, attach to a TRL trainer (`trl.py`) or use the probe.
+or, after `isentrope.integrations.transformers.register()`, by
+`TrainingArguments(report_to="isentrope")`. Importing this module registers nothing. For scores, and
+for a control that acts, attach to a TRL trainer (`trl.py`) or use the probe.
 
-The probe's state is a file in the trainer's checkpoints. It is read from `args.resume_from_checkpoint` where that is set, else
-from `output_dir/checkpoint-STEP`. A checkpoint without the file, or with one that can't be read, is resumed all the same: the
-calibration then starts from the beginning.
-"""
+The probe's state is a file in the trainer's checkpoints. It is read from
+`args.resume_from_checkpoint` where that is set, else from `output_dir/checkpoint-STEP`. A
+checkpoint without the file, or with one that can't be read, is resumed all the same: the
+calibration then starts from the beginning."""
 
 from __future__ import annotations
 
@@ -29,10 +30,11 @@ from isentrope_wire.errors import IsentropeError
 
 
 class StepReports(TrainerCallback):
-    """Closes one report per optimiser step, when the trainer has logged all that belongs to the step.
+    """Closes one report per optimiser step, when the trainer has logged all that belongs to the
+    step.
 
-    The trainer logs, evaluates and saves after `on_step_end`. So a step's report is closed when the next step begins or
-    training ends; no later forward has changed the parameters by then.
+    The trainer logs, evaluates and saves after `on_step_end`. So a step's report is closed when the
+    next step begins or training ends; no later forward has changed the parameters by then.
     """
 
     probe: Probe | None
@@ -42,7 +44,9 @@ class StepReports(TrainerCallback):
         self._done: int | None = None
         self._checkpoint_to_complete: Path | None = None
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """The update has been made and counted: `global_step` is its number."""
         self._done = state.global_step
 
@@ -59,7 +63,9 @@ class StepReports(TrainerCallback):
         self._save_probe(self._checkpoint_to_complete)
         self.finish()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Write the probe's state into the checkpoint, with the report of this step closed.
 
         The last step stays open: the trainer logs how the training went after it has saved.
@@ -91,8 +97,8 @@ class StepReports(TrainerCallback):
     def fail(self, error: str, *, alone: bool) -> None:
         """End a run that training did not end; nothing to do where it did.
 
-        What failed may have been an evaluation or a save after an update. A single rank still sends that step's report;
-        of several, the others may be in another step, and would not take part.
+        What failed may have been an evaluation or a save after an update. A single rank still sends
+        that step's report; of several, the others may be in another step, and would not take part.
         """
         if alone:
             with contextlib.suppress(IsentropeError):
@@ -105,9 +111,11 @@ class StepReports(TrainerCallback):
             save_probe(self.probe, folder)
 
 
-def resume_training(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None = None) -> None:
-    """Continue the probe from the checkpoint that training continues from, on every rank: `given` is what
-    `train(resume_from_checkpoint=...)` was given; None: not known."""
+def resume_training(
+    probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None = None
+) -> None:
+    """Continue the probe from the checkpoint that training continues from, on every rank: `given`
+    is what `train(resume_from_checkpoint=...)` was given; None: not known."""
     if state.global_step:
         named, likely = args.resume_from_checkpoint, _folder_of(args, state)
         resume_probe(probe, [given] if given else [Path(named), likely] if named else [likely])
@@ -128,10 +136,11 @@ def scalars_of(logs: Mapping[str, Any]) -> dict[str, float | Tensor]:
 
 
 class IsentropeCallback(StepReports):
-    """Reports what a trainer logs. Scalars only: it sees no log-probs, so it measures no entropy and gates nothing.
+    """Reports what a trainer logs. Scalars only: it sees no log-probs, so it measures no entropy
+    and gates nothing.
 
-    A training that fails ends its run as failed when the process ends, or when the trainer trains again.
-    """
+    A training that fails ends its run as failed when the process ends, or when the trainer trains
+    again."""
 
     def __init__(
         self,
@@ -149,7 +158,9 @@ class IsentropeCallback(StepReports):
             ConfigurationError: `trackers` names nothing that can be written to.
         """
         super().__init__()
-        requested_trackers(trackers)  # checked here, where it is given; the probe is built when training begins
+        requested_trackers(
+            trackers
+        )  # checked here, where it is given; the probe is built when training begins
         self.probe = None
         self._name, self._project, self._config = name, project, dict(config or {})
         self._mode, self._trackers, self._transport = mode, trackers, transport
@@ -172,5 +183,6 @@ class IsentropeCallback(StepReports):
 
 
 def register() -> None:
-    """Make `TrainingArguments(report_to="isentrope")` add an `IsentropeCallback`. Safe to repeat."""
+    """Make `TrainingArguments(report_to="isentrope")` add an `IsentropeCallback`. Safe to
+    repeat."""
     integration_utils.INTEGRATION_TO_CALLBACK["isentrope"] = IsentropeCallback

@@ -3,10 +3,10 @@
     probe = isentrope.attach(trainer)
     trainer.train()
 
-TRL samples, computes advantages and its loss, clips, updates and logs as before. Six methods of this one trainer are
-wrapped. The log-probs of the loss come from `_get_per_token_logps_and_entropies`: they keep their values, and get
-gradient only where the active control keeps it.
-"""
+TRL samples, computes advantages and its loss, clips, updates and logs as before. Six methods of
+this one trainer are wrapped. The log-probs of the loss come from
+`_get_per_token_logps_and_entropies`: they keep their values, and get gradient only where the active
+control keeps it."""
 
 from __future__ import annotations
 
@@ -37,25 +37,37 @@ from isentrope.scores import TokenScores
 from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
 from isentrope_wire.control import Control, Hold
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.metrics import ADVANTAGE_ZERO_GROUP_FRACTION, COMPLETION_LENGTH_MEAN, REWARD_MEAN
+from isentrope_wire.metrics import (
+    ADVANTAGE_ZERO_GROUP_FRACTION,
+    COMPLETION_LENGTH_MEAN,
+    REWARD_MEAN,
+)
 
 logger = logging.getLogger(__name__)
 
 ATTRIBUTE = "_isentrope_attachment"
 _KEPT = "isentrope/"
-"""Before the names of what is kept of each completion among the inputs of TRL's loss, as `Probe.gate` takes it."""
+"""Before the names of what is kept of each completion among the inputs of TRL's loss, as
+`Probe.gate` takes it."""
 _ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 """Of a dataset: the first that there is has the expected answers."""
 PROMISED = {"reward": REWARD_MEAN, "completions/mean_length": COMPLETION_LENGTH_MEAN}
 """TRL's names of metrics, and the promised names that they are reported under as well."""
 ZERO_GROUPS = "frac_reward_zero_std", ADVANTAGE_ZERO_GROUP_FRACTION
-"""The same for a metric that the probe itself counts from the advantages of the step's groups, where it knows the groups.
-TRL counts the rewards of a generation, averaged over `logging_steps`: the two must not be mixed in one series."""
+"""The same for a metric that the probe itself counts from the advantages of the step's groups,
+where it knows the groups. TRL counts the rewards of a generation, averaged over `logging_steps`:
+the two must not be mixed in one series."""
 
 VERSIONS = Versions("TRL", "trl", at_least="1.15", below="1.17")
 
 WRAPPED = {
-    "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "compute_entropy"),
+    "_get_per_token_logps_and_entropies": (
+        "model",
+        "input_ids",
+        "attention_mask",
+        "logits_to_keep",
+        "compute_entropy",
+    ),
     "_generate_and_score_completions": ("inputs",),
     "_compute_loss": ("model", "inputs"),
     "train": (),
@@ -79,32 +91,39 @@ def attach(
 
     Args:
         trainer: a GRPOTrainer or RLOOTrainer of TRL 1.15 or 1.16, before `train()`.
-        head: "replace": log-probs and entropies come from our fused head in the place of TRL's, so that nothing is
-            computed twice. "observe": TRL's own are used to the last bit, and ours computed beside them.
-        name: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_NAME`, or "run".
+        head: "replace": log-probs and entropies come from our fused head in the place of TRL's, so
+            that nothing is computed twice. "observe": TRL's own are used to the last bit, and ours
+            computed beside them.
+        name: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_NAME`, or
+            "run".
         project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
         config: shown with the run, beside the training arguments.
         control: the control that the run starts with. Default: none.
-        hold: the entropy to hold, in the place of the control's: a share of its early level such as 0.75, or the field
-            `hold` of a control. Default: the control's.
-        rescore_tokens: how many tokens of a rank's step, prompts and padding included, are scored once more after the
-            update at most, for the observed change. 0: it is not measured. Default: a sixteenth of the step, at least
-            one sequence.
-        **settings: others of `Probe`, such as `run_id`, `mode` and `trackers`. With `threshold_source="first_pass"`: a first
-            pass exists where TRL computes the log-probs before the update: always in RLOO, in GRPO where a batch serves
-            several updates.
+        hold: the entropy to hold, in the place of the control's: a share of its early level such as
+            0.75, or the field `hold` of a control. Default: the control's.
+        rescore_tokens: how many tokens of a rank's step, prompts and padding included, are scored
+            once more after the update at most, for the observed change. 0: it is not measured.
+            Default: a sixteenth of the step, at least one sequence.
+        **settings: others of `Probe`, such as `run_id`, `mode` and `trackers`. With
+            `threshold_source="first_pass"`: a first pass exists where TRL computes the log-probs
+            before the update: always in RLOO, in GRPO where a batch serves several updates.
 
     Returns:
         The probe. Its run ends when training does.
 
     Raises:
-        ConfigurationError: the trainer's set-up can't be observed, a setting can't work, or the self-check failed.
+        ConfigurationError: the trainer's set-up can't be observed, a setting can't work, or the
+            self-check failed.
     """
     check_supported(trainer)
     if head not in get_args(trl_head.Head):
-        raise ConfigurationError(f"head must be one of {', '.join(get_args(trl_head.Head))}; got {head!r}.")
+        raise ConfigurationError(
+            f"head must be one of {', '.join(get_args(trl_head.Head))}; got {head!r}."
+        )
     if rescore_tokens is not None and (type(rescore_tokens) is not int or rescore_tokens < 0):
-        raise ConfigurationError(f"rescore_tokens must be a whole number from 0 on, got {rescore_tokens!r}.")
+        raise ConfigurationError(
+            f"rescore_tokens must be a whole number from 0 on, got {rescore_tokens!r}."
+        )
     guard = Guard()
     if hold is not None:
         control = replace(control or Control(), hold=Hold.from_document(hold).to_document())
@@ -116,7 +135,12 @@ def attach(
         probe = Probe(
             name or trainer.args.run_name,
             project,
-            {"trainer": type(trainer).__name__, "head": head, **trainer.args.to_sanitized_dict(), **(config or {})},
+            {
+                "trainer": type(trainer).__name__,
+                "head": head,
+                **trainer.args.to_sanitized_dict(),
+                **(config or {}),
+            },
             control=control,
             planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
             tokenizer=getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
@@ -147,7 +171,12 @@ class TrainerAttachment(StepReports):
     """The wrapped methods of one trainer, and the callback that closes its steps."""
 
     def __init__(
-        self, trainer: Any, probe: Probe, head: trl_head.FusedHead, guard: Guard, rescore_tokens: int | None
+        self,
+        trainer: Any,
+        probe: Probe,
+        head: trl_head.FusedHead,
+        guard: Guard,
+        rescore_tokens: int | None,
     ) -> None:
         super().__init__()
         self._trainer, self._probe, self._head, self._guard = trainer, probe, head, guard
@@ -155,13 +184,15 @@ class TrainerAttachment(StepReports):
         self._rescore_tokens = rescore_tokens
         self._steps = Attachment(probe, guard, rescore=False)
         self._own: dict[str, Any] = {}
-        """What the trainer itself had of the names that are wrapped; None: nothing, the method is its class's."""
+        """What the trainer itself had of the names that are wrapped; None: nothing, the method is
+        its class's."""
         self._inputs: trl_head.Inputs | None = None
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it does not generate."""
         self._samples: dict[str, Tensor] = {}
         self._room: int | None = None
-        """Tokens of the open step that may still be scored again; None: it has no micro-batch yet."""
+        """Tokens of the open step that may still be scored again; None: it has no micro-batch
+        yet."""
         self._resumed_from: Path | None = None
         self._groups_known = False
         self._learning_rates: LearningRates | None = None
@@ -203,25 +234,36 @@ class TrainerAttachment(StepReports):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Read the learning rates, and keep the gradients for influences: before the step is closed both are changed."""
+        """Read the learning rates, and keep the gradients for influences: before the step is closed
+        both are changed."""
         with self._guard.protect("reading the learning rate"):
             self._learning_rates = learning_rates_of(self._trainer.optimizer)
-            self._update = _update_of(self._trainer.optimizer) if self._probe.measures_influence else []
+            self._update = (
+                _update_of(self._trainer.optimizer) if self._probe.measures_influence else []
+            )
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         names = PROMISED if self._groups_known else {**PROMISED, ZERO_GROUPS[0]: ZERO_GROUPS[1]}
-        promised: dict[str, float | Tensor] = {names[name]: value for name, value in scalars.items() if name in names}
+        promised: dict[str, float | Tensor] = {
+            names[name]: value for name, value in scalars.items() if name in names
+        }
         self._probe.log({**scalars, **promised})
 
     def close_step(self, step: int) -> None:
         self._groups_known, self._room = False, None
         norm, self._norm = self._norm, None
-        optimizer, largest, rates = self._trainer.optimizer, self._trainer.args.max_grad_norm, self._learning_rates
+        optimizer, largest, rates = (
+            self._trainer.optimizer,
+            self._trainer.args.max_grad_norm,
+            self._learning_rates,
+        )
         update, self._update = self._update, []
         now = _update_of(optimizer) if update else []
         _put(update)
         try:
-            self._steps.close(optimizer, step=step, norm=norm, largest_norm=largest, learning_rates=rates)
+            self._steps.close(
+                optimizer, step=step, norm=norm, largest_norm=largest, learning_rates=rates
+            )
         finally:
             _put(now)
 
@@ -232,7 +274,9 @@ class TrainerAttachment(StepReports):
 
     def _train(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._finished:
-            logger.warning("The attached run has ended: this training is not observed. Detach, then attach again.")
+            logger.warning(
+                "The attached run has ended: this training is not observed. Detach, then attach again."
+            )
         given = args[0] if args else kwargs.get("resume_from_checkpoint")
         self._resumed_from = Path(given) if isinstance(given, str | PathLike) else None
         try:
@@ -250,7 +294,12 @@ class TrainerAttachment(StepReports):
         return norm
 
     def _compute_loss(
-        self, theirs: Callable[..., Any], model: Any, inputs: trl_head.Inputs, *args: Any, **kwargs: Any
+        self,
+        theirs: Callable[..., Any],
+        model: Any,
+        inputs: trl_head.Inputs,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Keep the inputs of the loss while it is computed; evaluations are not observed."""
         self._inputs = None
@@ -262,7 +311,8 @@ class TrainerAttachment(StepReports):
             self._inputs = None
 
     def _generate(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Take the log-probs that TRL computes before the update, where it does, as the first pass of the next steps."""
+        """Take the log-probs that TRL computes before the update, where it does, as the first pass
+        of the next steps."""
         candidates: list[tuple[Tensor, TokenScores]] = []
         self._first_pass = candidates if self._observing() else None
         try:
@@ -278,10 +328,15 @@ class TrainerAttachment(StepReports):
         return output
 
     def _calculate_rewards(
-        self, theirs: Callable[..., Any], inputs: Any, prompts: Sequence[Any], *args: Any, **kwargs: Any
+        self,
+        theirs: Callable[..., Any],
+        inputs: Any,
+        prompts: Sequence[Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        """Keep what TRL makes advantages of, the weighted sum of this rank's rewards, and its parts; TRL's output has only the
-        advantages. A function that gave no reward has no part.
+        """Keep what TRL makes advantages of, the weighted sum of this rank's rewards, and its
+        parts; TRL's output has only the advantages. A function that gave no reward has no part.
         """
         of_functions = theirs(inputs, prompts, *args, **kwargs)
         with self._guard.protect("keeping the rewards"):
@@ -293,13 +348,19 @@ class TrainerAttachment(StepReports):
             names = self._trainer.reward_func_names
             if len(names) > 1:
                 parts = own.masked_fill(own.isnan(), math.inf).unbind(1)
-                self._samples |= {f"{_KEPT}{REWARD}/{name}": part for name, part in zip(names, parts, strict=True)}
+                self._samples |= {
+                    f"{_KEPT}{REWARD}/{name}": part for name, part in zip(names, parts, strict=True)
+                }
             column = next((name for name in _ANSWER_COLUMNS if name in inputs[0]), None)
             if column is not None and self._probe.config.texts:
-                self._samples[_KEPT + ANSWER] = text_bytes([example.get(column) for example in inputs], own.device)
+                self._samples[_KEPT + ANSWER] = text_bytes(
+                    [example.get(column) for example in inputs], own.device
+                )
         return of_functions
 
-    def _take_first_pass(self, candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs) -> None:
+    def _take_first_pass(
+        self, candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs
+    ) -> None:
         if "old_logps" not in output and output.get("old_per_token_logps") is None:
             return
         scores: list[TokenScores] = []
@@ -319,9 +380,13 @@ class TrainerAttachment(StepReports):
             logprobs, entropies, *rest = theirs(*args, **kwargs)
         with self._guard.protect("gating TRL's log-probs"):
             if records and self._first_pass is not None:
-                self._first_pass.append((logprobs, trl_head.completion_scores(records, logprobs, entropies)))
+                self._first_pass.append(
+                    (logprobs, trl_head.completion_scores(records, logprobs, entropies))
+                )
             elif records and self._inputs is not None:
-                logprobs = self._gated(trl_head.completion_scores(records, logprobs, entropies), self._inputs)
+                logprobs = self._gated(
+                    trl_head.completion_scores(records, logprobs, entropies), self._inputs
+                )
         return logprobs, entropies, *rest
 
     def _gated(self, scores: TokenScores, inputs: trl_head.Inputs) -> Tensor:
@@ -331,7 +396,11 @@ class TrainerAttachment(StepReports):
         with self._guard.protect("finding groups by their prompts"):
             groups = trl_head.prompt_groups(inputs)
             self._groups_known = True
-        samples = {name.removeprefix(_KEPT): kept for name, kept in inputs.items() if name.startswith(_KEPT)}
+        samples = {
+            name.removeprefix(_KEPT): kept
+            for name, kept in inputs.items()
+            if name.startswith(_KEPT)
+        }
         samples[PROMPT_IDS] = inputs["prompt_ids"].masked_fill(inputs["prompt_mask"] == 0, -1)
         return self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
@@ -346,15 +415,18 @@ class TrainerAttachment(StepReports):
         )
 
     def _rescore_of(self, inputs: trl_head.Inputs) -> Callable[[], TokenScores] | None:
-        """What scores the first sequences, or all for influences, again after the update; None where the step has its share.
+        """What scores the first sequences, or all for influences, again after the update; None
+        where the step has its share.
 
-        TRL has shuffled the sequences, so the first ones are a random sample. Where not even one fits, its end is cut off.
-        """
+        TRL has shuffled the sequences, so the first ones are a random sample. Where not even one
+        fits, its end is cut off."""
         (rows, tokens), prompt = inputs["completion_ids"].shape, inputs["prompt_ids"].shape[1]
         width, is_first = prompt + tokens, self._room is None
         if self._room is None:
             sixteenth = rows * width * self._trainer.args.gradient_accumulation_steps // 16
-            self._room = max(width, sixteenth) if self._rescore_tokens is None else self._rescore_tokens
+            self._room = (
+                max(width, sixteenth) if self._rescore_tokens is None else self._rescore_tokens
+            )
         if self._probe.measures_influence:
             self._room = rows * width
         rows = min(rows, max(0, self._room // width))
@@ -366,29 +438,43 @@ class TrainerAttachment(StepReports):
         return functools.partial(self._rescored, inputs, rows, tokens)
 
     def _rescored(self, inputs: trl_head.Inputs, rows: int, tokens: int) -> TokenScores:
-        """Log-probs and entropies of these sequences under the policy as it is now, NaN for the others."""
+        """Log-probs and entropies of these sequences under the policy as it is now, NaN for the
+        others."""
         entropies = torch.full_like(inputs["completion_ids"], math.nan, dtype=torch.float32)
         logprobs = entropies.clone()
         if self._rescore_tokens != 0:  # training has not failed
             ids, mask = (
-                torch.cat([inputs[f"prompt_{part}"][:rows], inputs[f"completion_{part}"][:rows, :tokens]], 1)
+                torch.cat(
+                    [inputs[f"prompt_{part}"][:rows], inputs[f"completion_{part}"][:rows, :tokens]],
+                    1,
+                )
                 for part in ("ids", "mask")
             )
             # Below TRL's profiling decorator, which would log this forward as one of its own.
             forward = inspect.unwrap(type(self._trainer)._get_per_token_logps_and_entropies)
-            with trl_head.as_in_training(self._trainer.model), self._head.recording(alone=True) as records:
+            with (
+                trl_head.as_in_training(self._trainer.model),
+                self._head.recording(alone=True) as records,
+            ):
                 own, *_ = forward(self._trainer, self._trainer.model, ids, mask, tokens)
             scores = trl_head.completion_scores(records, own)
             logprobs[:rows, :tokens], entropies[:rows, :tokens] = scores.logprobs, scores.entropies
         return TokenScores(logprobs, *[entropies] * 4)
 
     def _observing(self) -> bool:
-        return not self._finished and cast(bool, self._trainer.model.training) and torch.is_grad_enabled()
+        return (
+            not self._finished
+            and cast(bool, self._trainer.model.training)
+            and torch.is_grad_enabled()
+        )
 
 
 def _update_of(optimizer: Any) -> list[Any]:
     """Of each of its groups: the learning rate, and the gradient of each weight."""
-    return [(group, group["lr"], [(one, one.grad) for one in group["params"]]) for group in optimizer.param_groups]
+    return [
+        (group, group["lr"], [(one, one.grad) for one in group["params"]])
+        for group in optimizer.param_groups
+    ]
 
 
 def _put(update: list[Any]) -> None:
@@ -398,9 +484,11 @@ def _put(update: list[Any]) -> None:
             weight.grad = gradient
 
 
-def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs) -> list[TokenScores]:
-    """The scores of the policy. GRPO may have computed only those of a reference, the same model with its adapters off;
-    RLOO always computes the policy's, and first."""
+def _of_policy(
+    candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs
+) -> list[TokenScores]:
+    """The scores of the policy. GRPO may have computed only those of a reference, the same model
+    with its adapters off; RLOO always computes the policy's, and first."""
     if "old_logps" in output:
         return [scores for _, scores in candidates[:1]]
     old = output["old_per_token_logps"]
@@ -429,7 +517,9 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
     model, args = policy_of(trainer), trainer.args
     if "_isentrope_attachment" in trainer.__dict__:
         yield "it has a probe already. Call isentrope.detach(trainer) first."
-    if any(isinstance(callback, IsentropeCallback) for callback in trainer.callback_handler.callbacks):
+    if any(
+        isinstance(callback, IsentropeCallback) for callback in trainer.callback_handler.callbacks
+    ):
         yield "it reports through IsentropeCallback already. Leave that out: attach sends the same scalars."
     if trainer.is_in_train:
         yield "its training is under way, or was interrupted. Attach to a new trainer, before trainer.train()."

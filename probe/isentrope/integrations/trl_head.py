@@ -1,12 +1,13 @@
 """Our head inside TRL's fused forward, on one model only.
 
-TRL replaces the forward of the policy by a function that ends in `_ChunkedLogProbFunction.apply(hidden, weight, ...)`.
-That function is run with its closure, and with a copy of its module's globals in which this one name is `FusedHead`. So
-the scale, the soft-cap, the fp32 cast and the gathering of sharded weights stay TRL's, and neither its module nor any
-other model in the process changes. `self_check` compares the two heads before training.
+TRL replaces the forward of the policy by a function that ends in
+`_ChunkedLogProbFunction.apply(hidden, weight, ...)`. That function is run with its closure, and
+with a copy of its module's globals in which this one name is `FusedHead`. So the scale, the
+soft-cap, the fp32 cast and the gathering of sharded weights stay TRL's, and neither its module nor
+any other model in the process changes. `self_check` compares the two heads before training.
 
-Below it: scores, mask, groups and log-probs of the old policy, read from the inputs of TRL's loss as `Probe.gate` takes them.
-"""
+Below it: scores, mask, groups and log-probs of the old policy, read from the inputs of TRL's loss
+as `Probe.gate` takes them."""
 
 from __future__ import annotations
 
@@ -30,20 +31,24 @@ from isentrope_wire.errors import ConfigurationError
 Head = Literal["replace", "observe"]
 
 HEAD_NAME, COMPACT_NAME = "_ChunkedLogProbFunction", "_use_triton"
-"""TRL's names of its head, and of the function that decides whether the head gets the labelled positions only. TRL 1.15 has
-no such function."""
+"""TRL's names of its head, and of the function that decides whether the head gets the labelled
+positions only. TRL 1.15 has no such function."""
 COMPUTED = {"log_probs", "entropy"}
 """The outputs that our head has too; a caller that asks for others gets TRL's head."""
 ROUND_OFF, LOW_PRECISION_ROUND_OFF = 1e-3, 0.1
-"""Nats by which two heads may differ: float32 logits, and bfloat16, float16 or TF32 ones (half a unit at a logit of 16)."""
+"""Nats by which two heads may differ: float32 logits, and bfloat16, float16 or TF32 ones (half a
+unit at a logit of 16)."""
 
 
 class FusedHead:
     """The fused forward of one model, with our head instead of TRL's or beside it."""
 
-    def __init__(self, model: nn.Module, head: Head, guard: Guard, *, entropy_gradient: bool) -> None:
-        """`model` is the one whose forward TRL patched (under PEFT: the base model); `guard` catches failures of our
-        head, TRL's is used then; `entropy_gradient`: TRL's loss has an entropy bonus."""
+    def __init__(
+        self, model: nn.Module, head: Head, guard: Guard, *, entropy_gradient: bool
+    ) -> None:
+        """`model` is the one whose forward TRL patched (under PEFT: the base model); `guard`
+        catches failures of our head, TRL's is used then; `entropy_gradient`: TRL's loss has an
+        entropy bonus."""
         self.model, self._guard, self._entropy_gradient = model, guard, entropy_gradient
         self._theirs = fused_forward_of(model)
         self._their_globals = self._theirs.__func__.__globals__
@@ -62,8 +67,8 @@ class FusedHead:
     def remove(self) -> None:
         """Bind TRL's method to the model again.
 
-        In mixed precision, accelerate wraps the forward that it finds when training starts. Ours stays inside that
-        wrapper, and calls TRL's from now on.
+        In mixed precision, accelerate wraps the forward that it finds when training starts. Ours
+        stays inside that wrapper, and calls TRL's from now on.
         """
         self._active = False
         for name in ("forward", "_original_forward"):
@@ -72,8 +77,9 @@ class FusedHead:
 
     @contextmanager
     def recording(self, *, alone: bool | None = None) -> Iterator[list[TokenScores]]:
-        """Collect detached scores, [rows, tokens - 1] and 0 where there is no label, of each fused forward made inside:
-        by our head alone, or TRL's with ours beside it; None: as attached."""
+        """Collect detached scores, [rows, tokens - 1] and 0 where there is no label, of each fused
+        forward made inside: by our head alone, or TRL's with ours beside it; None: as
+        attached."""
         records: list[TokenScores] = []
         attached, self._records = self._alone, records
         self._alone = attached if alone is None else alone
@@ -83,9 +89,9 @@ class FusedHead:
             self._alone, self._records = attached, None
 
     def apply(self, *arguments: Any) -> tuple[Tensor | None, ...]:
-        """What TRL's fused forward calls in the place of its own head, with hidden [N, width], weight, bias, targets
-        [N], temperature, chunk size, soft-cap, scale and the names of the wanted outputs: log-probs and entropies, [N]
-        float32, and None for the others."""
+        """What TRL's fused forward calls in the place of its own head, with hidden [N, width],
+        weight, bias, targets [N], temperature, chunk size, soft-cap, scale and the names of the
+        wanted outputs: log-probs and entropies, [N] float32, and None for the others."""
         in_their_place = self._alone and set(arguments[-1]) <= COMPUTED
         if in_their_place:
             with self._guard.protect("scoring instead of TRL's head"):
@@ -95,7 +101,9 @@ class FusedHead:
         theirs: tuple[Tensor | None, ...] = self._their_globals[HEAD_NAME].apply(*arguments)
         if self._records is not None and not in_their_place:
             with self._guard.protect("scoring beside TRL's head"), torch.no_grad():
-                self._scored = self._score(*self._labelled(*arguments), entropy_gradient=self._entropy_gradient)
+                self._scored = self._score(
+                    *self._labelled(*arguments), entropy_gradient=self._entropy_gradient
+                )
         return theirs
 
     def _score(
@@ -112,12 +120,22 @@ class FusedHead:
         *,
         entropy_gradient: bool = False,
     ) -> TokenScores:
-        """Score with TRL's arguments; the chunk size is not used, for tiles have a width of their own."""
+        """Score with TRL's arguments; the chunk size is not used, for tiles have a width of their
+        own."""
         return linear_token_scores(
-            hidden, weight, targets, bias, temperature, softcap, scale, entropy_gradient=entropy_gradient
+            hidden,
+            weight,
+            targets,
+            bias,
+            temperature,
+            softcap,
+            scale,
+            entropy_gradient=entropy_gradient,
         )
 
-    def _labelled(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *rest: Any) -> Any:
+    def _labelled(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *rest: Any
+    ) -> Any:
         """The same arguments for the labelled positions only, where TRL passed all of them."""
         if not self._compact(hidden.device) and self._label_mask is not None:
             rows = self._label_mask.reshape(-1).to(hidden.device)
@@ -125,19 +143,25 @@ class FusedHead:
         return hidden, weight, bias, targets, *rest
 
     def _compact(self, device: torch.device) -> bool:
-        """Whether the head gets the labelled positions only: where TRL decides so, and on the CPU for our head alone.
+        """Whether the head gets the labelled positions only: where TRL decides so, and on the CPU
+        for our head alone.
 
-        TRL 1.15 never passes others. TRL 1.16 scores prompt and padding too on devices that compile a program per shape; the
-        CPU is none of them.
+        TRL 1.15 never passes others. TRL 1.16 scores prompt and padding too on devices that compile
+        a program per shape; the CPU is none of them.
         """
         if not self._asks_about_compact:
             return True
-        return bool(self._their_globals[COMPACT_NAME](device)) or (self._alone and device.type == "cpu")
+        return bool(self._their_globals[COMPACT_NAME](device)) or (
+            self._alone and device.type == "cpu"
+        )
 
     def _forward(self) -> types.MethodType:
-        # `generate` checks its arguments against the signature of the model's class: ours must have it, as TRL's does.
+        # `generate` checks its arguments against the signature of the model's class: ours must have
+        # it, as TRL's does.
         @functools.wraps(type(self.model).forward)
-        def forward(_model: nn.Module, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
+        def forward(
+            _model: nn.Module, *args: Any, fused_lm_head: bool = False, **kwargs: Any
+        ) -> Any:
             if not (fused_lm_head and self._active):
                 return self._theirs(*args, fused_lm_head=fused_lm_head, **kwargs)
             self._label_mask = _label_mask(kwargs)
@@ -153,8 +177,8 @@ class FusedHead:
 
 
 def fused_forward_of(model: nn.Module) -> types.MethodType:
-    """The bound method that TRL replaced the model's forward by; ConfigurationError: there is none, or something else
-    has replaced it."""
+    """The bound method that TRL replaced the model's forward by; ConfigurationError: there is none,
+    or something else has replaced it."""
     forward = model.__dict__.get("forward")
     code = getattr(getattr(forward, "__func__", None), "__code__", None)
     if not isinstance(forward, types.MethodType) or HEAD_NAME not in getattr(code, "co_names", ()):
@@ -180,7 +204,8 @@ def _with_globals(method: types.MethodType, replaced: Mapping[str, object]) -> t
 
 
 def _label_mask(kwargs: Mapping[str, Any]) -> Tensor | None:
-    """True where TRL's fused forward scores a position, [rows, tokens - 1] (all tokens where the labels come shifted)."""
+    """True where TRL's fused forward scores a position, [rows, tokens - 1] (all tokens where the
+    labels come shifted)."""
     shifted, labels = kwargs.get("shift_labels"), kwargs.get("labels")
     if shifted is None and labels is not None:
         shifted = labels[:, 1:]
@@ -197,9 +222,9 @@ def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
 
 
 def self_check(trainer: Any, head: FusedHead) -> None:
-    """Compare log-probs and entropies of 2 x 9 random tokens, ours and TRL's from the same hidden states; module modes
-    and random states are restored. ConfigurationError: they differ by more than round-off, or TRL's method never ran
-    the fused forward."""
+    """Compare log-probs and entropies of 2 x 9 random tokens, ours and TRL's from the same hidden
+    states; module modes and random states are restored. ConfigurationError: they differ by more
+    than round-off, or TRL's method never ran the fused forward."""
     model = head.model
     training = [module for module in model.modules() if module.training]
     device = next(model.parameters()).device
@@ -207,7 +232,11 @@ def self_check(trainer: Any, head: FusedHead) -> None:
     try:
         model.eval()
         devices = [device] if device.type == "cuda" else []
-        with torch.no_grad(), torch.random.fork_rng(devices=devices), head.recording(alone=False) as records:
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=devices),
+            head.recording(alone=False) as records,
+        ):
             logprobs, entropies, _ = trainer._get_per_token_logps_and_entropies(
                 trainer.model, ids, torch.ones_like(ids), ids.shape[1] - 1, compute_entropy=True
             )
@@ -221,14 +250,19 @@ def self_check(trainer: Any, head: FusedHead) -> None:
         )
     ours = completion_scores(records, records[0].logprobs[:, -logprobs.shape[1] :])
     allowed = ROUND_OFF if _computes_in_float32(trainer, model) else LOW_PRECISION_ROUND_OFF
-    for name, mine, theirs in (("log-prob", ours.logprobs, logprobs), ("entropy", ours.entropies, entropies)):
+    for name, mine, theirs in (
+        ("log-prob", ours.logprobs, logprobs),
+        ("entropy", ours.entropies, entropies),
+    ):
         _compare(name, mine, theirs, allowed)
 
 
 def _compare(name: str, ours: Tensor, theirs: Tensor, allowed: float) -> None:
     difference = (ours.float() - theirs.float()).abs().flatten()
     # NaN agrees with NaN alone.
-    difference = torch.where(ours.isnan().flatten() & theirs.isnan().flatten(), 0.0, difference).nan_to_num(torch.inf)
+    difference = torch.where(
+        ours.isnan().flatten() & theirs.isnan().flatten(), 0.0, difference
+    ).nan_to_num(torch.inf)
     worst = int(difference.argmax())
     if difference[worst] > allowed:
         raise ConfigurationError(
@@ -240,12 +274,17 @@ def _compare(name: str, ours: Tensor, theirs: Tensor, allowed: float) -> None:
 
 def _computes_in_float32(trainer: Any, model: nn.Module) -> bool:
     low = (torch.bfloat16, torch.float16)
-    cast = trainer.args.bf16 or trainer.args.fp16 or any(parameter.dtype in low for parameter in model.parameters())
+    cast = (
+        trainer.args.bf16
+        or trainer.args.fp16
+        or any(parameter.dtype in low for parameter in model.parameters())
+    )
     return not (cast or torch.backends.cuda.matmul.allow_tf32)
 
 
 def random_ids(model: Any) -> Tensor:
-    """[2, 9] token ids from a generator of their own; no special ones, such as those of an image."""
+    """[2, 9] token ids from a generator of their own; no special ones, such as those of an
+    image."""
     config, text = model.config, model.config.get_text_config()
     special = {*_special_ids(config), *_special_ids(text)}
     usual = [token for token in range(min(text.vocab_size, 1000)) if token not in special]
@@ -261,19 +300,24 @@ def _special_ids(config: Any) -> Iterator[int]:
 
 
 _ODD = -0x61C8864680B583EB
-"""The golden ratio's bits, as an odd int64: multiplying by it spreads numbers that are close together."""
+"""The golden ratio's bits, as an odd int64: multiplying by it spreads numbers that are close
+together."""
 
 SAMPLED = "sampling_per_token_logps"
-"""Among the inputs of TRL's loss: log-probs that vLLM, or a `rollout_func`, drew the tokens with, [batch, completion]; NaN where
-vLLM had none."""
+"""Among the inputs of TRL's loss: log-probs that vLLM, or a `rollout_func`, drew the tokens with,
+[batch, completion]; NaN where vLLM had none."""
 
 Inputs = Mapping[str, Any]
-"""The inputs of TRL's `_compute_loss`: prompt and completion ids and masks, advantages and others."""
+"""The inputs of TRL's `_compute_loss`: prompt and completion ids and masks, advantages and
+others."""
 
 
-def completion_scores(records: Sequence[TokenScores], logprobs: Tensor, entropies: Tensor | None = None) -> TokenScores:
-    """The scores of the completions, without token ids, from those of each chunk of rows, [rows, tokens - 1]. Log-probs
-    [batch, completion], and entropies where TRL returned some, are kept themselves."""
+def completion_scores(
+    records: Sequence[TokenScores], logprobs: Tensor, entropies: Tensor | None = None
+) -> TokenScores:
+    """The scores of the completions, without token ids, from those of each chunk of rows, [rows,
+    tokens - 1]. Log-probs [batch, completion], and entropies where TRL returned some, are kept
+    themselves."""
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
         return torch.cat([part[:, -logprobs.shape[1] :] for part in parts])
@@ -283,11 +327,16 @@ def completion_scores(records: Sequence[TokenScores], logprobs: Tensor, entropie
     entropies = joined([record.entropies for record in records]) if entropies is None else entropies
     scores = TokenScores(logprobs, entropies, *others)
     # TRL has one temperature, a number.
-    return replace(scores, squared_scores=joined(squared) if squared else None, temperature=records[0].temperature)
+    return replace(
+        scores,
+        squared_scores=joined(squared) if squared else None,
+        temperature=records[0].temperature,
+    )
 
 
 def token_mask(inputs: Inputs) -> Tensor:
-    """Non-zero where a token counts in TRL's loss: completion tokens, no padding, none that a tool wrote."""
+    """Non-zero where a token counts in TRL's loss: completion tokens, no padding, none that a tool
+    wrote."""
     mask: Tensor = inputs["completion_mask"]
     return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
 
@@ -295,9 +344,9 @@ def token_mask(inputs: Inputs) -> Tensor:
 def prompt_groups(inputs: Inputs) -> Tensor:
     """A number per sequence, [batch], equal for rollouts of one prompt; the same on every rank.
 
-    TRL shuffles the rollouts of a prompt over micro-batches: only the prompt itself identifies them. The number is a
-    hash of its token ids, each multiplied by an odd number that depends on its position from the end, since prompts are
-    padded on the left.
+    TRL shuffles the rollouts of a prompt over micro-batches: only the prompt itself identifies
+    them. The number is a hash of its token ids, each multiplied by an odd number that depends on
+    its position from the end, since prompts are padded on the left.
     """
     ids: Tensor = inputs["prompt_ids"]
     places = torch.arange(ids.shape[1], 0, -1, device=ids.device)
@@ -308,10 +357,11 @@ def prompt_groups(inputs: Inputs) -> Tensor:
 
 
 def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
-    """Log-probs such that log-prob minus these is the logarithm of TRL's importance ratio; None: it has none, so that it is 1.
+    """Log-probs such that log-prob minus these is the logarithm of TRL's importance ratio; None: it
+    has none, so that it is 1.
 
-    Where a sampler's log-probs are known a ratio of 1 is written out: without one the gate would take the ratio to the sampler,
-    which is no part of TRL's loss.
+    Where a sampler's log-probs are known a ratio of 1 is written out: without one the gate would
+    take the ratio to the sampler, which is no part of TRL's loss.
 
     Args:
         logprobs: of the policy, [batch, completion].
@@ -334,11 +384,12 @@ def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
 
 
 def with_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
-    """The inputs with reference log-probs that get a gradient, where TRL's loss has a KL term of which it tells the share.
+    """The inputs with reference log-probs that get a gradient, where TRL's loss has a KL term of
+    which it tells the share.
 
-    The term is a function of log p_ref - log p alone: its gradient by log p is minus that by log p_ref. With
-    `use_bias_correction_kl` it depends on the ratio too, and its share is not known. RLOO's KL is part of the reward.
-    """
+    The term is a function of log p_ref - log p alone: its gradient by log p is minus that by log
+    p_ref. With `use_bias_correction_kl` it depends on the ratio too, and its share is not known.
+    RLOO's KL is part of the reward."""
     reference: Tensor | None = inputs.get("ref_per_token_logps")
     corrected = getattr(trainer.args, "use_bias_correction_kl", False)
     if reference is None or "old_logps" in inputs or not trainer.beta or corrected:
@@ -348,8 +399,11 @@ def with_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
 
 @contextmanager
 def as_in_training(model: nn.Module) -> Iterator[None]:
-    """Switch dropout on, as in the forward that was scored first: after an evaluation the model is in eval mode."""
-    evaluating = [module for module in model.modules() if not module.training] if not model.training else []
+    """Switch dropout on, as in the forward that was scored first: after an evaluation the model is
+    in eval mode."""
+    evaluating = (
+        [module for module in model.modules() if not module.training] if not model.training else []
+    )
     for module in evaluating:
         module.training = True
     try:

@@ -1,6 +1,8 @@
-"""verl: scores where an engine has its logits, the gate on the log-probs its loss reads, a step per optimiser update.
+"""verl: scores where an engine has its logits, the gate on the log-probs its loss reads, a step per
+optimiser update.
 
-`attach(engine)` wraps the methods of one FSDP engine, in its worker process; no class of verl changes:
+`attach(engine)` wraps the methods of one FSDP engine, in its worker process; no class of verl
+changes:
 
     prepare_model_inputs     the token ids and temperatures that belong to the coming forward pass are kept
     prepare_model_outputs    the logits are there: they are scored before verl makes its own log-probs of them
@@ -9,8 +11,8 @@
     train_batch              adds the report's scalars to the metrics that verl aggregates and logs
     save_checkpoint, load_checkpoint    take the probe's state along
 
-With `use_fused_kernels` no logits exist: a hook behind the layers below the head scores their hidden states with the head's
-weight, inside the forward pass, where FSDP has gathered that weight.
+With `use_fused_kernels` no logits exist: a hook behind the layers below the head scores their
+hidden states with the head's weight, inside the forward pass, where FSDP has gathered that weight.
 
 `verl_plugin.py` calls it for every actor of a run with `ISENTROPE_VERL=1`.
 """
@@ -52,29 +54,41 @@ WRAPPED = {
     "is_mp_src_rank_with_outputs": (),
 }
 
-SHOWN = ("entropy/", "score/", "change/", "clip/", "covariance/", "sampler/", "ratio/", "kl/", "hold/", "token/")
+SHOWN = (
+    "entropy/",
+    "score/",
+    "change/",
+    "clip/",
+    "covariance/",
+    "sampler/",
+    "ratio/",
+    "kl/",
+    "hold/",
+    "token/",
+)
 """Beginnings of the metrics that also go into verl's own."""
 
 Inputs = Mapping[str, Any]
 
 
 def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Probe:
-    """Measure and steer the updates of an engine by the probe that is returned. Call it on every rank, after
-    `engine.initialize()`.
+    """Measure and steer the updates of an engine by the probe that is returned. Call it on every
+    rank, after `engine.initialize()`.
 
     Args:
         engine: verl's FSDP engine of a language model that is trained.
-        rescore: score the first micro-batch of each update once more after it, for the observed change. Default:
-            `ISENTROPE_RESCORE`, or true.
+        rescore: score the first micro-batch of each update once more after it, for the observed
+            change. Default: `ISENTROPE_RESCORE`, or true.
         **settings: of `Probe`. Default: from the environment.
 
     Raises:
-        ConfigurationError: the set-up can't be observed, or the version of verl is not known to work.
+        ConfigurationError: the set-up can't be observed, or the version of verl is not known to
+            work.
     """
     check_supported(engine)
     model = engine.model_config
-    # All ranks: with sequence parallelism several of them compute the loss of the same tokens. Each needs the gate, and one
-    # of them counts.
+    # All ranks: with sequence parallelism several of them compute the loss of the same tokens. Each
+    # needs the gate, and one of them counts.
     probe = attachment.in_worker(
         name="verl",
         counts=engine.is_mp_src_rank_with_outputs(),
@@ -124,7 +138,8 @@ class EngineAttachment(attachment.Attachment):
         super().__init__(probe, rescore=rescore)
         self._engine = engine
         self._scoring = False
-        """Whether the forward pass under way is one that the optimiser learns from, or the one that scores again."""
+        """Whether the forward pass under way is one that the optimiser learns from, or the one that
+        scores again."""
         self._inputs: tuple[Inputs, Inputs] = {}, {}
         """The micro-batch of that pass, and what verl keeps of it for its outputs."""
 
@@ -143,26 +158,47 @@ class EngineAttachment(attachment.Attachment):
             attachment.wrap(self._engine, name, ours)
         if getattr(self._engine.engine_config, "use_fused_kernels", False):
             # As verl's fused forward finds them, through any wrapper of the model.
-            model = next(one for one in self._engine.module.modules() if {"model", "lm_head"} <= one._modules.keys())
+            model = next(
+                one
+                for one in self._engine.module.modules()
+                if {"model", "lm_head"} <= one._modules.keys()
+            )
             model.model.register_forward_hook(functools.partial(self._hidden_states, model))
 
-    def _train_batch(self, theirs: Callable[..., Any], data: Inputs, *args: Any, **kwargs: Any) -> Any:
+    def _train_batch(
+        self, theirs: Callable[..., Any], data: Inputs, *args: Any, **kwargs: Any
+    ) -> Any:
         self.drop_held()
         self._count_completions(data)
         outputs = theirs(data, *args, **kwargs)
         with self.guard.protect("adding to verl's metrics"):
             if self.probe.config.rank == 0:
-                # One number of this update; verl puts those of ranks and mini-batches into one list.
-                shown = {name: value for name, value in self.newly_reported().items() if name.startswith(SHOWN)}
-                outputs["metrics"].update({f"isentrope/{name}": [value] for name, value in shown.items()})
+                # One number of this update; verl puts those of ranks and mini-batches into one
+                # list.
+                shown = {
+                    name: value
+                    for name, value in self.newly_reported().items()
+                    if name.startswith(SHOWN)
+                }
+                outputs["metrics"].update(
+                    {f"isentrope/{name}": [value] for name, value in shown.items()}
+                )
         return outputs
 
     def _forward_step(
-        self, theirs: Callable[..., Any], micro_batch: Inputs, loss_function: Any, forward_only: bool
+        self,
+        theirs: Callable[..., Any],
+        micro_batch: Inputs,
+        loss_function: Any,
+        forward_only: bool,
     ) -> Any:
         trains = not forward_only and "advantages" in micro_batch and "response_mask" in micro_batch
         with self._scored(trains or self._scoring):
-            return theirs(micro_batch, self._gated_loss(loss_function) if trains else loss_function, forward_only)
+            return theirs(
+                micro_batch,
+                self._gated_loss(loss_function) if trains else loss_function,
+                forward_only,
+            )
 
     @contextmanager
     def _scored(self, wanted: bool = True) -> Iterator[None]:
@@ -182,7 +218,10 @@ class EngineAttachment(attachment.Attachment):
         """The hook of a fused forward pass: what the layers give the head."""
         if self._scoring:
             weight = model.lm_head.weight
-            self._hold(output[0], lambda rows, ids, **about: self.probe.score_hidden(rows, weight, ids, **about))
+            self._hold(
+                output[0],
+                lambda rows, ids, **about: self.probe.score_hidden(rows, weight, ids, **about),
+            )
 
     def _model_outputs(self, theirs: Callable[..., Any], output: Any, **kwargs: Any) -> Any:
         if self._scoring and output.logits is not None:
@@ -193,9 +232,9 @@ class EngineAttachment(attachment.Attachment):
         return theirs(output=output, **kwargs)
 
     def _hold(self, values: Tensor, score: Callable[..., TokenScores]) -> None:
-        """Hold the scores of all tokens of a micro-batch, [tokens]; position t holds the token that follows it, as in verl's
-        log-probs. `values` are logits or hidden states, [batch, tokens, ...]; packed ones are a batch of one.
-        """
+        """Hold the scores of all tokens of a micro-batch, [tokens]; position t holds the token that
+        follows it, as in verl's log-probs. `values` are logits or hidden states, [batch, tokens,
+        ...]; packed ones are a batch of one."""
 
         def scores() -> TokenScores:
             micro_batch, output_args = self._inputs
@@ -206,12 +245,16 @@ class EngineAttachment(attachment.Attachment):
                 found = score(values.squeeze(0), ids, temperature=temperature)
                 tokens = micro_batch["input_ids"].values().shape[0]  # behind them: padding
                 # A gather only where ranks share the sequences.
-                return each_field(found, lambda field: gather_outputs_and_unpad(field, gather_dim=0)[:tokens])
+                return each_field(
+                    found, lambda field: gather_outputs_and_unpad(field, gather_dim=0)[:tokens]
+                )
             lengths = micro_batch["input_ids"].offsets().diff().to(ids.device)
             inside = torch.arange(values.shape[1], device=ids.device) < lengths.unsqueeze(1)
             padded_ids = ids.new_zeros(inside.shape).masked_scatter(inside, ids)
             temperature = 1.0 if unit else output_args["temperature"].unsqueeze(-1)
-            return each_field(score(values, padded_ids, temperature=temperature), lambda field: field[inside])
+            return each_field(
+                score(values, padded_ids, temperature=temperature), lambda field: field[inside]
+            )
 
         self.hold(scores)
 
@@ -222,8 +265,11 @@ class EngineAttachment(attachment.Attachment):
                 scores = self.take()
                 with self.guard.protect("gating verl's log-probs"):
                     packed = own.values()
-                    gated = self.gate(packed, scores=scores, **self._known(data, packed, own.offsets()))
-                    # Also where nothing was gated: the gradient is read on its way to this very tensor.
+                    gated = self.gate(
+                        packed, scores=scores, **self._known(data, packed, own.offsets())
+                    )
+                    # Also where nothing was gated: the gradient is read on its way to this very
+                    # tensor.
                     nested = torch.nested.nested_tensor_from_jagged(gated, own.offsets())
                     model_output = {**model_output, "log_probs": nested}
             return loss_function(model_output=model_output, data=data, dp_group=dp_group)
@@ -231,7 +277,8 @@ class EngineAttachment(attachment.Attachment):
         return loss
 
     def _known(self, data: Inputs, packed: Tensor, offsets: Tensor) -> dict[str, Any]:
-        """What the gate is given beside log-probs and scores, in the layout of the whole sequences."""
+        """What the gate is given beside log-probs and scores, in the layout of the whole
+        sequences."""
         # Where the loss finds each token of a response, counted from 1; 0 is padding.
         places = no_padding_2_padding(torch.arange(1, len(packed) + 1, device=packed.device), data)
         responses = data.select(*(name for name in _OF_TOKENS if name in data)).to_padded_tensor()  # type: ignore[attr-defined]
@@ -259,7 +306,8 @@ class EngineAttachment(attachment.Attachment):
         }
 
     def _scored_again(self, micro_batch: Inputs) -> TokenScores | None:
-        """Scores of a micro-batch under the policy as it is now; on all ranks at once, for they share its layers."""
+        """Scores of a micro-batch under the policy as it is now; on all ranks at once, for they
+        share its layers."""
         engine = self._engine
         mode, training = engine.mode, engine.module.training
         try:
@@ -275,12 +323,19 @@ class EngineAttachment(attachment.Attachment):
         engine = self._engine
         scaler = getattr(engine, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
-        # verl multiplies the gradient that a rank passes on to its part of the tokens, and one of the ranks counts.
+        # verl multiplies the gradient that a rank passes on to its part of the tokens, and one of
+        # the ranks counts.
         scale /= engine.ulysses_sequence_parallel_size
         rates = learning_rates_of(engine.optimizer)
         norm = theirs()
         largest = engine.optimizer_config.clip_grad
-        self.close(engine.optimizer, norm=norm, largest_norm=largest, learning_rates=rates, loss_scale=scale)
+        self.close(
+            engine.optimizer,
+            norm=norm,
+            largest_norm=largest,
+            learning_rates=rates,
+            loss_scale=scale,
+        )
         return norm
 
     def _count_completions(self, data: Inputs) -> None:
@@ -291,12 +346,16 @@ class EngineAttachment(attachment.Attachment):
                 tokens = (mask.values() if mask.is_nested else mask).sum()
                 self.count_completions(rewards.to(device), tokens.to(device))
 
-    def _save_checkpoint(self, theirs: Callable[..., Any], local_path: str, *args: Any, **kwargs: Any) -> Any:
+    def _save_checkpoint(
+        self, theirs: Callable[..., Any], local_path: str, *args: Any, **kwargs: Any
+    ) -> Any:
         saved = theirs(local_path, *args, **kwargs)
         self.save(Path(local_path))
         return saved
 
-    def _load_checkpoint(self, theirs: Callable[..., Any], local_path: str, *args: Any, **kwargs: Any) -> Any:
+    def _load_checkpoint(
+        self, theirs: Callable[..., Any], local_path: str, *args: Any, **kwargs: Any
+    ) -> Any:
         if local_path is not None:
             # Before verl's own, which may remove the folder.
             self.resume(Path(local_path))
@@ -311,7 +370,9 @@ def _rewards(data: Inputs) -> Tensor | None:
     scores: Tensor | None = data.get("token_level_scores")
     if scores is None:
         return None
-    of_sequences: Tensor = (torch.nested.to_padded_tensor(scores, 0.0) if scores.is_nested else scores).sum(-1)
+    of_sequences: Tensor = (
+        torch.nested.to_padded_tensor(scores, 0.0) if scores.is_nested else scores
+    ).sum(-1)
     return of_sequences
 
 
@@ -330,4 +391,6 @@ def _settings_of(config: Any) -> dict[str, object]:
     if not is_dataclass(config):
         return {}
     values = {field.name: getattr(config, field.name, None) for field in fields(config)}
-    return {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}
+    return {
+        name: value for name, value in values.items() if isinstance(value, str | int | float | bool)
+    }

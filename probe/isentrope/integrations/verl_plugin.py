@@ -1,8 +1,9 @@
-"""What `import verl` loads in the driver and in every worker: an entry point of the group `verl.plugins`.
+"""What `import verl` loads in the driver and in every worker: an entry point of the group
+`verl.plugins`.
 
-Loading it adds the logger `isentrope` to verl's tracking, and with `ISENTROPE_VERL=1` a probe to every actor that trains.
-verl swallows what fails while a plugin is loaded, and shows it at DEBUG level alone: so it is logged here.
-"""
+Loading it adds the logger `isentrope` to verl's tracking, and with `ISENTROPE_VERL=1` a probe to
+every actor that trains. verl swallows what fails while a plugin is loaded, and shows it at DEBUG
+level alone: so it is logged here."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ PROMISED = {"critic/rewards/mean": REWARD_MEAN, "response_length/mean": COMPLETI
 
 
 def activate() -> None:
-    """Do what this module is loaded for; safe to repeat. ConfigurationError: another version of verl, or the switch is
-    neither yes nor no."""
+    """Do what this module is loaded for; safe to repeat. ConfigurationError: another version of
+    verl, or the switch is neither yes nor no."""
     if BACKEND not in Tracking.supported_backend:
         _add_backend(Tracking)
     if switched_on(SWITCH):
@@ -73,7 +74,9 @@ def _add_backend(tracking: Any) -> None:
     finish = getattr(tracking, "finish", lambda self, exit_code=0: None)
 
     @functools.wraps(init)
-    def initialise(self: Any, project_name: str, experiment_name: str, *args: Any, **kwargs: Any) -> None:
+    def initialise(
+        self: Any, project_name: str, experiment_name: str, *args: Any, **kwargs: Any
+    ) -> None:
         init(self, project_name, experiment_name, *args, **kwargs)
         wanted = args[0] if args else kwargs.get("default_backend", ())
         if BACKEND in ([wanted] if isinstance(wanted, str) else wanted):
@@ -93,11 +96,15 @@ def _add_backend(tracking: Any) -> None:
 
 
 class ScalarsOfVerl:
-    """What verl's driver logs, as a run of its own: the driver is another process than the workers, and counts other steps."""
+    """What verl's driver logs, as a run of its own: the driver is another process than the workers,
+    and counts other steps."""
 
     def __init__(self, project: str, experiment: str, config: Mapping[str, object]) -> None:
-        """`ISENTROPE_PROJECT` and `ISENTROPE_NAME` go before verl's `project_name` and `experiment_name`."""
-        name, run_id = (os.environ.get(f"ISENTROPE_{of_workers}") for of_workers in ("NAME", "RUN_ID"))
+        """`ISENTROPE_PROJECT` and `ISENTROPE_NAME` go before verl's `project_name` and
+        `experiment_name`."""
+        name, run_id = (
+            os.environ.get(f"ISENTROPE_{of_workers}") for of_workers in ("NAME", "RUN_ID")
+        )
         self._probe = Probe(
             f"{name}-driver" if name else experiment,
             os.environ.get("ISENTROPE_PROJECT") or project,
@@ -112,11 +119,15 @@ class ScalarsOfVerl:
             for name, value in data.items()
             if isinstance(value, int | float) or hasattr(value, "item")
         }
-        self._probe.log(numbers | {PROMISED[name]: numbers[name] for name in PROMISED.keys() & numbers.keys()})
+        self._probe.log(
+            numbers | {PROMISED[name]: numbers[name] for name in PROMISED.keys() & numbers.keys()}
+        )
         self._probe.step(step)
 
     def finish(self, exit_code: int = 0) -> None:
-        self._probe.finish("failed" if exit_code else "finished", f"exit code {exit_code}" if exit_code else "")
+        self._probe.finish(
+            "failed" if exit_code else "finished", f"exit code {exit_code}" if exit_code else ""
+        )
 
 
 try:

@@ -1,12 +1,13 @@
 """Token scores on the CPU from one small C++ file, compiled on first use (cpp_build.py).
 
-float32, bfloat16 and float16 logits whose last dimension is dense, with any strides before it: views such as
-`logits[:, :-1]` are read in place. `reference.py` is the specification; float64 goes there.
+float32, bfloat16 and float16 logits whose last dimension is dense, with any strides before it:
+views such as `logits[:, :-1]` are read in place. `reference.py` is the specification; float64 goes
+there.
 
-Rows are spread over the threads torch computes with, through the OpenMP runtime that torch has loaded: the same
-threads (two pools would fight for the cores), as many as `torch.get_num_threads()` says. A forked child has none of its
-parent's threads, so everything runs on the caller's own there. Without such a runtime one thread does the work.
-"""
+Rows are spread over the threads torch computes with, through the OpenMP runtime that torch has
+loaded: the same threads (two pools would fight for the cores), as many as `torch.get_num_threads()`
+says. A forked child has none of its parent's threads, so everything runs on the caller's own there.
+Without such a runtime one thread does the work."""
 
 from __future__ import annotations
 
@@ -58,13 +59,15 @@ class _Kernels:
 
 
 def unavailable_because() -> str | None:
-    """Why these kernels can't work here, in one sentence; None when they do. The first call compiles them."""
+    """Why these kernels can't work here, in one sentence; None when they do. The first call
+    compiles them."""
     kernels = _kernels()
     return str(kernels) if isinstance(kernels, cpp_build.BuildError) else None
 
 
 def supports(logits: Tensor) -> bool:
-    """Dense rows of float32, bfloat16 or float16 in this machine's memory; not a subclass that only looks like it."""
+    """Dense rows of float32, bfloat16 or float16 in this machine's memory; not a subclass that only
+    looks like it."""
     return (
         type(logits) in (Tensor, torch.nn.Parameter)
         and logits.device.type == "cpu"
@@ -75,20 +78,36 @@ def supports(logits: Tensor) -> bool:
 
 
 def row_moments(
-    logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+    logits: Tensor,
+    token_ids: Tensor,
+    temperature: Temperature,
+    start: int = 0,
+    *,
+    squared: bool = False,
 ) -> Moments:
     kernels, ids = _loaded(), _dense_ids(token_ids)
     moments = torch.empty(7 if squared else 6, ids.numel(), dtype=torch.float64)
     described = _described(logits, ids, temperature, start)
-    pass_over = kernels.library.isentrope_row_moments_squared if squared else kernels.library.isentrope_row_moments
+    pass_over = (
+        kernels.library.isentrope_row_moments_squared
+        if squared
+        else kernels.library.isentrope_row_moments
+    )
     pass_over(described, moments.data_ptr(), kernels.team, kernels.threads())
     return Moments(*moments.unbind(0))
 
 
-def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
+def logit_gradient(
+    logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0
+) -> Tensor:
     kernels, ids = _loaded(), _dense_ids(upstream.token_ids)
     of_rows = torch.zeros(ids.numel(), 4, dtype=torch.float64)
-    columns = (upstream.log_normalizer, upstream.logprob_gradient, upstream.entropy_gradient, upstream.entropies)
+    columns = (
+        upstream.log_normalizer,
+        upstream.logprob_gradient,
+        upstream.entropy_gradient,
+        upstream.entropies,
+    )
     for column, values in enumerate(columns):
         if values is not None:
             of_rows[:, column] = values.detach().reshape(-1)
@@ -147,7 +166,8 @@ def _kernels() -> _Kernels | cpp_build.BuildError:
 
 
 def _team_of_torch() -> int | None:
-    """torch's own OpenMP runtime among the libraries of this process; None where it computes with something else."""
+    """torch's own OpenMP runtime among the libraries of this process; None where it computes with
+    something else."""
     try:
         parallel = ctypes.CDLL(None).GOMP_parallel
     except (AttributeError, OSError, TypeError):

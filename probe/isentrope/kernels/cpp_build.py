@@ -1,10 +1,11 @@
-"""Compiles row_moments.cc once per machine and keeps the library in `ISENTROPE_KERNEL_CACHE` (the home's `kernels`).
+"""Compiles row_moments.cc once per machine and keeps the library in `ISENTROPE_KERNEL_CACHE` (the
+home's `kernels`).
 
-The library is kept under a key of everything that decides what it may be used for: the source, the flags, the
-compiler's version, the C library and the processor, because `-march=native` code must not reach another kind of
-processor through a shared home. It is put in place by a rename, so any number of processes may compile at once. Where the
-home can't be written, each process compiles for itself in a temporary folder.
-"""
+The library is kept under a key of everything that decides what it may be used for: the source, the
+flags, the compiler's version, the C library and the processor, because `-march=native` code must
+not reach another kind of processor through a shared home. It is put in place by a rename, so any
+number of processes may compile at once. Where the home can't be written, each process compiles for
+itself in a temporary folder."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     "-O2",
     "-std=c++17",
-    # A product and a sum in one rounding also across statements; neither errno nor floating-point traps are looked at.
+    # A product and a sum in one rounding also across statements; neither errno nor floating-point
+    # traps are looked at.
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -39,7 +41,12 @@ FLAGS = (
     "-shared",
     "-fPIC",
 )
-NATIVE_FLAGS = {"x86_64": "-march=native", "AMD64": "-march=native", "aarch64": "-mcpu=native", "arm64": "-mcpu=native"}
+NATIVE_FLAGS = {
+    "x86_64": "-march=native",
+    "AMD64": "-march=native",
+    "aarch64": "-mcpu=native",
+    "arm64": "-mcpu=native",
+}
 """By machine. Others are compiled for the compiler's default processor."""
 
 COMPILE_TIMEOUT_SECONDS = 120.0
@@ -57,8 +64,8 @@ class BuildError(IsentropeError, RuntimeError):
 
 
 def load() -> ctypes.CDLL:
-    """The compiled row_moments.cc: from the home, or compiled now and kept there. BuildError: no compiler, or one that
-    fails, hangs or makes something that can't be loaded."""
+    """The compiled row_moments.cc: from the home, or compiled now and kept there. BuildError: no
+    compiler, or one that fails, hangs or makes something that can't be loaded."""
     compiler = find_compiler()
     folder = environment.kernel_cache()
     kept = folder / f"{_key(compiler)}.so"
@@ -70,20 +77,31 @@ def load() -> ctypes.CDLL:
             try:
                 return ctypes.CDLL(str(kept))
             except OSError as error:
-                logger.warning("Isentrope compiles its kernels again: %s can't be loaded (%s).", kept, error)
-        with tempfile.TemporaryDirectory(prefix="building-", dir=folder, ignore_cleanup_errors=True) as scratch:
+                logger.warning(
+                    "Isentrope compiles its kernels again: %s can't be loaded (%s).", kept, error
+                )
+        with tempfile.TemporaryDirectory(
+            prefix="building-", dir=folder, ignore_cleanup_errors=True
+        ) as scratch:
             built, library = _compiled(compiler, Path(scratch))
             built.chmod(0o755)
             built.replace(kept)
             return library
     except OSError as error:
-        logger.warning("Isentrope compiles its kernels in every process, because %s can't keep them: %s", folder, error)
-    with tempfile.TemporaryDirectory(prefix="isentrope-kernels-", ignore_cleanup_errors=True) as scratch:
+        logger.warning(
+            "Isentrope compiles its kernels in every process, because %s can't keep them: %s",
+            folder,
+            error,
+        )
+    with tempfile.TemporaryDirectory(
+        prefix="isentrope-kernels-", ignore_cleanup_errors=True
+    ) as scratch:
         return _compiled(compiler, Path(scratch))[1]
 
 
 def find_compiler() -> list[str]:
-    """`CXX`, which may hold arguments ("ccache g++"), or the first of the usual names that is on the PATH."""
+    """`CXX`, which may hold arguments ("ccache g++"), or the first of the usual names that is on
+    the PATH."""
     for words in (shlex.split(os.environ.get("CXX", "")), *([name] for name in COMPILERS)):
         if words and (path := shutil.which(words[0])):
             return [path, *words[1:]]
@@ -95,7 +113,14 @@ def find_compiler() -> list[str]:
 
 def _key(compiler: list[str]) -> str:
     version = _output_of([*compiler, "--version"], VERSION_TIMEOUT_SECONDS)
-    parts = (SOURCE.read_bytes().decode(), *compiler, *_flags(), version, *platform.libc_ver(), *_processor())
+    parts = (
+        SOURCE.read_bytes().decode(),
+        *compiler,
+        *_flags(),
+        version,
+        *platform.libc_ver(),
+        *_processor(),
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -130,7 +155,11 @@ def _compiled(compiler: list[str], folder: Path) -> tuple[Path, ctypes.CDLL]:
 def _compile(compiler: list[str], folder: Path) -> Path:
     built = folder / "row_moments.so"
     # The compiler's own temporary files go where they vanish with ours, should it be killed.
-    _output_of([*compiler, *_flags(), "-o", str(built), str(SOURCE)], COMPILE_TIMEOUT_SECONDS, TMPDIR=str(folder))
+    _output_of(
+        [*compiler, *_flags(), "-o", str(built), str(SOURCE)],
+        COMPILE_TIMEOUT_SECONDS,
+        TMPDIR=str(folder),
+    )
     return built
 
 
@@ -154,13 +183,19 @@ def _output_of(command: list[str], timeout_seconds: float, **variables: str) -> 
             printed, complaints = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, signal.SIGKILL)
-            raise BuildError(f"the C++ compiler {name} took more than {timeout_seconds:g} s") from error
+            raise BuildError(
+                f"the C++ compiler {name} took more than {timeout_seconds:g} s"
+            ) from error
     if process.returncode != 0:
-        raise BuildError(f"the C++ compiler {name} failed with status {process.returncode}: {_gist(complaints)}")
+        raise BuildError(
+            f"the C++ compiler {name} failed with status {process.returncode}: {_gist(complaints)}"
+        )
     return printed
 
 
 def _gist(complaints: str) -> str:
     """The first line that names an error, else the last one."""
-    lines = [line.strip() for line in complaints.splitlines() if line.strip()] or ["it printed nothing"]
+    lines = [line.strip() for line in complaints.splitlines() if line.strip()] or [
+        "it printed nothing"
+    ]
     return next((line for line in lines if "error" in line.lower()), lines[-1])[:300]

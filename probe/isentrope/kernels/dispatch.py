@@ -1,10 +1,11 @@
-"""What a backend provides, and which one scores a tensor: by its device, unless another is asked for.
+"""What a backend provides, and which one scores a tensor: by its device, unless another is asked
+for.
 
     ISENTROPE_KERNELS=auto|reference|cpp|triton
 
-A backend that can't work here (no compiler, no Triton) is replaced by the reference, and one log line says why. A
-tensor it can't read (float64, odd strides) goes to the reference silently: that is how it is meant.
-"""
+A backend that can't work here (no compiler, no Triton) is replaced by the reference, and one log
+line says why. A tensor it can't read (float64, odd strides) goes to the reference silently: that is
+how it is meant."""
 
 from __future__ import annotations
 
@@ -29,9 +30,16 @@ class Backend(Protocol):
         """Whether this backend can read such a tensor (type, device, layout); looks at no value."""
 
     def row_moments(
-        self, logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+        self,
+        logits: Tensor,
+        token_ids: Tensor,
+        temperature: Temperature,
+        start: int = 0,
+        *,
+        squared: bool = False,
     ) -> Moments:
-        """One pass over a slice of the vocabulary; the logits are only read, and never copied whole.
+        """One pass over a slice of the vocabulary; the logits are only read, and never copied
+        whole.
 
         Args:
             logits: [..., columns], any strides the backend `supports`.
@@ -42,26 +50,35 @@ class Backend(Protocol):
         Returns: float64 moments, one row per token id.
         """
 
-    def logit_gradient(self, logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
-        """What gradients g of the log-probs and h of the entropies become for the logits of a slice:
+    def logit_gradient(
+        self, logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0
+    ) -> Tensor:
+        """What gradients g of the log-probs and h of the entropies become for the logits of a
+        slice:
 
             (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T,    p_i = e^(z_i / T - L)
 
-        Returns: one new tensor of the logits' shape and dtype; 0 in rows without upstream gradient, whatever they hold.
-        """
+        Returns: one new tensor of the logits' shape and dtype; 0 in rows without upstream gradient,
+        whatever they hold."""
 
 
-BACKENDS: dict[str, Backend] = {"reference": reference, "cpp": cpp_backend, "triton": triton_backend}
+BACKENDS: dict[str, Backend] = {
+    "reference": reference,
+    "cpp": cpp_backend,
+    "triton": triton_backend,
+}
 OF_DEVICE = {"cpu": "cpp", "cuda": "triton", "xpu": "triton"}
 """ROCm devices are called cuda by torch."""
 
 
 def backend_for(logits: Tensor) -> Backend:
-    """The backend that reads `logits`; ConfigurationError: one was asked for by name that can't work here, or there is
-    none of that name."""
+    """The backend that reads `logits`; ConfigurationError: one was asked for by name that can't
+    work here, or there is none of that name."""
     name = os.environ.get("ISENTROPE_KERNELS") or "auto"
     if name not in (names := ("auto", *BACKENDS)):
-        raise ConfigurationError(f"ISENTROPE_KERNELS takes one of {', '.join(names)}; got {name!r}.")
+        raise ConfigurationError(
+            f"ISENTROPE_KERNELS takes one of {', '.join(names)}; got {name!r}."
+        )
     if name == "auto":
         name = OF_DEVICE.get(logits.device.type, "reference")
         if _why_not(name) is not None:
@@ -74,7 +91,12 @@ def backend_for(logits: Tensor) -> Backend:
 
 
 def row_scores(
-    backend: Backend, logits: Tensor, token_ids: Tensor, temperature: Temperature, *, squared: bool = False
+    backend: Backend,
+    logits: Tensor,
+    token_ids: Tensor,
+    temperature: Temperature,
+    *,
+    squared: bool = False,
 ) -> RowScores:
     """Scores of whole rows; where launches are what costs, in as few of them as the backend has."""
     if backend is BACKENDS["triton"]:

@@ -1,20 +1,23 @@
-"""Six numbers a token, or seven: what every backend makes of a slice of the vocabulary, and what becomes of them.
+"""Six numbers a token, or seven: what every backend makes of a slice of the vocabulary, and what
+becomes of them.
 
 With T the temperature, m = max z / T and d = z / T - m, one pass over a slice keeps, beside m,
 
     Z = sum e^d    Z1 = sum d e^d    Q0 = sum e^2d    Q1 = sum d e^2d    and d_k of the sampled token;
 
-where entropies carry gradient, Q2 = sum d^2 e^2d, too. Counted from another maximum m' = m - D they are, with s = e^D,
+where entropies carry gradient, Q2 = sum d^2 e^2d, too. Counted from another maximum m' = m - D they
+are, with s = e^D,
 
     Z' = s Z    Z1' = s (Z1 + D Z)    Q0' = s^2 Q0    Q1' = s^2 (Q1 + D Q0)    d_k' = d_k + D
     Q2' = s^2 (Q2 + 2 D Q1 + D^2 Q0),
 
-so slices add up exactly, in any order: blocks of a kernel, tiles of a language-model head, shards of a tensor-parallel
-group. Everything else follows from the sums over the whole vocabulary:
+so slices add up exactly, in any order: blocks of a kernel, tiles of a language-model head, shards
+of a tensor-parallel group. Everything else follows from the sums over the whole vocabulary:
 
     log p_k = d_k - log Z                 H    = log Z - Z1 / Z
     S*      = p_k (d_k - Z1 / Z)          E[S] = (Q1 - (Z1 / Z) Q0) / Z^2        arXiv:2602.03392, Theorems 1 and 2
-    sum_i S_i^2 = (Q2 - 2 (Z1 / Z) Q1 + (Z1 / Z)^2 Q0) / Z^2, the squared length of T dH / dz: dH / dz_i = -S_i / T
+    sum_i S_i^2 = (Q2 - 2 (Z1 / Z) Q1 + (Z1 / Z)^2 Q0) / Z^2, the squared length of T dH / dz: dH /
+    dz_i = -S_i / T
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ class RowScores(NamedTuple):
     """What `finish` makes of the moments: float64, one number per row, in nats."""
 
     log_normalizer: Tensor
-    """L = m + log Z, so that log p_i = z_i / T - L: all that backward needs to recompute probabilities."""
+    """L = m + log Z, so that log p_i = z_i / T - L: all that backward needs to recompute
+    probabilities."""
     logprobs: Tensor
     entropies: Tensor
     discriminator_scores: Tensor
@@ -65,7 +69,8 @@ class RowScores(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """The gradients that arrive at the scores, and what forward kept for them: one number per row, or a shape of as many."""
+    """The gradients that arrive at the scores, and what forward kept for them: one number per row,
+    or a shape of as many."""
 
     token_ids: Tensor
     log_normalizer: Tensor
@@ -81,14 +86,17 @@ class Upstream(NamedTuple):
 def shift(moments: Moments, maximum: Tensor) -> Moments:
     """The same sums counted from `maximum` [rows], which must not lie below theirs."""
     change = moments.maximum - maximum
-    # inf - inf: both sides masked everywhere (nothing to move), or +inf logits (NaN, which `finish` wants).
+    # inf - inf: both sides masked everywhere (nothing to move), or +inf logits (NaN, which `finish`
+    # wants).
     change = torch.where(moments.maximum.isneginf() & maximum.isneginf(), 0.0, change)
     bounded = change.clamp(min=-LARGEST_SHIFT)
     scale = torch.where(change.isneginf(), 0.0, bounded.exp())
     square_scale = scale.square()
     square_twice = moments.square_shifted_twice
     if square_twice is not None:
-        square_twice = square_twice + bounded * (2 * moments.square_shifted + bounded * moments.square)
+        square_twice = square_twice + bounded * (
+            2 * moments.square_shifted + bounded * moments.square
+        )
     return Moments(
         maximum,
         scale * moments.total,
@@ -108,7 +116,9 @@ def merge(parts: Sequence[Moments]) -> Moments:
     maximum = together.maximum.amax(0)
     _, *sums, chosen, square_twice = shift(together, maximum)
     total_square_twice = None if square_twice is None else square_twice.sum(0)
-    return Moments._make((maximum, *(numbers.sum(0) for numbers in sums), chosen.amax(0), total_square_twice))
+    return Moments._make(
+        (maximum, *(numbers.sum(0) for numbers in sums), chosen.amax(0), total_square_twice)
+    )
 
 
 def concatenated(parts: Sequence[Moments]) -> Moments:
@@ -119,7 +129,9 @@ def concatenated(parts: Sequence[Moments]) -> Moments:
 def _joined(join: Callable[[list[Tensor]], Tensor], parts: Sequence[Moments]) -> Moments:
     """Field by field; Q2 only where all parts have it."""
     columns = (list(numbers) for numbers in zip(*parts, strict=True))
-    return Moments(*(join(numbers) for numbers in columns if all(one is not None for one in numbers)))
+    return Moments(
+        *(join(numbers) for numbers in columns if all(one is not None for one in numbers))
+    )
 
 
 def finish(moments: Moments) -> RowScores:
@@ -137,10 +149,13 @@ def finish(moments: Moments) -> RowScores:
     squared_scores = None
     if square_twice is not None:
         sums = square_twice - mean_shifted * (2 * square_shifted - mean_shifted * square)
-        squared_scores = (sums / total.square()).clamp(min=0.0)  # rounding can take a sum of 0 below it
+        squared_scores = (sums / total.square()).clamp(
+            min=0.0
+        )  # rounding can take a sum of 0 below it
     return RowScores(
         log_normalizer=maximum + log_total,
-        logprobs=logprobs + (total - total),  # a NaN row is NaN here too, also where the chosen logit is -inf
+        logprobs=logprobs
+        + (total - total),  # a NaN row is NaN here too, also where the chosen logit is -inf
         entropies=log_total - mean_shifted,
         discriminator_scores=torch.where(impossible, 0.0, logprobs.exp() * (chosen - mean_shifted)),
         expected_scores=(square_shifted - mean_shifted * square) / total.square(),

@@ -1,8 +1,9 @@
-"""Token scores in plain torch: row blocks with two reused buffers, never a copy of the whole logits.
+"""Token scores in plain torch: row blocks with two reused buffers, never a copy of the whole
+logits.
 
-Any device, any floating-point type, any strides. The formulas are those of `moments.py`, written so that torch's
-elementwise kernels stay in the processor's cache; sums are float32, or float64 for float64 logits. This is the
-specification of the other backends, and what they fall back to.
+Any device, any floating-point type, any strides. The formulas are those of `moments.py`, written so
+that torch's elementwise kernels stay in the processor's cache; sums are float32, or float64 for
+float64 logits. This is the specification of the other backends, and what they fall back to.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from torch import Tensor
 from isentrope.kernels.moments import Moments, Temperature, Upstream
 
 BLOCK_ELEMENTS = 1 << 19
-"""Logits held in a buffer at a time (at least one row): 2 MiB in float32. Fewer would cost more calls than they save."""
+"""Logits held in a buffer at a time (at least one row): 2 MiB in float32. Fewer would cost more
+calls than they save."""
 
 LOG2_E = 1 / math.log(2)
 
 FLOOR = -300.0
-"""Exponents are floored here: 2^-300 is 0 in float32 and 5e-91 in float64; 0 * -300 is 0 where 0 * -inf would be NaN."""
+"""Exponents are floored here: 2^-300 is 0 in float32 and 5e-91 in float64; 0 * -300 is 0 where 0 *
+-inf would be NaN."""
 
 
 def supports(logits: Tensor) -> bool:
@@ -35,7 +38,12 @@ def accumulation_dtype(logits_dtype: torch.dtype) -> torch.dtype:
 
 
 def row_moments(
-    logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+    logits: Tensor,
+    token_ids: Tensor,
+    temperature: Temperature,
+    start: int = 0,
+    *,
+    squared: bool = False,
 ) -> Moments:
     rows, vocabulary = token_ids.numel(), logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
@@ -49,11 +57,16 @@ def row_moments(
         torch.amax(shifted, 1, out=out[0])
         # A slice that is masked everywhere is counted from 0: -inf minus -inf would be NaN.
         centre = torch.where(out[0].isneginf(), 0.0, out[0]).unsqueeze(1)
-        shifted.sub_(centre).mul_(_of_rows(LOG2_E / temperature, rows_of_block, dtype)).clamp_(min=FLOOR)
-        torch.exp2(shifted, out=weight)  # three quarters of exp's time, and the temperature costs no pass of its own
+        shifted.sub_(centre).mul_(_of_rows(LOG2_E / temperature, rows_of_block, dtype)).clamp_(
+            min=FLOOR
+        )
+        torch.exp2(
+            shifted, out=weight
+        )  # three quarters of exp's time, and the temperature costs no pass of its own
         torch.sum(weight, 1, out=out[1])
         torch.sum(shifted.mul_(weight), 1, out=out[2])
-        # Not as dot products: these are matrix products to torch, which autocast rounds to bfloat16 and TF32 to ten bits.
+        # Not as dot products: these are matrix products to torch, which autocast rounds to bfloat16
+        # and TF32 to ten bits.
         torch.linalg.vector_norm(weight, dim=1, out=out[3])
         torch.sum(weight.mul_(shifted), 1, out=out[4])
         if squared:
@@ -72,7 +85,9 @@ def row_moments(
     )
 
 
-def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
+def logit_gradient(
+    logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0
+) -> Tensor:
     token_ids, log_normalizer, entropies, logprob_gradient, entropy_gradient = upstream
     vocabulary = logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
@@ -98,7 +113,8 @@ def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature,
             values.div_(_of_rows(temperature, rows, dtype))
         values.sub_(remainder[rows])  # log p
         if towards_flat is not None and entropy_buffer is not None and row_entropies is not None:
-            # g (1[i = k] - p) - h p (H + log p) = g 1[i = k] - p (g + h (H + log p)), with log p floored: 0 * -inf.
+            # g (1[i = k] - p) - h p (H + log p) = g 1[i = k] - p (g + h (H + log p)), with log p
+            # floored: 0 * -inf.
             weight = torch.clamp(values, min=FLOOR, out=entropy_buffer[:count])
             weight.add_(row_entropies[rows]).mul_(towards_flat[rows])
             if towards_chosen is not None:
@@ -109,25 +125,36 @@ def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature,
         else:
             values.zero_()
         if towards_chosen is not None:
-            values.scatter_add_(1, columns[rows], torch.where(in_slice[rows], towards_chosen[rows], 0.0))
+            values.scatter_add_(
+                1, columns[rows], torch.where(in_slice[rows], towards_chosen[rows], 0.0)
+            )
         # A row that is gated or padded gets no gradient, whatever its logits hold: 0 * NaN.
         flat_gradient[rows] = values.masked_fill_(silent[rows], 0.0)
     return gradient
 
 
-def split_log_normalizer(log_normalizer: Tensor, temperature: Temperature, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A centre r in units of the logits and what is left of L [rows, 1], so that log p = (z - r) / T - remainder.
+def split_log_normalizer(
+    log_normalizer: Tensor, temperature: Temperature, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """A centre r in units of the logits and what is left of L [rows, 1], so that log p = (z - r) /
+    T - remainder.
 
-    Near the row's largest logits z - r is exact in float32, whatever offset all logits of the row have in common.
-    """
+    Near the row's largest logits z - r is exact in float32, whatever offset all logits of the row
+    have in common."""
     temperature = temperature.unsqueeze(1) if isinstance(temperature, Tensor) else temperature
     centre = (log_normalizer * temperature).to(dtype)
     return centre, (log_normalizer - centre.double() / temperature).to(dtype)
 
 
-def _per_row(upstream: Tensor | None, like: Tensor, temperature: Temperature, dtype: torch.dtype) -> Tensor | None:
+def _per_row(
+    upstream: Tensor | None, like: Tensor, temperature: Temperature, dtype: torch.dtype
+) -> Tensor | None:
     """g / T or h / T, [rows, 1]."""
-    return None if upstream is None else (upstream.reshape(like.numel()) / temperature).to(dtype).unsqueeze(1)
+    return (
+        None
+        if upstream is None
+        else (upstream.reshape(like.numel()) / temperature).to(dtype).unsqueeze(1)
+    )
 
 
 def _of_rows(factor: Temperature, rows: slice, dtype: torch.dtype) -> Temperature:
@@ -136,7 +163,8 @@ def _of_rows(factor: Temperature, rows: slice, dtype: torch.dtype) -> Temperatur
 
 
 def _columns(token_ids: Tensor, start: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Where the sampled tokens lie in a slice, as [rows, 1], and whether they do; those that don't point anywhere."""
+    """Where the sampled tokens lie in a slice, as [rows, 1], and whether they do; those that don't
+    point anywhere."""
     wanted = token_ids.reshape(-1, 1) - start
     return wanted.clamp(0, columns - 1), (wanted >= 0) & (wanted < columns)
 
@@ -155,8 +183,9 @@ def _buffer(logits: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _row_blocks(logits: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Views of about BLOCK_ELEMENTS logits each with the number of their first row, in row order; strided views such as
-    `logits[:, :-1]` are not flattened, which would copy the whole tensor."""
+    """Views of about BLOCK_ELEMENTS logits each with the number of their first row, in row order;
+    strided views such as `logits[:, :-1]` are not flattened, which would copy the whole
+    tensor."""
     vocabulary = logits.shape[-1]
     if logits.numel() == 0:
         return

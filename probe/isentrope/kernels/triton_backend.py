@@ -1,7 +1,8 @@
-"""Token scores in Triton, for CUDA, ROCm and XPU: two launches forward, one backward, and no wait for the device.
+"""Token scores in Triton, for CUDA, ROCm and XPU: two launches forward, one backward, and no wait
+for the device.
 
-Under TRITON_INTERPRET=1 the same kernels run on the CPU, slowly: that is how they are tested where there is no GPU.
-"""
+Under TRITON_INTERPRET=1 the same kernels run on the CPU, slowly: that is how they are tested where
+there is no GPU."""
 
 from __future__ import annotations
 
@@ -28,16 +29,19 @@ SUPPORTED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 WARPS = 4
 GROUPS = 4
-"""A thread then has 32 logits in flight, and nine programs fit on a processor of an H100, on which these were timed."""
+"""A thread then has 32 logits in flight, and nine programs fit on a processor of an H100, on which
+these were timed."""
 
 GRADIENT_BLOCK = 2048
 GRADIENT_BLOCKS = 4
-"""Blocks of a row that one program computes, one after another: what it needs of the row is read once."""
+"""Blocks of a row that one program computes, one after another: what it needs of the row is read
+once."""
 
 ROWS_PER_PROGRAM = 32
 
 PROGRAMS_PER_PROCESSOR = 32
-"""Splits are made until there are so many: several times what a processor holds at once, so that the last wave is short."""
+"""Splits are made until there are so many: several times what a processor holds at once, so that
+the last wave is short."""
 
 LARGEST_SPLITS = 64
 
@@ -46,7 +50,8 @@ LOWEST_EXPONENT = -160.0
 
 
 class RowLayout(NamedTuple):
-    """Where row n begins, in elements from the start of the memory: offset + n // inner_rows * outer_stride + ..."""
+    """Where row n begins, in elements from the start of the memory: offset + n // inner_rows *
+    outer_stride + ..."""
 
     inner_rows: int
     offset_storage: int
@@ -77,7 +82,8 @@ def interpreted() -> bool:
 
 
 def supports(logits: Tensor) -> bool:
-    """float32, bfloat16 and float16 whose last stride is 1 and whose rows lie at two strides at most."""
+    """float32, bfloat16 and float16 whose last stride is 1 and whose rows lie at two strides at
+    most."""
     return (
         _device_fits(logits.device)
         and logits.dtype in SUPPORTED_TYPES
@@ -89,7 +95,12 @@ def supports(logits: Tensor) -> bool:
 
 
 def row_moments(
-    logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+    logits: Tensor,
+    token_ids: Tensor,
+    temperature: Temperature,
+    start: int = 0,
+    *,
+    squared: bool = False,
 ) -> Moments:
     moments = _split_moments(logits, token_ids, temperature, start, squared)
     splits, numbers, _ = moments.shape
@@ -98,10 +109,14 @@ def row_moments(
     return Moments(*_over_splits(triton_kernels.merge_kernel, moments, numbers, squared=squared))
 
 
-def row_scores(logits: Tensor, token_ids: Tensor, temperature: Temperature, *, squared: bool = False) -> RowScores:
+def row_scores(
+    logits: Tensor, token_ids: Tensor, temperature: Temperature, *, squared: bool = False
+) -> RowScores:
     """`finish(row_moments(...))` of a whole vocabulary in two launches."""
     moments = _split_moments(logits, token_ids, temperature, 0, squared)
-    return RowScores(*_over_splits(triton_kernels.finish_kernel, moments, moments.shape[1] - 1, squared=squared))
+    return RowScores(
+        *_over_splits(triton_kernels.finish_kernel, moments, moments.shape[1] - 1, squared=squared)
+    )
 
 
 def _over_splits(kernel: Any, moments: Tensor, numbers: int, *, squared: bool) -> Tensor:
@@ -111,11 +126,23 @@ def _over_splits(kernel: Any, moments: Tensor, numbers: int, *, squared: bool) -
     if rows:
         grid = (-(-rows // ROWS_PER_PROGRAM),)
         with _on_device(moments):
-            _launch(kernel, grid, moments, found, rows, splits, SQUARED=squared, SPLITS=splits, ROWS=ROWS_PER_PROGRAM)
+            _launch(
+                kernel,
+                grid,
+                moments,
+                found,
+                rows,
+                splits,
+                SQUARED=squared,
+                SPLITS=splits,
+                ROWS=ROWS_PER_PROGRAM,
+            )
     return found
 
 
-def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0) -> Tensor:
+def logit_gradient(
+    logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0
+) -> Tensor:
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if gradient.numel() == 0:
         return gradient
@@ -152,7 +179,11 @@ def logit_gradient(logits: Tensor, upstream: Upstream, temperature: Temperature,
 
 def row_layout(logits: Tensor) -> RowLayout | None:
     """The two strides that reach every row of a tensor or view; None where it takes more."""
-    rows = [(size, stride) for size, stride in zip(logits.shape[:-1], logits.stride()[:-1], strict=True) if size != 1]
+    rows = [
+        (size, stride)
+        for size, stride in zip(logits.shape[:-1], logits.stride()[:-1], strict=True)
+        if size != 1
+    ]
     merged: list[tuple[int, int]] = []
     for size, stride in reversed(rows):
         inner_size, inner_stride = merged[-1] if merged else (0, 0)
@@ -172,7 +203,8 @@ def threads_of(warp_size: int) -> int:
 
 
 def splits_of(rows: int, columns: int, block: int, processors: int) -> int:
-    """Programs that share a row: enough to keep `processors` busy, each with a few blocks of logits at least."""
+    """Programs that share a row: enough to keep `processors` busy, each with a few blocks of logits
+    at least."""
     wanted = -(-processors * PROGRAMS_PER_PROCESSOR // rows) if rows else 1
     longest = max(1, columns // (4 * block))
     return 1 << (min(wanted, longest, LARGEST_SPLITS).bit_length() - 1)
@@ -184,14 +216,20 @@ def _device_fits(device: torch.device) -> bool:
     return device.type == "cuda" or (device.type == "cpu" and interpreted())
 
 
-def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int, squared: bool) -> Tensor:
+def _split_moments(
+    logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int, squared: bool
+) -> Tensor:
     """float64 [splits, 6, rows], or [splits, 7, rows] with Q2."""
     rows, columns = token_ids.numel(), logits.shape[-1]
     device = _device_shape(logits.device)
     threads = threads_of(device.warp_size)
     # A program reads two tiles of GROUPS reads of a thread at once.
-    splits = splits_of(rows, columns, 2 * GROUPS * threads * int(triton_kernels.WORDS), device.processors)
-    moments = torch.empty(splits, 7 if squared else 6, rows, dtype=torch.float64, device=logits.device)
+    splits = splits_of(
+        rows, columns, 2 * GROUPS * threads * int(triton_kernels.WORDS), device.processors
+    )
+    moments = torch.empty(
+        splits, 7 if squared else 6, rows, dtype=torch.float64, device=logits.device
+    )
     if rows == 0:
         return moments
     storage = _storage(logits)
@@ -228,12 +266,14 @@ def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: An
 
 
 def _storage(logits: Tensor) -> Tensor:
-    """The first word of the memory that `logits` is a view of: what the kernels count offsets from."""
+    """The first word of the memory that `logits` is a view of: what the kernels count offsets
+    from."""
     return logits.detach().as_strided((4 // logits.element_size(),), (1,), 0)
 
 
 def _is_aligned(storage: torch.UntypedStorage) -> bool:
-    """Whether memory begins as allocators hand it out, which the 16-byte reads rely on, and holds a word at least."""
+    """Whether memory begins as allocators hand it out, which the 16-byte reads rely on, and holds a
+    word at least."""
     return storage.nbytes() >= 4 and storage.data_ptr() % 16 == 0
 
 
@@ -248,7 +288,8 @@ def _per_row(values: Tensor) -> Tensor:
 
 
 def _number(temperature: Temperature) -> tuple[bool, float]:
-    """Whether each row has a temperature of its own, and the number for the kernels: 1 where they read it per row."""
+    """Whether each row has a temperature of its own, and the number for the kernels: 1 where they
+    read it per row."""
     return (True, 1.0) if isinstance(temperature, Tensor) else (False, float(temperature))
 
 
@@ -263,7 +304,9 @@ def _two_halves(value: float) -> tuple[float, float]:
 def _device_shape(device: torch.device) -> DeviceShape:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        return DeviceShape(properties.multi_processor_count, int(getattr(properties, "warp_size", 32)))
+        return DeviceShape(
+            properties.multi_processor_count, int(getattr(properties, "warp_size", 32))
+        )
     if device.type == "xpu":
         return DeviceShape(int(torch.xpu.get_device_properties(device).gpu_subslice_count), 32)
     return DeviceShape(1, 32)  # the interpreter runs programs one by one

@@ -1,21 +1,24 @@
-"""The passes of `moments.py` as Triton kernels: the logits are read once, the rest is a few numbers a row.
+"""The passes of `moments.py` as Triton kernels: the logits are read once, the rest is a few numbers
+a row.
 
-The moments kernel counts in units of the logits while it reads, and turns to nats in float64 when a row is done. With M
-the largest logit so far, u = z - M, which float32 holds exactly near M whatever the logits have in common, and
-c = log2(e) / T,
+The moments kernel counts in units of the logits while it reads, and turns to nats in float64 when a
+row is done. With M the largest logit so far, u = z - M, which float32 holds exactly near M whatever
+the logits have in common, and c = log2(e) / T,
 
     weight = e^(u / T) = 2^(c u)        Z += weight    Z1 += u weight    Q0 += weight^2    Q1 += u weight^2,
 
-and, where SQUARED, Q2 += u^2 weight^2: else it is a constant 0, of which the compiled kernel has no trace.
+and, where SQUARED, Q2 += u^2 weight^2: else it is a constant 0, of which the compiled kernel has no
+trace.
 
-A row may be split over several programs; `merged_splits` puts their moments together. Blocks begin at multiples of 16
-elements from the start of the tensor's memory, not at a row's first logit, so that whole blocks are read in 16-byte
-pieces also where the vocabulary is odd or the tensor a view; the two blocks that hold a row's ends are read apart, with
-a mask.
+A row may be split over several programs; `merged_splits` puts their moments together. Blocks begin
+at multiples of 16 elements from the start of the tensor's memory, not at a row's first logit, so
+that whole blocks are read in 16-byte pieces also where the vocabulary is odd or the tensor a view;
+the two blocks that hold a row's ends are read apart, with a mask.
 
-A float64 number reaches a kernel as two float32 numbers that add up to it: Triton passes a Python float as float32.
-"""
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+A float64 number reaches a kernel as two float32 numbers that add up to it: Triton passes a Python
+float as float32."""
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False,
+# disallow-untyped-decorators=False, disallow-untyped-calls=False
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ import triton
 import triton.language as tl
 
 ALIGNMENT = tl.constexpr(16)
-"""Elements: at least 16 bytes in every type the kernels read, and a whole number of 32-bit words."""
+"""Elements: at least 16 bytes in every type the kernels read, and a whole number of 32-bit
+words."""
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -31,7 +35,8 @@ WORDS = tl.constexpr(4)
 """32-bit words that a thread reads at once: 16 bytes, the longest single read."""
 
 LOWEST_SHIFT = tl.constexpr(-700.0)
-"""Nats: e^-700 is still a positive float64 and 0 in float32; 0 * -700 is 0 where 0 * -inf would be NaN."""
+"""Nats: e^-700 is still a positive float64 and 0 in float32; 0 * -700 is 0 where 0 * -inf would be
+NaN."""
 
 MOMENTS = tl.constexpr(6)
 """One more where SQUARED."""
@@ -39,7 +44,8 @@ MOMENTS = tl.constexpr(6)
 
 @triton.jit
 def row_offset(row, inner_rows, offset_storage, outer_stride, inner_stride):
-    """Elements before a row's first: rows lie `inner_stride` apart, groups of `inner_rows` of them `outer_stride`."""
+    """Elements before a row's first: rows lie `inner_stride` apart, groups of `inner_rows` of them
+    `outer_stride`."""
     outer = (row // inner_rows).to(tl.int64)
     inner = (row % inner_rows).to(tl.int64)
     return offset_storage + outer * outer_stride + inner * inner_stride
@@ -75,7 +81,8 @@ def read_block(
     GROUPS: tl.constexpr,
     THREADS: tl.constexpr,
 ):
-    """One block of logits in float32, as two tiles [GROUPS, THREADS, WORDS]: their order does not matter to a sum.
+    """One block of logits in float32, as two tiles [GROUPS, THREADS, WORDS]: their order does not
+    matter to a sum.
 
     Unless the block is WHOLE, what lies outside the elements [lead, end) is -inf.
     """
@@ -97,18 +104,23 @@ def read_block(
         if WHOLE:
             left, right = halves(tl.load(words_ptr + offset_word), LOGITS_TYPE)
         else:
-            # A word that the row begins or ends within is read whole: memory is handed out in words and more.
+            # A word that the row begins or ends within is read whole: memory is handed out in words
+            # and more.
             in_words = (2 * offset_word + 1 >= lead) & (2 * offset_word < end)
-            left, right = halves(tl.load(words_ptr + offset_word, mask=in_words, other=0), LOGITS_TYPE)
+            left, right = halves(
+                tl.load(words_ptr + offset_word, mask=in_words, other=0), LOGITS_TYPE
+            )
             left = tl.where(in_words & (2 * offset_word >= lead), left, -float("inf"))
             right = tl.where(in_words & (2 * offset_word + 1 < end), right, -float("inf"))
-    # Read as [GROUPS, LANES], a thread's words are neighbours; so seen, what one thread holds is added up within it.
+    # Read as [GROUPS, LANES], a thread's words are neighbours; so seen, what one thread holds is
+    # added up within it.
     return tl.reshape(left, [GROUPS, THREADS, WORDS]), tl.reshape(right, [GROUPS, THREADS, WORDS])
 
 
 @triton.jit
 def over_threads(values, MAXIMUM: tl.constexpr):
-    """The sum, or the largest, of what each thread holds of a tile [GROUPS, THREADS, WORDS]: [THREADS], and no exchange."""
+    """The sum, or the largest, of what each thread holds of a tile [GROUPS, THREADS, WORDS]:
+    [THREADS], and no exchange."""
     if MAXIMUM:
         return tl.max(tl.max(values, 2), 0)
     return tl.sum(tl.sum(values, 2), 0)
@@ -128,26 +140,48 @@ def absorb(
     floor,
     SQUARED: tl.constexpr,
 ):
-    """Add two tiles of logits to the sums [THREADS], each counted from the largest logit its thread has seen: the threads
-    wait for each other only at the end of a row."""
+    """Add two tiles of logits to the sums [THREADS], each counted from the largest logit its thread
+    has seen: the threads wait for each other only at the end of a row."""
     largest = tl.maximum(maximum, over_threads(tl.maximum(left, right), True))
-    # A thread that saw only masked logits has no maximum to count from, and needs none: 2^-inf is 0.
+    # A thread that saw only masked logits has no maximum to count from, and needs none: 2^-inf is
+    # 0.
     centre = tl.where(largest == -float("inf"), 0.0, largest)
-    # The change is -inf where nothing was counted yet: floored, it makes the scale 0 and keeps 0 * inf away.
+    # The change is -inf where nothing was counted yet: floored, it makes the scale 0 and keeps 0 *
+    # inf away.
     change = tl.maximum(maximum - centre, floor)
     scale = tl.exp2(change * exponent_scale)
     square_scale = scale * scale
     total_shifted = scale * (total_shifted + change * total)
     total = scale * total
     if SQUARED:
-        square_twice = square_scale * (square_twice + change * (2 * square_shifted + change * square))
+        square_twice = square_scale * (
+            square_twice + change * (2 * square_shifted + change * square)
+        )
     square_shifted = square_scale * (square_shifted + change * square)
     square = square_scale * square
     total, total_shifted, square, square_shifted, square_twice = add(
-        left, centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
+        left,
+        centre,
+        total,
+        total_shifted,
+        square,
+        square_shifted,
+        square_twice,
+        exponent_scale,
+        floor,
+        SQUARED,
     )
     total, total_shifted, square, square_shifted, square_twice = add(
-        right, centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
+        right,
+        centre,
+        total,
+        total_shifted,
+        square,
+        square_shifted,
+        square_twice,
+        exponent_scale,
+        floor,
+        SQUARED,
     )
     return largest, total, total_shifted, square, square_shifted, square_twice
 
@@ -165,7 +199,8 @@ def add(
     floor,
     SQUARED: tl.constexpr,
 ):
-    """Add a tile [GROUPS, THREADS, WORDS] to the four or five sums [THREADS], which are counted from `centre` [THREADS]."""
+    """Add a tile [GROUPS, THREADS, WORDS] to the four or five sums [THREADS], which are counted
+    from `centre` [THREADS]."""
     shifted = logits - centre[None, :, None]
     weight = tl.exp2(shifted * exponent_scale)
     # The floor replaces -inf, whose weight is 0. It lets a NaN go: that is in the weight.
@@ -206,15 +241,19 @@ def moments_kernel(
     """Moments of one split of one row; the grid is (rows, splits).
 
     Args:
-        logits_ptr, words_ptr: the start of the logits' memory, as logits and as 32-bit words (as float32 for float32).
+        logits_ptr, words_ptr: the start of the logits' memory, as logits and as 32-bit words (as
+            float32 for float32).
         token_ids_ptr: [rows], counted over the whole vocabulary.
-        moments_ptr: float64 [splits, 6, rows], in the order of `Moments`; with Q2 [splits, 7, rows] where SQUARED.
-        inner_rows, offset_storage, outer_stride, inner_stride: where a row begins, see `row_offset`.
+        moments_ptr: float64 [splits, 6, rows], in the order of `Moments`; with Q2 [splits, 7, rows]
+            where SQUARED.
+        inner_rows, offset_storage, outer_stride, inner_stride: where a row begins, see
+            `row_offset`.
         start: the token of the first column.
         exponent_scale: c = log2(e) / T.
         floor: a u so low that its weight is 0.
         inverse_temperature, inverse_temperature_rest: 1 / T.
-        temperatures_ptr: float64 [rows], T of each row where PER_ROW; the numbers above are then those of T = 1.
+        temperatures_ptr: float64 [rows], T of each row where PER_ROW; the numbers above are then
+            those of T = 1.
     """
     BLOCK: tl.constexpr = 2 * GROUPS * THREADS * WORDS
     LOGITS_TYPE: tl.constexpr = logits_ptr.dtype.element_ty
@@ -257,13 +296,16 @@ def moments_kernel(
     for side in range(tl.minimum(blocks, 2)):
         block = side * (blocks - 1)
         if (block >= first) & (block < last) & ((block < whole_from) | (block >= whole_to)):
-            left, right = read_block(words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, THREADS)
+            left, right = read_block(
+                words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, THREADS
+            )
             maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
                 left, right, maximum, total, total_shifted, square, square_shifted, square_twice,
                 exponent_scale, floor, SQUARED,
             )  # fmt: skip
 
-    # The threads' sums, counted from the largest logit of them all; in float64, as they are added up.
+    # The threads' sums, counted from the largest logit of them all; in float64, as they are added
+    # up.
     largest = tl.max(maximum, 0)
     centre = tl.where(largest == -float("inf"), 0.0, largest)
     change = tl.maximum(maximum - centre, floor)
@@ -276,7 +318,12 @@ def moments_kernel(
 
     column = tl.load(token_ids_ptr + row) - start
     offset_chosen = column + lead
-    in_split = (column >= 0) & (column < columns) & (offset_chosen >= first * BLOCK) & (offset_chosen < last * BLOCK)
+    in_split = (
+        (column >= 0)
+        & (column < columns)
+        & (offset_chosen >= first * BLOCK)
+        & (offset_chosen < last * BLOCK)
+    )
     chosen = tl.load(logits_ptr + offset_row + column, mask=in_split, other=-float("inf"))
     chosen_shifted = (tl.cast(chosen, tl.float64) - tl.cast(centre, tl.float64)) * inverse
     out_ptr = moments_ptr + tl.cast(split, tl.int64) * (MOMENTS + SQUARED) * rows + row
@@ -293,11 +340,18 @@ def moments_kernel(
 
 
 @triton.jit
-def merged_splits(moments_ptr, rows, splits, offset_rows, SQUARED: tl.constexpr, SPLITS: tl.constexpr):
-    """`moments.merge` over the splits of the rows at `offset_rows`; SPLITS is a power of two, at least `splits`."""
+def merged_splits(
+    moments_ptr, rows, splits, offset_rows, SQUARED: tl.constexpr, SPLITS: tl.constexpr
+):
+    """`moments.merge` over the splits of the rows at `offset_rows`; SPLITS is a power of two, at
+    least `splits`."""
     offset_splits = tl.arange(0, SPLITS)
     in_moments = (offset_splits[:, None] < splits) & (offset_rows[None, :] < rows)
-    part_ptr = moments_ptr + offset_splits[:, None].to(tl.int64) * (MOMENTS + SQUARED) * rows + offset_rows[None, :]
+    part_ptr = (
+        moments_ptr
+        + offset_splits[:, None].to(tl.int64) * (MOMENTS + SQUARED) * rows
+        + offset_rows[None, :]
+    )
     part_maximum = tl.load(part_ptr, mask=in_moments, other=-float("inf"))
     part_total = tl.load(part_ptr + rows, mask=in_moments, other=0.0)
     part_total_shifted = tl.load(part_ptr + 2 * rows, mask=in_moments, other=0.0)
@@ -326,9 +380,16 @@ def merged_splits(moments_ptr, rows, splits, offset_rows, SQUARED: tl.constexpr,
 
 @triton.jit(do_not_specialize=["rows", "splits"])
 def merge_kernel(
-    moments_ptr, merged_ptr, rows, splits, SQUARED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr
+    moments_ptr,
+    merged_ptr,
+    rows,
+    splits,
+    SQUARED: tl.constexpr,
+    SPLITS: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    """float64 moments [splits, 6, rows] become [6, rows], 7 where SQUARED; one program for every ROWS rows."""
+    """float64 moments [splits, 6, rows] become [6, rows], 7 where SQUARED; one program for every
+    ROWS rows."""
     offset_rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = offset_rows < rows
     maximum, total, total_shifted, square, square_shifted, chosen, square_twice = merged_splits(
@@ -347,9 +408,16 @@ def merge_kernel(
 
 @triton.jit(do_not_specialize=["rows", "splits"])
 def finish_kernel(
-    moments_ptr, scores_ptr, rows, splits, SQUARED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr
+    moments_ptr,
+    scores_ptr,
+    rows,
+    splits,
+    SQUARED: tl.constexpr,
+    SPLITS: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    """`moments.finish` after the merge: float64 moments [splits, 6, rows] become scores [5, rows], as in `RowScores`.
+    """`moments.finish` after the merge: float64 moments [splits, 6, rows] become scores [5, rows],
+    as in `RowScores`.
 
     Where SQUARED: [splits, 7, rows] become [6, rows].
     """
@@ -358,7 +426,8 @@ def finish_kernel(
     maximum, total, total_shifted, square, square_shifted, chosen, square_twice = merged_splits(
         moments_ptr, rows, splits, offset_rows, SQUARED, SPLITS
     )
-    # NaN in every score of a row that is masked everywhere or holds +inf; a NaN logit made the total NaN already.
+    # NaN in every score of a row that is masked everywhere or holds +inf; a NaN logit made the
+    # total NaN already.
     total = tl.where((maximum > -float("inf")) & (maximum < float("inf")), total, float("nan"))
     probability_unit = 1.0 / total
     mean_shifted = total_shifted * probability_unit
@@ -377,7 +446,9 @@ def finish_kernel(
         sums = square_twice - mean_shifted * (2 * square_shifted - mean_shifted * square)
         squared_scores = sums * probability_unit * probability_unit
         # Rounding can take a sum of 0 below it; a NaN fails the comparison, and stays.
-        tl.store(out_ptr + 5 * rows, tl.where(squared_scores < 0, 0.0, squared_scores), mask=in_rows)
+        tl.store(
+            out_ptr + 5 * rows, tl.where(squared_scores < 0, 0.0, squared_scores), mask=in_rows
+        )
 
 
 @triton.jit(do_not_specialize=["inner_rows", "start"])
@@ -405,15 +476,17 @@ def gradient_kernel(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """BLOCKS blocks of BLOCK columns of one row of (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T; the grid is
-    (rows, programs of a row).
+    """BLOCKS blocks of BLOCK columns of one row of (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T;
+    the grid is (rows, programs of a row).
 
     Args:
         logits_ptr, inner_rows, offset_storage, outer_stride, inner_stride, token_ids_ptr, start,
-            temperatures_ptr, inverse_temperature, inverse_temperature_rest: as for `moments_kernel`.
+            temperatures_ptr, inverse_temperature, inverse_temperature_rest: as for
+                `moments_kernel`.
         temperature: T.
         log_normalizer_ptr: L, float64 [rows].
-        logprob_gradient_ptr, entropy_gradient_ptr: g and h, [rows]; read where HAS_LOGPROB and HAS_ENTROPY.
+        logprob_gradient_ptr, entropy_gradient_ptr: g and h, [rows]; read where HAS_LOGPROB and
+            HAS_ENTROPY.
         entropies_ptr: H in nats, [rows]; read where HAS_ENTROPY.
         gradient_ptr: [rows, columns], of the logits' type.
     """
@@ -421,8 +494,8 @@ def gradient_kernel(
     offset_row = row_offset(row, inner_rows, offset_storage, outer_stride, inner_stride)
     out_ptr = gradient_ptr + row.to(tl.int64) * columns
 
-    # log p = (z - r) / T - (L - r / T) with r near L T: by the row's largest logits z - r is exact in float32, whatever
-    # they have in common, and the rest is one float64 number a row.
+    # log p = (z - r) / T - (L - r / T) with r near L T: by the row's largest logits z - r is exact
+    # in float32, whatever they have in common, and the rest is one float64 number a row.
     inverse = float64_of(inverse_temperature, inverse_temperature_rest)
     if PER_ROW:
         inverse = 1.0 / tl.load(temperatures_ptr + row)
@@ -430,7 +503,8 @@ def gradient_kernel(
         inverse_temperature = inverse.to(tl.float32)
     temperature = tl.cast(temperature, tl.float64)
     log_normalizer = tl.load(log_normalizer_ptr + row)
-    # Rounded by a cast: a product in float32 might be fused with what is subtracted from it, and not rounded at all.
+    # Rounded by a cast: a product in float32 might be fused with what is subtracted from it, and
+    # not rounded at all.
     centre = (log_normalizer * temperature).to(tl.float32)
     remainder = (log_normalizer - centre.to(tl.float64) * inverse).to(tl.float32)
 
@@ -441,15 +515,20 @@ def gradient_kernel(
     if HAS_LOGPROB:
         factor = (tl.load(logprob_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
     if HAS_ENTROPY:
-        entropy_factor = (tl.load(entropy_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
+        entropy_factor = (tl.load(entropy_gradient_ptr + row).to(tl.float64) * inverse).to(
+            tl.float32
+        )
         entropy = tl.load(entropies_ptr + row).to(tl.float32)
-    # A row that is gated or padded gets no gradient, whatever its logits hold (0 * NaN), and is not read.
+    # A row that is gated or padded gets no gradient, whatever its logits hold (0 * NaN), and is not
+    # read.
     silent = (factor == 0.0) & (entropy_factor == 0.0)
     read_to = tl.where(silent, 0, columns)
     first = tl.program_id(1) * BLOCKS
     for block in range(first, tl.minimum(first + BLOCKS, tl.cdiv(columns, BLOCK))):
         offset = block * BLOCK + tl.arange(0, BLOCK)
-        logits = tl.load(logits_ptr + offset_row + offset, mask=offset < read_to, other=-float("inf")).to(tl.float32)
+        logits = tl.load(
+            logits_ptr + offset_row + offset, mask=offset < read_to, other=-float("inf")
+        ).to(tl.float32)
         logprobs = (logits - centre) * inverse_temperature - remainder
         probability = tl.exp2(logprobs * LOG2_E)
         slope = factor
@@ -457,4 +536,6 @@ def gradient_kernel(
             slope = factor + entropy_factor * (tl.maximum(logprobs, LOWEST_SHIFT) + entropy)
         gradient = tl.where(offset == column, factor, 0.0) - probability * slope
         gradient = tl.where(silent, 0.0, gradient)
-        tl.store(out_ptr + offset, gradient.to(gradient_ptr.dtype.element_ty), mask=offset < columns)
+        tl.store(
+            out_ptr + offset, gradient.to(gradient_ptr.dtype.element_ty), mask=offset < columns
+        )

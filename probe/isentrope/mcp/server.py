@@ -1,8 +1,8 @@
 """The MCP server: which tools a caller is offered, and how it is reached, over stdio or HTTP.
 
-Each request acts with its caller's token: over stdio that of the process, over HTTP the bearer token that the request
-carries. The REST API checks every call; here the tools that a token can't use are not even listed.
-"""
+Each request acts with its caller's token: over stdio that of the process, over HTTP the bearer
+token that the request carries. The REST API checks every call; here the tools that a token can't
+use are not even listed."""
 
 from __future__ import annotations
 
@@ -63,20 +63,27 @@ class RestTokens(TokenVerifier):
 
 
 def mcp_server(url: str, token: str | None) -> MCPServer[Any]:
-    """The server with its tools. The token is of every request; None: each request carries its own, as over HTTP.
+    """The server with its tools. The token is of every request; None: each request carries its own,
+    as over HTTP.
     ConfigurationError: a certificate file can't be used."""
     callers = Callers(url, token)
 
-    async def offer_by_scope(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def offer_by_scope(
+        ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
         if ctx.method not in ("tools/list", "tools/call"):
             return await call_next(ctx)
         may_steer = (await _me(callers, ctx)).scope in (TokenScope.CONTROL, TokenScope.ADMIN)
         named = (ctx.params or {}).get("name")
         if ctx.method == "tools/call" and named in STEERING and not may_steer:
-            raise MCPError(INVALID_PARAMS, f"There is no tool {named} for a token without the scope control.")
+            raise MCPError(
+                INVALID_PARAMS, f"There is no tool {named} for a token without the scope control."
+            )
         result = await call_next(ctx)
         if ctx.method == "tools/list" and isinstance(result, dict) and not may_steer:
-            return result | {"tools": [tool for tool in result["tools"] if tool["name"] not in STEERING]}
+            return result | {
+                "tools": [tool for tool in result["tools"] if tool["name"] not in STEERING]
+            }
         return result
 
     # Tokens are made by the Isentrope server itself: there is no log-in flow to point clients to.
@@ -95,7 +102,9 @@ def mcp_server(url: str, token: str | None) -> MCPServer[Any]:
         **(over_http if token is None else {}),
     )
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    steers = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
+    steers = ToolAnnotations(
+        read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False
+    )
     for tool in reading_tools(callers):
         server.add_tool(tool, annotations=reads, structured_output=False)
     for tool in steering_tools(callers):
@@ -115,12 +124,15 @@ async def _me(callers: Callers, context: ServerRequestContext[Any, Any]) -> Me:
 
 
 def serve(url: str | None, port: int | None) -> None:
-    """Serve over stdio with the token of the environment until stdin is closed; with a port `http://127.0.0.1:PORT/mcp`
-    until Ctrl-C, where requests whose Host or Origin is another machine's are refused. ConfigurationError: there is no
-    token for stdio, or a certificate file can't be used."""
+    """Serve over stdio with the token of the environment until stdin is closed; with a port
+    `http://127.0.0.1:PORT/mcp` until Ctrl-C, where requests whose Host or Origin is another
+    machine's are refused. ConfigurationError: there is no token for stdio, or a certificate file
+    can't be used."""
     url = url or environment.url()
     if port is not None:
-        mcp_server(url, None).run("streamable-http", host=HOST, port=port, streamable_http_path=PATH)
+        mcp_server(url, None).run(
+            "streamable-http", host=HOST, port=port, streamable_http_path=PATH
+        )
         return
     token = environment.token()
     if token is None:

@@ -1,4 +1,5 @@
-"""What a method is given beside a `TokenBatch`, what it returns, and how it finds the top share of the tokens."""
+"""What a method is given beside a `TokenBatch`, what it returns, and how it finds the top share of
+the tokens."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Centres:
-    """Means and spreads that methods count from: of a whole step or batch. Scalars that stay on the device; NaN where the method
-    needs none."""
+    """Means and spreads that methods count from: of a whole step or batch. Scalars that stay on the
+    device; NaN where the method needs none."""
 
     thresholds: ThresholdStatistics
     mean_logprob: Float[Tensor, ""]
@@ -35,31 +36,38 @@ class Selection:
     """A method's decision; both tensors have the tokens' shape."""
 
     factors: Shaped[Tensor, "*tokens"]
-    """Factor of the gradient of each token's log-prob. Bool where all are 0 or 1: True = takes part."""
+    """Factor of the gradient of each token's log-prob. Bool where all are 0 or 1: True = takes
+    part."""
     selected: Bool[Tensor, "*tokens"]
-    """The tokens the method asks for. It acts on no others; a cap or a draw may keep some of them."""
+    """The tokens the method asks for. It acts on no others; a cap or a draw may keep some of
+    them."""
     in_backward: Callable[[Tensor], Selection] | None = None
-    """Decides again once the gradient of the loss by the gated log-probs is known; None: this decision stands."""
+    """Decides again once the gradient of the loss by the gated log-probs is known; None: this
+    decision stands."""
 
 
 ThresholdScore = Callable[[TokenScores, ThresholdStatistics], tuple[Tensor, Tensor]]
-"""The score that thresholds are compared with, less its centre, and its sigma, both in nats: of any tokens, which the
-statistics were not necessarily counted from."""
+"""The score that thresholds are compared with, less its centre, and its sigma, both in nats: of any
+tokens, which the statistics were not necessarily counted from."""
 
 
 CovarianceEffects = Callable[[StepTokens], tuple[Tensor, Tensor]]
-"""Which tokens of a step a method may choose by their covariance, bool; and what acting on one takes from the entropy."""
+"""Which tokens of a step a method may choose by their covariance, bool; and what acting on one
+takes from the entropy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
-    """One method: how it selects tokens and, where it ranks them, how the cutoff of its rank is counted."""
+    """One method: how it selects tokens and, where it ranks them, how the cutoff of its rank is
+    counted."""
 
     select: Callable[[Control, TokenBatch, Centres, Tensor | None], Selection]
-    """Its decision about tokens. The last argument is the cutoff, None where the control ranks no tokens."""
+    """Its decision about tokens. The last argument is the cutoff, None where the control ranks no
+    tokens."""
     count_cutoff: Callable[[Control, TokenBatch, Centres], Tensor] | None = None
-    """The value above which the share of tokens lies that the control names, counted over these tokens: a scalar on the
-    device. It serves for other tokens than it was counted from: those of the next step. None: the method never ranks."""
+    """The value above which the share of tokens lies that the control names, counted over these
+    tokens: a scalar on the device. It serves for other tokens than it was counted from: those of
+        the next step. None: the method never ranks."""
     ranks_with: str = ""
     """The parameter without which the method ranks no tokens; empty: it always does."""
     uses_means: bool = False
@@ -69,7 +77,9 @@ class Intervention:
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, as the control asks for it."""
-        return self.count_cutoff is not None and (not self.ranks_with or control.value(self.ranks_with) is not None)
+        return self.count_cutoff is not None and (
+            not self.ranks_with or control.value(self.ranks_with) is not None
+        )
 
     def cutoff(self, control: Control, tokens: TokenBatch, centres: Centres) -> Tensor | None:
         """The cutoff over these tokens; None where no tokens are ranked."""
@@ -86,11 +96,11 @@ def top_share_cutoff(
     among: Bool[Tensor, "*tokens"] | None = None,
     at_most: bool = False,
 ) -> Float64[Tensor, ""]:
-    """The least value that belongs to the top share, a scalar: `values >= cutoff` holds on so many tokens, ties apart;
-    +inf when the share is of no token. The share is of the tokens in `mask`, rounded to whole tokens, or down but to at
-    least one with `at_most`. Values that are not finite count as the least. `among` are the tokens that are ranked;
-    when they are fewer than the share, all of them belong to it, and the cutoff is -inf. It does not wait for the
-    device."""
+    """The least value that belongs to the top share, a scalar: `values >= cutoff` holds on so many
+    tokens, ties apart; +inf when the share is of no token. The share is of the tokens in `mask`,
+    rounded to whole tokens, or down but to at least one with `at_most`. Values that are not finite
+    count as the least. `among` are the tokens that are ranked; when they are fewer than the share,
+    all of them belong to it, and the cutoff is -inf. It does not wait for the device."""
     if not values.numel():
         return torch.full((), torch.inf, dtype=torch.float64, device=values.device)
     values = values.double()

@@ -1,7 +1,8 @@
-"""The table of methods, and the gradient gate: each token's log-prob keeps its value, its gradient gets a factor.
+"""The table of methods, and the gradient gate: each token's log-prob keeps its value, its gradient
+gets a factor.
 
-0 clips the token, 1 keeps it as it is, anything else weights it. The loss keeps its value, too. Two methods together
-multiply their factors, in either order.
+0 clips the token, 1 keeps it as it is, anything else weights it. The loss keeps its value, too. Two
+methods together multiply their factors, in either order.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
 }
 
 
-def select_tokens(control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None) -> Selection:
+def select_tokens(
+    control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None
+) -> Selection:
     """Apply the control's method, then its ratio clip where it has one, then its denominator."""
-    return _completed(INTERVENTIONS[control.method].select(control, tokens, centres, cutoff), control, tokens)
+    return _completed(
+        INTERVENTIONS[control.method].select(control, tokens, centres, cutoff), control, tokens
+    )
 
 
 def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selection:
@@ -44,18 +49,21 @@ def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selectio
         factors = with_shrunken_denominator(factors, tokens.mask)
     again = own.in_backward
     return Selection(
-        factors, own.selected, None if again is None else lambda gradient: _completed(again(gradient), control, tokens)
+        factors,
+        own.selected,
+        None if again is None else lambda gradient: _completed(again(gradient), control, tokens),
     )
 
 
 def with_shrunken_denominator(
     factors: Shaped[Tensor, "*tokens"], mask: Bool[Tensor, "*tokens"]
 ) -> Float[Tensor, "*tokens"]:
-    """The factors times valid / kept tokens of this `gate` call, as if the clipped tokens had not been there.
+    """The factors times valid / kept tokens of this `gate` call, as if the clipped tokens had not
+    been there.
 
-    A loss that is a mean over these tokens then has the gradient of the mean over the kept ones alone. Its value stays,
-    and with it what the loop logs. (With a mean over several calls the tokens kept in each count as that call's share.)
-    """
+    A loss that is a mean over these tokens then has the gradient of the mean over the kept ones
+    alone. Its value stays, and with it what the loop logs. (With a mean over several calls the
+    tokens kept in each count as that call's share.)"""
     kept = (mask & (factors != 0)).sum()
     return factors * (mask.sum() / kept.clamp_min(1))
 
@@ -65,10 +73,12 @@ FactorsOfGradient = Callable[[Tensor], Tensor | None]
 
 
 def gated_logprobs(
-    logprobs: Float[Tensor, "*tokens"], factors: Shaped[Tensor, "*tokens"], in_backward: FactorsOfGradient | None = None
+    logprobs: Float[Tensor, "*tokens"],
+    factors: Shaped[Tensor, "*tokens"],
+    in_backward: FactorsOfGradient | None = None,
 ) -> Float[Tensor, "*tokens"]:
-    """The same values, nats; their gradient is multiplied by the factors, or by those that `in_backward` gives once it
-    is known. A NaN in it stops at a factor of 0."""
+    """The same values, nats; their gradient is multiplied by the factors, or by those that
+    `in_backward` gives once it is known. A NaN in it stops at a factor of 0."""
     if in_backward is None and factors.dtype == torch.bool:
         return torch.where(factors, logprobs, logprobs.detach())
     return _Gated.apply(logprobs, factors, in_backward)  # type: ignore[no-any-return, no-untyped-call]
@@ -76,7 +86,9 @@ def gated_logprobs(
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logprobs: Tensor, factors: Tensor, in_backward: FactorsOfGradient | None) -> Tensor:
+    def forward(
+        ctx: Any, logprobs: Tensor, factors: Tensor, in_backward: FactorsOfGradient | None
+    ) -> Tensor:
         ctx.save_for_backward(factors.to(logprobs.dtype))
         ctx.in_backward = in_backward
         return logprobs.clone()

@@ -1,4 +1,5 @@
-"""The sums from which `isentrope_wire.what_if` answers for any thresholds, counted on the device."""
+"""The sums from which `isentrope_wire.what_if` answers for any thresholds, counted on the
+device."""
 
 from __future__ import annotations
 
@@ -16,20 +17,37 @@ from torch import Tensor
 from isentrope.methods.base import CovarianceEffects, ThresholdScore
 from isentrope.methods.gate import INTERVENTIONS
 from isentrope.scores import TokenScores
-from isentrope.statistics.moments import ThresholdStatistics, device_constant, finite, threshold_statistics
+from isentrope.statistics.moments import (
+    ThresholdStatistics,
+    device_constant,
+    finite,
+    threshold_statistics,
+)
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import CODES, StepTokens
 from isentrope_wire.methods import Method
-from isentrope_wire.what_if import CELLS, COVARIANCE_UNIT, EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
+from isentrope_wire.what_if import (
+    CELLS,
+    COVARIANCE_UNIT,
+    EDGES,
+    SIDES,
+    BinSums,
+    TokenGroup,
+    WhatIfSums,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
 SCORES: Mapping[Method, ThresholdScore] = {
-    method: one.threshold_score for method, one in INTERVENTIONS.items() if one.threshold_score is not None
+    method: one.threshold_score
+    for method, one in INTERVENTIONS.items()
+    if one.threshold_score is not None
 }
 BY_COVARIANCE: Mapping[Method, CovarianceEffects] = {
-    method: one.covariance_effects for method, one in INTERVENTIONS.items() if one.covariance_effects is not None
+    method: one.covariance_effects
+    for method, one in INTERVENTIONS.items()
+    if one.covariance_effects is not None
 }
 
 _CELLS_PER_SIGMA = 20
@@ -41,20 +59,25 @@ _UPPER = [cell for cell in range(CELLS) if cell // len(EDGES) % SIDES == 1]
 
 
 def measure_what_if(tokens: StepTokens) -> list[Tensor]:
-    """Tokens and effects of the step, then counts and effects by cell for each method with thresholds, and by covariance.
+    """Tokens and effects of the step, then counts and effects by cell for each method with
+    thresholds, and by covariance.
 
-    A token lies beyond an edge exactly when the method with that mu, and thresholds counted from the statistics that its
-    `gate` call counts from, would have clipped it. Whether the active control kept it plays no part.
-    """
+    A token lies beyond an edge exactly when the method with that mu, and thresholds counted from
+    the statistics that its `gate` call counts from, would have clipped it. Whether the active
+    control kept it plays no part."""
     scores, over = _step_scores(tokens), _statistics(tokens)
     found = [score(scores, over) for score in SCORES.values()]
     sigmas = [sigma for _, sigma in found]
     unit = torch.full_like(sigmas[0], COVARIANCE_UNIT)
     distances = torch.stack([*(values for values, _ in found), tokens.covariances])
-    spreads = torch.stack([sigma.expand(1) if sigma.dim() == 0 else sigma for sigma in (*sigmas, unit)])
+    spreads = torch.stack(
+        [sigma.expand(1) if sigma.dim() == 0 else sigma for sigma in (*sigmas, unit)]
+    )
     # Thresholds of no token reach none: what lies in the centre is beyond nothing.
     distances.masked_fill_(~finite(spreads * EDGES[-1]), 0.0)
-    cells = _bins(distances.abs(), spreads).add_(distances.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
+    cells = (
+        _bins(distances.abs(), spreads).add_(distances.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
+    )
     cells = cells.add_(tokens.codes, alpha=3 * len(EDGES)).long()
     chosen = [one(tokens) for one in BY_COVARIANCE.values()]
     sources = torch.stack(
@@ -80,11 +103,14 @@ def measure_what_if(tokens: StepTokens) -> list[Tensor]:
 def _step_scores(tokens: StepTokens) -> TokenScores:
     """The scores of all tokens of the step; 0 where one does not count."""
     discriminator, centred = tokens["S*"], tokens["S_c"]
-    return TokenScores(tokens["log p"], tokens["H"], discriminator, discriminator - centred, centred)
+    return TokenScores(
+        tokens["log p"], tokens["H"], discriminator, discriminator - centred, centred
+    )
 
 
 def _statistics(tokens: StepTokens) -> ThresholdStatistics:
-    """What thresholds are counted from: scalars, or one number for each token where the `gate` calls differ."""
+    """What thresholds are counted from: scalars, or one number for each token where the `gate`
+    calls differ."""
     if tokens.thresholds is not None:
         return tokens.thresholds.to(tokens.ones)
     if len(tokens.batches) == 1:
@@ -108,20 +134,27 @@ def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums:
 def _bins(
     distances: Float64[Tensor, "scores tokens"], spreads: Float64[Tensor, "scores _"]
 ) -> Float64[Tensor, "scores tokens"]:
-    """The bin of each distance, float64: the number of the last edge whose product with the spread is less."""
+    """The bin of each distance, float64: the number of the last edge whose product with the spread
+    is less."""
     last_edge, next_edge = _grid(distances.device)
-    # The place on a grid so fine that no two edges share a cell; a hair too low, so that only the next edge is in doubt.
+    # The place on a grid so fine that no two edges share a cell; a hair too low, so that only the
+    # next edge is in doubt.
     scale = (_CELLS_PER_SIGMA * (1 - 1e-9) / spreads).nan_to_num(nan=0.0)
     place = (distances * scale).clamp_(max=len(last_edge) - 1).long()
-    # The products mu sigma, as the gate compares with them: dividing the scores instead would round elsewhere.
+    # The products mu sigma, as the gate compares with them: dividing the scores instead would round
+    # elsewhere.
     is_beyond_next = next_edge.take(place).mul_(spreads) < distances
     return last_edge.take(place).add_(is_beyond_next)
 
 
 @cache
 def _grid(device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each cell of a grid over |u|: the last edge that lies before all of it, by number, and the next one's value."""
-    last = [max(bisect_right(EDGES, cell / _CELLS_PER_SIGMA + 1e-6) - 1, 0) for cell in range(_GRID_CELLS)]
+    """For each cell of a grid over |u|: the last edge that lies before all of it, by number, and
+    the next one's value."""
+    last = [
+        max(bisect_right(EDGES, cell / _CELLS_PER_SIGMA + 1e-6) - 1, 0)
+        for cell in range(_GRID_CELLS)
+    ]
     following = [(*EDGES, inf)[edge + 1] for edge in last]
     return device_constant(last, device), device_constant(following, device)
 
@@ -142,7 +175,8 @@ def _groups(device: torch.device) -> Tensor:
 
 
 def _read_bins(numbers: Sequence[float], cells: Sequence[int]) -> BinSums:
-    # By iterators alone: the writer thread, which reads them, holds up the training thread while it runs Python.
+    # By iterators alone: the writer thread, which reads them, holds up the training thread while it
+    # runs Python.
     counts, effects = numbers[: len(cells)], numbers[len(cells) :]
     if cells is _UPPER and not any(effects):  # on-policy a penalty does nothing
         return BinSums()

@@ -1,11 +1,12 @@
-"""The logits of hidden @ weight.T in tiles of tokens x vocabulary: one buffer, reused for every tile.
+"""The logits of hidden @ weight.T in tiles of tokens x vocabulary: one buffer, reused for every
+tile.
 
     y = hidden W^T + x B^T + bias            (x B^T: low-rank adapters, if any)
     z = c tanh(a y / c)  with a soft cap c,  else  z = a y            p = softmax(z / T)
 
-The scale a and, with a soft cap, the multiplication by c cost no pass: they are part of the temperature a tile is read
-with. What a tile holds is y, or t = tanh(a y / c). Gradients are computed tile by tile too, each summed over the tiles in
-float32 or wider.
+The scale a and, with a soft cap, the multiplication by c cost no pass: they are part of the
+temperature a tile is read with. What a tile holds is y, or t = tanh(a y / c). Gradients are
+computed tile by tile too, each summed over the tiles in float32 or wider.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _Gradient = TypeVar("_Gradient")
 FORWARD_BYTES = {"cpu": 5 << 20}
 """What a tile may take, with the copies it needs."""
 GPU_FORWARD_BYTES = 256 << 20
-"""Elsewhere: so few tiles that the device computes for longer than it takes to ask for them. Backward holds two such tiles."""
+"""Elsewhere: so few tiles that the device computes for longer than it takes to ask for them.
+Backward holds two such tiles."""
 ROWS_AT_A_TIME = {"cpu": 512}
 GPU_ROWS_AT_A_TIME = 8192
 WIDEST_CPU_TILE = 16384
@@ -38,8 +40,13 @@ WIDEST_CPU_TILE = 16384
 
 
 def widens_products(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the device multiplies factors of such a type into float32 results without casting them first."""
-    there = device.type == "cuda" and torch.version.hip is None and hasattr(torch.ops.aten.addmm, "dtype_out")
+    """Whether the device multiplies factors of such a type into float32 results without casting
+    them first."""
+    there = (
+        device.type == "cuda"
+        and torch.version.hip is None
+        and hasattr(torch.ops.aten.addmm, "dtype_out")
+    )
     return there and dtype.itemsize == 2
 
 
@@ -53,12 +60,15 @@ class LogitRule:
 
     def tile_temperature(self, rows: slice) -> Temperature:
         """What the entries of a tile of `rows` are divided by to become z / T."""
-        temperature = self.temperature[rows] if isinstance(self.temperature, Tensor) else self.temperature
+        temperature = (
+            self.temperature[rows] if isinstance(self.temperature, Tensor) else self.temperature
+        )
         return temperature / (self.scale if self.softcap is None else self.softcap)
 
     @property
     def tile_slope(self) -> float:
-        """dt / dy where t = 0: the constant part of the chain rule that `tile_temperature` leaves."""
+        """dt / dy where t = 0: the constant part of the chain rule that `tile_temperature`
+        leaves."""
         return 1.0 if self.softcap is None else self.scale / self.softcap
 
     def apply_(self, tile: Tensor) -> None:
@@ -88,7 +98,8 @@ class HeadOperands(NamedTuple):
 
 
 def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
-    """The type `nn.functional.linear` computes in, autocast respected; the wider one where the two differ."""
+    """The type `nn.functional.linear` computes in, autocast respected; the wider one where the two
+    differ."""
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     device = hidden.device.type
     if dtype == torch.float64 or not _autocast_is_on(device):
@@ -108,16 +119,20 @@ def _autocast_is_on(device: str) -> bool:
 class HeadTiles:
     """Tiles of one head's logits."""
 
-    def __init__(self, operands: HeadOperands, rule: LogitRule, logits_dtype: torch.dtype, *, widen: bool) -> None:
-        """Products are computed in `logits_dtype`; with `widen` tiles are float32 even where that is narrower (backward
-        on a CPU)."""
+    def __init__(
+        self, operands: HeadOperands, rule: LogitRule, logits_dtype: torch.dtype, *, widen: bool
+    ) -> None:
+        """Products are computed in `logits_dtype`; with `widen` tiles are float32 even where that
+        is narrower (backward on a CPU)."""
         self.operands, self.rule, self.logits_dtype = operands, rule, logits_dtype
         device = operands.hidden.device
         inputs = torch.promote_types(operands.hidden.dtype, operands.weight.dtype)
         as_they_are = logits_dtype == torch.float32 and widens_products(device, inputs)
         self.operand_dtype = inputs if as_they_are else logits_dtype
         widen = widen or rule.softcap is not None or operands.adapter_up is not None
-        self.tile_dtype = torch.promote_types(logits_dtype, torch.float32) if widen else logits_dtype
+        self.tile_dtype = (
+            torch.promote_types(logits_dtype, torch.float32) if widen else logits_dtype
+        )
         rows, vocabulary = len(operands.hidden), len(operands.weight)
         # Even blocks: one row left over would cost another read of the whole weight.
         blocks = math.ceil(rows / ROWS_AT_A_TIME.get(device.type, GPU_ROWS_AT_A_TIME))
@@ -145,13 +160,17 @@ class HeadTiles:
         """Slices of the vocabulary; none where there are no tokens."""
         vocabulary = len(self.operands.weight) if len(self.operands.hidden) else 0
         return (
-            slice(start, min(start + self.column_step, vocabulary)) for start in range(0, vocabulary, self.column_step)
+            slice(start, min(start + self.column_step, vocabulary))
+            for start in range(0, vocabulary, self.column_step)
         )
 
     def rows(self) -> Iterator[slice]:
         """Slices of the tokens."""
         count = len(self.operands.hidden)
-        return (slice(start, min(start + self.row_step, count)) for start in range(0, count, self.row_step))
+        return (
+            slice(start, min(start + self.row_step, count))
+            for start in range(0, count, self.row_step)
+        )
 
     def weight(self, columns: slice) -> Tensor:
         """The weight of a tile as it is multiplied; a copy where its type differs."""
@@ -175,14 +194,16 @@ class HeadTiles:
             tile.copy_(product)
         if operands.adapter_inputs is not None and operands.adapter_up is not None:
             tile.addmm_(
-                operands.adapter_inputs[rows].to(self.tile_dtype), operands.adapter_up[columns].to(self.tile_dtype).T
+                operands.adapter_inputs[rows].to(self.tile_dtype),
+                operands.adapter_up[columns].to(self.tile_dtype).T,
             )
         self.rule.apply_(tile)
         return tile
 
 
 def _multiply(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """out = left right + bias; narrow factors with a wide result only where a device has such a product."""
+    """out = left right + bias; narrow factors with a wide result only where a device has such a
+    product."""
     if left.dtype == out.dtype:
         if bias is None:
             torch.mm(left, right, out=out)
@@ -194,12 +215,14 @@ def _multiply(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> 
         out.add_(bias)
 
 
-def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def head_gradients(
+    tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
     """Gradients of the tiles' operands, in the operands' order and types; None where not needed.
 
-    Vocabulary outside, tokens inside: whatever belongs to a slice of the vocabulary is complete, and rounded to its own
-    type, before the next slice begins. So a bfloat16 weight needs no float32 gradient of its size.
-    """
+    Vocabulary outside, tokens inside: whatever belongs to a slice of the vocabulary is complete,
+    and rounded to its own type, before the next slice begins. So a bfloat16 weight needs no float32
+    gradient of its size."""
     operands = tiles.operands
     hidden = _wanted(_TokenGradient, operands.hidden, needed[0])
     weight = _wanted(_VocabularyGradient, operands.weight, needed[1])
@@ -226,19 +249,25 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
             if adapter_inputs is not None and operands.adapter_up is not None:
                 _add_product_(adapter_inputs.total(rows), gradient, operands.adapter_up[columns])
             if adapter_up is not None and operands.adapter_inputs is not None:
-                adapter_up.add_product(columns, gradient.T, operands.adapter_inputs[rows], complete=one_block)
+                adapter_up.add_product(
+                    columns, gradient.T, operands.adapter_inputs[rows], complete=one_block
+                )
             del gradient  # or two would be in memory at once
     return tuple(
-        None if part is None else part.finished() for part in (hidden, weight, bias, adapter_inputs, adapter_up)
+        None if part is None else part.finished()
+        for part in (hidden, weight, bias, adapter_inputs, adapter_up)
     )
 
 
-def _wanted(kind: Callable[[Tensor], _Gradient], operand: Tensor | None, needed: bool) -> _Gradient | None:
+def _wanted(
+    kind: Callable[[Tensor], _Gradient], operand: Tensor | None, needed: bool
+) -> _Gradient | None:
     return kind(operand) if needed and operand is not None else None
 
 
 class _TokenGradient:
-    """Gradient of a [tokens, ...] tensor: the sum over all slices of the vocabulary, kept wide until the end."""
+    """Gradient of a [tokens, ...] tensor: the sum over all slices of the vocabulary, kept wide
+    until the end."""
 
     def __init__(self, operand: Tensor) -> None:
         self._dtype = operand.dtype
@@ -262,11 +291,15 @@ class _VocabularyGradient:
     def total(self, columns: slice) -> Tensor:
         if columns != self._columns:
             self._round()
-            self._columns, self._total = columns, self._gradient[columns].to(_sum_dtype(self._gradient))
+            self._columns, self._total = (
+                columns,
+                self._gradient[columns].to(_sum_dtype(self._gradient)),
+            )
         return self._total
 
     def add_product(self, columns: slice, left: Tensor, right: Tensor, *, complete: bool) -> None:
-        """Add left right to a slice; where it is `complete`, as it is the only one, it needs no wide sum."""
+        """Add left right to a slice; where it is `complete`, as it is the only one, it needs no
+        wide sum."""
         if complete and left.dtype == right.dtype == self._gradient.dtype:
             torch.mm(left, right, out=self._gradient[columns])
         else:
@@ -291,10 +324,12 @@ def _factor(weight: Tensor) -> Tensor:
 
 
 def _add_product_(
-    total: Float[Tensor, "rows columns"], left: Float[Tensor, "rows inner"], right: Float[Tensor, "inner columns"]
+    total: Float[Tensor, "rows columns"],
+    left: Float[Tensor, "rows inner"],
+    right: Float[Tensor, "inner columns"],
 ) -> None:
-    """total += left right, summed in the total's type whatever the factors' is: a narrow product would be rounded once
-    a tile, which biases the gradient."""
+    """total += left right, summed in the total's type whatever the factors' is: a narrow product
+    would be rounded once a tile, which biases the gradient."""
     if left.dtype == right.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.dtype == torch.float32 and widens_products(total.device, right.dtype):

@@ -1,8 +1,9 @@
-"""Language-model heads as they occur in practice, and the arguments of `linear_token_scores` for each.
+"""Language-model heads as they occur in practice, and the arguments of `linear_token_scores` for
+each.
 
-Only attributes are read, so that no adapter library is needed here: a plain `nn.Linear` (tied to the embedding or not,
-cast to float32 or not), one wrapped for full training, one with low-rank adapters, and any of them sharded.
-"""
+Only attributes are read, so that no adapter library is needed here: a plain `nn.Linear` (tied to
+the embedding or not, cast to float32 or not), one wrapped for full training, one with low-rank
+adapters, and any of them sharded."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class LowRankAdapter:
     scaling: float = 1.0
     """s"""
     dropout: Callable[[Tensor], Tensor] | None = None
-    """Applied to the hidden states before A, as in the model's own forward: in training mode the scores are those of a
-    forward with dropout."""
+    """Applied to the hidden states before A, as in the model's own forward: in training mode the
+    scores are those of a forward with dropout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,9 @@ def linear_head_parts(head: nn.Module) -> tuple[Tensor | AdaptedWeight, Tensor |
         weight, bias = linear_head_parts(model.get_output_embeddings())
         scores = linear_token_scores(hidden, weight, token_ids, bias)
 
-    Gradient flows to all trained parts of the head: weight, bias, the adapters' A and B. Adapters that are merged or
-    disabled are respected. Call it for every forward: a wrapper's state may have changed.
+    Gradient flows to all trained parts of the head: weight, bias, the adapters' A and B. Adapters
+    that are merged or disabled are respected. Call it for every forward: a wrapper's state may have
+    changed.
 
     Args:
         head: An `nn.Linear`, plain, trained whole beside adapters, or with LoRA adapters.
@@ -62,7 +64,8 @@ def linear_head_parts(head: nn.Module) -> tuple[Tensor | AdaptedWeight, Tensor |
         return linear_head_parts(_trained_copy(head))
     if hasattr(head, "lora_A") and hasattr(head, "base_layer"):
         return _adapted(head)
-    # A subclass with a forward of its own (quantised, normalised, parallel) need not multiply by `weight` at all.
+    # A subclass with a forward of its own (quantised, normalised, parallel) need not multiply by
+    # `weight` at all.
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         raise InputError(
             f"The head must be an nn.Linear, plain or with LoRA adapters, got {type(head).__name__}, which may compute "
@@ -82,7 +85,9 @@ def _trained_copy(wrapper: Any) -> nn.Module:
 def _adapted(head: Any) -> tuple[Tensor | AdaptedWeight, Tensor | None]:
     weight, bias = linear_head_parts(head.base_layer)
     if isinstance(weight, AdaptedWeight):
-        raise InputError("The head carries adapters within adapters. Score its logits with token_scores.")
+        raise InputError(
+            "The head carries adapters within adapters. Score its logits with token_scores."
+        )
     if head.disable_adapters and head.merged_adapters:
         raise InputError(
             f"The head's adapters {head.merged_adapters} are disabled and still merged into its weight. Unmerge them "
@@ -103,14 +108,22 @@ def _adapted(head: Any) -> tuple[Tensor | AdaptedWeight, Tensor | None]:
     if not active:
         return weight, bias
     adapters = (
-        LowRankAdapter(head.lora_A[name].weight, head.lora_B[name].weight, head.scaling[name], head.lora_dropout[name])
+        LowRankAdapter(
+            head.lora_A[name].weight,
+            head.lora_B[name].weight,
+            head.scaling[name],
+            head.lora_dropout[name],
+        )
         for name in active
     )
     return AdaptedWeight(weight, tuple(adapters)), bias
 
 
-def adapter_operands(hidden: Tensor, adapters: tuple[LowRankAdapter, ...]) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """x [..., ranks] and B [vocabulary, ranks] with x B^T = sum_i s_i dropout_i(hidden) A_i^T B_i^T, differentiable.
+def adapter_operands(
+    hidden: Tensor, adapters: tuple[LowRankAdapter, ...]
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """x [..., ranks] and B [vocabulary, ranks] with x B^T = sum_i s_i dropout_i(hidden) A_i^T
+    B_i^T, differentiable.
 
     Runs in the types the adapter's own layers would use, under autocast too.
     """
@@ -132,14 +145,15 @@ def adapter_operands(hidden: Tensor, adapters: tuple[LowRankAdapter, ...]) -> tu
 def whole(tensor: Any) -> Tensor:
     """The whole of a sharded tensor (DTensor) on every rank of its mesh; any other tensor as it is.
 
-    A collective, forward and backward: every rank of the mesh must score at the same time, a rank without tokens with
-    zero rows. Backward hands each rank its shard of the mean gradient over the mesh: what FSDP does with ranks that have
-    data of their own, and no change along a dimension whose ranks all computed the same.
-    """
+    A collective, forward and backward: every rank of the mesh must score at the same time, a rank
+    without tokens with zero rows. Backward hands each rank its shard of the mean gradient over the
+    mesh: what FSDP does with ranks that have data of their own, and no change along a dimension
+    whose ranks all computed the same."""
     if not hasattr(tensor, "full_tensor"):
         plain: Tensor = tensor
         return plain
-    # By default `full_tensor` assumes the same gradient on all ranks, and each keeps its own rows of its own gradient.
+    # By default `full_tensor` assumes the same gradient on all ranks, and each keeps its own rows
+    # of its own gradient.
     averaged = [torch.distributed.tensor.Partial("avg")] * tensor.device_mesh.ndim
     gathered: Tensor = tensor.full_tensor(grad_placements=averaged)
     return gathered

@@ -1,4 +1,5 @@
-"""Token scores from hidden states and the head's weight: the logits never exist, only one tile of them at a time."""
+"""Token scores from hidden states and the head's weight: the logits never exist, only one tile of
+them at a time."""
 
 from __future__ import annotations
 
@@ -41,23 +42,28 @@ def linear_token_scores(
 
         y = hidden W^T + bias     z = c tanh(a y / c) with a soft cap c, else a y     p = softmax(z / T)
 
-    then as `token_scores`. Forward folds each tile of logits into six or seven numbers a token; backward computes
-    the tiles again. Gradient goes to hidden states, weight and bias, each only where it is needed, and is summed over
-    the tiles in float32 (float64 for float64 inputs). Differentiable once.
+    then as `token_scores`. Forward folds each tile of logits into six or seven numbers a token;
+    backward computes the tiles again. Gradient goes to hidden states, weight and bias, each only
+    where it is needed, and is summed over the tiles in float32 (float64 for float64 inputs).
+    Differentiable once.
 
     Args:
-        hidden: [..., width], floating point; row t is the state that token_ids[t] was predicted from.
-        weight: W [vocabulary, width], or the result of `linear_head_parts` for a head with adapters. A sharded one
-            (DTensor) is gathered, which every rank of its mesh must take part in.
-        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device. Replace
-            ignored ids (-100) by any real id and exclude these positions by the mask of the loss.
+        hidden: [..., width], floating point; row t is the state that token_ids[t] was predicted
+            from.
+        weight: W [vocabulary, width], or the result of `linear_head_parts` for a head with
+            adapters. A sharded one (DTensor) is gathered, which every rank of its mesh must take
+            part in.
+        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for
+            the device. Replace ignored ids (-100) by any real id and exclude these positions by the
+            mask of the loss.
         bias: [vocabulary].
         temperature: As for `token_scores`.
         softcap: c, positive; a model's `final_logit_softcapping`.
         scale: a, positive; a model's `logit_scale`, or 1 / `logits_scaling`.
         entropy_gradient: As for `token_scores`.
-        logits_dtype: The type the tiles are computed in. By default the type `nn.functional.linear` would compute in,
-            autocast respected. bfloat16 tiles put up to 7e-2 nats into an entropy; torch.float32 does not.
+        logits_dtype: The type the tiles are computed in. By default the type `nn.functional.linear`
+            would compute in, autocast respected. bfloat16 tiles put up to 7e-2 nats into an
+            entropy; torch.float32 does not.
 
     Returns:
         Scores of the token ids' shape.
@@ -65,7 +71,9 @@ def linear_token_scores(
     Raises:
         InputError: Shapes, types or numbers that do not fit.
     """
-    base, adapters = (weight.base, weight.adapters) if isinstance(weight, AdaptedWeight) else (weight, ())
+    base, adapters = (
+        (weight.base, weight.adapters) if isinstance(weight, AdaptedWeight) else (weight, ())
+    )
     check_head_inputs(hidden, base, token_ids, bias)
     rule = _checked_rule(temperature, token_ids, softcap, scale)
     if logits_dtype is not None and not logits_dtype.is_floating_point:
@@ -86,9 +94,13 @@ def linear_token_scores(
     return token_scores.scores_of(results, token_ids, temperature)
 
 
-def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: Tensor | None) -> None:
+def check_head_inputs(
+    hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: Tensor | None
+) -> None:
     """Everything about the tensors that can be checked without looking at values."""
-    tensors = {"hidden": hidden, "weight": weight, "token_ids": token_ids} | ({} if bias is None else {"bias": bias})
+    tensors = {"hidden": hidden, "weight": weight, "token_ids": token_ids} | (
+        {} if bias is None else {"bias": bias}
+    )
     token_scores.check_tensors(tensors, "A quantised head has to be dequantised first.")
     if weight.dim() != 2 or weight.shape[0] == 0:
         raise InputError(f"weight must have shape [vocabulary, width], got {list(weight.shape)}.")
@@ -104,10 +116,14 @@ def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: T
             f"token_ids[:, 1:]."
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise InputError(f"bias must have shape [vocabulary] = [{weight.shape[0]}], got {list(bias.shape)}.")
+        raise InputError(
+            f"bias must have shape [vocabulary] = [{weight.shape[0]}], got {list(bias.shape)}."
+        )
 
 
-def _checked_rule(temperature: float | Tensor, token_ids: Tensor, softcap: float | None, scale: float) -> LogitRule:
+def _checked_rule(
+    temperature: float | Tensor, token_ids: Tensor, softcap: float | None, scale: float
+) -> LogitRule:
     token_scores.check_temperature(temperature, token_ids)
     numbers = {"scale": scale} | ({} if softcap is None else {"softcap": softcap})
     for name, value in numbers.items():
@@ -142,9 +158,18 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
         with without_autocast(hidden.device.type):
             tiles = HeadTiles(operands, rule, logits_dtype, widen=False)
             rows = _score_tiles(tiles, flat_ids, squared=entropy_gradient)
-        scores = token_scores.as_token_scores(rows, token_ids.shape, token_scores.scores_dtype(logits_dtype))
+        scores = token_scores.as_token_scores(
+            rows, token_ids.shape, token_scores.scores_dtype(logits_dtype)
+        )
         ctx.save_for_backward(
-            hidden, weight, bias, adapter_inputs, adapter_up, flat_ids, rows.log_normalizer, rows.entropies
+            hidden,
+            weight,
+            bias,
+            adapter_inputs,
+            adapter_up,
+            flat_ids,
+            rows.log_normalizer,
+            rows.entropies,
         )
         ctx.rule, ctx.logits_dtype = rule, logits_dtype
         return token_scores.marked_outputs(ctx, scores, entropy_gradient)
@@ -167,7 +192,12 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
             None if entropy_gradient is None else entropy_gradient.reshape(-1) * slope,
         )
         with without_autocast(token_ids.device.type):
-            tiles = HeadTiles(HeadOperands(*operands), ctx.rule, ctx.logits_dtype, widen=token_ids.device.type == "cpu")
+            tiles = HeadTiles(
+                HeadOperands(*operands),
+                ctx.rule,
+                ctx.logits_dtype,
+                widen=token_ids.device.type == "cpu",
+            )
             gradients = head_gradients(tiles, upstream, ctx.needs_input_grad[:5])
         return (*gradients, None, None, None, None)
 
@@ -182,7 +212,9 @@ def _score_tiles(tiles: HeadTiles, token_ids: Tensor, *, squared: bool) -> RowSc
             tile = tiles.tile(block, columns, weight)
             temperature = tiles.rule.tile_temperature(block)
             backend = backend_for(tile)
-            part = backend.row_moments(tile, token_ids[block], temperature, columns.start, squared=squared)
+            part = backend.row_moments(
+                tile, token_ids[block], temperature, columns.start, squared=squared
+            )
             moments[index].append(part)
             if len(moments[index]) == TILES_PER_MERGE:
                 moments[index] = [merge(moments[index])]

@@ -4,10 +4,10 @@ A hook on the log-probs that the loss uses gives
 
     g_t = -dL / dlog p_t
 
-with ratio, advantage, clip, aggregation, KL term and accumulation in it, whatever the loss is made of. A step of size
-eta on the logits then changes the sum of the entropies by -eta sum g_t S_c,t (arXiv:2602.03392, Theorem 2 with g in the
-place of r A). An entropy bonus adds eta sum c_t sum_i S_i^2, c_t = -dL / dH_t. The hooks change no gradient.
-"""
+with ratio, advantage, clip, aggregation, KL term and accumulation in it, whatever the loss is made
+of. A step of size eta on the logits then changes the sum of the entropies by -eta sum g_t S_c,t
+(arXiv:2602.03392, Theorem 2 with g in the place of r A). An entropy bonus adds eta sum c_t sum_i
+S_i^2, c_t = -dL / dH_t. The hooks change no gradient."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class LossGradient:
     """
 
     def __init__(self, guard: Guard, laid_out: Callable[[Tensor], Tensor] | None = None) -> None:
-        """`laid_out` brings a gradient into the layout that it is kept in. Default: as it arrives."""
+        """`laid_out` brings a gradient into the layout that it is kept in. Default: as it
+        arrives."""
         self._guard, self._laid_out = guard, laid_out
         self.read: dict[str, Tensor] = {}
         """dL/d of the tensors watched, by name, as far as one arrived."""
@@ -41,13 +42,15 @@ class LossGradient:
         return bool(self.read)
 
     def watch(self, name: str, tensor: Shaped[Tensor, "*tokens"], *, negated: bool = False) -> None:
-        """Read the gradient, or minus it, that arrives at a tensor, as "gated" (the log-probs after the gate),
-        "logprobs" (those before it), "entropies" or "kl_penalty". One without gradient is not watched."""
+        """Read the gradient, or minus it, that arrives at a tensor, as "gated" (the log-probs after
+        the gate), "logprobs" (those before it), "entropies" or "kl_penalty". One without gradient
+        is not watched."""
         if tensor.requires_grad:
             self._hooks.append(tensor.register_hook(partial(self._add, name, negated)))
 
     def close(self) -> None:
-        """Stop watching: a loop may use a tensor, such as the reference's log-probs, in another step again."""
+        """Stop watching: a loop may use a tensor, such as the reference's log-probs, in another
+        step again."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -1,4 +1,5 @@
-"""Log-prob, entropy and entropy-change scores of sampled tokens, from the logits they were drawn from.
+"""Log-prob, entropy and entropy-change scores of sampled tokens, from the logits they were drawn
+from.
 
 The scores are differentiable once: a second derivative is refused.
 """
@@ -26,9 +27,9 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def differentiable_once(backward: Backward) -> Backward:
-    """A backward that raises InputError with `create_graph=True`. torch's own `once_differentiable` lets a second
-    derivative pass as zero where the upstream gradient is a constant, as it is for any loss linear in the scores: a
-    gradient penalty would silently do nothing."""
+    """A backward that raises InputError with `create_graph=True`. torch's own `once_differentiable`
+    lets a second derivative pass as zero where the upstream gradient is a constant, as it is for
+    any loss linear in the scores: a gradient penalty would silently do nothing."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -52,7 +53,8 @@ class TokenScores:
     logprobs: Float[Tensor, "*tokens"]
     """log p of the sampled tokens; differentiable with respect to the logits."""
     entropies: Float[Tensor, "*tokens"]
-    """H of the distributions the tokens were drawn from; detached unless its gradient was asked for."""
+    """H of the distributions the tokens were drawn from; detached unless its gradient was asked
+    for."""
     discriminator_scores: Float[Tensor, "*tokens"]
     """S* = p (H + log p) (detached)."""
     expected_scores: Float[Tensor, "*tokens"]
@@ -60,14 +62,23 @@ class TokenScores:
     vocab_centered_scores: Float[Tensor, "*tokens"]
     """S_c = S* - E_p[S] (detached), subtracted in float64."""
     token_ids: Int[Tensor, ...] | None = None
-    """Ids of the scored tokens, as they were given; None where only merged moments of them are known."""
+    """Ids of the scored tokens, as they were given; None where only merged moments of them are
+    known."""
     squared_scores: Float[Tensor, "*tokens"] | None = None
-    """sum_i S_i^2 in nats^2 (detached): what an entropy bonus adds; None unless `entropy_gradient` was asked for."""
+    """sum_i S_i^2 in nats^2 (detached): what an entropy bonus adds; None unless `entropy_gradient`
+    was asked for."""
     temperature: float | Tensor = 1.0
-    """T that the scores were computed with: a number, or a detached tensor that broadcasts to the tokens' shape."""
+    """T that the scores were computed with: a number, or a detached tensor that broadcasts to the
+    tokens' shape."""
 
 
-SCORE_FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+SCORE_FIELDS = (
+    "logprobs",
+    "entropies",
+    "discriminator_scores",
+    "expected_scores",
+    "vocab_centered_scores",
+)
 """The fields that every scoring computes."""
 _with_entropy_gradient = ContextVar("with_entropy_gradient", default=False)
 
@@ -88,28 +99,34 @@ def wants_entropy_gradient(asked: bool) -> bool:
 
 
 def token_scores(
-    logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0, *, entropy_gradient: bool = False
+    logits: Tensor,
+    token_ids: Tensor,
+    temperature: float | Tensor = 1.0,
+    *,
+    entropy_gradient: bool = False,
 ) -> TokenScores:
     """Score sampled tokens in one pass over the logits.
 
         p = softmax(z / T)   H = -sum p log p   S* = p_k (H + log p_k)   S_c = S* - sum_i p_i S_i    arXiv:2602.03392
 
-    with S_i = p_i (H + log p_i). A step of strength c along the gradient of H by the logits changes H by
-    c sum_i S_i^2 / T^2, to first order.
+    with S_i = p_i (H + log p_i). A step of strength c along the gradient of H by the logits changes
+    H by c sum_i S_i^2 / T^2, to first order.
 
-    The logits are neither written to nor copied whole. `logprobs` carries gradient to them, backward recomputes the
-    probabilities and writes one tensor; everything else is detached. A row with NaN or +inf logits, or with -inf
-    everywhere, gives NaN in every field of that row.
+    The logits are neither written to nor copied whole. `logprobs` carries gradient to them,
+    backward recomputes the probabilities and writes one tensor; everything else is detached. A row
+    with NaN or +inf logits, or with -inf everywhere, gives NaN in every field of that row.
 
     Args:
-        logits: [..., vocabulary], floating point; row t is the distribution token_ids[t] was drawn from.
-        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device
-            (`Probe.score` checks its first call). An id outside has log p = -inf, so that log p times a mask of 0 is
+        logits: [..., vocabulary], floating point; row t is the distribution token_ids[t] was drawn
+            from.
+        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for
+            the device (`Probe.score` checks its first call). An id outside has log p = -inf, so
+            that log p times a mask of 0 is
             NaN: replace padding ids such as -100 by any real id.
-        temperature: T of the sampler, positive: a number, or a tensor that broadcasts to the tokens' shape, such as
-            [batch, 1], which gets no gradient.
-        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term, and compute
-            `squared_scores`.
+        temperature: T of the sampler, positive: a number, or a tensor that broadcasts to the
+            tokens' shape, such as [batch, 1], which gets no gradient.
+        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term, and
+            compute `squared_scores`.
 
     Returns:
         Scores of the token ids' shape.
@@ -119,7 +136,10 @@ def token_scores(
     """
     check_token_inputs(logits, token_ids, temperature)
     results = TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
-        logits, token_ids, temperature_of_rows(temperature, token_ids), wants_entropy_gradient(entropy_gradient)
+        logits,
+        token_ids,
+        temperature_of_rows(temperature, token_ids),
+        wants_entropy_gradient(entropy_gradient),
     )
     return scores_of(results, token_ids, temperature)
 
@@ -138,8 +158,8 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | T
 
 
 def check_tensors(tensors: Mapping[str, Tensor], not_floating: str) -> None:
-    """That arguments, by their names, are plain tensors on one device, token ids integers and all others floating
-    point."""
+    """That arguments, by their names, are plain tensors on one device, token ids integers and all
+    others floating point."""
     first, *_ = tensors
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
@@ -147,12 +167,16 @@ def check_tensors(tensors: Mapping[str, Tensor], not_floating: str) -> None:
         check_not_nested(name, value)
         if name == "token_ids":
             if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-                raise InputError(f"token_ids must be integers, got {value.dtype}. Pass the sampled tokens' ids.")
+                raise InputError(
+                    f"token_ids must be integers, got {value.dtype}. Pass the sampled tokens' ids."
+                )
         elif not value.is_floating_point():
             raise InputError(f"{name} must be floating point, got {value.dtype}. {not_floating}")
         device = tensors[first].device
         if value.device != device:
-            raise InputError(f"{first} is on {device}, {name} on {value.device}. Move one to the other.")
+            raise InputError(
+                f"{first} is on {device}, {name} on {value.device}. Move one to the other."
+            )
 
 
 def check_not_nested(name: str, tensor: Tensor) -> None:
@@ -165,12 +189,14 @@ def check_not_nested(name: str, tensor: Tensor) -> None:
 
 
 def check_temperature(temperature: float | Tensor, token_ids: Tensor) -> None:
-    """That T is a positive number, or a tensor of them that broadcasts to the tokens' shape; on an accelerator its values are
-    not looked at."""
+    """That T is a positive number, or a tensor of them that broadcasts to the tokens' shape; on an
+    accelerator its values are not looked at."""
     if isinstance(temperature, Tensor):
         check_not_nested("temperature", temperature)
         if temperature.is_complex() or temperature.dtype == torch.bool:
-            raise InputError(f"temperature must be real numbers, got a tensor of {temperature.dtype}.")
+            raise InputError(
+                f"temperature must be real numbers, got a tensor of {temperature.dtype}."
+            )
         if not _broadcasts(temperature.shape, token_ids.shape):
             raise InputError(
                 f"temperature must broadcast to the tokens' shape {list(token_ids.shape)}, got {list(temperature.shape)}. "
@@ -197,7 +223,9 @@ def check_temperatures(temperatures: Tensor) -> None:
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     padded = (1,) * (len(to) - len(shape)) + tuple(shape)
-    return len(padded) == len(to) and all(one in (1, size) for one, size in zip(padded, to, strict=True))
+    return len(padded) == len(to) and all(
+        one in (1, size) for one, size in zip(padded, to, strict=True)
+    )
 
 
 def temperature_of_rows(temperature: float | Tensor, token_ids: Tensor) -> Temperature:
@@ -220,8 +248,9 @@ def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
 
 
 def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
-    """Row scores, float64, in the token ids' shape; S_c is subtracted before rounding to `dtype`. Every field is a
-    tensor of its own and no view, so that a loop may change its log-probs in place."""
+    """Row scores, float64, in the token ids' shape; S_c is subtracted before rounding to `dtype`.
+    Every field is a tensor of its own and no view, so that a loop may change its log-probs in
+    place."""
 
     def rounded(values: Tensor) -> Tensor:
         return values.new_empty(shape, dtype=dtype).copy_(values.view(shape))
@@ -233,21 +262,28 @@ def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> T
 
 
 def marked_outputs(ctx: Any, scores: TokenScores, entropy_gradient: bool) -> tuple[Tensor, ...]:
-    """What the forward of an autograd function returns, and `scores_of` reads; only log-probs and, where asked for,
-    entropies are differentiable."""
+    """What the forward of an autograd function returns, and `scores_of` reads; only log-probs and,
+    where asked for, entropies are differentiable."""
     computed = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
     squared = () if scores.squared_scores is None else (scores.squared_scores,)
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *computed, *squared)
+    ctx.mark_non_differentiable(
+        *(() if entropy_gradient else (scores.entropies,)), *computed, *squared
+    )
     return scores.logprobs, scores.entropies, *computed, *squared
 
 
-def scores_of(outputs: tuple[Tensor, ...], token_ids: Tensor, temperature: float | Tensor) -> TokenScores:
+def scores_of(
+    outputs: tuple[Tensor, ...], token_ids: Tensor, temperature: float | Tensor
+) -> TokenScores:
     """The scores from `marked_outputs`, with what they were computed from."""
     squared_scores = outputs[5] if len(outputs) > 5 else None
     temperature = temperature.detach() if isinstance(temperature, Tensor) else temperature
     return replace(
-        TokenScores(*outputs[:5]), token_ids=token_ids, squared_scores=squared_scores, temperature=temperature
+        TokenScores(*outputs[:5]),
+        token_ids=token_ids,
+        squared_scores=squared_scores,
+        temperature=temperature,
     )
 
 
@@ -262,8 +298,8 @@ def scores_dtype(logits_dtype: torch.dtype) -> torch.dtype:
 
 
 class TokenScoresFunction(torch.autograd.Function):
-    """`marked_outputs` of logits, or of a slice of them whose first column is token `start`: `whole` then makes the moments of
-    whole rows of the slice's."""
+    """`marked_outputs` of logits, or of a slice of them whose first column is token `start`:
+    `whole` then makes the moments of whole rows of the slice's."""
 
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -281,9 +317,17 @@ class TokenScoresFunction(torch.autograd.Function):
         if whole is None:
             rows = row_scores(backend, logits, token_ids, temperature, squared=entropy_gradient)
         else:
-            rows = finish(whole(backend.row_moments(logits, token_ids, temperature, start, squared=entropy_gradient)))
+            rows = finish(
+                whole(
+                    backend.row_moments(
+                        logits, token_ids, temperature, start, squared=entropy_gradient
+                    )
+                )
+            )
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
-        ctx.save_for_backward(logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None)
+        ctx.save_for_backward(
+            logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None
+        )
         ctx.start, ctx.temperature, ctx.backend = start, temperature, backend
         return marked_outputs(ctx, scores, entropy_gradient)
 
@@ -297,4 +341,6 @@ class TokenScoresFunction(torch.autograd.Function):
         if logprob_gradient is None and entropy_gradient is None:
             return (None,) * 6
         upstream = Upstream._make((*kept, logprob_gradient, entropy_gradient))
-        return ctx.backend.logit_gradient(logits, upstream, ctx.temperature, ctx.start), *(None,) * 5
+        return ctx.backend.logit_gradient(logits, upstream, ctx.temperature, ctx.start), *(
+            None,
+        ) * 5

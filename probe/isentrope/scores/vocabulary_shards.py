@@ -1,8 +1,9 @@
-"""Exact scores of tensor-parallel logits: each rank holds a slice of the vocabulary, and none ever sees a whole row.
+"""Exact scores of tensor-parallel logits: each rank holds a slice of the vocabulary, and none ever
+sees a whole row.
 
-A slice becomes six or seven numbers a token. One MAX all-reduce gives every rank the row's maximum, and one SUM all-reduce
-of the numbers counted from it gives every rank the same whole row; no logits are sent.
-"""
+A slice becomes six or seven numbers a token. One MAX all-reduce gives every rank the row's maximum,
+and one SUM all-reduce of the numbers counted from it gives every rank the same whole row; no logits
+are sent."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def shard_moments(
     Args:
         logits_shard: [..., columns], the logits of tokens `start` to `start + columns`.
         token_ids: [...], integer, counted over the whole vocabulary; most lie outside this slice.
-        start: The token of the shard's first column. A wrong one shows as tokens that no shard holds: log p = -inf.
+        start: The token of the shard's first column. A wrong one shows as tokens that no shard
+            holds: log p = -inf.
         temperature: As for `token_scores`; the same for every shard.
         squared_scores: Also keep what `TokenScores.squared_scores` needs.
 
@@ -57,28 +59,35 @@ def shard_moments(
     _check_shard(logits_shard, token_ids, start, temperature)
     logits_shard = logits_shard.detach()
     of_rows = temperature_of_rows(temperature, token_ids)
-    return backend_for(logits_shard).row_moments(logits_shard, token_ids.long(), of_rows, start, squared=squared_scores)
+    return backend_for(logits_shard).row_moments(
+        logits_shard, token_ids.long(), of_rows, start, squared=squared_scores
+    )
 
 
-def merge(*shards: Moments, temperature: float | Tensor = 1.0, group: Group | None = None) -> TokenScores:
+def merge(
+    *shards: Moments, temperature: float | Tensor = 1.0, group: Group | None = None
+) -> TokenScores:
     """Scores of whole rows from the moments of their slices, exact in any order.
 
     Args:
         shards: Of the same tokens and of disjoint slices.
         temperature: The one that `shard_moments` was called with; becomes a field of the scores.
-        group: Without one, `shards` are the whole vocabulary. With one, they are this rank's part of it: every rank of
-            the group calls this with its own, and all get the same scores (one MAX and one SUM all-reduce).
+        group: Without one, `shards` are the whole vocabulary. With one, they are this rank's part
+            of it: every rank of the group calls this with its own, and all get the same scores (one
+            MAX and one SUM all-reduce).
 
     Returns:
-        Float64 [rows], detached, with `squared_scores` where every shard has what they need (on every rank, or on none).
-        A row that holds NaN or +inf in any slice, or is masked in all, is NaN in every field on every rank. A token that
-        no slice holds has probability 0.
+        Float64 [rows], detached, with `squared_scores` where every shard has what they need (on
+        every rank, or on none). A row that holds NaN or +inf in any slice, or is masked in all, is
+        NaN in every field on every rank. A token that no slice holds has probability 0.
 
     Raises:
         InputError: No shards, or shards of different tokens.
     """
     if not shards:
-        raise InputError("merge takes the moments of at least one shard, got none. shard_moments makes them.")
+        raise InputError(
+            "merge takes the moments of at least one shard, got none. shard_moments makes them."
+        )
     for shard in shards:
         if not isinstance(shard, Moments):
             raise InputError(
@@ -90,7 +99,9 @@ def merge(*shards: Moments, temperature: float | Tensor = 1.0, group: Group | No
     merged = moments.merge(shards)
     whole = merged if group is None else _merged_over(group, merged)
     scores = as_token_scores(finish(whole), whole.total.shape, torch.float64)
-    return replace(scores, temperature=temperature.detach() if isinstance(temperature, Tensor) else temperature)
+    return replace(
+        scores, temperature=temperature.detach() if isinstance(temperature, Tensor) else temperature
+    )
 
 
 def sharded_token_scores(
@@ -102,18 +113,21 @@ def sharded_token_scores(
     group: Group | None = None,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    """`token_scores` of logits whose vocabulary is split over the ranks of a group; the same scores on every rank.
+    """`token_scores` of logits whose vocabulary is split over the ranks of a group; the same scores
+    on every rank.
 
-    Costs one MAX all-reduce of one number and one SUM all-reduce of six numbers a token (seven with `entropy_gradient`),
-    and no communication in backward: every rank must compute the same loss from the scores, which are the same
-    everywhere, and gets the gradient of its own slice. Shards may differ in width.
+    Costs one MAX all-reduce of one number and one SUM all-reduce of six numbers a token (seven with
+    `entropy_gradient`), and no communication in backward: every rank must compute the same loss
+    from the scores, which are the same everywhere, and gets the gradient of its own slice. Shards
+    may differ in width.
 
     Args:
         logits_shard: [..., columns], this rank's slice of the logits.
         token_ids: [...], integer, counted over the whole vocabulary; the same on every rank.
         start: The token of the shard's first column.
         temperature: As for `token_scores`.
-        group: The tensor-parallel group; the default group if not given. Every rank of it must call.
+        group: The tensor-parallel group; the default group if not given. Every rank of it must
+            call.
         entropy_gradient: As for `token_scores`; the same on every rank.
 
     Returns:
@@ -134,9 +148,13 @@ def sharded_token_scores(
     return scores_of(results, token_ids, temperature)
 
 
-def _check_shard(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float | Tensor) -> None:
+def _check_shard(
+    logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float | Tensor
+) -> None:
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
-        raise InputError(f"start must be the id of the shard's first token, 0 or larger, got {start!r}.")
+        raise InputError(
+            f"start must be the id of the shard's first token, 0 or larger, got {start!r}."
+        )
     check_token_inputs(logits_shard, token_ids, temperature)
 
 

@@ -1,9 +1,10 @@
-"""Alerts: which steps need attention, each with its level, the numbers behind it, a cause and a suggestion.
+"""Alerts: which steps need attention, each with its level, the numbers behind it, a cause and a
+suggestion.
 
-They are found where the steps are closed, and not in the server: every step passes here once, in order and over all
-ranks, a run without a server has alerts too, and an alert is never withdrawn. No threshold is in nats or in steps: a
-run is compared with its own early level, its own noise and its own age, a prediction with its own past.
-"""
+They are found where the steps are closed, and not in the server: every step passes here once, in
+order and over all ranks, a run without a server has alerts too, and an alert is never withdrawn. No
+threshold is in nats or in steps: a run is compared with its own early level, its own noise and its
+own age, a prediction with its own past."""
 
 from __future__ import annotations
 
@@ -25,13 +26,15 @@ WINDOW = 20
 """Steps that a mean is taken of."""
 
 PERSISTENCE = 5
-"""Steps in a row that a condition must hold, where it is not about the share that is lost or tokens that are not finite."""
+"""Steps in a row that a condition must hold, where it is not about the share that is lost or tokens
+that are not finite."""
 
 REARM = 20
 """Steps in a row without the condition before the same alert may be raised again."""
 
 MOVED = 1e-4
-"""KL to the old policy, in nats, from which on a policy has left it: in an epoch after the first, or a later mini-batch."""
+"""KL to the old policy, in nats, from which on a policy has left it: in an epoch after the first,
+or a later mini-batch."""
 
 SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
@@ -60,7 +63,8 @@ class _Raised:
 
 
 def has_learnt(scalars: Mapping[str, float]) -> bool:
-    """Whether the policy may have learnt from a step's tokens before: it was trained on them, or has left its old self."""
+    """Whether the policy may have learnt from a step's tokens before: it was trained on them, or
+    has left its old self."""
     return scalars.get(metrics.TOKEN_EPOCH, 1.0) > 1 or scalars.get(metrics.KL_OLD, 0.0) > MOVED
 
 
@@ -69,11 +73,14 @@ class AlertWatch:
     """Finds the alerts of a run; call `step` with each report, in order."""
 
     course: Course = field(default_factory=Course)
-    """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent, and at each further halving."""
+    """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent,
+    and at each further halving."""
     _version: int = 0
     _signal: metrics.EarlyLevel = field(default_factory=lambda: metrics.EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
-    _parts: deque[tuple[int, dict[str, float]]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
+    _parts: deque[tuple[int, dict[str, float]]] = field(
+        default_factory=lambda: deque(maxlen=CAUSE_STEPS)
+    )
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     _checks: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _signals: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -100,7 +107,9 @@ class AlertWatch:
             SELF_CHECK: self._self_check(finite, labels.get(LIKELY_CAUSE, "")),
             "prediction": self._prediction(finite.get(metrics.ENTROPY_PREDICTION_R2)),
             "dead_knob": _alert("dead_knob", AlertLevel.WATCH, dead) if dead else None,
-            "zero_advantage": self._zero_advantage(finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)),
+            "zero_advantage": self._zero_advantage(
+                finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
+            ),
         }
         lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
         counts = finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)
@@ -113,10 +122,13 @@ class AlertWatch:
 
     @property
     def share_lost(self) -> float | None:
-        """Lost share of the early entropy at the newest step that measured one; None before the early level is known."""
+        """Lost share of the early entropy at the newest step that measured one; None before the
+        early level is known."""
         return self.course.share_lost
 
-    def _about_the_course(self, step: int, scalars: Mapping[str, float], active: ControlSnapshot | None) -> list[Alert]:
+    def _about_the_course(
+        self, step: int, scalars: Mapping[str, float], active: ControlSnapshot | None
+    ) -> list[Alert]:
         """Collapse and explosion."""
         entropy, target = scalars.get(metrics.ENTROPY_MEAN), scalars.get(metrics.HOLD_TARGET)
         if entropy is None or (self.course.steps and step <= self.course.step):
@@ -128,7 +140,9 @@ class AlertWatch:
             observed=metrics.measured_change(scalars),
             target=target,
             is_new_control=version != self._version,
-            by_control=None if gain is None else gain * scalars.get(metrics.CHANGE_BY_INTERVENTION, 0.0),
+            by_control=None
+            if gain is None
+            else gain * scalars.get(metrics.CHANGE_BY_INTERVENTION, 0.0),
             explained=scalars.get(metrics.ENTROPY_PREDICTION_R2),
         )
         self._version = version
@@ -144,7 +158,9 @@ class AlertWatch:
         for kind, urgency in raised.items():
             found = stopping_control(self.course, last, DIRECTIONS[kind])
             message, evidence = self._course_in_words(target)
-            control = None if found is None else replace(found.control, reason=f"Suggested: {message}")
+            control = (
+                None if found is None else replace(found.control, reason=f"Suggested: {message}")
+            )
             alerts.append(
                 Alert(
                     kind=kind,
@@ -161,7 +177,9 @@ class AlertWatch:
         course, early = self.course, self.course.early.level
         assert early is not None, "nothing is raised before the early level is known"
         now = course.entropy
-        base, named = (early, "its early level") if target is None else (target, "the level to hold")
+        base, named = (
+            (early, "its early level") if target is None else (target, "the level to hold")
+        )
         message = (
             f"The entropy is {percent(abs(1 - now / base))} {'below' if now < base else 'above'} {named}: "
             f"{now:.3g} instead of {base:.3g} nats."
@@ -182,8 +200,8 @@ class AlertWatch:
         return finding if self._held[kind] >= PERSISTENCE else None
 
     def _self_check(self, scalars: Mapping[str, float], cause: str) -> Alert | None:
-        """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on. `cause`: why it may
-        not be."""
+        """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
+        `cause`: why it may not be."""
         z = scalars.get(metrics.SCORE_SELF_CHECK_Z)
         if z is None:
             return None
@@ -192,14 +210,19 @@ class AlertWatch:
         if len(self._checks) < WINDOW:
             return None
         mean, spread = fmean(self._checks), stdev(self._checks)
-        # Tokens of a sequence resemble each other, so z may scatter more than its own standard error.
+        # Tokens of a sequence resemble each other, so z may scatter more than its own standard
+        # error.
         in_errors = mean * math.sqrt(WINDOW) / max(1.0, spread)
         if abs(in_errors) < SIGMAS:
             return None
         message = (
             f"Over {WINDOW} steps the mean of r S_c is {abs(in_errors):.1f} standard errors from 0: the tokens were not "
             "drawn from the distribution that is scored. "
-            + (f"Likely {cause}" if cause else f"Compare temperature, mask and top-k or top-p of the sampler: {TOP_K}")
+            + (
+                f"Likely {cause}"
+                if cause
+                else f"Compare temperature, mask and top-k or top-p of the sampler: {TOP_K}"
+            )
         )
         return _alert(SELF_CHECK, AlertLevel.ACT, message, standard_errors=in_errors, mean_z=mean)
 
@@ -215,7 +238,9 @@ class AlertWatch:
             f"The calibrated prediction was of use for {self._trusted} steps and is now worse than the past's mean "
             f"change: R² {r2:.2f}."
         )
-        return _alert("prediction", AlertLevel.WATCH, message, r2=r2, trusted_steps=float(self._trusted))
+        return _alert(
+            "prediction", AlertLevel.WATCH, message, r2=r2, trusted_steps=float(self._trusted)
+        )
 
     def _zero_advantage(self, zero_share: float | None) -> Alert | None:
         if zero_share is None:
@@ -250,4 +275,6 @@ def _not_finite(not_finite: float, measured: float) -> Alert | None:
         "advantage, score or ratio. No number here counts them; the loss may still contain them."
     )
     # One NaN in a loss is in the weights from then on: there is nothing to wait for.
-    return _alert("not_finite", AlertLevel.ACT, message, not_finite=not_finite, tokens=not_finite + measured)
+    return _alert(
+        "not_finite", AlertLevel.ACT, message, not_finite=not_finite, tokens=not_finite + measured
+    )

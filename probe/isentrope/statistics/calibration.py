@@ -1,30 +1,32 @@
 """From the unit prediction to nats: a gain fitted on the past only, with its R² and sign agreement.
 
-The unit prediction contains neither the learning rate nor the effects of Adam and of shared weights. An optimiser with
-momentum moves along past gradients too, so that the prediction enters as the optimiser adds up gradients (`Momentum`),
-each as much smaller as gradient clipping made the gradient:
+The unit prediction contains neither the learning rate nor the effects of Adam and of shared
+weights. An optimiser with momentum moves along past gradients too, so that the prediction enters as
+the optimiser adds up gradients (`Momentum`), each as much smaller as gradient clipping made the
+gradient:
 
     x_t = (1 - beta) sum_k beta^k c_(t-k) u_(t-k) / (1 - beta^t)                  Adam: an average, bias-corrected
     x_1 = c_1 u_1        x_t = mu x_(t-1) + (1 - dampening) c_t u_t               SGD: torch's buffer
     z_t = a_t H_t x_t                                a: learning rate, H: the step's mean entropy, c: clip factor
     predicted_t = g_(t-1) z_t                        g = sum w y z / sum w z^2           (y: observed change)
 
-with weights w halving every HALF_LIFE steps. Of the gain a_t H_t g only the factor g is fitted: the learning rate is
-known, and a gain was found to shrink as the policy grows certain, about as the entropy does. Every figure is prequential:
-step t is predicted before it is observed.
+with weights w halving every HALF_LIFE steps. Of the gain a_t H_t g only the factor g is fitted: the
+learning rate is known, and a gain was found to shrink as the policy grows certain, about as the
+entropy does. Every figure is prequential: step t is predicted before it is observed.
 
-What is learnt is winsorised: an error counts as LARGEST_ERROR at most, so that one wild step does not decide the gain, R²
-and the interval for a hundred others. Where errors really have grown, the interval about doubles with each, and with it
-what counts as wild.
+What is learnt is winsorised: an error counts as LARGEST_ERROR at most, so that one wild step does
+not decide the gain, R² and the interval for a hundred others. Where errors really have grown, the
+interval about doubles with each, and with it what counts as wild.
 
-The 90 % interval around a prediction is fitted to the residuals of earlier ones, and widens with its own misses:
+The 90 % interval around a prediction is fitted to the residuals of earlier ones, and widens with
+its own misses:
 
     half width_t = q_t z_n s_t      s^2 = sum w e^2 / sum w      ln q_(t+1) = ln q_t + RATE (missed_t - 0.1)
 
-with e the residuals of earlier predictions, weights w halving every INTERVAL_HALF_LIFE residuals, and z_n Student's
-quantile for as many residuals as the weights amount to. With normal residuals of a constant scale q stays near 1; heavy
-tails and a moving scale move it, because in the long run it comes to rest only where one change in ten is missed.
-"""
+with e the residuals of earlier predictions, weights w halving every INTERVAL_HALF_LIFE residuals,
+and z_n Student's quantile for as many residuals as the weights amount to. With normal residuals of
+a constant scale q stays near 1; heavy tails and a moving scale move it, because in the long run it
+comes to rest only where one change in ten is missed."""
 
 from __future__ import annotations
 
@@ -42,8 +44,9 @@ LEVEL = 0.9
 """Share of the observed changes meant to lie in the interval."""
 
 INTERVAL_HALF_LIFE = 6.0
-"""Residuals after which one counts half. Much shorter than the gain's: a policy that soon solves its task makes residuals
-that halve every dozen steps, and an interval that remembered more of them would cover everything."""
+"""Residuals after which one counts half. Much shorter than the gain's: a policy that soon solves
+its task makes residuals that halve every dozen steps, and an interval that remembered more of them
+would cover everything."""
 
 COVERAGE_HALF_LIFE = 96.0
 """The same in the coverage, a share of rare events that needs many of them to mean anything."""
@@ -51,14 +54,16 @@ COVERAGE_HALF_LIFE = 96.0
 FEWEST = 5
 
 RATE = 0.1
-"""Step of ln q. Seventy steps at twice the right width bring it back; one miss widens the interval by 9 %."""
+"""Step of ln q. Seventy steps at twice the right width bring it back; one miss widens the interval
+by 9 %."""
 
 _NORMAL_QUANTILE = 1.6448536269514722
 
 
 @dataclass(slots=True)
 class PredictionInterval:
-    """Call `half_width` before a step is observed and `learn` with its residual afterwards, in order."""
+    """Call `half_width` before a step is observed and `learn` with its residual afterwards, in
+    order."""
 
     _residuals: int = 0
     _weight: float = 0.0
@@ -69,7 +74,8 @@ class PredictionInterval:
     _inside: float = 0.0
 
     def half_width(self) -> float | None:
-        """Half width of the next observation's interval, in the residuals' unit; None while there are too few of them."""
+        """Half width of the next observation's interval, in the residuals' unit; None while there
+        are too few of them."""
         if self._residuals < FEWEST:
             return None
         scale = math.sqrt(self._squares / self._weight)
@@ -78,12 +84,14 @@ class PredictionInterval:
 
     @property
     def coverage(self) -> float | None:
-        """Share of the observations inside their interval, the recent ones counting most; None before the first."""
+        """Share of the observations inside their interval, the recent ones counting most; None
+        before the first."""
         return self._inside / self._judged if self._judged else None
 
     def learn(self, residual: float, largest: float = math.inf) -> None:
-        """Add a step's observed minus predicted change; one that is not finite is ignored, one beyond `largest` is a
-        miss like any other, but widens the interval as one of this size."""
+        """Add a step's observed minus predicted change; one that is not finite is ignored, one
+        beyond `largest` is a miss like any other, but widens the interval as one of this
+        size."""
         if not math.isfinite(residual):
             return
         half_width = self.half_width()
@@ -103,7 +111,8 @@ class PredictionInterval:
 
 
 def student_quantile(freedom: float) -> float:
-    """Student's quantile of (1 + LEVEL) / 2 by its expansion about the normal one; within 2 % from 3 degrees on."""
+    """Student's quantile of (1 + LEVEL) / 2 by its expansion about the normal one; within 2 % from
+    3 degrees on."""
     z = _NORMAL_QUANTILE
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -111,7 +120,8 @@ def student_quantile(freedom: float) -> float:
 
 
 HALF_LIFE = 25.0
-"""Steps after which an observation counts half in the gain: long enough to average noise, short enough to follow a run."""
+"""Steps after which an observation counts half in the gain: long enough to average noise, short
+enough to follow a run."""
 
 TRUST_HALF_LIFE = 50.0
 """The same in R² and sign agreement, which are shares of noisy steps and need more of them."""
@@ -120,8 +130,9 @@ WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
 
 LARGEST_ERROR = 3.0
-"""What is learnt of an error, at most: so many half widths of the interval, or root mean squares of the changes so far,
-whichever is more. Of normal residuals it is five standard deviations: nothing is cut that is not wild."""
+"""What is learnt of an error, at most: so many half widths of the interval, or root mean squares of
+the changes so far, whichever is more. Of normal residuals it is five standard deviations: nothing
+is cut that is not wild."""
 
 LARGEST_CHANGE = 700.0
 """Nats, more than the entropy of any vocabulary: an observed change beyond it is no measurement."""
@@ -146,33 +157,43 @@ class Momentum:
     beta: float = 0.0
     """beta_1 of Adam's family, momentum of SGD; 0: along the last gradient alone."""
     buffer: bool = False
-    """True: gradients are added to a buffer, as in SGD. False: averaged, and the average corrected, as in Adam."""
+    """True: gradients are added to a buffer, as in SGD. False: averaged, and the average corrected,
+    as in Adam."""
     dampening: float = 0.0
-    """1 minus this is the share of a gradient that enters the momentum buffer; the first one enters whole."""
+    """1 minus this is the share of a gradient that enters the momentum buffer; the first one enters
+    whole."""
     nesterov: bool = False
     """The update is the gradient plus momentum times the buffer."""
 
     @classmethod
     def of(cls, optimizer: Optimizer | SeveralOptimizers | None) -> Self | None:
-        """As the optimiser's group with the most trainable parameters has it; None when there is no optimiser to ask."""
+        """As the optimiser's group with the most trainable parameters has it; None when there is no
+        optimiser to ask."""
         if optimizer is None:
             return None
         if not hasattr(optimizer, "param_groups"):
-            raise InputError(f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none.")
-        trained = [sum(w.numel() for w in one["params"] if w.requires_grad) for one in optimizer.param_groups]
+            raise InputError(
+                f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none."
+            )
+        trained = [
+            sum(w.numel() for w in one["params"] if w.requires_grad)
+            for one in optimizer.param_groups
+        ]
         group = optimizer.param_groups[trained.index(max(trained))]
         if betas := group.get("betas"):
             return cls(float(betas[0]))
         return cls(
             float(group.get("momentum", 0.0)),
-            buffer="dampening" in group or "centered" in group,  # SGD and RMSprop; others average, as Muon does
+            buffer="dampening" in group
+            or "centered" in group,  # SGD and RMSprop; others average, as Muon does
             dampening=float(group.get("dampening", 0.0)),
             nesterov=bool(group.get("nesterov", False)),
         )
 
     @property
     def total(self) -> float:
-        """How far one gradient moves the parameters in all the steps to come, in updates along it alone."""
+        """How far one gradient moves the parameters in all the steps to come, in updates along it
+        alone."""
         if not self.buffer or self.beta == 0:
             return 1.0
         buffered = (1 - self.dampening) / (1 - min(self.beta, 0.9999))
@@ -181,21 +202,24 @@ class Momentum:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPrediction:
-    """The prediction of a step and its quality. A value is None while there are too few past steps."""
+    """The prediction of a step and its quality. A value is None while there are too few past
+    steps."""
 
     predicted_change: float | None
     """In nats; made from the past alone."""
     gain: float | None
     """Gain of the step just learnt from: nats per unit of the averaged unit prediction."""
     r2: float | None
-    """1 - (squared error of the predictions) / (squared error of predicting the past's mean change)."""
+    """1 - (squared error of the predictions) / (squared error of predicting the past's mean
+    change)."""
     sign_agreement: float | None
     """Share of steps whose predicted and observed change had the same sign."""
     low: float | None = None
     high: float | None = None
     """Where 90 % of the observed changes are expected, in nats; made from the past alone."""
     interval_coverage: float | None = None
-    """Share of earlier observed changes, the recent ones above all, that lay in the interval they were given."""
+    """Share of earlier observed changes, the recent ones above all, that lay in the interval they
+    were given."""
 
 
 @dataclass(slots=True)
@@ -230,11 +254,12 @@ class Calibration:
         coupled: float | None = None,
         is_part: bool = False,
     ) -> CalibratedPrediction:
-        """Predict this step from the past, then learn from its observed change, the mean change of H in nats, if it was
-        measured. `size` is a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change;
-        `clip_factor` is what clipping multiplied the gradient by. The coupled prediction, in nats, is taken as it is,
-        or times a fitted factor where it `is_part` of the weights alone; the gain is fitted all the same, for what-if.
-        """
+        """Predict this step from the past, then learn from its observed change, the mean change of
+        H in nats, if it was measured. `size` is a_t H_t, to which the step's gain is assumed
+        proportional, in any unit that does not change; `clip_factor` is what clipping multiplied
+        the gradient by. The coupled prediction, in nats, is taken as it is, or times a fitted
+        factor where it `is_part` of the weights alone; the gain is fitted all the same, for
+        what-if."""
         if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)
         self._size = size * momentum.total * clip_factor
@@ -244,7 +269,9 @@ class Calibration:
         coupled = coupled if coupled is not None and math.isfinite(coupled) else None
         if coupled is not None:
             has_factor = is_part and self._coupled_square > 0
-            predicted = coupled * self._coupled_product / self._coupled_square if has_factor else coupled
+            predicted = (
+                coupled * self._coupled_product / self._coupled_square if has_factor else coupled
+            )
         half_width = None if predicted is None else self._interval.half_width()
         if observed_change is not None and abs(observed_change) <= LARGEST_CHANGE:
             if predicted is None or self._observations < WARM_UP:
@@ -290,8 +317,12 @@ class Calibration:
                 else None
             ),
             sign_agreement=self._same_sign / self._compared if compared else None,
-            low=predicted - half_width if predicted is not None and half_width is not None else None,
-            high=predicted + half_width if predicted is not None and half_width is not None else None,
+            low=predicted - half_width
+            if predicted is not None and half_width is not None
+            else None,
+            high=predicted + half_width
+            if predicted is not None and half_width is not None
+            else None,
             interval_coverage=self._interval.coverage,
         )
 
@@ -308,7 +339,9 @@ class Calibration:
         self._xy = keep * self._xy + regressor * observed
         self._xx = keep * self._xx + regressor * regressor
         self._weight = 0.5 ** (1 / TRUST_HALF_LIFE) * self._weight + 1
-        self._mean_square += ((self._mean_observed + deviation) ** 2 - self._mean_square) / self._weight
+        self._mean_square += (
+            (self._mean_observed + deviation) ** 2 - self._mean_square
+        ) / self._weight
         self._mean_observed += deviation / self._weight
 
 

@@ -1,8 +1,9 @@
-"""What contributes most to a step's change of entropy, by |g S_c|: its top tokens, and the rows that hold most of it.
+"""What contributes most to a step's change of entropy, by |g S_c|: its top tokens, and the rows
+that hold most of it.
 
-Both are chosen and gathered on the device, in one go, and read on the host later. Of a row that is longer than WINDOW
-tokens, those around its largest are taken. A clipped token counts as what it would have been. `texts.py` makes of the
-numbers what a report holds.
+Both are chosen and gathered on the device, in one go, and read on the host later. Of a row that is
+longer than WINDOW tokens, those around its largest are taken. A clipped token counts as what it
+would have been. `texts.py` makes of the numbers what a report holds.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ WINDOW = 160
 """How many tokens of a row it shows at most."""
 
 _FIELDS = ("g S_c", "code", "log p", "S_c", "H", "A", "sequence", "position")
-"""Fields of a token in the vector. A code is 4 id + state: 1 where the token was kept, 3 where it was clipped, 0 or 2 where it does
-not count. Id, sequence and position are -1 where not known."""
+"""Fields of a token in the vector. A code is 4 id + state: 1 where the token was kept, 3 where it
+was clipped, 0 or 2 where it does not count. Id, sequence and position are -1 where not known."""
 
 _OF_A_ROW = ("sum of |g S_c|", "reward", "first", "left")
-"""Infinite: the reward is not known. `first` is the position at which the window begins; from there on, `left` tokens are left."""
+"""Infinite: the reward is not known. `first` is the position at which the window begins; from there
+on, `left` tokens are left."""
 
 _OF_A_WINDOW = (*_FIELDS[:4], "influence")
 
@@ -59,8 +61,8 @@ class Row(NamedTuple):
     """Its token with the largest |g S_c|."""
     sample: Sample
     effects: Sequence[float]
-    """g S_c of WINDOW tokens; likewise the next four, influences (0: not measured) last. What lies beyond the row's end does not
-    count."""
+    """g S_c of WINDOW tokens; likewise the next four, influences (0: not measured) last. What lies
+    beyond the row's end does not count."""
     codes: Sequence[float]
     logprobs: Sequence[float]
     vocab_centered_scores: Sequence[float]
@@ -68,7 +70,8 @@ class Row(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """What contributes most, largest first; tokens without their texts, and by the gradient's own scale."""
+    """What contributes most, largest first; tokens without their texts, and by the gradient's own
+    scale."""
 
     tokens: tuple[DrivingToken, ...]
     rows: tuple[Row, ...]
@@ -113,7 +116,8 @@ def measure_contributions(tokens: StepTokens) -> list[Tensor]:
     elif width < WINDOW:
         windows["code"][:, width:].zero_()
     of_named = torch.stack(
-        [*(found[name][:named] for name in _FIELDS[:6]), sequence.double(), position.double()], dim=1
+        [*(found[name][:named] for name in _FIELDS[:6]), sequence.double(), position.double()],
+        dim=1,
     )
     return [
         *_filled(of_named[: len(top)], MOST * len(_FIELDS)),
@@ -132,14 +136,20 @@ def _gathered(tokens: StepTokens, chosen: Int[Tensor, " chosen"]) -> dict[str, T
     found = tokens.of(chosen)
     batches = [batch for batch in tokens.batches if batch.mask.numel()]
     if any(batch.token_ids is not None for batch in batches):
-        ids = flat([_or_unknown(batch.token_ids, batch.mask) for batch in batches]).index_select(0, chosen)
+        ids = flat([_or_unknown(batch.token_ids, batch.mask) for batch in batches]).index_select(
+            0, chosen
+        )
         code = torch.add(found["valid"], ids, alpha=4)
     else:
         code = found["valid"] - 4
     if tokens.factors is not None:
         code.add_(~tokens.kept.index_select(0, chosen), alpha=2)
     influences = tokens.influences("gated")
-    influence = zeros(len(chosen), code.device) if influences is None else influences.index_select(0, chosen)
+    influence = (
+        zeros(len(chosen), code.device)
+        if influences is None
+        else influences.index_select(0, chosen)
+    )
     return found | {"code": code, "influence": influence}
 
 
@@ -165,12 +175,13 @@ class _Block(NamedTuple):
     rows: int
     width: int
     sequence: int
-    """Number of the first row among the rank's; -1: the tokens of this `gate` call are not in rows, they are one."""
+    """Number of the first row among the rank's; -1: the tokens of this `gate` call are not in rows,
+    they are one."""
 
 
 class _Rows:
-    """Where the rows of a step are among its tokens. Their shapes are known; what is chosen of them is not, and stays on
-    the device."""
+    """Where the rows of a step are among its tokens. Their shapes are known; what is chosen of them
+    is not, and stays on the device."""
 
     def __init__(self, batches: Sequence[TokenBatch], device: torch.device) -> None:
         self.batches, self._device = [batch for batch in batches if batch.mask.numel()], device
@@ -262,19 +273,26 @@ def _token(numbers: Sequence[float], rank: int) -> DrivingToken | None:
 def _read(numbers: Sequence[float], rank: int) -> Contributions:
     size = len(_FIELDS)
     named = [_token(numbers[place * size :][:size], rank) for place in range(MOST + ROWS)]
-    of_rows, windows = numbers[len(named) * size :], numbers[len(named) * size + len(_OF_A_ROW) * ROWS :]
+    of_rows, windows = (
+        numbers[len(named) * size :],
+        numbers[len(named) * size + len(_OF_A_ROW) * ROWS :],
+    )
     rows = []
     for row, largest in enumerate(named[MOST:]):
         total, reward, first, left = of_rows[row : len(_OF_A_ROW) * ROWS : ROWS]
         if largest is not None and total > 0:
-            own = [windows[(field * ROWS + row) * WINDOW :][:WINDOW] for field in range(len(_OF_A_WINDOW))]
+            own = [
+                windows[(field * ROWS + row) * WINDOW :][:WINDOW]
+                for field in range(len(_OF_A_WINDOW))
+            ]
             sample = sample_of(windows[(len(own) * WINDOW) * ROWS + row * SAMPLE_NUMBERS :])
             rows.append(Row(rank, total, reward, int(first), int(left), largest, sample, *own))
     return Contributions(tuple(token for token in named[:MOST] if token is not None), tuple(rows))
 
 
 CONTRIBUTIONS = Sum(
-    size=(MOST + ROWS) * len(_FIELDS) + ROWS * (len(_OF_A_ROW) + WINDOW * len(_OF_A_WINDOW) + SAMPLE_NUMBERS),
+    size=(MOST + ROWS) * len(_FIELDS)
+    + ROWS * (len(_OF_A_ROW) + WINDOW * len(_OF_A_WINDOW) + SAMPLE_NUMBERS),
     measure=measure_contributions,
     read=_read,
     merge=Contributions.merge,

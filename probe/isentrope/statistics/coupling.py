@@ -1,16 +1,19 @@
-"""The coupled prediction: the gradient of the mean entropy, times the way that the optimiser moved the weights.
+"""The coupled prediction: the gradient of the mean entropy, times the way that the optimiser moved
+the weights.
 
     predicted_t = <h, theta_t> - <h, theta_(t-1)>        h = dH/dtheta at theta_(t-1), H the mean entropy, in nats
 
-The theory of free logits knows neither that tokens share weights nor what an optimiser makes of a gradient. This product
-has both inside, with momentum, weight decay, clipping and the learning rate, for any optimiser: it is first order in the
-step, and known before the step's change is observed. h is taken after each update, by one more backward pass over entropies
-that are scored then anyway. Of the step's own tokens it is averaged with those of earlier steps, for each batch moves its own
-tokens most; of unseen tokens it is taken as it is, for it is of the very tokens that the next change is measured on.
+The theory of free logits knows neither that tokens share weights nor what an optimiser makes of a
+gradient. This product has both inside, with momentum, weight decay, clipping and the learning rate,
+for any optimiser: it is first order in the step, and known before the step's change is observed. h
+is taken after each update, by one more backward pass over entropies that are scored then anyway. Of
+the step's own tokens it is averaged with those of earlier steps, for each batch moves its own
+tokens most; of unseen tokens it is taken as it is, for it is of the very tokens that the next
+change is measured on.
 
-Of Adam, AdamW and SGD two parts of the next prediction are known before the next batch is: what momentum and decoupled
-weight decay would do to H in an update whose gradient is 0. The rest is the batch's.
-"""
+Of Adam, AdamW and SGD two parts of the next prediction are known before the next batch is: what
+momentum and decoupled weight decay would do to H in an update whose gradient is 0. The rest is the
+batch's."""
 
 from __future__ import annotations
 
@@ -37,12 +40,12 @@ _PIECE = 1 << 22
 class EntropyGradient:
     """Keeps h and the products; belongs to the training thread and never waits for the device.
 
-    With coupling a run makes the same steps: no `.grad` that the loop reads is changed, and the weights never.
-    """
+    With coupling a run makes the same steps: no `.grad` that the loop reads is changed, and the
+    weights never."""
 
     def __init__(self, coupling: str, every: int = 1) -> None:
-        """`coupling` says whose weights h is of, "last_block" or "model"; `every`, how many steps lie between two
-        gradients."""
+        """`coupling` says whose weights h is of, "last_block" or "model"; `every`, how many steps
+        lie between two gradients."""
         self._coupling, self._every = coupling, every
         self.steps = 0  # updates so far
         self._blocks: tuple[nn.Module, nn.Module] | None = None
@@ -58,9 +61,9 @@ class EntropyGradient:
         """See `_without_gradient`."""
 
     def change(self, optimizer: Optimizer | SeveralOptimizers | None) -> Tensor | None:
-        """The prediction of the step whose update was just made, its parts by momentum and by weight decay (NaN: not known), in nats,
-        and 1: [4] float64 on the device. The mean over ranks is the prediction, of shards and of whole weights. None before there is
-        a gradient.
+        """The prediction of the step whose update was just made, its parts by momentum and by
+        weight decay (NaN: not known), in nats, and 1: [4] float64 on the device. The mean over
+        ranks is the prediction, of shards and of whole weights. None before there is a gradient.
 
         Raises:
             ConfigurationError: there is no gradient to be had of this optimiser's weights.
@@ -69,7 +72,9 @@ class EntropyGradient:
         if not self._weights:
             self._weights = _weights_of(optimizer)
         several = optimizer.optimizers if isinstance(optimizer, SeveralOptimizers) else [optimizer]
-        self._optimizers = [getattr(one, "optimizer", one) for one in several]  # accelerate wraps it
+        self._optimizers = [
+            getattr(one, "optimizer", one) for one in several
+        ]  # accelerate wraps it
         if self._product is None:
             return None
         before, self._product = self._product, self._along()
@@ -82,7 +87,8 @@ class EntropyGradient:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Score inside, and the entropies carry gradient to the weights; the grad mode is as before afterwards."""
+        """Score inside, and the entropies carry gradient to the weights; the grad mode is as before
+        afterwards."""
         enabled, handles = torch.is_grad_enabled(), list[Any]()
         try:
             if self._coupling == "model":
@@ -102,9 +108,9 @@ class EntropyGradient:
             torch.set_grad_enabled(enabled)
 
     def learn(self, entropy: Tensor | None, weight: float) -> None:
-        """Take the gradient of a mean entropy that was scored inside `recorded` (None: nothing was), with its weight in
-        the average, and start the next step's product. ConfigurationError: it carries none, or the model has no last
-        block."""
+        """Take the gradient of a mean entropy that was scored inside `recorded` (None: nothing
+        was), with its weight in the average, and start the next step's product. ConfigurationError:
+        it carries none, or the model has no last block."""
         if self._called is not None:
             self._blocks, self._called = self._called.blocks(), None
             self._weights = _among(self._weights, self._blocks[1])
@@ -123,7 +129,10 @@ class EntropyGradient:
         if all(gradient is None for gradient in gradients):
             raise ConfigurationError("backward reached none of the weights that the optimiser has.")
         pairs = zip(self._weights, gradients, strict=True)
-        found = [torch.zeros_like(_local(weight)) if gradient is None else gradient for weight, gradient in pairs]
+        found = [
+            torch.zeros_like(_local(weight)) if gradient is None else gradient
+            for weight, gradient in pairs
+        ]
         if not self._gradient:
             self._gradient = found
         else:
@@ -137,54 +146,75 @@ class EntropyGradient:
             self._coming = self._without_gradient().unbind()
 
     def _by_backward(self, entropy: Tensor) -> list[Tensor | None]:
-        """By the loop's own way, so that DDP and FSDP average it as they do the loss's; what the loop has in `.grad` is put
-        back."""
+        """By the loop's own way, so that DDP and FSDP average it as they do the loss's; what the
+        loop has in `.grad` is put back."""
         kept = [weight.grad for weight in self._weights]
         try:
             for weight in self._weights:
                 weight.grad = None
             # The leaves that FSDP computes with are not the shards that the optimiser has.
             entropy.backward(inputs=None if any(map(is_sharded, self._weights)) else self._weights)
-            return [None if w.grad is None else _local(w.grad).detach().clone() for w in self._weights]
+            return [
+                None if w.grad is None else _local(w.grad).detach().clone() for w in self._weights
+            ]
         finally:
             for weight, gradient in zip(self._weights, kept, strict=True):
                 weight.grad = gradient
 
     def _along(self) -> Tensor:
-        """<h, theta>, float64; this rank's shard counts as often as there are shards, so that the mean over ranks is the whole."""
+        """<h, theta>, float64; this rank's shard counts as often as there are shards, so that the
+        mean over ranks is the whole."""
         total = torch.zeros((), dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for weight, gradient in zip(self._weights, self._gradient, strict=True):
                 pieces = (values.reshape(-1).split(_PIECE) for values in (_local(weight), gradient))
                 for left, right in zip(*pieces, strict=True):
-                    total += _shards(weight) * torch.dot(left.double(), right.double()).to(total.device)
+                    total += _shards(weight) * torch.dot(left.double(), right.double()).to(
+                        total.device
+                    )
         return total
 
     def parts(self) -> Iterator[tuple[Any, Mapping[str, Any], Tensor, Tensor]]:
-        """The optimiser of each weight, its group of settings, the weight and h of it; nothing before there is a gradient."""
+        """The optimiser of each weight, its group of settings, the weight and h of it; nothing
+        before there is a gradient."""
         groups = {
             id(weight): (one, group)
             for one in self._optimizers
             for group in one.param_groups
             for weight in group["params"]
         }
-        for weight, gradient in zip(self._weights if self._gradient else (), self._gradient, strict=True):
+        for weight, gradient in zip(
+            self._weights if self._gradient else (), self._gradient, strict=True
+        ):
             yield *groups[id(weight)], weight, gradient
 
     def _without_gradient(self) -> Tensor:
-        """What momentum, and what decoupled weight decay, would do to H in an update whose gradient is 0: [2] float64, nats; this
-        rank's share as in `_along`, NaN where the optimiser's momentum is not known."""
+        """What momentum, and what decoupled weight decay, would do to H in an update whose gradient
+        is 0: [2] float64, nats; this rank's share as in `_along`, NaN where the optimiser's
+        momentum is not known."""
         total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for optimizer, group, weight, gradient in self.parts():
-                if (momentum := _momentum(optimizer, group, optimizer.state.get(weight, {}))) is None:
+                if (
+                    momentum := _momentum(optimizer, group, optimizer.state.get(weight, {}))
+                ) is None:
                     return total.fill_(torch.nan)
                 kept, step = momentum
-                rate = group["lr"] * group["weight_decay"] if group.get("decoupled_weight_decay") else 0.0
-                flat = [_local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *kept)]
+                rate = (
+                    group["lr"] * group["weight_decay"]
+                    if group.get("decoupled_weight_decay")
+                    else 0.0
+                )
+                flat = [
+                    _local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *kept)
+                ]
                 for theta, h, *numbers in zip(*flat, strict=True):
-                    by_momentum = torch.dot(h, step(*numbers).to(h.dtype)) if numbers else h.new_zeros(())
-                    parts = torch.stack([by_momentum.double(), -rate * torch.dot(h, theta.to(h.dtype)).double()])
+                    by_momentum = (
+                        torch.dot(h, step(*numbers).to(h.dtype)) if numbers else h.new_zeros(())
+                    )
+                    parts = torch.stack(
+                        [by_momentum.double(), -rate * torch.dot(h, theta.to(h.dtype)).double()]
+                    )
                     total += _shards(weight) * parts.to(total.device)
         return total
 
@@ -192,7 +222,8 @@ class EntropyGradient:
 def _momentum(
     optimizer: object, group: Mapping[str, Any], state: Mapping[str, Any]
 ) -> tuple[Sequence[Tensor], Callable[..., Tensor]] | None:
-    """What Adam, AdamW or SGD of torch keeps of a weight, and how it moves from pieces of that where the gradient is 0; None: another."""
+    """What Adam, AdamW or SGD of torch keeps of a weight, and how it moves from pieces of that
+    where the gradient is 0; None: another."""
     if isinstance(optimizer, torch.optim.Adam) and not group["amsgrad"] and "exp_avg" in state:
         (first, second), updates = group["betas"], state["step"] + 1
         scale, spread = group["lr"] * first / (1 - first**updates), second / (1 - second**updates)
@@ -219,7 +250,8 @@ class _Called:
         self._modules.setdefault(module)
 
     def blocks(self) -> tuple[nn.Module, nn.Module]:
-        """The first and the last called of the class that holds most weights in several modules with parts of their own."""
+        """The first and the last called of the class that holds most weights in several modules
+        with parts of their own."""
         kinds: dict[type[nn.Module], list[nn.Module]] = {}
         for module in self._modules:
             if next(module.children(), None) is not None:
@@ -230,16 +262,27 @@ class _Called:
                 'coupling="last_block" needs a model with several blocks of one class that rescore calls; found none. Use '
                 'coupling="model".'
             )
-        chosen = max(repeated, key=lambda found: sum(w.numel() for one in found for w in one.parameters()))
+        chosen = max(
+            repeated, key=lambda found: sum(w.numel() for one in found for w in one.parameters())
+        )
         return chosen[0], chosen[-1]
 
 
 def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]:
     """What the optimiser changes."""
     if optimizer is None:
-        raise ConfigurationError("it needs the optimiser. Pass it to probe.step(step, optimizer, rescore).")
-    weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
-    is_deepspeed = type(optimizer).__module__.startswith("deepspeed") or any(hasattr(one, "ds_id") for one in weights)
+        raise ConfigurationError(
+            "it needs the optimiser. Pass it to probe.step(step, optimizer, rescore)."
+        )
+    weights = [
+        weight
+        for group in optimizer.param_groups
+        for weight in group["params"]
+        if weight.requires_grad
+    ]
+    is_deepspeed = type(optimizer).__module__.startswith("deepspeed") or any(
+        hasattr(one, "ds_id") for one in weights
+    )
     is_flat, is_updated = (
         any(getattr(weight, name, False) for weight in weights)
         for name in ("_is_flat_param", "_post_accumulate_grad_hooks")
@@ -283,11 +326,14 @@ def _shards(weight: Any) -> int:
     if not is_sharded(weight):
         return 1
     mesh, placements = weight.device_mesh, weight.placements
-    return math.prod(mesh.size(dim) for dim, placement in enumerate(placements) if placement.is_shard())
+    return math.prod(
+        mesh.size(dim) for dim, placement in enumerate(placements) if placement.is_shard()
+    )
 
 
 def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor | None:
-    """Mean over the tokens that count and are finite, in nats, of the parts that carry gradient, or of all where none does."""
+    """Mean over the tokens that count and are finite, in nats, of the parts that carry gradient, or
+    of all where none does."""
     parts = [*zip(entropies, masks, strict=True)]
     chosen = [part for part in parts if part[0].requires_grad] or parts
     if not chosen:
@@ -304,9 +350,14 @@ class UnseenTokens:
         self._before: list[tuple[Tensor, Tensor]] = []
 
     def change(self, scored: Sequence[TokenScores]) -> Tensor | None:
-        """Sum of the changes of H since the step before, in nats, and number of tokens, [2] float64 on the device, from
-        scores without padding under the weights as they are. Scores of other tokens than before give none yet."""
-        now = [(one.token_ids, one.entropies.detach().double()) for one in scored if one.token_ids is not None]
+        """Sum of the changes of H since the step before, in nats, and number of tokens, [2] float64
+        on the device, from scores without padding under the weights as they are. Scores of other
+        tokens than before give none yet."""
+        now = [
+            (one.token_ids, one.entropies.detach().double())
+            for one in scored
+            if one.token_ids is not None
+        ]
         changes = [
             torch.where((ids == ids_before).all(), after - before, torch.nan).flatten()
             for ids, after in now
@@ -325,5 +376,7 @@ def scores_in(returned: object) -> list[TokenScores]:
     """What `unseen` returned, as a list."""
     found = [returned] if isinstance(returned, TokenScores) else returned
     if not isinstance(found, Sequence) or not all(isinstance(one, TokenScores) for one in found):
-        raise ConfigurationError(f"unseen must return TokenScores, such as probe.score gives, got {returned!r:.100}.")
+        raise ConfigurationError(
+            f"unseen must return TokenScores, such as probe.score gives, got {returned!r:.100}."
+        )
     return list(found)

@@ -1,27 +1,30 @@
-"""How log p and advantage move together: over the step's tokens, in its most covariant ones, and within groups.
+"""How log p and advantage move together: over the step's tokens, in its most covariant ones, and
+within groups.
 
     c_t = (log p_t - mean(log p)) (A_t - mean(A))        arXiv:2505.22617, eq. 10; its Table 1 is the mean of the top shares
 
-The means are those of the whole step, which no rank of several knows before the numbers are gathered. So each rank adds
-its tokens to bins by c_t about the means of the step before (one rank alone: about its own), and each bin keeps the sums
-from which its sum of c_t about any other means follows:
+The means are those of the whole step, which no rank of several knows before the numbers are
+gathered. So each rank adds its tokens to bins by c_t about the means of the step before (one rank
+alone: about its own), and each bin keeps the sums from which its sum of c_t about any other means
+    follows:
 
     sum (log p - m)(A - a) = sum A log p - a sum log p - m sum A + n m a
 
-Sums of whole bins are exact. The bin in which a share ends contributes its own mean for the part that belongs to the
-share, and a bin's values differ by a factor of BIN_RATIO at most; so the mean of a share is off by less than
-BIN_RATIO - 1 = 9 %, and of shares of many tokens by less than 1 %. With several ranks that holds while the means move
-little from step to step: in the first step the bins lie about each rank's own.
+Sums of whole bins are exact. The bin in which a share ends contributes its own mean for the part
+that belongs to the share, and a bin's values differ by a factor of BIN_RATIO at most; so the mean
+of a share is off by less than BIN_RATIO - 1 = 9 %, and of shares of many tokens by less than 1 %.
+With several ranks that holds while the means move little from step to step: in the first step the
+bins lie about each rank's own.
 
 Within groups it is the covariance of whole sequences, by how hard the group was:
 
     Cov over y in the group of (log pi(y|x) / |y|, A(y, x))                        arXiv:2505.22617, eq. 8, 9, Figure 8
 
-log pi(y|x) / |y| is the mean log p of the sequence's tokens, the length-normalised log-prob, in nats. A group is the
-rollouts of one prompt, named by the loop (`Probe.gate(..., groups=)`). The share of a group's sequences with A > 0 is
-that of its correct answers where an answer is right or wrong: `hard` up to a third, `easy` from two thirds on. A group
-whose advantages are all 0 has no difficulty and is not averaged, as in the paper, which filters such groups.
-"""
+log pi(y|x) / |y| is the mean log p of the sequence's tokens, the length-normalised log-prob, in
+nats. A group is the rollouts of one prompt, named by the loop (`Probe.gate(..., groups=)`). The
+share of a group's sequences with A > 0 is that of its correct answers where an answer is right or
+wrong: `hard` up to a third, `easy` from two thirds on. A group whose advantages are all 0 has no
+difficulty and is not averaged, as in the paper, which filters such groups."""
 
 from __future__ import annotations
 
@@ -42,18 +45,26 @@ from isentrope_wire import metrics
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_LOGPROB: value.value})
-"""Covariance of A and log p over tokens; its means are the centre that the next step's covariances are counted about."""
+ADVANTAGE_LOGPROB = covariance(
+    "A", "log p", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_LOGPROB: value.value}
+)
+"""Covariance of A and log p over tokens; its means are the centre that the next step's covariances
+are counted about."""
 
-ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_SCORE: value.value})
+ADVANTAGE_SCORE = covariance(
+    "A", "r S_c", lambda value, step: {metrics.COVARIANCE_ADVANTAGE_SCORE: value.value}
+)
 
 ADVANTAGE_DISCRIMINATOR = covariance(
     "A",
     "S*",
-    lambda value, step: {metrics.COVARIANCE_ADVANTAGE_DISCRIMINATOR: value.value + value.mean_left * value.mean_right},
+    lambda value, step: {
+        metrics.COVARIANCE_ADVANTAGE_DISCRIMINATOR: value.value + value.mean_left * value.mean_right
+    },
 )
-"""Covariance of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
-(arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
+"""Covariance of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average
+over the sampled tokens (arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p -
+E_p[log p] = H + log p."""
 
 _BY_SIZE = LogBins(lowest_octave=-14, highest_octave=18)
 """Of |c_t| in nats times the advantage's unit."""
@@ -73,9 +84,11 @@ def covariance_bins(tokens: StepTokens) -> Tensor:
 
 
 def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...]:
-    """Means of the largest c_t, by COVARIANCE_TOP, from the `covariance_bins` of all ranks, added up, and the
-    covariance of A and log p over the same tokens; empty without tokens."""
-    counts, logprobs, advantages, products = (sums[row * _BINS : (row + 1) * _BINS] for row in range(_SUMS))
+    """Means of the largest c_t, by COVARIANCE_TOP, from the `covariance_bins` of all ranks, added
+    up, and the covariance of A and log p over the same tokens; empty without tokens."""
+    counts, logprobs, advantages, products = (
+        sums[row * _BINS : (row + 1) * _BINS] for row in range(_SUMS)
+    )
     mean_advantage, mean_logprob = covariance.mean_left, covariance.mean_right
     bins = sorted(
         (
@@ -94,7 +107,10 @@ def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[floa
     tokens = sum(count for count, _ in bins)
     if not tokens:
         return ()
-    return tuple(_top_mean(bins, max(1, math.floor(tokens * share + 0.5))) for share in metrics.COVARIANCE_TOP.values())
+    return tuple(
+        _top_mean(bins, max(1, math.floor(tokens * share + 0.5)))
+        for share in metrics.COVARIANCE_TOP.values()
+    )
 
 
 def _top_mean(bins: Sequence[tuple[int, float]], wanted: int) -> float:
@@ -154,7 +170,11 @@ class Group(NamedTuple):
         # Ten of thirty are a third, whatever their quotient in floating point.
         if share <= HARD_UP_TO + 1e-9:
             return metrics.COVARIANCE_GROUP_HARD
-        return metrics.COVARIANCE_GROUP_EASY if share >= EASY_FROM - 1e-9 else metrics.COVARIANCE_GROUP_MIDDLE
+        return (
+            metrics.COVARIANCE_GROUP_EASY
+            if share >= EASY_FROM - 1e-9
+            else metrics.COVARIANCE_GROUP_MIDDLE
+        )
 
 
 _FIELDS = 1 + len(Group._fields)
@@ -178,17 +198,22 @@ class Groups(NamedTuple):
     @property
     def of_several(self) -> list[Group]:
         """The groups of two sequences and more that are known in full."""
-        # An id below 0 stands for rows that follow each other: such a group lies on one rank, which reports all of it.
-        return [group for one, group in self.of_id.items() if (one < 0 or one <= self.highest) and group.sequences > 1]
+        # An id below 0 stands for rows that follow each other: such a group lies on one rank, which
+        # reports all of it.
+        return [
+            group
+            for one, group in self.of_id.items()
+            if (one < 0 or one <= self.highest) and group.sequences > 1
+        ]
 
 
 def groups(most: int) -> Sum[Groups]:
     """The groups of a step; a group may lie on several ranks.
 
-    Sequences of `gate` calls whose groups are not known, and sequences without a valid token, are in no group. Where a
-    rank has more groups than it reports, those with higher ids than its last are dropped on all ranks, for no group may
-    be counted in part. (Of ids from 0 on, that is: a group named by its size lies on one rank.)
-    """
+    Sequences of `gate` calls whose groups are not known, and sequences without a valid token, are
+    in no group. Where a rank has more groups than it reports, those with higher ids than its last
+    are dropped on all ranks, for no group may be counted in part. (Of ids from 0 on, that is: a
+    group named by its size lies on one rank.)"""
 
     def measure(tokens: StepTokens) -> Tensor:
         columns, first = [], 0
@@ -207,7 +232,13 @@ def groups(most: int) -> Sum[Groups]:
         of_id = {group_id: Group(*sums) for group_id, *sums in rows}
         return Groups(of_id, rows[-1][0] if found > most else math.inf)
 
-    return Sum(size=1 + most * _FIELDS, measure=measure, read=read, merge=Groups.merge, metrics=_group_metrics)
+    return Sum(
+        size=1 + most * _FIELDS,
+        measure=measure,
+        read=read,
+        merge=Groups.merge,
+        metrics=_group_metrics,
+    )
 
 
 def _group_metrics(found: Groups, step: StepSums) -> Metrics:
@@ -222,7 +253,11 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
     }
     if varied:
         scalars[metrics.COVARIANCE_GROUP] = sum(varied) / len(varied)
-    for difficulty in (metrics.COVARIANCE_GROUP_EASY, metrics.COVARIANCE_GROUP_MIDDLE, metrics.COVARIANCE_GROUP_HARD):
+    for difficulty in (
+        metrics.COVARIANCE_GROUP_EASY,
+        metrics.COVARIANCE_GROUP_MIDDLE,
+        metrics.COVARIANCE_GROUP_HARD,
+    ):
         covariances = [group.covariance for group in several if group.difficulty == difficulty]
         if covariances:
             scalars[difficulty] = sum(covariances) / len(covariances)
@@ -233,7 +268,8 @@ GROUPS = groups(MOST_GROUPS)
 
 
 def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: Tensor) -> Tensor:
-    """One column for each sequence of a micro-batch: its group, then what it adds to the fields of `Group`."""
+    """One column for each sequence of a micro-batch: its group, then what it adds to the fields of
+    `Group`."""
     shape = batch.mask.shape
     length, *sums = (tokens[name][place].reshape(shape).sum(1) for name in ("valid", "log p", "A"))
     logprob, advantage = torch.stack(sums) / length.clamp(min=1)
@@ -250,9 +286,11 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
     )
 
 
-def _by_group(sequences: Float64[Tensor, "fields sequences"], most: int) -> Float64[Tensor, " numbers"]:
-    """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids. The shapes are known
-    beforehand; the number of groups stays on the device."""
+def _by_group(
+    sequences: Float64[Tensor, "fields sequences"], most: int
+) -> Float64[Tensor, " numbers"]:
+    """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids. The
+    shapes are known beforehand; the number of groups stays on the device."""
     # A sequence that does not count comes last, whatever its group, and adds nothing.
     sequences = torch.where(sequences[1] > 0, sequences, torch.inf)
     sequences = sequences.index_select(1, sequences[0].argsort(stable=True))

@@ -1,4 +1,5 @@
-"""How far the policy is from the ones its tokens came from: the sampler, the loss's old policy, the reference.
+"""How far the policy is from the ones its tokens came from: the sampler, the loss's old policy, the
+reference.
 
     d = log p - log q        r = p / q                       q: the sampler, or the old policy
     KL(q || p):  k1 = mean(-d),   k3 = mean(r - 1 - d)       both estimate it on tokens drawn from q
@@ -43,7 +44,8 @@ ROUND_OFF = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Sums over tokens, then over whole sequences, of what a policy's log-probs d are apart from another's."""
+    """Sums over tokens, then over whole sequences, of what a policy's log-probs d are apart from
+    another's."""
 
     count: float
     differences: float
@@ -71,7 +73,8 @@ class Ratios:
 
 
 def _ratio_sums(name: str, named: Callable[[Ratios, StepSums], Metrics]) -> Sum[Ratios]:
-    """Ratio sums of the log-probs that the loop passed under this name; all 0 where it passed none."""
+    """Ratio sums of the log-probs that the loop passed under this name; all 0 where it passed
+    none."""
 
     def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
         found = tokens.differences(name)
@@ -80,9 +83,15 @@ def _ratio_sums(name: str, named: Callable[[Ratios, StepSums], Metrics]) -> Sum[
         differences, counts = found
         differences = differences.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
         ratios = differences.exp() * counts
-        of_tokens = torch.stack([counts.sum(), differences.sum(), ratios.sum(), ratios.square().sum()])
+        of_tokens = torch.stack(
+            [counts.sum(), differences.sum(), ratios.sum(), ratios.square().sum()]
+        )
         to_old = name == "ratio" and all("old" in batch.differences for batch in tokens.batches)
-        return [of_tokens, *_sequence_sums(tokens, differences), tokens.count if to_old else tokens.none]
+        return [
+            of_tokens,
+            *_sequence_sums(tokens, differences),
+            tokens.count if to_old else tokens.none,
+        ]
 
     return totals(Ratios, 8, measure, lambda value, step: named(value, step) if value.count else {})
 
@@ -95,7 +104,12 @@ def _sequence_sums(tokens: StepTokens, differences: Tensor) -> list[Tensor]:
         if batch.mask.dim() == 2 and batch.mask.numel():
             shape = batch.mask.shape
             counts = tokens.ones[first:last].reshape(shape).sum(1) > 0
-            total = differences[first:last].reshape(shape).sum(1).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+            total = (
+                differences[first:last]
+                .reshape(shape)
+                .sum(1)
+                .clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+            )
             ratios = torch.where(counts, total.exp(), 0.0)
             found = (counts.sum(dtype=torch.float64), ratios.sum(), ratios.square().sum())
             sums = [before + more for before, more in zip(sums, found, strict=True)]
@@ -118,7 +132,9 @@ def _ratio_metrics(of: Ratios, step: StepSums) -> Metrics:
     found: dict[str, float] = {metrics.RATIO_EFFECTIVE_SAMPLE_SIZE: of.effective}
     if of.to_old:
         found[metrics.KL_OLD] = of.k3
-    return found | ({metrics.RATIO_EFFECTIVE_SEQUENCES: of.effective_sequences} if of.sequences else {})
+    return found | (
+        {metrics.RATIO_EFFECTIVE_SEQUENCES: of.effective_sequences} if of.sequences else {}
+    )
 
 
 SAMPLER = _ratio_sums("sampler", _sampler_metrics)
@@ -126,7 +142,8 @@ RATIO = _ratio_sums("ratio", _ratio_metrics)
 
 
 def _reference_kl(tokens: StepTokens) -> Tensor | None:
-    """Sum of the estimator of KL(p || p_ref) that is never negative, k3 with the ratio p_ref / p; and the tokens."""
+    """Sum of the estimator of KL(p || p_ref) that is never negative, k3 with the ratio p_ref / p;
+    and the tokens."""
     found = tokens.differences("reference")
     if found is None:
         return None
@@ -145,7 +162,9 @@ def _largest_difference(tokens: StepTokens) -> Tensor:
 
 LARGEST_DIFFERENCE = largest(
     _largest_difference,
-    lambda value, step: {metrics.SAMPLER_LOGPROB_DIFFERENCE_MAX: value} if step[SAMPLER].count else {},
+    lambda value, step: (
+        {metrics.SAMPLER_LOGPROB_DIFFERENCE_MAX: value} if step[SAMPLER].count else {}
+    ),
 )
 LARGEST_RATIO = largest(
     lambda tokens: tokens["r"].max() if "r" in tokens else tokens.none,
@@ -216,7 +235,11 @@ def _clipped(tokens: StepTokens) -> list[Tensor]:
 
 
 def _clip_fractions(tokens: float, low: float, high: float) -> Metrics:
-    return {metrics.RATIO_CLIPPED_LOW: low / tokens, metrics.RATIO_CLIPPED_HIGH: high / tokens} if tokens else {}
+    return (
+        {metrics.RATIO_CLIPPED_LOW: low / tokens, metrics.RATIO_CLIPPED_HIGH: high / tokens}
+        if tokens
+        else {}
+    )
 
 
 CLIPPED = totals(_clip_fractions, 3, _clipped, lambda fractions, step: fractions)
@@ -237,7 +260,9 @@ def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
 SELF_CHECK = moments(
     _self_check,
     lambda value, step: (
-        {metrics.SCORE_SELF_CHECK_Z: value.mean / value.standard_error} if value.standard_error > 0 else {}
+        {metrics.SCORE_SELF_CHECK_Z: value.mean / value.standard_error}
+        if value.standard_error > 0
+        else {}
     ),
 )
 
@@ -258,7 +283,11 @@ class Evidence(NamedTuple):
 
 def _evidence(tokens: StepTokens) -> list[Tensor]:
     gradient = tokens.gradient("gated")
-    outside = tokens.none if gradient is None else (gradient != 0).logical_and_(~tokens.mask).sum(dtype=torch.float64)
+    outside = (
+        tokens.none
+        if gradient is None
+        else (gradient != 0).logical_and_(~tokens.mask).sum(dtype=torch.float64)
+    )
     found = tokens.differences("sampler")
     if found is None:
         return [*[tokens.none] * 4, outside]
@@ -277,7 +306,9 @@ EVIDENCE = totals(
     Evidence,
     5,
     _evidence,
-    lambda value, step: {metrics.TOKEN_GRADIENT_OUTSIDE_MASK: value.outside} if value.outside else {},
+    lambda value, step: (
+        {metrics.TOKEN_GRADIENT_OUTSIDE_MASK: value.outside} if value.outside else {}
+    ),
 )
 
 
@@ -288,7 +319,8 @@ _HASH_BITS = (1 << 52) - 1
 
 
 def _hash(tokens: StepTokens) -> Tensor:
-    """A number for the step's tokens that their order does not change; 0 where the loop's ids are not known."""
+    """A number for the step's tokens that their order does not change; 0 where the loop's ids are
+    not known."""
     ids = [batch.token_ids for batch in tokens.batches if batch.token_ids is not None]
     if len(ids) < len(tokens.batches):
         return tokens.none
@@ -306,7 +338,8 @@ TOKEN_HASH = Sum[int](
 
 @dataclass(slots=True)
 class Epochs:
-    """Counts how often a step's tokens were trained on: several updates of one batch are one epoch each."""
+    """Counts how often a step's tokens were trained on: several updates of one batch are one epoch
+    each."""
 
     _recent: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
@@ -319,7 +352,8 @@ class Epochs:
 
 
 def likely_cause(step: StepSums, *, learnt: bool) -> str:
-    """What makes tokens and logits not belong together, in words; empty where nothing in the step suggests one."""
+    """What makes tokens and logits not belong together, in words; empty where nothing in the step
+    suggests one."""
     evidence, sampler, tokens = step[EVIDENCE], step[SAMPLER], step.tokens
     if evidence.outside > 0.01 * tokens:
         return (
@@ -328,7 +362,10 @@ def likely_cause(step: StepSums, *, learnt: bool) -> str:
         )
     # A policy that has learnt is sharper than its sampler, as under a lower temperature.
     if sampler.count and not learnt:
-        if -sampler.differences > TRUNCATED * sampler.count and evidence.not_above > 0.995 * sampler.count:
+        if (
+            -sampler.differences > TRUNCATED * sampler.count
+            and evidence.not_above > 0.995 * sampler.count
+        ):
             return (
                 "truncation: the sampler gives every token at least the probability that score finds, as top-k, top-p or "
                 f"min-p do. Switch it off, or score the truncated logits. {TOP_K}"

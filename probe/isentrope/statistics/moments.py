@@ -1,4 +1,5 @@
-"""Count, mean and spread of a stream: values that merge exactly on the host, and the same computed on the device.
+"""Count, mean and spread of a stream: values that merge exactly on the host, and the same computed
+on the device.
 
 `ThresholdStatistics` is what thresholds are counted from; it stays on the device.
 """
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, mean and spread of a stream; `merge` is exact, so ranks and chunks may be joined in any order."""
+    """Count, mean and spread of a stream; `merge` is exact, so ranks and chunks may be joined in
+    any order."""
 
     count: int = 0
     mean: float = 0.0
@@ -49,7 +51,11 @@ class Moments:
     @property
     def standard_error(self) -> float:
         """Standard error of the mean; NaN with fewer than two values."""
-        return math.sqrt(self.sum_squares / (self.count - 1) / self.count) if self.count > 1 else math.nan
+        return (
+            math.sqrt(self.sum_squares / (self.count - 1) / self.count)
+            if self.count > 1
+            else math.nan
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,8 @@ class Covariance:
 def device_moments(
     values: Float64[Tensor, "*rows tokens"], valid: Bool[Tensor, " tokens"]
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, "*rows"], Float64[Tensor, "*rows"]]:
-    """Count, mean and sum of squared deviations of the valid values, in each row; zeros where there are none. The others may
-    be anything, NaN included."""
+    """Count, mean and sum of squared deviations of the valid values, in each row; zeros where there
+    are none. The others may be anything, NaN included."""
     count = valid.sum(dtype=torch.float64)
     mean = torch.where(valid, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)
     return count, mean.squeeze(-1), torch.where(valid, values - mean, 0.0).square().sum(-1)
@@ -97,7 +103,11 @@ def device_constant(numbers: Sequence[float], device: torch.device) -> Float64[T
     Call it once for a constant and keep the result.
     """
     numbers_here = torch.tensor(numbers, dtype=torch.float64)
-    return numbers_here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers_here.to(device)
+    return (
+        numbers_here.pin_memory().to(device, non_blocking=True)
+        if device.type == "cuda"
+        else numbers_here.to(device)
+    )
 
 
 @lru_cache(256)
@@ -119,20 +129,23 @@ def finite(values: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
 
 def flat(parts: Sequence[Shaped[Tensor, ...]]) -> Shaped[Tensor, " all"]:
     """One vector in the order of the parts; a view of the only one."""
-    return parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+    return (
+        parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+    )
 
 
 THRESHOLD_SUMS = 6
-"""How many numbers a part adds: count, mean and sum of squared deviations of S*, then the same of S_c."""
+"""How many numbers a part adds: count, mean and sum of squared deviations of S*, then the same of
+S_c."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStatistics:
-    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the device, or one number
-    for each token (`by_token`).
+    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the
+    device, or one number for each token (`by_token`).
 
-    Without a valid token both deviations are NaN, and no token lies outside a threshold counted from NaN.
-    """
+    Without a valid token both deviations are NaN, and no token lies outside a threshold counted
+    from NaN."""
 
     count: Float64[Tensor, ...]
     discriminator_mean: Float64[Tensor, ...]
@@ -144,8 +157,8 @@ class ThresholdStatistics:
 
     @classmethod
     def of_sums(cls, parts: Float64[Tensor, "parts 6"]) -> ThresholdStatistics:
-        """Merge the sums of micro-batches or ranks, one row each. The same parts in the same order give the same bits
-        everywhere."""
+        """Merge the sums of micro-batches or ranks, one row each. The same parts in the same order
+        give the same bits everywhere."""
         # [parts, score]: of S* and of S_c.
         counts, means, squares = parts.reshape(-1, 2, 3).unbind(dim=-1)
         if len(parts) == 1:
@@ -163,7 +176,8 @@ class ThresholdStatistics:
 
     @classmethod
     def of_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
-        """The statistics that `to_plain` wrote, on the CPU: scalars from there join with tensors of any device."""
+        """The statistics that `to_plain` wrote, on the CPU: scalars from there join with tensors of
+        any device."""
         return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
 
     def to(self, like: Tensor) -> ThresholdStatistics:
@@ -171,25 +185,36 @@ class ThresholdStatistics:
         return ThresholdStatistics(*(one.to(like) for one in self._tensors()))
 
     @classmethod
-    def by_token(cls, parts: Sequence[ThresholdStatistics], sizes: Sequence[int]) -> ThresholdStatistics:
+    def by_token(
+        cls, parts: Sequence[ThresholdStatistics], sizes: Sequence[int]
+    ) -> ThresholdStatistics:
         """One number for each token, from the statistics of micro-batches of these sizes."""
         columns = zip(*(part._tensors() for part in parts), strict=True)
-        return cls(*(torch.cat([one.expand(size) for one, size in zip(c, sizes, strict=True)]) for c in columns))
+        return cls(
+            *(
+                torch.cat([one.expand(size) for one, size in zip(c, sizes, strict=True)])
+                for c in columns
+            )
+        )
 
     def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
         """`self`, or `earlier` if `self` counts no token. Decided on the device."""
         if earlier is None:
             return self
         counted, pairs = self.count > 0, zip(self._tensors(), earlier._tensors(), strict=True)
-        return ThresholdStatistics(*(torch.where(counted, now, before.to(counted.device)) for now, before in pairs))
+        return ThresholdStatistics(
+            *(torch.where(counted, now, before.to(counted.device)) for now, before in pairs)
+        )
 
     def _tensors(self) -> tuple[Tensor, ...]:
         return self.count, self.discriminator_mean, self.discriminator_std, self.vocab_centered_std
 
 
-def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> Float64[Tensor, " 6"]:
-    """THRESHOLD_SUMS numbers of micro-batches taken together, on the device. The masks say which tokens count; those
-    whose scores are not finite do not."""
+def threshold_sums(
+    scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]
+) -> Float64[Tensor, " 6"]:
+    """THRESHOLD_SUMS numbers of micro-batches taken together, on the device. The masks say which
+    tokens count; those whose scores are not finite do not."""
     both = [
         flat([getattr(part, name).detach() for part in scores])
         for name in ("discriminator_scores", "vocab_centered_scores")
@@ -204,6 +229,8 @@ def no_threshold_sums(device: torch.device | None) -> Float64[Tensor, " 6"]:
     return torch.zeros(THRESHOLD_SUMS, dtype=torch.float64, device=device)
 
 
-def threshold_statistics(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> ThresholdStatistics:
+def threshold_statistics(
+    scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]
+) -> ThresholdStatistics:
     """Those of `threshold_sums` of the same arguments."""
     return ThresholdStatistics.of_sums(threshold_sums(scores, masks).unsqueeze(0))

@@ -1,9 +1,10 @@
-"""What an update did to the entropy: tokens are scored again after it, under the weights as they are then.
+"""What an update did to the entropy: tokens are scored again after it, under the weights as they
+are then.
 
 - the step's own tokens (`rescore`): the observed change
 - tokens that no update is fitted to (`unseen`): the change of the entropy itself
-- the entropy's own gradient, taken in one of these passes, from which the next step is predicted (`statistics/coupling.py`)
-"""
+- the entropy's own gradient, taken in one of these passes, from which the next step is predicted
+(`statistics/coupling.py`)"""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from torch import Tensor
 
 from isentrope.guard import Guard, Stopwatch
 from isentrope.scores import TokenScores
-from isentrope.statistics.coupling import OWN_WEIGHT, EntropyGradient, UnseenTokens, mean_entropy, scores_in
+from isentrope.statistics.coupling import (
+    OWN_WEIGHT,
+    EntropyGradient,
+    UnseenTokens,
+    mean_entropy,
+    scores_in,
+)
 from isentrope.statistics.influence import Slopes, TokenInfluence
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.errors import ConfigurationError, InputError
@@ -57,8 +64,9 @@ class Rescoring:
         warn: Callable[[str, str], None],
         influence_every: int = 0,
     ) -> None:
-        """`coupling` takes the entropy's gradient, None: there is no coupled prediction; `stopwatch` has the probe's
-        own time, which a forward pass of the model is not; `warn` logs a message once, by what it is about."""
+        """`coupling` takes the entropy's gradient, None: there is no coupled prediction;
+        `stopwatch` has the probe's own time, which a forward pass of the model is not; `warn` logs
+        a message once, by what it is about."""
         self._coupling, self._guard, self._stopwatch, self._warn = coupling, guard, stopwatch, warn
         self._influence = None if coupling is None else TokenInfluence(coupling, influence_every)
         self._unseen = UnseenTokens()
@@ -76,7 +84,11 @@ class Rescoring:
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
         slopes = self._slopes(rescore, batches)
-        after = self._own_tokens(rescore, batches, takes_gradient=unseen is None) if has_rescore else None
+        after = (
+            self._own_tokens(rescore, batches, takes_gradient=unseen is None)
+            if has_rescore
+            else None
+        )
         change = None if unseen is None else self._unseen_change(unseen)
         self._coupled(lambda coupling: coupling.look_ahead())
         return AfterUpdate(after, change, coupled, slopes)
@@ -84,7 +96,11 @@ class Rescoring:
     @property
     def will_take_slopes(self) -> bool:
         """Whether the step that is open is to have the influence of each token."""
-        return self._coupling is not None and self._influence is not None and self._influence.is_due(ahead=1)
+        return (
+            self._coupling is not None
+            and self._influence is not None
+            and self._influence.is_due(ahead=1)
+        )
 
     def _slopes(self, rescore: Rescore | None, batches: Sequence[TokenBatch]) -> Slopes | None:
         """Before another gradient is learnt: those of the prediction of this step."""
@@ -93,7 +109,9 @@ class Rescoring:
         has_all = rescore is not None or all(batch.rescore is not None for batch in batches)
         with self._scoring_again("measuring the influence of each token"):
             try:
-                return self._influence.slopes(batches, (lambda: scored_again(rescore, batches)) if has_all else None)
+                return self._influence.slopes(
+                    batches, (lambda: scored_again(rescore, batches)) if has_all else None
+                )
             except (ConfigurationError, RuntimeError) as error:
                 self._influence = None
                 self._warn("influence", f"The influence of each token is not measured: {error}")
@@ -102,12 +120,16 @@ class Rescoring:
     def _own_tokens(
         self, rescore: Rescore | None, batches: Sequence[TokenBatch], *, takes_gradient: bool
     ) -> Sequence[Tensor] | None:
-        """Entropies after the update; of them the gradient for the next prediction, where no unseen tokens give it."""
+        """Entropies after the update; of them the gradient for the next prediction, where no unseen
+        tokens give it."""
         coupling = self._due() if takes_gradient else None
         with self._scoring_again("re-scoring a step"):
-            after = entropies_after_update(rescore, batches, nullcontext if coupling is None else coupling.recorded)
+            after = entropies_after_update(
+                rescore, batches, nullcontext if coupling is None else coupling.recorded
+            )
             if coupling is not None:
-                # A rank without tokens takes part in the backward pass of a model that the ranks share.
+                # A rank without tokens takes part in the backward pass of a model that the ranks
+                # share.
                 masks = [batch.mask for batch in batches] or [one.isfinite() for one in after]
                 mean = mean_entropy(after, masks)
                 self._coupled(lambda due: due.learn(mean, OWN_WEIGHT))
@@ -121,7 +143,9 @@ class Rescoring:
             with observing(), nullcontext() if coupling is None else coupling.recorded():
                 scored = scores_in(unseen())
             if scored and coupling is not None:
-                mean = mean_entropy([scored[-1].entropies], [torch.ones_like(scored[-1].logprobs, dtype=torch.bool)])
+                mean = mean_entropy(
+                    [scored[-1].entropies], [torch.ones_like(scored[-1].logprobs, dtype=torch.bool)]
+                )
                 self._coupled(lambda due: due.learn(mean, 1.0))
             return self._unseen.change(scored)
         return None
@@ -131,20 +155,23 @@ class Rescoring:
         return self._coupling if self._coupling is not None and self._coupling.is_due else None
 
     def _coupled(self, work: Callable[[EntropyGradient], T]) -> T | None:
-        """Do a part of the coupled prediction; what can't be done ends it, and the theory's prediction goes on."""
+        """Do a part of the coupled prediction; what can't be done ends it, and the theory's
+        prediction goes on."""
         if self._coupling is not None:
             try:
                 return work(self._coupling)
             # A lack of memory, too: what is observed must not be lost with it.
             except (ConfigurationError, RuntimeError) as error:
                 self._coupling = None
-                self._warn("coupling", f"No coupled prediction from here on, the theory's goes on: {error}")
+                self._warn(
+                    "coupling", f"No coupled prediction from here on, the theory's goes on: {error}"
+                )
         return None
 
     @contextmanager
     def _scoring_again(self, what: str) -> Iterator[None]:
-        """Another forward pass of the model is not the probe's own time, also where this probe scored it; `step` counts it,
-        so it is taken off."""
+        """Another forward pass of the model is not the probe's own time, also where this probe
+        scored it; `step` counts it, so it is taken off."""
         started, seconds = time.perf_counter(), self._stopwatch.seconds
         with self._guard.protect(what):
             yield
@@ -155,7 +182,8 @@ class Rescoring:
 
 @contextmanager
 def observing() -> Iterator[None]:
-    """Score inside without gradient; the state of the random generators is restored, so that observing does not change the run."""
+    """Score inside without gradient; the state of the random generators is restored, so that
+    observing does not change the run."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         yield
@@ -166,8 +194,8 @@ def entropies_after_update(
     batches: Sequence[TokenBatch],
     recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Tensor]:
-    """What `scored_again` gives as entropies, in nats, of the batches' tokens; NaN where one was not scored again. Without
-    batches, what was scored."""
+    """What `scored_again` gives as entropies, in nats, of the batches' tokens; NaN where one was
+    not scored again. Without batches, what was scored."""
     parts = scored_again(rescore, batches, recorded)
     if not batches:
         return [part.entropies for part in parts if part is not None]
@@ -179,10 +207,11 @@ def scored_again(
     batches: Sequence[TokenBatch],
     recorded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Sequence[TokenScores | None]:
-    """Scores of the step's tokens under the weights as they are, by batch; without batches, what was scored. `recorded` makes
-    the context of `rescore`, or of the first batch's own. InputError: `rescore` returned something else, or the scores from
-    before the update."""
-    # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
+    """Scores of the step's tokens under the weights as they are, by batch; without batches, what
+    was scored. `recorded` makes the context of `rescore`, or of the first batch's own. InputError:
+    `rescore` returned something else, or the scores from before the update."""
+    # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in
+    # its forward pass.
     rescored: Any = []
     with observing():
         if rescore is not None:
@@ -195,16 +224,30 @@ def scored_again(
     parts = [rescored] if isinstance(rescored, TokenScores) else rescored
     if not batches:
         return parts or ()
-    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores | None) for part in parts):
-        raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
-    expected = [list(batch.mask.shape) if batch.packing is None else [batch.packing.count] for batch in batches]
-    shapes = [known if part is None else list(part.entropies.shape) for part, known in zip_longest(parts, expected)]
+    if not isinstance(parts, Sequence) or not all(
+        isinstance(part, TokenScores | None) for part in parts
+    ):
+        raise InputError(
+            f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}."
+        )
+    expected = [
+        list(batch.mask.shape) if batch.packing is None else [batch.packing.count]
+        for batch in batches
+    ]
+    shapes = [
+        known if part is None else list(part.entropies.shape)
+        for part, known in zip_longest(parts, expected)
+    ]
     if shapes != expected:
         raise InputError(
             f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
         )
     # Of any batch: a helper that keeps its scores may keep those of the last one.
-    gated = {batch.scores.discriminator_scores.data_ptr() for batch in batches if batch.scores.entropies.numel()}
+    gated = {
+        batch.scores.discriminator_scores.data_ptr()
+        for batch in batches
+        if batch.scores.entropies.numel()
+    }
     if any(part is not None and part.discriminator_scores.data_ptr() in gated for part in parts):
         raise InputError(
             "rescore returned the scores that were gated, from before the update: every change would be 0. Let it score "

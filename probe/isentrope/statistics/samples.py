@@ -1,8 +1,9 @@
-"""What a loop knows of its sequences beside their tokens: rewards and their parts, prompts, expected answers.
+"""What a loop knows of its sequences beside their tokens: rewards and their parts, prompts,
+expected answers.
 
-`gate` keeps a bounded part of it, one row of numbers per sequence on the tokens' device, so that it is chosen, gathered and
-merged over ranks as the tokens are (`contributions.py`): the last tokens of a prompt, the first bytes of an answer.
-"""
+`gate` keeps a bounded part of it, one row of numbers per sequence on the tokens' device, so that it
+is chosen, gathered and merged over ranks as the tokens are (`contributions.py`): the last tokens of
+a prompt, the first bytes of an answer."""
 
 from __future__ import annotations
 
@@ -43,10 +44,17 @@ class Sample(NamedTuple):
 def sample_of(numbers: Sequence[float]) -> Sample:
     """The sequence whose numbers come first here."""
     prompt, answer = REWARD_PARTS + 1, SAMPLE_NUMBERS - ANSWER_BYTES
-    return Sample(numbers[:REWARD_PARTS], numbers[REWARD_PARTS], numbers[prompt:answer], numbers[answer:SAMPLE_NUMBERS])
+    return Sample(
+        numbers[:REWARD_PARTS],
+        numbers[REWARD_PARTS],
+        numbers[prompt:answer],
+        numbers[answer:SAMPLE_NUMBERS],
+    )
 
 
-def sample_numbers(batches: Sequence[TokenBatch], rows: Int[Tensor, " chosen"]) -> Float64[Tensor, "chosen numbers"]:
+def sample_numbers(
+    batches: Sequence[TokenBatch], rows: Int[Tensor, " chosen"]
+) -> Float64[Tensor, "chosen numbers"]:
     """What is kept of some sequences, on their device; 0 where a `gate` call was not given it."""
 
     def numbers(name: str, width: int) -> Tensor:
@@ -58,31 +66,46 @@ def sample_numbers(batches: Sequence[TokenBatch], rows: Int[Tensor, " chosen"]) 
     parts = reward_parts(batches)
     missing = [numbers("", REWARD_PARTS - len(parts))]
     of_prompts, of_answers = numbers(PROMPT_IDS, 1 + PROMPT_TOKENS), numbers(ANSWER, ANSWER_BYTES)
-    return torch.cat([*(numbers(name, 1) for name in parts), *missing, of_prompts, of_answers], dim=1)
+    return torch.cat(
+        [*(numbers(name, 1) for name in parts), *missing, of_prompts, of_answers], dim=1
+    )
 
 
 def reward_parts(batches: Sequence[TokenBatch]) -> tuple[str, ...]:
-    """Names of the parts of the reward that every `gate` call was given, at most REWARD_PARTS; the same on every rank."""
+    """Names of the parts of the reward that every `gate` call was given, at most REWARD_PARTS; the
+    same on every rank."""
     names = [
-        {name for name in batch.completions if name.startswith(f"{REWARD}/")} for batch in batches if batch.mask.numel()
+        {name for name in batch.completions if name.startswith(f"{REWARD}/")}
+        for batch in batches
+        if batch.mask.numel()
     ]
     return tuple(sorted(set.intersection(*names)))[:REWARD_PARTS] if names else ()
 
 
 def prompt_ends(ids: Int[Tensor, "batch tokens"]) -> Int32[Tensor, "batch numbers"]:
-    """How many tokens each prompt has, and its last PROMPT_TOKENS ids counted from 1; 0 before a shorter one. Ids are
-    negative on padding, wherever that is."""
+    """How many tokens each prompt has, and its last PROMPT_TOKENS ids counted from 1; 0 before a
+    shorter one. Ids are negative on padding, wherever that is."""
     known = ids >= 0
     padding_first = known.int().argsort(dim=1, stable=True)
     ends = (ids + 1).masked_fill(~known, 0).gather(1, padding_first)[:, -PROMPT_TOKENS:]
-    return torch.cat([known.sum(1, keepdim=True), pad(ends, (PROMPT_TOKENS - ends.shape[1], 0))], dim=1).int()
+    return torch.cat(
+        [known.sum(1, keepdim=True), pad(ends, (PROMPT_TOKENS - ends.shape[1], 0))], dim=1
+    ).int()
 
 
 def text_bytes(texts: Sequence[object], device: torch.device) -> UInt8[Tensor, "batch bytes"]:
-    """The first ANSWER_BYTES of each text; 0 behind a shorter one, and all 0 in the place of None."""
-    rows = [b"" if text is None else str(text)[:ANSWER_BYTES].encode(errors="replace")[:ANSWER_BYTES] for text in texts]
+    """The first ANSWER_BYTES of each text; 0 behind a shorter one, and all 0 in the place of
+    None."""
+    rows = [
+        b"" if text is None else str(text)[:ANSWER_BYTES].encode(errors="replace")[:ANSWER_BYTES]
+        for text in texts
+    ]
     packed = bytearray(b"".join(row.ljust(ANSWER_BYTES, b"\0") for row in rows))
-    return torch.frombuffer(packed, dtype=torch.uint8).view(len(rows), ANSWER_BYTES).to(device, non_blocking=True)
+    return (
+        torch.frombuffer(packed, dtype=torch.uint8)
+        .view(len(rows), ANSWER_BYTES)
+        .to(device, non_blocking=True)
+    )
 
 
 _OF_A_SEQUENCE = {PROMPT_IDS: "token ids, [{}, tokens]", ANSWER: "a list of {} texts"}
@@ -91,12 +114,15 @@ _OF_A_SEQUENCE = {PROMPT_IDS: "token ids, [{}, tokens]", ANSWER: "a list of {} t
 def completions_of(
     completions: Mapping[str, Tensor | Sequence[object]] | None, logprobs: Tensor, *, texts: bool
 ) -> dict[str, Tensor]:
-    """What the loop knows of each sequence, copies of bounded size; without `texts` rewards alone."""
+    """What the loop knows of each sequence, copies of bounded size; without `texts` rewards
+    alone."""
     kept: dict[str, Tensor] = {}
     for name, given in (completions or {}).items():
         is_reward = name == REWARD or name.startswith(f"{REWARD}/")
         if not is_reward and name not in _OF_A_SEQUENCE:
-            raise InputError(f"completions takes {REWARD}, {REWARD}/NAME, {PROMPT_IDS} and {ANSWER}, got {name!r}.")
+            raise InputError(
+                f"completions takes {REWARD}, {REWARD}/NAME, {PROMPT_IDS} and {ANSWER}, got {name!r}."
+            )
         if logprobs.dim() != 2:
             raise InputError(
                 "completions needs one row per sequence, [batch, tokens]. Leave it out where sequences are packed."
@@ -104,8 +130,16 @@ def completions_of(
         if name == ANSWER and isinstance(given, list | tuple):
             given = text_bytes(given, logprobs.device)
         rows = logprobs.shape[0]
-        fits = isinstance(given, Tensor) and given.shape[:1] == (rows,) and given.dim() == (1 if is_reward else 2)
-        if not isinstance(given, Tensor) or not fits or (name == ANSWER and given.shape[1] != ANSWER_BYTES):
+        fits = (
+            isinstance(given, Tensor)
+            and given.shape[:1] == (rows,)
+            and given.dim() == (1 if is_reward else 2)
+        )
+        if (
+            not isinstance(given, Tensor)
+            or not fits
+            or (name == ANSWER and given.shape[1] != ANSWER_BYTES)
+        ):
             wanted = _OF_A_SEQUENCE.get(name, "one number per sequence, [{}]").format(rows)
             got = list(given.shape) if isinstance(given, Tensor) else repr(given)
             raise InputError(f"completions[{name!r}] must be {wanted}, got {got!s:.200}.")

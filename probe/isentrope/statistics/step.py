@@ -1,6 +1,7 @@
 """The sums of a step's tokens and the metrics promised to users; entropies and scores in nats.
 
-The unit prediction is the first-order change of the mean entropy per unit of gain (arXiv:2602.03392, Cor. 4.1):
+The unit prediction is the first-order change of the mean entropy per unit of gain
+(arXiv:2602.03392, Cor. 4.1):
 
     unit = -mean(u S_c),   u = N g / W,   g = -dL / dlog p       the loss's own gradient, N tokens, W ranks averaged over
                            u = r A                               where no backward reached the log-probs
@@ -12,8 +13,8 @@ and its parts by mechanism, which sum to it, are
     by_entropy_bonus = +mean(c sum_i S_i^2)             c = -N dL / dH / W
     by_policy_loss   = what is left                     advantages, ratios, clip, aggregation
 
-in nats per unit gain. With a temperature every term is over T^2. A metric whose inputs the loop did not pass is absent.
-"""
+in nats per unit gain. With a temperature every term is over T^2. A metric whose inputs the loop did
+not pass is absent."""
 
 from __future__ import annotations
 
@@ -28,12 +29,24 @@ from torch import Tensor
 from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
 from isentrope.statistics.moments import device_moments, finite, flat, zeros
-from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, mean_of, moments, no_metrics, totals
+from isentrope.statistics.sums import (
+    Metrics,
+    StepSums,
+    Sum,
+    count,
+    largest,
+    mean_of,
+    moments,
+    no_metrics,
+    totals,
+)
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
 from isentrope_wire import metrics
 from isentrope_wire.reports import ScoreHistogram
 
-ENTROPIES = moments(lambda tokens: tokens.moments("H"), lambda value, step: {metrics.ENTROPY_MEAN: value.mean})
+ENTROPIES = moments(
+    lambda tokens: tokens.moments("H"), lambda value, step: {metrics.ENTROPY_MEAN: value.mean}
+)
 
 DISCRIMINATOR = moments(
     lambda tokens: tokens.moments("S*"),
@@ -54,7 +67,8 @@ VOCAB_CENTERED = moments(
 )
 
 RATIOS = moments(
-    lambda tokens: tokens.moments("r"), lambda value, step: {metrics.RATIO_MEAN: value.mean} if value.count else {}
+    lambda tokens: tokens.moments("r"),
+    lambda value, step: {metrics.RATIO_MEAN: value.mean} if value.count else {},
 )
 """Moments of the importance ratios; empty when the loop passed no sampler log-probs."""
 
@@ -67,16 +81,21 @@ def _observed_change(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
 
 
 OBSERVED_CHANGE = moments(
-    _observed_change, lambda value, step: {metrics.ENTROPY_OBSERVED_CHANGE: value.mean} if value.count else {}
+    _observed_change,
+    lambda value, step: {metrics.ENTROPY_OBSERVED_CHANGE: value.mean} if value.count else {},
 )
-"""Moments of H after the update minus H before it on the same tokens; empty when they were not scored again."""
+"""Moments of H after the update minus H before it on the same tokens; empty when they were not
+scored again."""
 
 
-UNSEEN_CHANGE = mean_of(lambda tokens: tokens.unseen, lambda mean: {metrics.ENTROPY_UNSEEN_CHANGE: mean})
+UNSEEN_CHANGE = mean_of(
+    lambda tokens: tokens.unseen, lambda mean: {metrics.ENTROPY_UNSEEN_CHANGE: mean}
+)
 
 
 class Coupled(NamedTuple):
-    """<h, theta> after the update minus <h, theta> before it, in nats; see `isentrope.statistics.coupling`."""
+    """<h, theta> after the update minus <h, theta> before it, in nats; see
+    `isentrope.statistics.coupling`."""
 
     change: float
     by_momentum: float
@@ -85,7 +104,9 @@ class Coupled(NamedTuple):
 
 
 COUPLED_PREDICTION = totals(
-    lambda *numbers: Coupled(*(number / numbers[3] for number in numbers[:3])) if numbers[3] else None,
+    lambda *numbers: (
+        Coupled(*(number / numbers[3] for number in numbers[:3])) if numbers[3] else None
+    ),
     4,
     lambda tokens: [tokens.none] * 4 if tokens.coupled is None else tokens.coupled.unbind(),
 )
@@ -104,20 +125,31 @@ def _influence_metrics(numbers: Sequence[float], step: StepSums) -> Metrics:
     expected, ranks, *by_code = numbers
     if not expected:
         return {}
-    sums = {name: step.change(sum(by_code[code] for code in codes)) for name, codes in _QUADRANTS.items()}
-    check: dict[str, float] = {metrics.ENTROPY_INFLUENCE_CHECK: sum(sums.values()) * ranks / expected}
+    sums = {
+        name: step.change(sum(by_code[code] for code in codes))
+        for name, codes in _QUADRANTS.items()
+    }
+    check: dict[str, float] = {
+        metrics.ENTROPY_INFLUENCE_CHECK: sum(sums.values()) * ranks / expected
+    }
     return check | {metrics.INFLUENCES[name]: total for name, total in sums.items()}
 
 
 INFLUENCES = totals(lambda *numbers: numbers, 2 + CODES, _influences, _influence_metrics)
-"""Sum over the ranks of -<P h, G>, their number, and the sums of the tokens' influences behind the intervention, by code."""
+"""Sum over the ranks of -<P h, G>, their number, and the sums of the tokens' influences behind the
+intervention, by code."""
 
 OLD_ENTROPIES_KNOWN = count(
-    lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
+    lambda tokens: (
+        tokens.none
+        if any(batch.old_entropies is None for batch in tokens.batches)
+        else tokens.count
+    )
 )
 
 NOT_FINITE = count(
-    lambda tokens: tokens.not_finite, lambda value, step: {metrics.TOKEN_NOT_FINITE: float(value)} if value else {}
+    lambda tokens: tokens.not_finite,
+    lambda value, step: {metrics.TOKEN_NOT_FINITE: float(value)} if value else {},
 )
 """Tokens that the mask names, but not all of whose numbers are finite."""
 
@@ -135,7 +167,9 @@ def change(
     effect: Callable[[StepTokens], Tensor], named: Callable[[float, StepSums], Metrics] = no_metrics
 ) -> Sum[float]:
     """What an update changes: minus the sum of what it takes from the entropy."""
-    return Sum(size=1, measure=effect, read=lambda numbers, _: -numbers[0], merge=add, metrics=named)
+    return Sum(
+        size=1, measure=effect, read=lambda numbers, _: -numbers[0], merge=add, metrics=named
+    )
 
 
 PARTS_KNOWN = totals(
@@ -149,10 +183,14 @@ PARTS_KNOWN = totals(
 INTERVENTION = change(lambda tokens: tokens.intervention_effect)
 """Sum of -(f - 1) g S_c."""
 
-KL_PENALTY = change(lambda tokens: tokens.none if tokens.kl_effects is None else tokens.kl_effects.sum())
+KL_PENALTY = change(
+    lambda tokens: tokens.none if tokens.kl_effects is None else tokens.kl_effects.sum()
+)
 """Sum of -g_KL S_c."""
 
-BONUS = change(lambda tokens: tokens.none if tokens.bonus_effects is None else tokens.bonus_effects.sum())
+BONUS = change(
+    lambda tokens: tokens.none if tokens.bonus_effects is None else tokens.bonus_effects.sum()
+)
 """Sum of c sum_i S_i^2."""
 
 
@@ -166,7 +204,8 @@ def _calls_by_source(tokens: StepTokens) -> list[Tensor]:
 
 
 SOURCES = totals(lambda *calls: tuple(map(int, calls)), len(THRESHOLD_SOURCES), _calls_by_source)
-"""How many `gate` calls counted their thresholds from each of THRESHOLD_SOURCES; all 0 with no intervention."""
+"""How many `gate` calls counted their thresholds from each of THRESHOLD_SOURCES; all 0 with no
+intervention."""
 
 _NEGATIVE, _POSITIVE = (0, 1, 2), (6, 7, 8)
 _INCREASING, _DECREASING = (0, 3, 6), (2, 5, 8)
@@ -176,8 +215,8 @@ _QUADRANTS: dict[str, tuple[int, ...]] = {
     metrics.CHANGE_NEGATIVE_HIGH: (0,),
     metrics.CHANGE_NEGATIVE_LOW: (1, 2),
 }
-"""The codes of each quadrant: signs of A and S_c (high: S_c > 0), each with its `StepTokens.codes`: the sign of S_c is that of A S_c times that
-of A."""
+"""The codes of each quadrant: signs of A and S_c (high: S_c > 0), each with its `StepTokens.codes`:
+the sign of S_c is that of A S_c times that of A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +232,8 @@ class SignSums:
     clipped: int
     selected: int
     kept: int
-    """Selected tokens whose gradient took part all the same: weighted, or kept by a cap or a draw."""
+    """Selected tokens whose gradient took part all the same: weighted, or kept by a cap or a
+    draw."""
     decreasing: int
     """Tokens whose update lowers entropy: A S_c > 0."""
     increasing: int
@@ -201,7 +241,9 @@ class SignSums:
     @classmethod
     def read(cls, numbers: Sequence[float], rank: int = 0) -> SignSums:
         """From the numbers of `_by_code`."""
-        effects, tokens, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(5))
+        effects, tokens, clipped, selected, kept = (
+            numbers[row * CODES :][:CODES] for row in range(5)
+        )
 
         def of(counts: Sequence[float], codes: Sequence[int]) -> int:
             return int(sum(counts[code] for code in codes))
@@ -221,14 +263,18 @@ class SignSums:
 
 
 def _by_code(tokens: StepTokens) -> Tensor:
-    """For the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by `change_codes`), how many
-    there are, how many were clipped, how many the intervention selected, and how many of these it kept."""
+    """For the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by
+    `change_codes`), how many there are, how many were clipped, how many the intervention selected,
+    and how many of these it kept."""
     table = tokens.ones.new_zeros(5, CODES)
     table[0].scatter_add_(0, tokens.change_codes, tokens.all_effects)
     table[1].scatter_add_(0, tokens.codes, tokens.ones)
     if tokens.factors is not None:
         selected = flat(
-            [torch.zeros_like(batch.mask) if batch.selected is None else batch.selected for batch in tokens.batches]
+            [
+                torch.zeros_like(batch.mask) if batch.selected is None else batch.selected
+                for batch in tokens.batches
+            ]
         )
         rows = torch.stack([~tokens.kept, selected, selected & tokens.kept]) * tokens.ones
         table[2:].scatter_add_(1, tokens.codes.expand(3, -1), rows)
@@ -238,7 +284,10 @@ def _by_code(tokens: StepTokens) -> Tensor:
 def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
     tokens = step.tokens
     found: dict[str, float] = {} if step.basis is None else _change_metrics(sums.changes, step)
-    found |= {metrics.CLIP_CANDIDATE_FRACTION: sums.selected / tokens, metrics.CLIP_FRACTION: sums.clipped / tokens}
+    found |= {
+        metrics.CLIP_CANDIDATE_FRACTION: sums.selected / tokens,
+        metrics.CLIP_FRACTION: sums.clipped / tokens,
+    }
     if sums.positive:
         found[metrics.CLIP_FRACTION_POSITIVE] = sums.clipped_positive / sums.positive
     if sums.negative:
@@ -270,7 +319,8 @@ HISTOGRAMS = {
     "H": (metrics.TOKEN_ENTROPIES, False),
     "p": (metrics.TOKEN_PROBABILITIES, False),
 }
-"""Rows of `StepTokens` that follow each other; the name of each, and whether its range is symmetric about 0."""
+"""Rows of `StepTokens` that follow each other; the name of each, and whether its range is symmetric
+about 0."""
 
 _FIRST, _LAST = next(iter(HISTOGRAMS)), next(reversed(HISTOGRAMS))
 _SYMMETRIC = tuple(symmetric for _, symmetric in HISTOGRAMS.values())
@@ -281,13 +331,17 @@ def _read_histograms(numbers: Sequence[float], rank: int) -> tuple[Histogram, ..
     for row, symmetric in enumerate(_SYMMETRIC):
         exponent, *counts = map(int, numbers[row * (1 + BINS) :][: 1 + BINS])
         # With no token at all it must not widen another's bins.
-        found.append(Histogram(symmetric, exponent if any(counts) else SMALLEST_EXPONENT, tuple(counts)))
+        found.append(
+            Histogram(symmetric, exponent if any(counts) else SMALLEST_EXPONENT, tuple(counts))
+        )
     return tuple(found)
 
 
 TOKEN_HISTOGRAMS = Sum[tuple[Histogram, ...]](
     size=len(HISTOGRAMS) * (1 + BINS),
-    measure=lambda tokens: bin_counts(tokens.rows(_FIRST, _LAST), tokens.ones, _SYMMETRIC).reshape(-1),
+    measure=lambda tokens: bin_counts(tokens.rows(_FIRST, _LAST), tokens.ones, _SYMMETRIC).reshape(
+        -1
+    ),
     read=_read_histograms,
     merge=lambda left, right: tuple(map(Histogram.merge, left, right)),
 )
@@ -324,11 +378,16 @@ def unit_prediction(step: StepSums) -> float | None:
 
 
 def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, float]:
-    """Every metric measured on the step's tokens; of an intervention nothing where no control was active."""
+    """Every metric measured on the step's tokens; of an intervention nothing where no control was
+    active."""
     if not step.tokens:
         return {metrics.TOKEN_COUNT: 0.0, metrics.TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
     found = {metrics.TOKEN_COUNT: float(step.tokens)} | step.metrics()
-    return found if intervening else {name: found[name] for name in found if name not in _OF_AN_INTERVENTION}
+    return (
+        found
+        if intervening
+        else {name: found[name] for name in found if name not in _OF_AN_INTERVENTION}
+    )
 
 
 def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:
@@ -351,7 +410,11 @@ def report_histograms(step: StepSums) -> tuple[ScoreHistogram, ...]:
         return ()
     return tuple(
         ScoreHistogram(
-            name=name, low=histogram.low, high=histogram.high, counts=histogram.counts, not_finite=step[NOT_FINITE]
+            name=name,
+            low=histogram.low,
+            high=histogram.high,
+            counts=histogram.counts,
+            not_finite=step[NOT_FINITE],
         )
         for (name, _), histogram in zip(HISTOGRAMS.values(), step[TOKEN_HISTOGRAMS], strict=True)
     )

@@ -1,13 +1,14 @@
-"""Declared sums: one declaration states how a statistic of a step is measured, merged over the ranks and read, and
-which metrics come of it. A new statistic is a declaration in `step.py`, named in the list at its end:
+"""Declared sums: one declaration states how a statistic of a step is measured, merged over the
+ranks and read, and which metrics come of it. A new statistic is a declaration in `step.py`, named
+in the list at its end:
 
     SURPRISE = total(
         lambda tokens: -tokens["log p"].sum(),
         metrics=lambda surprise, step: {TOKEN_SURPRISE: surprise / step.tokens},
     )
 
-A `Layout` packs the numbers of several sums into one float64 vector on the device, the only thing a rank sends of its
-step, and reads the vectors of all ranks. Nothing here waits for the device.
+A `Layout` packs the numbers of several sums into one float64 vector on the device, the only thing a
+rank sends of its step, and reads the vectors of all ranks. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Sum(Generic[T_co]):
     read: Callable[[Sequence[float], int], T_co]
     """Its value on the host, from its numbers and the rank they are of."""
     merge: Callable[[T_co, T_co], T_co] | None
-    """Joins the values of two ranks, called in the ranks' order. None: the numbers add up on the device, and `read` is
-    given their sum (and rank 0)."""
+    """Joins the values of two ranks, called in the ranks' order. None: the numbers add up on the
+    device, and `read` is given their sum (and rank 0)."""
     metrics: Callable[[T_co, StepSums], Metrics] = no_metrics
     """The metrics that come of its value in a step with at least one token, by name."""
 
@@ -73,8 +74,8 @@ class StepSums:
 
     @property
     def basis(self) -> str | None:
-        """ADVANTAGES or LOSS_GRADIENT: what the changes were measured by. None: it differs between ranks, or a gradient is
-        not finite, so that the update is skipped or the run lost."""
+        """ADVANTAGES or LOSS_GRADIENT: what the changes were measured by. None: it differs between
+        ranks, or a gradient is not finite, so that the update is skipped or the run lost."""
         if self[NOT_FINITE_GRADIENTS]:
             return None
         read = self[READ]
@@ -82,7 +83,8 @@ class StepSums:
 
     @property
     def scale(self) -> float:
-        """Factor that makes a token's change its part of a mean over tokens: a gradient carries the loss's own mean."""
+        """Factor that makes a token's change its part of a mean over tokens: a gradient carries the
+        loss's own mean."""
         return self.tokens / self._ranks if self.basis == LOSS_GRADIENT else 1.0
 
     def change(self, total: float) -> float:
@@ -91,7 +93,11 @@ class StepSums:
 
     def metrics(self) -> dict[str, float]:
         """Those of all sums; at least one token must count."""
-        return {name: value for one, of in self._values.items() for name, value in one.metrics(of, self).items()}
+        return {
+            name: value
+            for one, of in self._values.items()
+            for name, value in one.metrics(of, self).items()
+        }
 
 
 class RankHeader(NamedTuple):
@@ -106,17 +112,24 @@ class RankHeader(NamedTuple):
 
 
 class Layout:
-    """Where the numbers of each sum are in a rank's vector: the header, the sums that are merged, those that add up."""
+    """Where the numbers of each sum are in a rank's vector: the header, the sums that are merged,
+    those that add up."""
 
     def __init__(self, *sums: Sum[Any]) -> None:
-        self.sums = sorted((TOKENS, READ, NOT_FINITE_GRADIENTS, *sums), key=lambda one: one.merge is None)
+        self.sums = sorted(
+            (TOKENS, READ, NOT_FINITE_GRADIENTS, *sums), key=lambda one: one.merge is None
+        )
         ends = [*accumulate((one.size for one in self.sums), initial=len(RankHeader._fields))]
         self.place = {one: slice(*ends[i : i + 2]) for i, one in enumerate(self.sums)}
         self.size = ends[-1]
-        self.additive_from = next((self.place[one].start for one in self.sums if one.merge is None), self.size)
+        self.additive_from = next(
+            (self.place[one].start for one in self.sums if one.merge is None), self.size
+        )
         """From this column on the vectors of ranks may be added up."""
 
-    def pack(self, header: RankHeader, tokens: StepTokens | None, device: torch.device | None) -> Tensor:
+    def pack(
+        self, header: RankHeader, tokens: StepTokens | None, device: torch.device | None
+    ) -> Tensor:
         """A rank's vector, float64, on the device; without tokens all sums are 0."""
         # Filled on the device; copying Python numbers there would wait for it.
         device = torch.device("cpu") if device is None else device
@@ -133,14 +146,19 @@ class Layout:
         assert len(vector) == self.size, "a sum measures as many numbers as it declares"
         return vector
 
-    def read(self, rows: Mapping[int, Sequence[float]], added: Sequence[float], ranks: int = 1) -> StepSums:
-        """The sums of a step: from the vector of each rank that gated something up to `additive_from`, the rest of all
-        vectors added up, and how many ranks took part in the update."""
+    def read(
+        self, rows: Mapping[int, Sequence[float]], added: Sequence[float], ranks: int = 1
+    ) -> StepSums:
+        """The sums of a step: from the vector of each rank that gated something up to
+        `additive_from`, the rest of all vectors added up, and how many ranks took part in the
+        update."""
 
         def value(one: Sum[T_co]) -> T_co:
             place = self.place[one]
             if one.merge is None:
-                return one.read(added[place.start - self.additive_from : place.stop - self.additive_from], 0)
+                return one.read(
+                    added[place.start - self.additive_from : place.stop - self.additive_from], 0
+                )
             return reduce(one.merge, (one.read(row[place], rank) for rank, row in rows.items()))
 
         return StepSums({one: value(one) for one in self.sums}, ranks)
@@ -151,17 +169,23 @@ class Layout:
 
 
 def total(
-    measure: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
+    measure: Callable[[StepTokens], Tensor],
+    metrics: Callable[[float, StepSums], Metrics] = no_metrics,
 ) -> Sum[float]:
     """A number that adds up over the ranks."""
-    return Sum(size=1, measure=measure, read=lambda numbers, _: numbers[0], merge=add, metrics=metrics)
+    return Sum(
+        size=1, measure=measure, read=lambda numbers, _: numbers[0], merge=add, metrics=metrics
+    )
 
 
 def count(
-    measure: Callable[[StepTokens], Tensor], metrics: Callable[[int, StepSums], Metrics] = no_metrics
+    measure: Callable[[StepTokens], Tensor],
+    metrics: Callable[[int, StepSums], Metrics] = no_metrics,
 ) -> Sum[int]:
     """A whole number that adds up over the ranks."""
-    return Sum(size=1, measure=measure, read=lambda numbers, _: int(numbers[0]), merge=add, metrics=metrics)
+    return Sum(
+        size=1, measure=measure, read=lambda numbers, _: int(numbers[0]), merge=add, metrics=metrics
+    )
 
 
 def totals(
@@ -171,26 +195,43 @@ def totals(
     metrics: Callable[[T_co, StepSums], Metrics] = no_metrics,
 ) -> Sum[T_co]:
     """So many numbers that add up over the ranks, as `kind` takes them."""
-    return Sum(size=size, measure=measure, read=lambda numbers, _: kind(*numbers), merge=None, metrics=metrics)
+    return Sum(
+        size=size,
+        measure=measure,
+        read=lambda numbers, _: kind(*numbers),
+        merge=None,
+        metrics=metrics,
+    )
 
 
 def mean_of(
-    measure: Callable[[StepTokens], Tensor | None], metrics: Callable[[float], Metrics] = lambda mean: {}
+    measure: Callable[[StepTokens], Tensor | None],
+    metrics: Callable[[float], Metrics] = lambda mean: {},
 ) -> Sum[float | None]:
-    """A mean over all ranks of what `measure` gives as sum and weight; None where no rank has it."""
+    """A mean over all ranks of what `measure` gives as sum and weight; None where no rank has
+    it."""
     return totals(
         lambda total, weight: total / weight if weight else None,
         2,
-        lambda tokens: [tokens.none, tokens.none] if (found := measure(tokens)) is None else found.unbind(),
+        lambda tokens: (
+            [tokens.none, tokens.none] if (found := measure(tokens)) is None else found.unbind()
+        ),
         lambda mean, step: {} if mean is None else metrics(mean),
     )
 
 
 def largest(
-    measure: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
+    measure: Callable[[StepTokens], Tensor],
+    metrics: Callable[[float, StepSums], Metrics] = no_metrics,
 ) -> Sum[float]:
     """Maximum over tokens of a value that is never negative."""
-    return Sum(size=1, measure=measure, read=lambda numbers, _: max(numbers[0], 0.0), merge=max, metrics=metrics)
+    return Sum(
+        size=1,
+        measure=measure,
+        read=lambda numbers, _: max(numbers[0], 0.0),
+        merge=max,
+        metrics=metrics,
+    )
 
 
 def moments(
@@ -213,7 +254,12 @@ def covariance(
     """Count, both means and the sum of products of two rows of `StepTokens`."""
     return Sum(
         size=4,
-        measure=lambda tokens: (tokens.count, tokens.mean(left), tokens.mean(right), tokens.product_sum(left, right)),
+        measure=lambda tokens: (
+            tokens.count,
+            tokens.mean(left),
+            tokens.mean(right),
+            tokens.product_sum(left, right),
+        ),
         read=lambda numbers, _: Covariance(int(numbers[0]), *numbers[1:]),
         merge=Covariance.merge,
         metrics=metrics,
@@ -226,5 +272,5 @@ NOT_FINITE_GRADIENTS = count(
     lambda tokens: tokens.gradient_not_finite,
     lambda value, step: {TOKEN_GRADIENT_NOT_FINITE: float(value)} if value else {},
 )
-"""All tokens, those of ranks on which the loss's gradient was read, and those whose gradient is not finite. Every layout has
-them."""
+"""All tokens, those of ranks on which the loss's gradient was read, and those whose gradient is not
+finite. Every layout has them."""

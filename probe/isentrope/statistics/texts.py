@@ -1,5 +1,5 @@
-"""Texts of a step's tokens: the top contributing ones by themselves, rollouts in running text. Made off the training
-thread, from what `contributions.py` measured."""
+"""Texts of a step's tokens: the top contributing ones by themselves, rollouts in running text. Made
+off the training thread, from what `contributions.py` measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TEXT_CHARACTERS = 40
 """Longest text of a token; 16 tokens then stay below 4 KiB in any script."""
 
 ROLLOUT_TEXT_BYTES = 2048
-"""Largest text of a rollout, some three times what most languages need; 6 rollouts then stay below 24 KiB."""
+"""Largest text of a rollout, some three times what most languages need; 6 rollouts then stay below
+24 KiB."""
 
 PROMPT_TEXT_BYTES = 1024
 """Largest text of a prompt: its end."""
@@ -89,15 +90,19 @@ class TokenTexts:
         return None
 
     def _behind_another(self, token_id: int) -> str:
-        """What a token adds behind another, always the same one: some tokenizers drop the space that begins a text."""
+        """What a token adds behind another, always the same one: some tokenizers drop the space
+        that begins a text."""
         if self._another is None:
             self._another = token_id
         return self._decode([self._another, token_id])[len(self._alone(self._another)) :]
 
     def _of_whole_characters(self, token_ids: Sequence[int], texts: list[str]) -> list[str]:
-        """The same texts where each token is whole characters; of the others, those that follow each other together."""
+        """The same texts where each token is whole characters; of the others, those that follow
+        each other together."""
         found: list[str] = []
-        for is_part, run in groupby(zip(token_ids, texts, strict=True), lambda one: _NO_CHARACTER in one[1]):
+        for is_part, run in groupby(
+            zip(token_ids, texts, strict=True), lambda one: _NO_CHARACTER in one[1]
+        ):
             ids, own = zip(*run, strict=True)
             found += self._in_context(ids) if is_part else own
         return found
@@ -108,7 +113,11 @@ class TokenTexts:
         before, first, last = "", 0, 0
         for end in range(1, len(token_ids) + 1):
             text = self._decode(token_ids[first:end])
-            if text.endswith(_NO_CHARACTER) and end < len(token_ids) and end - last < _LONGEST_CHARACTER:
+            if (
+                text.endswith(_NO_CHARACTER)
+                and end < len(token_ids)
+                and end - last < _LONGEST_CHARACTER
+            ):
                 texts.append("")
                 continue
             texts.append(text[len(before) :])
@@ -124,14 +133,20 @@ class TokenTexts:
         return text
 
 
-def with_texts(tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts) -> tuple[DrivingToken, ...]:
-    """The same tokens with their contributions scaled (`StepSums.scale`) and the text of their ids."""
+def with_texts(
+    tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts
+) -> tuple[DrivingToken, ...]:
+    """The same tokens with their contributions scaled (`StepSums.scale`) and the text of their
+    ids."""
 
     def text(token_id: int | None) -> str | None:
         found = None if token_id is None else texts(token_id)
         return None if found is None else _cut(found)
 
-    return tuple(replace(token, contribution=scale * token.contribution, text=text(token.token_id)) for token in tokens)
+    return tuple(
+        replace(token, contribution=scale * token.contribution, text=text(token.token_id))
+        for token in tokens
+    )
 
 
 def rollouts_of(
@@ -141,7 +156,8 @@ def rollouts_of(
     reward_parts: Sequence[str] = (),
     influence: float | None = None,
 ) -> tuple[Rollout, ...]:
-    """The rows in running text; without those whose texts are not known. `influence` scales the influences; None: without."""
+    """The rows in running text; without those whose texts are not known. `influence` scales the
+    influences; None: without."""
     found = (_rollout(row, scale, texts, reward_parts, influence) for row in rows if texts.known)
     return tuple(rollout for rollout in found if rollout is not None)
 
@@ -154,7 +170,11 @@ def _prompt(row: Row, texts: TokenTexts) -> str | None:
         return None
     whole = "".join(running).encode(errors="replace")
     text = whole[-PROMPT_TEXT_BYTES:].decode(errors="ignore")
-    return f"… {text}" if row.sample.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES else text
+    return (
+        f"… {text}"
+        if row.sample.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES
+        else text
+    )
 
 
 def _rollout(

@@ -1,8 +1,10 @@
-"""The tokens of a step: the micro-batches collected while it is open, and the matrix they become when it closes.
+"""The tokens of a step: the micro-batches collected while it is open, and the matrix they become
+when it closes.
 
-The ledger holds references to detached tensors, freed when the step closes. `StepTokens` is what every declared sum
-measures: one row per quantity, zeros where a token does not count. What several sums need is computed there, once:
-on an accelerator every small operation is a launch.
+The ledger holds references to detached tensors, freed when the step closes. `StepTokens` is what
+every declared sum
+measures: one row per quantity, zeros where a token does not count. What several sums need is
+computed there, once: on an accelerator every small operation is a launch.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 THRESHOLD_SOURCES = ("first_pass", "previous_step", "micro_batch")
-"""What the thresholds of a keep-mask may be counted from: the best first, the one that always exists last."""
+"""What the thresholds of a keep-mask may be counted from: the best first, the one that always
+exists last."""
 
 MAX_TOKENS = 1 << 25
 """More than a rank gates in a step; they take about a gigabyte."""
@@ -45,21 +48,25 @@ class TokenBatch:
     mask: Bool[Tensor, "*tokens"]
     """True where the token counts: no padding, prompt or tool token."""
     importance_ratios: Float[Tensor, "*tokens"] | None = None
-    """r to the old policy, else to the sampler; None when the loop passed no log-probs of either, and r is taken as 1."""
+    """r to the old policy, else to the sampler; None when the loop passed no log-probs of either,
+    and r is taken as 1."""
     gradient_factors: Shaped[Tensor, "*tokens"] | None = None
     """Factor of the token's gradient under an intervention; None with none."""
     threshold_source: str | None = None
-    """Which of THRESHOLD_SOURCES the factors were counted from; None when they were counted from nothing."""
+    """Which of THRESHOLD_SOURCES the factors were counted from; None when they were counted from
+    nothing."""
     selected: Bool[Tensor, "*tokens"] | None = None
     """True where the intervention selected the token; None with no intervention."""
     token_ids: Int[Tensor, "*tokens"] | None = None
     """None where the loop made its scores without them."""
     differences: Mapping[str, Float[Tensor, "*tokens"]] = field(default_factory=dict)
-    """log p of the loss's log-probs minus that of the "sampler", the "old" policy and the "reference", as far as passed."""
+    """log p of the loss's log-probs minus that of the "sampler", the "old" policy and the
+    "reference", as far as passed."""
     completions: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers of each sequence, [batch], that the loop passed."""
     gradient: LossGradient | Mapping[str, Tensor] | None = None
-    """What backward brings to the log-probs after the gate; None, or empty: nothing was read. A mapping once it is copied."""
+    """What backward brings to the log-probs after the gate; None, or empty: nothing was read. A
+    mapping once it is copied."""
     group_ids: Float64[Tensor, " sequences"] | None = None
     """The same number for the rollouts of one prompt. None: not known."""
     old_entropies: Float[Tensor, "*tokens"] | None = None
@@ -75,8 +82,8 @@ class TokenBatch:
 
     @property
     def ratio_is_to_sampler(self) -> bool:
-        """Whether the importance ratios are to the sampler: the loop passed no log-probs of the old policy. Of one policy
-        computed twice they are round-off."""
+        """Whether the importance ratios are to the sampler: the loop passed no log-probs of the old
+        policy. Of one policy computed twice they are round-off."""
         return "sampler" in self.differences and "old" not in self.differences
 
     @property
@@ -103,17 +110,23 @@ class TokenBatch:
 
     @property
     def passed_by(self) -> bool:
-        """Whether backward reached the log-probs, but not by way of the gate: a method that is active acts on nothing."""
+        """Whether backward reached the log-probs, but not by way of the gate: a method that is
+        active acts on nothing."""
         gradient = self.gradient
-        return gradient is not None and gradient.get("logprobs") is not None and gradient.get("gated") is None
+        return (
+            gradient is not None
+            and gradient.get("logprobs") is not None
+            and gradient.get("gated") is None
+        )
 
 
 @dataclass(slots=True)
 class TokenLedger:
-    """The micro-batches gated since the last optimiser step; up to fourteen numbers per token, never logits.
+    """The micro-batches gated since the last optimiser step; up to fourteen numbers per token,
+    never logits.
 
-    A loop that closes no step must not fill the memory: the tokens of a step with more than MAX_TOKENS are dropped.
-    """
+    A loop that closes no step must not fill the memory: the tokens of a step with more than
+    MAX_TOKENS are dropped."""
 
     batches: list[TokenBatch] = field(default_factory=list)
     tokens: int = 0
@@ -146,7 +159,8 @@ class TokenLedger:
 
 
 def detached(scores: TokenScores) -> TokenScores:
-    """The same scores outside the graph and without token ids: keeping them does not keep the logits in memory.
+    """The same scores outside the graph and without token ids: keeping them does not keep the
+    logits in memory.
 
     Log-probs and entropies are copies: loops change theirs in place.
     """
@@ -162,19 +176,21 @@ def detached(scores: TokenScores) -> TokenScores:
 
 
 ROWS = ("S_c", "S*", "H", "p", "log p", "A")
-"""Rows of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last three are "valid", 1 or 0;
-g, the strength with which the loss raises the token's log-prob, over T^2; and g S_c, what that takes from the entropy."""
+"""Rows of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last
+three are "valid", 1 or 0; g, the strength with which the loss raises the token's log-prob, over
+T^2; and g S_c, what that takes from the entropy."""
 
 ADVANTAGES, LOSS_GRADIENT = "advantages", "loss_gradient"
-"""What g may be read from: r A, as the theorems have it, or the gradient of the very loss that was used."""
+"""What g may be read from: r A, as the theorems have it, or the gradient of the very loss that was
+used."""
 
 CODES = 9
 """How many values `StepTokens.codes` has; no token has 3 or 5."""
 
 
 class StepTokens:
-    """The tokens of a step on this rank, one column each, float64, 0 where a token does not count. Never waits for the
-    device."""
+    """The tokens of a step on this rank, one column each, float64, 0 where a token does not count.
+    Never waits for the device."""
 
     def __init__(
         self,
@@ -190,14 +206,19 @@ class StepTokens:
     ) -> None:
         """
         Args:
-            batches: The step's micro-batches, with at least one token between them, padding included.
-            entropies_after: H of the same tokens after the update, nats, one tensor per batch; None: not scored again.
-            thresholds: What the what-if sums are counted from; NaN where it is of no token: nothing lies beyond any
-                threshold then. None: the tokens of each micro-batch themselves.
-            centre: Mean log p and mean A of the step before over all ranks, scalars; None, or NaN: these tokens' own.
+            batches: The step's micro-batches, with at least one token between them, padding
+                included.
+            entropies_after: H of the same tokens after the update, nats, one tensor per batch;
+                None: not scored again.
+            thresholds: What the what-if sums are counted from; NaN where it is of no token: nothing
+                lies beyond any threshold then. None: the tokens of each micro-batch themselves.
+            centre: Mean log p and mean A of the step before over all ranks, scalars; None, or NaN:
+                these tokens' own.
             loss_scale: What the gradients that were read are to be divided by.
-            unseen: Sum of the changes of H of tokens that the step was not fitted to, in nats, and their number.
-            coupled: The coupled prediction, in nats, and what it counts as beside that of other ranks.
+            unseen: Sum of the changes of H of tokens that the step was not fitted to, in nats, and
+                their number.
+            coupled: The coupled prediction, in nats, and what it counts as beside that of other
+                ranks.
             slopes: For the influence of each token.
         """
         self._loss_scale = loss_scale
@@ -215,8 +236,11 @@ class StepTokens:
             logprobs,
             flat([batch.advantages for batch in batches]),
         ]
-        # A ratio missing from one call must not count as 1 beside those of the others: then there is none.
-        passed = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
+        # A ratio missing from one call must not count as 1 beside those of the others: then there
+        # is none.
+        passed = [
+            batch.importance_ratios for batch in batches if batch.importance_ratios is not None
+        ]
         ratios = [] if len(passed) < len(batches) else [flat(passed).double()] * 2
         names = (*ROWS, *(("r", "r S_c") if ratios else ()), "valid", "g", "g S_c")
         self._row = {name: row for row, name in enumerate(names)}
@@ -229,7 +253,8 @@ class StepTokens:
         self._values = values.masked_fill_(~self.valid, 0.0)
         self._rows = dict(zip(names, values.unbind(), strict=True))
         self.ones, self.effects = self["valid"], self["g S_c"]
-        """1 where a token is valid; and g S_c: what a token's update takes from the entropy before an intervention."""
+        """1 where a token is valid; and g S_c: what a token's update takes from the entropy before
+        an intervention."""
         if ratios:
             self["r S_c"].mul_(self["S_c"])
         else:
@@ -248,10 +273,13 @@ class StepTokens:
         self._products = deviations @ deviations.T
 
     def _fill_strengths(self) -> None:
-        """g = -dL/dlog p of the tokens that count, of the loss that was used; r A where it was not read; over T^2."""
+        """g = -dL/dlog p of the tokens that count, of the loss that was used; r A where it was not
+        read; over T^2."""
         strengths = self["g"]
         if self.basis == ADVANTAGES:
-            torch.mul(self["A"], self["r"], out=strengths) if "r" in self else strengths.copy_(self["A"])
+            torch.mul(self["A"], self["r"], out=strengths) if "r" in self else strengths.copy_(
+                self["A"]
+            )
         else:
             gradient = self.finite_gradient("gated")
             strengths.zero_()
@@ -261,9 +289,9 @@ class StepTokens:
         torch.mul(strengths, self["S_c"], out=self.effects)
 
     def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """log p minus the log-probs passed as "sampler", "old" or "reference" ("ratio": the old, or the sampler where
-        no old one was passed), 0 where a token does not count, and 1 where it does, else 0; float64 [tokens]. None
-        where a call passed none."""
+        """log p minus the log-probs passed as "sampler", "old" or "reference" ("ratio": the old, or
+        the sampler where no old one was passed), 0 where a token does not count, and 1 where it
+        does, else 0; float64 [tokens]. None where a call passed none."""
         if name == "ratio":
             named = {"old" if "old" in batch.differences else "sampler" for batch in self.batches}
             if len(named) == 1:
@@ -285,8 +313,11 @@ class StepTokens:
         return self._differences[name]
 
     def gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
-        """dL/d of what a `LossGradient` watches under this name, 0 where a call has none; None where none has."""
-        return self._joined([None if one.gradient is None else one.gradient.get(name) for one in self.batches])
+        """dL/d of what a `LossGradient` watches under this name, 0 where a call has none; None
+        where none has."""
+        return self._joined(
+            [None if one.gradient is None else one.gradient.get(name) for one in self.batches]
+        )
 
     def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:
         """One float64 per token; 0 for `gate` calls without it, None if no call has it."""
@@ -304,10 +335,15 @@ class StepTokens:
     def gradient_not_finite(self) -> Float64[Tensor, ""]:
         """How many valid tokens have a gradient that is not finite."""
         gradient = self.gradient("gated")
-        return self.none if gradient is None else (self.valid & ~finite(gradient)).sum(dtype=torch.float64)
+        return (
+            self.none
+            if gradient is None
+            else (self.valid & ~finite(gradient)).sum(dtype=torch.float64)
+        )
 
     def finite_gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
-        """The same without the loss's scale, where a token counts and the gradient is finite; else 0."""
+        """The same without the loss's scale, where a token counts and the gradient is finite; else
+        0."""
         gradient = self.gradient(name)
         if gradient is None:
             return None
@@ -335,7 +371,8 @@ class StepTokens:
 
     @cached_property
     def bonus_effects(self) -> Float64[Tensor, " tokens"] | None:
-        """-c sum_i S_i^2 / T^2, c = -dL/dH: what an entropy bonus takes from the entropy; None without one."""
+        """-c sum_i S_i^2 / T^2, c = -dL/dH: what an entropy bonus takes from the entropy; None
+        without one."""
         gradient = self.finite_gradient("entropies")
         squares = self._joined([batch.scores.squared_scores for batch in self.batches])
         if gradient is None or squares is None:
@@ -344,17 +381,22 @@ class StepTokens:
 
     @cached_property
     def kl_effects(self) -> Float64[Tensor, " tokens"] | None:
-        """g_KL S_c / T^2: what the KL term takes, before an intervention; None where the loop did not give it apart."""
+        """g_KL S_c / T^2: what the KL term takes, before an intervention; None where the loop did
+        not give it apart."""
         gradient = self.finite_gradient("kl_penalty")
-        return None if gradient is None else self._over_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
+        return (
+            None
+            if gradient is None
+            else self._over_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
+        )
 
     def _over_squared_temperatures(self, effects: Tensor) -> Tensor:
         scale = self.inverse_squared_temperatures
         return effects if scale is None else effects.mul_(scale)
 
     def influences(self, name: str) -> Float64[Tensor, " tokens"] | None:
-        """g_t <grad log p_t, P h>, and what an entropy bonus adds, in nats on this rank; None: not measured. With g as it is
-        before an intervention ("gated"), or behind it ("logprobs")."""
+        """g_t <grad log p_t, P h>, and what an entropy bonus adds, in nats on this rank; None: not
+        measured. With g as it is before an intervention ("gated"), or behind it ("logprobs")."""
         if self.slopes is None or (gradient := self.finite_gradient(name)) is None:
             return None
         found = -gradient * flat(self.slopes.logprobs)
@@ -373,7 +415,8 @@ class StepTokens:
         effects = self.effects
         if self.factors is not None:
             behind = self.finite_gradient("logprobs")
-            # Behind the gate arrives what passed it, and what the loss made of log-probs that did not.
+            # Behind the gate arrives what passed it, and what the loss made of log-probs that did
+            # not.
             if behind is None:
                 effects = torch.where(self.kept, effects * self.factors, 0.0)
             else:
@@ -398,20 +441,24 @@ class StepTokens:
 
     @cached_property
     def intervention_effect(self) -> Float64[Tensor, ""]:
-        """Sum of (f - 1) g S_c: what the intervention adds to what the step takes from the entropy."""
+        """Sum of (f - 1) g S_c: what the intervention adds to what the step takes from the
+        entropy."""
         if self.factors is None:
             return self.none
         return (torch.where(self.kept, self.effects * self.factors, 0.0) - self.effects).sum()
 
     @cached_property
     def covariances(self) -> Float64[Tensor, " tokens"]:
-        """c_t = (log p - mean(log p)) (A - mean(A)), the means those of `centre`; arXiv:2505.22617, eq. 10.
+        """c_t = (log p - mean(log p)) (A - mean(A)), the means those of `centre`; arXiv:2505.22617,
+        eq. 10.
 
         A token that does not count has one, too.
         """
         mean_logprob, mean_advantage = (
             own if known is None else torch.where(known.isfinite(), known, own)
-            for known, own in zip(self.centre or (None, None), (self.mean("log p"), self.mean("A")), strict=True)
+            for known, own in zip(
+                self.centre or (None, None), (self.mean("log p"), self.mean("A")), strict=True
+            )
         )
         return (self["log p"] - mean_logprob) * (self["A"] - mean_advantage)
 
@@ -425,7 +472,8 @@ class StepTokens:
         """The same with the sign of g where A is 0: a KL term moves such a token."""
         if self.basis == ADVANTAGES:
             return self.codes
-        # A token that only an entropy bonus moves, or a KL term beside the gate, has neither: it counts as positive.
+        # A token that only an entropy bonus moves, or a KL term beside the gate, has neither: it
+        # counts as positive.
         moved = torch.where(self["g"] == 0, 1.0, self["g"])
         return self._codes_by(torch.where(self["A"] == 0, moved, self["A"]))
 
@@ -438,7 +486,9 @@ class StepTokens:
         """Factor of each token's gradient; None where no intervention was active."""
         if all(batch.gradient_factors is None for batch in self.batches):
             return None
-        return flat([b.mask if b.gradient_factors is None else b.gradient_factors for b in self.batches]).double()
+        return flat(
+            [b.mask if b.gradient_factors is None else b.gradient_factors for b in self.batches]
+        ).double()
 
     @cached_property
     def kept(self) -> Bool[Tensor, " tokens"]:

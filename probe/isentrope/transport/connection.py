@@ -1,4 +1,5 @@
-"""One connection to the server's ingest: Hello, Push and the Watch that runs beside them. Only the shipper imports this."""
+"""One connection to the server's ingest: Hello, Push and the Watch that runs beside them. Only the
+shipper imports this."""
 
 from __future__ import annotations
 
@@ -14,27 +15,40 @@ from isentrope.client.credentials import advice_on, bearer_of, pem
 from isentrope_wire import environment
 from isentrope_wire.codec import received_control, to_pb
 from isentrope_wire.errors import ConfigurationError, IsentropeError
-from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
+from isentrope_wire.reports import (
+    PROTOCOL_VERSION,
+    ControlSnapshot,
+    Quarantined,
+    Record,
+    RunStarted,
+)
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 
 def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.Channel:
-    """Open a channel to a server's ingest, host:port with `https://` in front where it has TLS; nothing is sent yet.
+    """Open a channel to a server's ingest, host:port with `https://` in front where it has TLS;
+    nothing is sent yet.
     ConfigurationError: a certificate file can't be read."""
     address = environment.host_and_port(target)
     # A proxy could not reach this machine's own addresses.
-    given = [*options, ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(address) else 1)]
+    given = [
+        *options,
+        ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(address) else 1),
+    ]
     if not environment.is_encrypted(target):
         return grpc.insecure_channel(address, options=given)
     ca, key, certificate = pem()
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options=given)
+    return grpc.secure_channel(
+        address, grpc.ssl_channel_credentials(ca, key, certificate), options=given
+    )
 
 
 CALL_SECONDS = 5.0
 """A frozen server holds a call forever; gRPC's own keep-alive notices after a minute."""
 SLOWEST_BYTES_PER_SECOND = 20_000.0
-"""A call waits as long as its message takes at this rate; over a slower link messages become smaller."""
+"""A call waits as long as its message takes at this rate; over a slower link messages become
+smaller."""
 SILENCE_SECONDS = 45.0
 """A Watch without even a heartbeat for so long is dead."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -64,7 +78,8 @@ class ServerAway(IsentropeError, ConnectionError):
 
 
 class TooSlow(ServerAway):
-    """The server did not answer in the time the message should have taken. Less at once may get through."""
+    """The server did not answer in the time the message should have taken. Less at once may get
+    through."""
 
 
 class ServerRefuses(IsentropeError, ConnectionError):
@@ -75,8 +90,8 @@ class TelemetryConnection:
     """A channel and the calls on it. `with` closes it, and ends the Watch."""
 
     def __init__(self, target: str, token: str | None, run: RunStarted) -> None:
-        """The token has the scope ingest; None: none is sent. ServerRefuses: it can't even be sent, or a certificate
-        file can't be read."""
+        """The token has the scope ingest; None: none is sent. ServerRefuses: it can't even be sent,
+        or a certificate file can't be read."""
         self._run = run
         try:
             bearer = bearer_of(token)
@@ -88,7 +103,8 @@ class TelemetryConnection:
         self._watch_failure: str | None = None
         self._received_at = time.monotonic()
         self.control_changed = threading.Event()
-        """Set by the Watch: another `hello` is due. What the Watch itself carries may have waited while the link stood still."""
+        """Set by the Watch: another `hello` is due. What the Watch itself carries may have waited
+        while the link stood still."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,13 +113,17 @@ class TelemetryConnection:
         self._channel.close()
 
     def hello(self) -> tuple[int, ControlSnapshot | None]:
-        """Send Hello: the number of the last record the server has, and the requested control, which expires by this
-        machine's clock, early by the time that the call took, never late. ServerAway: no answer; ServerRefuses: it
-        refuses the run or the token."""
+        """Send Hello: the number of the last record the server has, and the requested control,
+        which expires by this machine's clock, early by the time that the call took, never late.
+        ServerAway: no answer; ServerRefuses: it refuses the run or the token."""
         asked_at = time.time()
-        request = pb.HelloRequest(run=to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
+        request = pb.HelloRequest(
+            run=to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at
+        )
         try:
-            reply = self._stub.Hello(request, timeout=_seconds_for(request), metadata=self._metadata)
+            reply = self._stub.Hello(
+                request, timeout=_seconds_for(request), metadata=self._metadata
+            )
         except grpc.RpcError as error:
             raise _named(error) from error
         if not reply.HasField("control"):
@@ -112,8 +132,9 @@ class TelemetryConnection:
         return reply.acked_through, replace(received_control(reply.control), expires_at=expires_at)
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
-        """Deliver records, in order and without a gap: the number of the last record the server has stored, and those
-        it could not use. ServerAway: no answer in time; ServerRefuses: it refuses the token."""
+        """Deliver records, in order and without a gap: the number of the last record the server has
+        stored, and those it could not use. ServerAway: no answer in time; ServerRefuses: it refuses
+        the token."""
         request = pb.PushRequest(
             run_id=self._run.run_id,
             incarnation=self._run.incarnation,
@@ -124,7 +145,10 @@ class TelemetryConnection:
             reply = self._stub.Push(request, timeout=_seconds_for(request), metadata=self._metadata)
         except grpc.RpcError as error:
             raise _named(error) from error
-        aside = [Quarantined(seq=item.seq, code=item.code, message=item.message) for item in reply.quarantined]
+        aside = [
+            Quarantined(seq=item.seq, code=item.code, message=item.message)
+            for item in reply.quarantined
+        ]
         return reply.acked_through, aside
 
     def watch(self) -> None:
@@ -137,10 +161,14 @@ class TelemetryConnection:
             raise ServerAway(self._watch_failure)
         silent_seconds = time.monotonic() - self._received_at
         if silent_seconds > SILENCE_SECONDS:
-            raise ServerAway(f"The server has sent nothing for {silent_seconds:.0f} s, not even a heartbeat.")
+            raise ServerAway(
+                f"The server has sent nothing for {silent_seconds:.0f} s, not even a heartbeat."
+            )
 
     def _watch(self) -> None:
-        request = pb.WatchRequest(run_id=self._run.run_id, incarnation=self._run.incarnation, rank=self._run.rank)
+        request = pb.WatchRequest(
+            run_id=self._run.run_id, incarnation=self._run.incarnation, rank=self._run.rank
+        )
         try:
             for reply in self._stub.Watch(request, metadata=self._metadata):
                 self._received_at = time.monotonic()
@@ -164,7 +192,11 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     sentence = f"{code.name}: {details}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         has_advice = "ISENTROPE_TOKEN" in details
-        remedy = "Then deliver with" if has_advice else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
+        remedy = (
+            "Then deliver with"
+            if has_advice
+            else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
+        )
         return ServerRefuses(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
     sentence = f"{sentence} {advice}" if advice else sentence

@@ -1,4 +1,5 @@
-"""Files that two processes share: a lock that is held as long as a process lives, and files that are replaced whole."""
+"""Files that two processes share: a lock that is held as long as a process lives, and files that
+are replaced whole."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ _T = TypeVar("_T")
 class ProcessLock:
     """An exclusive lock on a file, released by the system when its process ends, however it ends.
 
-    A POSIX record lock, not `flock`: a forked child (a DataLoader's worker) must not keep its parent alive by
-    inheriting the lock. In return it does not exclude a second lock within one process, and closing any other descriptor
-    of the same file in this process would release it. So nothing else opens these files.
-    """
+    A POSIX record lock, not `flock`: a forked child (a DataLoader's worker) must not keep its
+    parent alive by inheriting the lock. In return it does not exclude a second lock within one
+    process, and closing any other descriptor of the same file in this process would release it. So
+    nothing else opens these files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock without waiting; False where another process holds it. OSError: the file can't be opened, or
-        its file system has no locks."""
+        """Take the lock without waiting; False where another process holds it. OSError: the file
+        can't be opened, or its file system has no locks."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,8 +49,8 @@ class ProcessLock:
 
 
 def is_held_by_another_process(path: Path) -> bool:
-    """Whether another process holds the lock on `path`; False where there is no such file. OSError: as
-    `ProcessLock.acquire`."""
+    """Whether another process holds the lock on `path`; False where there is no such file. OSError:
+    as `ProcessLock.acquire`."""
     try:
         # Without O_CREAT: the folder may be about to be removed.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -64,10 +65,13 @@ def is_held_by_another_process(path: Path) -> bool:
     return False
 
 
-def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode: int = 0o600) -> None:
-    """Replace `path`, of which there is one writer at a time. Unless `lasting`, which flushes the content to the disk
-    first, the file may be torn after a power cut, and its reader must withstand that. `mode`, less the umask, says who
-    may read it. OSError: the folder is gone, read-only or full."""
+def write_atomically(
+    path: Path, content: bytes, *, lasting: bool = False, mode: int = 0o600
+) -> None:
+    """Replace `path`, of which there is one writer at a time. Unless `lasting`, which flushes the
+    content to the disk first, the file may be torn after a power cut, and its reader must withstand
+    that. `mode`, less the umask, says who may read it. OSError: the folder is gone, read-only or
+    full."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:

@@ -4,10 +4,11 @@
     header  = "ISENTSEG" (8 bytes), version (uint32), reserved (uint32)
     frame   = "\\xf5IsF" (4 bytes), payload length (uint32), CRC-32 (uint32), seq (uint64), payload
 
-All integers are little-endian; the CRC covers length, seq and payload. Opening a segment never fails because of its
-content: a torn tail ends the reading at the last good frame, a damaged middle is skipped up to the next frame whose
-CRC is right. What was lost shows in the sequence numbers, which rise by one from record to record.
-"""
+All integers are little-endian; the CRC covers length, seq and payload. Opening a segment never
+fails because of its
+content: a torn tail ends the reading at the last good frame, a damaged middle is skipped up to the
+next frame whose CRC is right. What was lost shows in the sequence numbers, which rise by one from
+record to record."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 SUFFIX = ".seg"
 
 SENT = "sent"
-"""Folder in a spool with the segments that the server has acknowledged: it may be restored from a backup."""
+"""Folder in a spool with the segments that the server has acknowledged: it may be restored from a
+backup."""
 SENT_BYTES = 256 * 1024 * 1024
 """The most it holds."""
 
@@ -64,7 +66,8 @@ class SegmentContent:
 
 
 def segment_name(first_seq: int) -> str:
-    """File name of the segment whose first record is `first_seq`; names sort as their records do."""
+    """File name of the segment whose first record is `first_seq`; names sort as their records
+    do."""
     return f"{first_seq:020d}{SUFFIX}"
 
 
@@ -79,8 +82,8 @@ def list_segments(folder: Path) -> list[Path]:
 
 
 def keep_sent(segment: Path, seconds: float) -> None:
-    """Move an acknowledged segment to the sent ones (OSError: it can't be), and delete those that are too many or too
-    old."""
+    """Move an acknowledged segment to the sent ones (OSError: it can't be), and delete those that
+    are too many or too old."""
     sent = segment.parent / SENT
     sent.mkdir(mode=0o700, exist_ok=True)
     # The time counts from the acknowledgement.
@@ -90,8 +93,8 @@ def keep_sent(segment: Path, seconds: float) -> None:
 
 
 def drop_sent(sent: Path, seconds: float, most_bytes: int) -> int:
-    """Delete sent segments that were acknowledged longer ago, and the oldest beyond a size or what is free on the disk;
-    how many."""
+    """Delete sent segments that were acknowledged longer ago, and the oldest beyond a size or what
+    is free on the disk; how many."""
     disk = os.statvfs(sent)
     room, dropped = min(most_bytes, disk.f_bavail * disk.f_frsize), 0
     for segment in reversed(list_segments(sent)):
@@ -107,25 +110,33 @@ def drop_sent(sent: Path, seconds: float, most_bytes: int) -> int:
 def encode_frame(seq: int, payload: bytes) -> bytes:
     """The bytes of one frame; ValueError: the payload is longer than MAX_PAYLOAD_BYTES."""
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"A record holds at most {MAX_PAYLOAD_BYTES} bytes, got {len(payload)}: report fewer values.")
-    return _FRAME.pack(FRAME_MARK, len(payload), _checksum(len(payload), seq, payload), seq) + payload
+        raise ValueError(
+            f"A record holds at most {MAX_PAYLOAD_BYTES} bytes, got {len(payload)}: report fewer values."
+        )
+    return (
+        _FRAME.pack(FRAME_MARK, len(payload), _checksum(len(payload), seq, payload), seq) + payload
+    )
 
 
 class SegmentWriter:
-    """Appends frames to one new segment. Written unbuffered: a killed process loses nothing it had appended."""
+    """Appends frames to one new segment. Written unbuffered: a killed process loses nothing it had
+    appended."""
 
     def __init__(self, folder: Path, first_seq: int) -> None:
-        """FileExistsError: another process writes this spool. OSError: the folder is gone, read-only or full."""
+        """FileExistsError: another process writes this spool. OSError: the folder is gone,
+        read-only or full."""
         self.path = folder / segment_name(first_seq)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o600)
         self.size_bytes = 0
         try:
             self._append(_HEADER.pack(MAGIC, VERSION, 0))
-            # Otherwise a power cut removes the file's name, and with it all that was synced into the file.
+            # Otherwise a power cut removes the file's name, and with it all that was synced into
+            # the file.
             sync_folder(folder)
         except OSError:
-            # A full disk still lets a file be removed; if it stayed, its name would block the next attempt.
+            # A full disk still lets a file be removed; if it stayed, its name would block the next
+            # attempt.
             self.close()
             self.path.unlink(missing_ok=True)
             raise
@@ -135,13 +146,13 @@ class SegmentWriter:
         return self.size_bytes > HEADER_BYTES
 
     def append(self, frames: Iterable[bytes]) -> None:
-        """Write frames, all of them or none. OSError: the disk is full or gone; the segment then ends at the last frame
-        before, or is torn there."""
+        """Write frames, all of them or none. OSError: the disk is full or gone; the segment then
+        ends at the last frame before, or is torn there."""
         self._append(b"".join(frames))
 
     def sync(self) -> None:
-        """Wait until what was appended survives a power cut. OSError: it may not, also when a later call succeeds: the
-        system drops what it could not write."""
+        """Wait until what was appended survives a power cut. OSError: it may not, also when a later
+        call succeeds: the system drops what it could not write."""
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -171,8 +182,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_segment(path: Path, offset: int = 0) -> SegmentContent:
-    """Read the good frames of a segment from an `offset` on: 0, or the `end_offset` of a frame read before. OSError:
-    the file is gone or can't be read; never because of its content."""
+    """Read the good frames of a segment from an `offset` on: 0, or the `end_offset` of a frame read
+    before. OSError: the file is gone or can't be read; never because of its content."""
     with path.open("rb") as file:
         file.seek(offset)
         data = file.read()
@@ -194,13 +205,18 @@ def read_segment(path: Path, offset: int = 0) -> SegmentContent:
 
 
 def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]:
-    """(start, seq, payload) of each frame whose CRC is right; after damage the search continues at the next mark."""
+    """(start, seq, payload) of each frame whose CRC is right; after damage the search continues at
+    the next mark."""
     while True:
         position = data.find(FRAME_MARK, position)
         if position < 0 or position + FRAME_BYTES > len(data):
             return
         _, length, checksum, seq = _FRAME.unpack_from(data, position)
-        payload = data[position + FRAME_BYTES : position + FRAME_BYTES + length] if length <= MAX_PAYLOAD_BYTES else b""
+        payload = (
+            data[position + FRAME_BYTES : position + FRAME_BYTES + length]
+            if length <= MAX_PAYLOAD_BYTES
+            else b""
+        )
         if len(payload) == length and _checksum(length, seq, payload) == checksum:
             yield position, seq, payload
             position += FRAME_BYTES + length

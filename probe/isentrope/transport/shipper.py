@@ -1,10 +1,11 @@
-"""The side process that delivers a spool to the server and writes the requested control for the training process.
+"""The side process that delivers a spool to the server and writes the requested control for the
+training process.
 
     python -m isentrope.transport.shipper DIR
 
-It runs beside the training process and after it, until everything is acknowledged. It reads its token from the
-environment or the home at each attempt, retries as long as the training process runs, and never drops a record.
-"""
+It runs beside the training process and after it, until everything is acknowledged. It reads its
+token from the environment or the home at each attempt, retries as long as the training process
+runs, and never drops a record."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Before anything imports grpc: its fork handlers are for processes that fork, and this one never does.
+# Before anything imports grpc: its fork handlers are for processes that fork, and this one never
+# does.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
@@ -65,17 +67,19 @@ class ShipperSettings:
     poll_seconds: float = 0.05
     """Between two looks at an empty spool: the longest a report waits before it is sent."""
     drain_seconds: float = DRAIN_SECONDS
-    """After the training process's end: without any success for so long, the shipper leaves the rest on disk."""
+    """After the training process's end: without any success for so long, the shipper leaves the
+    rest on disk."""
     longest_pause_seconds: float = 5.0
     """Between attempts to reach a server that is away: once it is back, reports arrive soon."""
     longest_hold_seconds: float = 30.0
     """Between attempts at a server that refuses: a person has to correct that."""
     waits_when_refused: bool = True
-    """Whether to wait after a refusal: beside a training run it may be corrected, in a `sync` it will not."""
+    """Whether to wait after a refusal: beside a training run it may be corrected, in a `sync` it
+    will not."""
     keep_seconds: float = 0.0
     torn_end_is_lost: bool = True
-    """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy of a spool whose training
-    process runs on another machine it is not."""
+    """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy
+    of a spool whose training process runs on another machine it is not."""
 
 
 class Shipper:
@@ -89,8 +93,8 @@ class Shipper:
         target: str | None = None,
         find_token: Callable[[], str | None] = environment.token,
     ) -> None:
-        """`find_token` is called before each attempt, so that a corrected token takes effect. SpoolError: `folder` is
-        no spool folder."""
+        """`find_token` is called before each attempt, so that a corrected token takes effect.
+        SpoolError: `folder` is no spool folder."""
         self._folder = folder
         self._settings = settings
         self._find_token = find_token
@@ -98,7 +102,9 @@ class Shipper:
         self._target = target or folder.grpc_target()
         earlier = ShipperStatus.read(folder.status)
         self._reader = SpoolReader(
-            folder.path, earlier.acked_through if earlier is not None else 0, keep_seconds=settings.keep_seconds
+            folder.path,
+            earlier.acked_through if earlier is not None else 0,
+            keep_seconds=settings.keep_seconds,
         )
         self._unwritten_control: ControlSnapshot | None = None
         self._away = Backoff(longest_seconds=settings.longest_pause_seconds)
@@ -111,7 +117,8 @@ class Shipper:
         self._batch_bytes = settings.batch_bytes
 
     def run(self) -> ShipperStatus:
-        """Deliver until the training process is gone and everything is acknowledged, or the drain limit is over.
+        """Deliver until the training process is gone and everything is acknowledged, or the drain
+        limit is over.
         OSError: the folder vanished; ServerRefuses: only where the settings say not to wait."""
         self._set_status(ShipperState.STARTING)
         while not self._gave_up():
@@ -127,7 +134,8 @@ class Shipper:
             except OSError as error:
                 if not self._folder.exists:
                     raise
-                # Too many open files, no memory, a failing disk: as with the server, the next attempt may succeed.
+                # Too many open files, no memory, a failing disk: as with the server, the next
+                # attempt may succeed.
                 self._pause(ShipperState.RETRYING, error)
             else:
                 if self._ends_are_final or not self._reader.ends_torn:
@@ -140,12 +148,14 @@ class Shipper:
         return self._status
 
     def _deliver_over_one_connection(self) -> None:
-        """Return when there is nothing left to deliver and nothing more will come; ServerAway, ServerRefuses: try again
-        from Hello."""
+        """Return when there is nothing left to deliver and nothing more will come; ServerAway,
+        ServerRefuses: try again from Hello."""
         with TelemetryConnection(self._target, self._find_token(), self._run) as connection:
             acked_through = self._say_hello(connection)
             self._reached = True
-            logger.info("Connected to %s; the server has records up to %d.", self._target, acked_through)
+            logger.info(
+                "Connected to %s; the server has records up to %d.", self._target, acked_through
+            )
             self._reader.resume_after(acked_through)
             self._acknowledge(acked_through)
             connection.watch()
@@ -154,7 +164,8 @@ class Shipper:
                     connection.control_changed.clear()
                     self._say_hello(connection)
                 self._write_control()
-                # Checked before reading: the last records of a process that has just ended must still be read.
+                # Checked before reading: the last records of a process that has just ended must
+                # still be read.
                 trainer_gone = self._trainer_is_gone()
                 if self._push_next(connection, trainer_gone=trainer_gone):
                     continue
@@ -167,7 +178,11 @@ class Shipper:
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._batch_bytes)
         if not batch and trainer_gone:
-            batch = self._reader.missing_at_the_end(self._folder.read_end()) if self._ends_are_final else []
+            batch = (
+                self._reader.missing_at_the_end(self._folder.read_end())
+                if self._ends_are_final
+                else []
+            )
         if not batch:
             return False
         try:
@@ -179,13 +194,21 @@ class Shipper:
                 self._last_success_at = time.monotonic()
             raise
         for item in quarantined:
-            logger.error("The server could not use record %d (%s): %s", item.seq, item.code, printable(item.message))
+            logger.error(
+                "The server could not use record %d (%s): %s",
+                item.seq,
+                item.code,
+                printable(item.message),
+            )
         if acked_through < batch[-1].seq:
             raise ServerAway(
                 f"Records up to {batch[-1].seq} were sent, the server has stored them up to {acked_through} only."
             )
-        # In small steps: over a slow link each batch that is too large again costs its whole timeout.
-        self._batch_bytes = min(self._batch_bytes + self._batch_bytes // 8 + 1, self._settings.batch_bytes)
+        # In small steps: over a slow link each batch that is too large again costs its whole
+        # timeout.
+        self._batch_bytes = min(
+            self._batch_bytes + self._batch_bytes // 8 + 1, self._settings.batch_bytes
+        )
         self._succeed()
         self._acknowledge(acked_through)
         return True
@@ -199,23 +222,29 @@ class Shipper:
         self._set_status(ShipperState.DELIVERING)
 
     def _say_hello(self, connection: TelemetryConnection) -> int:
-        """The last record that the server has; the requested control is kept for `_write_control`."""
+        """The last record that the server has; the requested control is kept for
+        `_write_control`."""
         acked_through, control = connection.hello()
         if control is not None:
             method = control.unreadable or control.control.method
-            logger.info("Control version %d by %s: %s.", control.version, printable(control.author), method)
+            logger.info(
+                "Control version %d by %s: %s.", control.version, printable(control.author), method
+            )
             self._unwritten_control = control
         return acked_through
 
     def _write_control(self) -> None:
-        """Hand the requested control to the training process; a full disk is tried again at the next call."""
+        """Hand the requested control to the training process; a full disk is tried again at the
+        next call."""
         if self._unwritten_control is None:
             return
         try:
             ControlFile(self._folder.control).write(self._unwritten_control)
         except OSError as error:
             if not self._control_error_logged:
-                logger.error("The control can't be written for the training process yet: %s.", error)
+                logger.error(
+                    "The control can't be written for the training process yet: %s.", error
+                )
             self._control_error_logged = True
             return
         self._unwritten_control, self._control_error_logged = None, False
@@ -228,7 +257,12 @@ class Shipper:
     def _pause(self, state: ShipperState, error: OSError) -> None:
         # The same error for hours is logged once.
         if str(error) != self._status.error:
-            logger.log(logging.ERROR if state is ShipperState.HOLDING else logging.WARNING, "%s: %s", state, error)
+            logger.log(
+                logging.ERROR if state is ShipperState.HOLDING else logging.WARNING,
+                "%s: %s",
+                state,
+                error,
+            )
         self._set_status(state, str(error))
         backoff = self._refused if state is ShipperState.HOLDING else self._away
         end = time.monotonic() + backoff.next_pause_seconds()
@@ -242,14 +276,22 @@ class Shipper:
         return time.monotonic() - idle_since > self._settings.drain_seconds
 
     def _trainer_is_gone(self) -> bool:
-        if self._trainer_gone_at is None and not is_held_by_another_process(self._folder.trainer_lock):
-            logger.info("The training process has ended; what its spool still has is to be delivered.")
+        if self._trainer_gone_at is None and not is_held_by_another_process(
+            self._folder.trainer_lock
+        ):
+            logger.info(
+                "The training process has ended; what its spool still has is to be delivered."
+            )
             self._trainer_gone_at = time.monotonic()
         return self._trainer_gone_at is not None
 
     def _set_status(self, state: ShipperState, error: str = "") -> None:
         acked_through = self._reader.acked_through
-        if (state, acked_through, error) == (self._status.state, self._status.acked_through, self._status.error):
+        if (state, acked_through, error) == (
+            self._status.state,
+            self._status.acked_through,
+            self._status.error,
+        ):
             return
         self._status = ShipperStatus(
             state=state,
@@ -273,9 +315,10 @@ def ship(
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
 ) -> ShipperStatus | None:
-    """Deliver a folder to `target`, else to the server it names; delivered, it is removed, or kept in its home's
-    `delivered` for a while. The last status; None where another shipper delivers it, or did until now. SpoolError: it
-    is no spool folder; ServerRefuses: only where the settings say not to wait."""
+    """Deliver a folder to `target`, else to the server it names; delivered, it is removed, or kept
+    in its home's `delivered` for a while. The last status; None where another shipper delivers it,
+    or did until now. SpoolError: it is no spool folder; ServerRefuses: only where the settings say
+    not to wait."""
     shipper = Shipper(folder, settings, target=target, find_token=find_token)
     lock = ProcessLock(folder.shipper_lock)
     if not lock.acquire():
@@ -294,7 +337,9 @@ def ship(
 
 def main() -> int:
     """Parse the command line and deliver; the exit status, one of the EXIT constants."""
-    parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m isentrope.transport.shipper", description=__doc__
+    )
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
@@ -303,14 +348,17 @@ def main() -> int:
         _log_into(folder.log)
         drain_seconds = float(os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
         keep_seconds = environment.keep_delivered_seconds()
-        status = ship(folder, ShipperSettings(drain_seconds=drain_seconds, keep_seconds=keep_seconds))
+        status = ship(
+            folder, ShipperSettings(drain_seconds=drain_seconds, keep_seconds=keep_seconds)
+        )
     except (SpoolError, ConfigurationError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL
     except FileNotFoundError:
         if folder.exists:
             raise
-        # The spool was removed on purpose: there is nothing left to deliver, and no place for a log.
+        # The spool was removed on purpose: there is nothing left to deliver, and no place for a
+        # log.
         return EXIT_NO_SPOOL
     if status is None:
         return EXIT_OTHER_SHIPPER
@@ -318,7 +366,9 @@ def main() -> int:
 
 
 def _log_into(path: Path) -> None:
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=512 * 1024, backupCount=1, encoding="utf-8")
+    handler = logging.handlers.RotatingFileHandler(
+        path, maxBytes=512 * 1024, backupCount=1, encoding="utf-8"
+    )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 

@@ -1,4 +1,5 @@
-"""The transport of the training process: reports go to a spool on disk, and this process opens no socket."""
+"""The transport of the training process: reports go to a spool on disk, and this process opens no
+socket."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ from isentrope.transport.spool_folder import (
     records_are,
 )
 from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolWriter
-from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
+from isentrope.transport.transport import (
+    InMemoryTransport,
+    MakeMessage,
+    Transport,
+    TransportStatistics,
+)
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.codec import encode_payload
@@ -35,13 +41,15 @@ from isentrope_wire.reports import ControlSnapshot, RunStarted
 logger = logging.getLogger(__name__)
 
 ROUND_SECONDS = 0.05
-"""The longest a report waits before the writer thread looks. It polls: waking it would cost the loop a lock."""
+"""The longest a report waits before the writer thread looks. It polls: waking it would cost the
+loop a lock."""
 STATUS_SECONDS = 0.5
 LONGEST_CLOSE_SECONDS = 1.0
 END_FILE_SECONDS = 0.15
 """What a close may take on top when the writer thread hangs: to write the file `end`."""
 SHARED_WAIT_SECONDS = 10.0
-"""Runs that end so soon after each other, as those left open at a process's end, wait together for what their shippers report."""
+"""Runs that end so soon after each other, as those left open at a process's end, wait together for
+what their shippers report."""
 STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAVE_UP})
 """A shipper in one of these states can't deliver now."""
 STUCK_SECONDS = 2.0
@@ -65,7 +73,8 @@ class ShipperSupervisor:
         self._environment = dict(os.environ) | {
             "ISENTROPE_HOME": str(home.absolute()),
             "GRPC_ENABLE_FORK_SUPPORT": "0",
-            # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed calls.
+            # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed
+            # calls.
             "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE"),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,13 +83,17 @@ class ShipperSupervisor:
         self._not_before = 0.0
 
     def keep_running(self, *, last: bool = False) -> None:
-        """Start the shipper if none runs and the pause after its last end is over; where this process ends, at once.
+        """Start the shipper if none runs and the pause after its last end is over; where this
+        process ends, at once.
         OSError: it can't be started."""
         now = time.monotonic()
         if self._process is not None:
             status = self._process.poll()
-            # The shell ends a moment after a shipper that was killed. Of two shippers one delivers, whichever has the lock.
-            if status is None and (not last or is_held_by_another_process(self._folder.shipper_lock)):
+            # The shell ends a moment after a shipper that was killed. Of two shippers one delivers,
+            # whichever has the lock.
+            if status is None and (
+                not last or is_held_by_another_process(self._folder.shipper_lock)
+            ):
                 return
             self._process = None
             if status is not None:
@@ -102,10 +115,17 @@ class ShipperSupervisor:
         self._not_before = now + pause_seconds
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # -P: a grpc.py or logging.py lying in the user's working folder must not be taken for the real one.
-        shipper = [sys.executable, "-P", "-m", "isentrope.transport.shipper", str(self._folder.path)]
-        # A shell between them: Ray kills the children of a worker that exits, not their children, and the last reports are
-        # still to be delivered then.
+        # -P: a grpc.py or logging.py lying in the user's working folder must not be taken for the
+        # real one.
+        shipper = [
+            sys.executable,
+            "-P",
+            "-m",
+            "isentrope.transport.shipper",
+            str(self._folder.path),
+        ]
+        # A shell between them: Ray kills the children of a worker that exits, not their children,
+        # and the last reports are still to be delivered then.
         command = ["/bin/sh", "-c", '"$@" & wait $!', "sh", *shipper]
         with self._folder.errors.open("wb") as errors:
             return subprocess.Popen(
@@ -114,7 +134,8 @@ class ShipperSupervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                # A Ctrl-C in the trainer's terminal must not reach the process that delivers its last reports.
+                # A Ctrl-C in the trainer's terminal must not reach the process that delivers its
+                # last reports.
                 start_new_session=True,
             )
 
@@ -122,13 +143,14 @@ class ShipperSupervisor:
 class SpoolTransport:
     """Queue, writer thread, spool folder and, when online, the shipper beside them.
 
-    `put` and `requested_control` are for one thread, the training loop's; neither they nor `statistics` touch disk or
-    lock. In a forked child (a DataLoader's worker) every method does nothing: the spool belongs to the parent.
+    `put` and `requested_control` are for one thread, the training loop's; neither they nor
+    `statistics` touch disk or lock. In a forked child (a DataLoader's worker) every method does
+    nothing: the spool belongs to the parent.
 
-    A report's way: `put` queues it; the writer thread builds and writes it (`spool_writer`, `spool_disk`); the shipper
-    reads and sends it (`spool_reader`, `connection`). A control's way back: the shipper writes the control file, the
-    writer thread reads it, and `requested_control` is an attribute read.
-    """
+    A report's way: `put` queues it; the writer thread builds and writes it (`spool_writer`,
+    `spool_disk`); the shipper reads and sends it (`spool_reader`, `connection`). A control's way
+    back: the shipper writes the control file, the writer thread reads it, and `requested_control`
+    is an attribute read."""
 
     _last_wait_ends: ClassVar = -SHARED_WAIT_SECONDS
 
@@ -139,12 +161,15 @@ class SpoolTransport:
         supervisor: ShipperSupervisor | None,
         limits: SpoolLimits | None = None,
     ) -> None:
-        """`run` is the first record; `supervisor` keeps a shipper running, None: `isentrope sync` delivers later.
+        """`run` is the first record; `supervisor` keeps a shipper running, None: `isentrope sync`
+        delivers later.
         SpoolError: the folder's file system knows no locks."""
         limits = limits or SpoolLimits()
         self.folder = folder
         self._supervisor = supervisor
-        self._queue = MessageQueue(max_messages=limits.max_queued_messages, max_bytes=limits.max_queued_bytes)
+        self._queue = MessageQueue(
+            max_messages=limits.max_queued_messages, max_bytes=limits.max_queued_bytes
+        )
         self._run = run
         self._grpc_target = folder.grpc_target()
         self._writer = SpoolWriter(folder.path, run, self._queue, limits)
@@ -152,7 +177,8 @@ class SpoolTransport:
         self._requested: ControlSnapshot | None = None
         self._acked_through = 0
         self._waiting_since = (0, 0.0)
-        """A record, and when it was the newest on disk; another one takes its place once the server has it."""
+        """A record, and when it was the newest on disk; another one takes its place once the server
+        has it."""
         self._next_status_at = 0.0
         self._stuck_since: float | None = None
         self._next_warning_at = 0.0
@@ -175,15 +201,19 @@ class SpoolTransport:
                 "Point ISENTROPE_HOME at a folder on a local disk."
             ) from error
         if supervisor is not None:
-            # On the caller's thread: if this one forked a worker while another thread starts a process, the worker would
-            # inherit the pipe that reports a failed start, and the starting thread would wait for the worker's end.
+            # On the caller's thread: if this one forked a worker while another thread starts a
+            # process, the worker would inherit the pipe that reports a failed start, and the
+            # starting thread would wait for the worker's end.
             try:
                 supervisor.keep_running()
             except OSError as error:
-                logger.warning("The shipper can't be started (%s); reports stay on disk until it can.", error)
+                logger.warning(
+                    "The shipper can't be started (%s); reports stay on disk until it can.", error
+                )
         self._thread = threading.Thread(target=self._work, name="isentrope-spool", daemon=True)
         self._thread.start()
-        # Started now: a process that is ending starts no more threads. On its own: the disk may be what hangs.
+        # Started now: a process that is ending starts no more threads. On its own: the disk may be
+        # what hangs.
         self._end_thread = threading.Thread(
             target=self._write_end_of_a_hanging_writer, name="isentrope-end", daemon=True
         )
@@ -210,14 +240,17 @@ class SpoolTransport:
             spooled=self._writer.spooled_through,
             acknowledged=self._acked_through,
             left_out=self._writer.left_out,
-            lag_seconds=time.monotonic() - self._waiting_since[1] if waits and self._waiting_since[0] else 0.0,
+            lag_seconds=time.monotonic() - self._waiting_since[1]
+            if waits and self._waiting_since[0]
+            else 0.0,
         )
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Write what fits in the time, at most a second, and let the shipper deliver the rest without this process.
+        """Write what fits in the time, at most a second, and let the shipper deliver the rest
+        without this process.
 
-        What was accepted and is not written in time becomes a gap, also when the writer thread hangs. One warning is
-        logged about what stays on disk when the server is away or refuses.
+        What was accepted and is not written in time becomes a gap, also when the writer thread
+        hangs. One warning is logged about what stays on disk when the server is away or refuses.
         """
         if os.getpid() != self._owner_pid or self._closing.is_set():
             return
@@ -236,7 +269,8 @@ class SpoolTransport:
             self._warn_of_undelivered(end)
 
     def _warn_of_undelivered(self, wait_until: float) -> None:
-        """Log one warning when the shipper can't deliver: otherwise the end of a run looks like all was delivered."""
+        """Log one warning when the shipper can't deliver: otherwise the end of a run looks like all
+        was delivered."""
         status = ShipperStatus.read(self.folder.status)
         if time.monotonic() < SpoolTransport._last_wait_ends + SHARED_WAIT_SECONDS:
             wait_until = min(wait_until, SpoolTransport._last_wait_ends)
@@ -279,11 +313,16 @@ class SpoolTransport:
         except Exception:  # the sender thread's guard: no failure here may stop the training
             if not self._failure_logged:
                 self._failure_logged = True
-                logger.warning("Writing to the spool %s failed; training continues.", self.folder.path, exc_info=True)
+                logger.warning(
+                    "Writing to the spool %s failed; training continues.",
+                    self.folder.path,
+                    exc_info=True,
+                )
             return False
 
     def _round(self) -> bool:
-        """Write what waits, then check the shipper, the control and the status. False: the disk refuses."""
+        """Write what waits, then check the shipper, the control and the status. False: the disk
+        refuses."""
         written = self._writer.write_queued(self._out_of_time)
         while written and not self._writer.idle and not self._closing.is_set():
             written = self._writer.write_queued(self._out_of_time)
@@ -302,7 +341,8 @@ class SpoolTransport:
         self._is_closing = True
         self._alive_lock.release()
         logger.warning(
-            "The spool %s was removed; training continues, and this process reports nothing more.", self.folder.path
+            "The spool %s was removed; training continues, and this process reports nothing more.",
+            self.folder.path,
         )
 
     def _out_of_time(self) -> bool:
@@ -317,7 +357,8 @@ class SpoolTransport:
             self._waiting_since = (self._writer.spooled_through, time.monotonic())
 
     def _warn_while_stuck(self, status: ShipperStatus) -> None:
-        """Log soon, and seldom again, that nothing is delivered: a wrong address would show at the run's end only."""
+        """Log soon, and seldom again, that nothing is delivered: a wrong address would show at the
+        run's end only."""
         now = time.monotonic()
         if status.state not in STUCK:
             self._stuck_since = None
@@ -345,10 +386,14 @@ class SpoolTransport:
             with self._end_lock:
                 self._end_written = True
                 is_whole = self._writer.spooled_through == self._writer.numbered_through
-                end = SpoolEnd(self._writer.numbered_through) if is_whole else self._end_of_accepted()
+                end = (
+                    SpoolEnd(self._writer.numbered_through) if is_whole else self._end_of_accepted()
+                )
                 write_document(self.folder.end, end, lasting=True)
         except OSError as error:
-            logger.warning("The end of the spool %s may not survive a power cut: %s.", self.folder.path, error)
+            logger.warning(
+                "The end of the spool %s may not survive a power cut: %s.", self.folder.path, error
+            )
         # From here on the shipper knows that nothing more will come.
         self._alive_lock.release()
         if self._supervisor is not None and self.folder.exists:
@@ -357,18 +402,22 @@ class SpoolTransport:
                 self._supervisor.keep_running(last=True)
 
     def _write_end_of_a_hanging_writer(self) -> None:
-        """Write the file `end` for a writer thread that did not finish: what was accepted, and the run's last message."""
+        """Write the file `end` for a writer thread that did not finish: what was accepted, and the
+        run's last message."""
         self._close_waited.wait()
         end = self._end_of_accepted()
         with self._end_lock, contextlib.suppress(OSError):
             if not self._end_written:
-                # What was written survives the end of the process, if not a power cut at the same moment.
+                # What was written survives the end of the process, if not a power cut at the same
+                # moment.
                 write_document(self.folder.end, end)
 
     def _end_of_accepted(self) -> SpoolEnd:
         last = self._queue.newest_ready
         last_payload = b"" if last is None else encode_payload(last())
-        return SpoolEnd(FIRST_SEQ + self._queue.accepted + self._queue.refused, OUT_OF_TIME, last_payload)
+        return SpoolEnd(
+            FIRST_SEQ + self._queue.accepted + self._queue.refused, OUT_OF_TIME, last_payload
+        )
 
 
 Mode = Literal["online", "offline", "disabled"]
@@ -379,17 +428,22 @@ def open_transport(
 ) -> Transport:
     """Open the transport of one rank of one attempt of a run.
 
-    Its shipper reads the token as this process would, at each attempt: `ISENTROPE_TOKEN`, or the owner's in the home.
+    Its shipper reads the token as this process would, at each attempt: `ISENTROPE_TOKEN`, or the
+    owner's in the home.
 
     Args:
         run: the first record.
-        mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is accepted and discarded.
+        mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is accepted
+            and discarded.
         home: ISENTROPE_HOME; the spool lies in it.
-        grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be away.
+        grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be
+            away.
 
     Raises:
-        SpoolError: the home can't be written to or has no locks, or this attempt has a spool already.
-        ConfigurationError: the run's description is larger than a record may be, or `ISENTROPE_KEEP_DELIVERED` is no time.
+        SpoolError: the home can't be written to or has no locks, or this attempt has a spool
+            already.
+        ConfigurationError: the run's description is larger than a record may be, or
+            `ISENTROPE_KEEP_DELIVERED` is no time.
     """
     if mode == "disabled":
         return InMemoryTransport(keep_messages=False)

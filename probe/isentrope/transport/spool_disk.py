@@ -1,8 +1,9 @@
-"""The disk under a spool: appends frames to segments, survives its failures, and keeps some room in reserve.
+"""The disk under a spool: appends frames to segments, survives its failures, and keeps some room in
+reserve.
 
-A write that fails ends the segment: the next attempt begins another, so that the one before can be delivered and
-deleted. Frames that a failed sync may have lost are handed back to be written again: the system drops what it could not
-write and reports the failure once.
+A write that fails ends the segment: the next attempt begins another, so that the one before can be
+delivered and deleted. Frames that a failed sync may have lost are handed back to be written again:
+the system drops what it could not write and reports the failure once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 1024 * 1024
-"""Room for some hundred reports of scalars alone and all gaps, on a disk that something else filled."""
+"""Room for some hundred reports of scalars alone and all gaps, on a disk that something else
+filled."""
 RESERVE_PAUSE_SECONDS = 2.0
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -72,8 +74,8 @@ class SpoolDisk:
         self.restore_reserve()
 
     def append(self, frames: Sequence[NumberedFrame]) -> None:
-        """Write frames, all of them or none. OSError: the disk refuses, `is_full`: for lack of room; those that
-        `take_doubtful` then gives have to be written before these."""
+        """Write frames, all of them or none. OSError: the disk refuses, `is_full`: for lack of
+        room; those that `take_doubtful` then gives have to be written before these."""
         segment = self._segment or self._open_segment(frames[0].first_seq)
         try:
             segment.append(frame.content for frame in frames)
@@ -83,27 +85,30 @@ class SpoolDisk:
         self._unsynced.extend(frames)
 
     def sync(self) -> list[NumberedFrame]:
-        """Make what was written survive a power cut, and end a segment that is full or old: the frames to be written once more."""
+        """Make what was written survive a power cut, and end a segment that is full or old: the
+        frames to be written once more."""
         if self._segment is not None and self._unsynced:
             try:
                 self._segment.sync()
                 self._unsynced = []
             except OSError as error:
-                logger.warning("Syncing %s failed (%s); its end is written again.", self._segment.path, error)
+                logger.warning(
+                    "Syncing %s failed (%s); its end is written again.", self._segment.path, error
+                )
                 self._doubt()
         if self._segment is not None and self._segment.holds_frames and self._segment_is_due():
             self._close_segment()
         return self.take_doubtful()
 
     def take_doubtful(self) -> list[NumberedFrame]:
-        """Hand back frames that may be on disk or not, to be written before any other. A reader may have seen them, so
-        they stay as they are and lose no part."""
+        """Hand back frames that may be on disk or not, to be written before any other. A reader may
+        have seen them, so they stay as they are and lose no part."""
         doubtful, self._doubtful = self._doubtful, []
         return [replace(frame, report=None, is_lightened=False) for frame in doubtful]
 
     def close(self) -> None:
-        """Sync and close the segment, and remove the reserve. OSError: what was written last may not survive a power
-        cut."""
+        """Sync and close the segment, and remove the reserve. OSError: what was written last may
+        not survive a power cut."""
         if self._segment is not None:
             try:
                 self._segment.sync()
@@ -112,7 +117,8 @@ class SpoolDisk:
         self._reserve.unlink(missing_ok=True)
 
     def drop_sent(self) -> bool:
-        """Delete what was kept of delivered reports, where others filled the disk; False when that is nothing."""
+        """Delete what was kept of delivered reports, where others filled the disk; False when that
+        is nothing."""
         # At the spool's own limit it would not help: sent segments do not count.
         with contextlib.suppress(OSError):
             return self.used_share < 1 and drop_sent(self._folder / SENT, 0.0, 0) > 0
@@ -128,7 +134,8 @@ class SpoolDisk:
         return True
 
     def restore_reserve(self) -> bool:
-        """Allocate the reserve again if the disk has room for twice as much; tried every two seconds at most."""
+        """Allocate the reserve again if the disk has room for twice as much; tried every two
+        seconds at most."""
         now = time.monotonic()
         if self.has_reserve or now < self._next_reserve_at:
             return self.has_reserve
@@ -155,20 +162,26 @@ class SpoolDisk:
     def _segment_is_due(self) -> bool:
         assert self._segment is not None
         age_seconds = time.monotonic() - self._segment_opened_at
-        return self._segment.size_bytes >= self._limits.segment_bytes or age_seconds >= self._limits.segment_seconds
+        return (
+            self._segment.size_bytes >= self._limits.segment_bytes
+            or age_seconds >= self._limits.segment_seconds
+        )
 
     def _open_segment(self, first_seq: int) -> SegmentWriter:
         used_bytes = sum(_size_of(path) for path in list_segments(self._folder))
         self.used_share = used_bytes / self._limits.max_spool_bytes
         if used_bytes >= self._limits.max_spool_bytes:
-            reason = f"the spool holds {used_bytes} bytes, its limit is {self._limits.max_spool_bytes}"
+            reason = (
+                f"the spool holds {used_bytes} bytes, its limit is {self._limits.max_spool_bytes}"
+            )
             raise OSError(errno.ENOSPC, reason)
         self._segment = SegmentWriter(self._folder, first_seq)
         self._segment_opened_at = time.monotonic()
         return self._segment
 
     def _abandon_segment(self) -> None:
-        """End a segment that could not be written to; its earlier frames are synced, or written again."""
+        """End a segment that could not be written to; its earlier frames are synced, or written
+        again."""
         segment = self._segment
         if segment is None:
             return
@@ -191,8 +204,11 @@ class SpoolDisk:
         self._doubtful.extend(unsynced)
         with contextlib.suppress(OSError):
             self._close_segment()
-        # Its successor would have its name. One that begins with frames a sync had taken before stays: they last.
-        if not segment.holds_frames or (unsynced and first_seq_of(segment.path) == unsynced[0].first_seq):
+        # Its successor would have its name. One that begins with frames a sync had taken before
+        # stays: they last.
+        if not segment.holds_frames or (
+            unsynced and first_seq_of(segment.path) == unsynced[0].first_seq
+        ):
             with contextlib.suppress(OSError):
                 segment.path.unlink(missing_ok=True)
 

@@ -15,10 +15,10 @@
         shipper.log       the shipper's log; bounded
         shipper.errors    stderr of the shipper, for one that died
 
-Everything is readable by the owner alone: configurations hold secrets. No token is ever written here. When all is
-delivered the shipper moves the folder to ISENTROPE_HOME/delivered, where `isentrope sync` finds it while its time lasts; it
-removes one that keeps nothing. Damaged segments stay.
-"""
+Everything is readable by the owner alone: configurations hold secrets. No token is ever written
+here. When all is delivered the shipper moves the folder to ISENTROPE_HOME/delivered, where
+`isentrope sync` finds it while its time lasts; it removes one that keeps nothing. Damaged segments
+stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from isentrope.transport.files import is_held_by_another_process, read_document, write_atomically
-from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SENT, list_segments, read_segment, sync_folder
+from isentrope.transport.segments import (
+    MAX_PAYLOAD_BYTES,
+    SENT,
+    list_segments,
+    read_segment,
+    sync_folder,
+)
 from isentrope_wire import environment
 from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
 from isentrope_wire.errors import CodecError, ConfigurationError, IsentropeError
@@ -46,11 +52,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SpoolEnd:
-    """The file `end`: the last record's number, and the reason of the gap where records were not written in time."""
+    """The file `end`: the last record's number, and the reason of the gap where records were not
+    written in time."""
 
     last_seq: int
     reason: str = ""
-    """Why records up to the last may be missing; empty: the writer finished, and all of them are on disk."""
+    """Why records up to the last may be missing; empty: the writer finished, and all of them are on
+    disk."""
     last_payload: bytes = b""
     """The last record itself, where it was known and the segments may lack it."""
 
@@ -81,8 +89,9 @@ class SpoolFolder:
 
     @classmethod
     def create(cls, home: Path, run: RunStarted, grpc_target: str) -> SpoolFolder:
-        """Make the folder of a new attempt. SpoolError: the home can't be written to, or this attempt has a spool
-        already. ConfigurationError: the run's description is larger than a record may be."""
+        """Make the folder of a new attempt. SpoolError: the home can't be written to, or this
+        attempt has a spool already. ConfigurationError: the run's description is larger than a
+        record may be."""
         payload = encode_payload(run)
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ConfigurationError(
@@ -94,7 +103,8 @@ class SpoolFolder:
         try:
             _make_private_folder(path)
             write_atomically(folder.path / "target", grpc_target.encode(), lasting=True)
-            # Unlocked, but there: a missing file was removed, and does not show whether the process lives.
+            # Unlocked, but there: a missing file was removed, and does not show whether the process
+            # lives.
             folder.trainer_lock.touch(mode=0o600)
             write_atomically(folder.path / _RUN_FILE, payload, lasting=True)
             for named_in in (path, path.parent, path.parent.parent):
@@ -112,8 +122,9 @@ class SpoolFolder:
         return folder
 
     def run(self) -> RunStarted:
-        """The run and rank that report through this folder: of the first record where it is there and fits the folder's
-        name, for it has a checksum. SpoolError: this is no spool folder, or its description is damaged."""
+        """The run and rank that report through this folder: of the first record where it is there
+        and fits the folder's name, for it has a checksum. SpoolError: this is no spool folder, or
+        its description is damaged."""
         first_record = self._first_record()
         if first_record is not None and self.path.parts[-3:] == _folder_names(first_record):
             return first_record
@@ -122,9 +133,13 @@ class SpoolFolder:
         except (OSError, CodecError) as error:
             if first_record is not None:
                 return first_record
-            raise SpoolError(f"{self.path} is no spool folder: it lacks a readable {_RUN_FILE} ({error}).") from error
+            raise SpoolError(
+                f"{self.path} is no spool folder: it lacks a readable {_RUN_FILE} ({error})."
+            ) from error
         if not isinstance(message, RunStarted):
-            raise SpoolError(f"{self.path / _RUN_FILE} should hold the run that reports; it holds another message.")
+            raise SpoolError(
+                f"{self.path / _RUN_FILE} should hold the run that reports; it holds another message."
+            )
         return message
 
     def _first_record(self) -> RunStarted | None:
@@ -137,16 +152,19 @@ class SpoolFolder:
         return message if isinstance(message, RunStarted) else None
 
     def grpc_target(self) -> str:
-        """host:port the reports were meant for; of the default one, what is meant by default now. SpoolError: this is
-        no spool folder."""
+        """host:port the reports were meant for; of the default one, what is meant by default now.
+        SpoolError: this is no spool folder."""
         try:
             target = (self.path / "target").read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
+            raise SpoolError(
+                f"{self.path} is no spool folder: it names no server ({error})."
+            ) from error
         return environment.grpc_target() if target == environment.DEFAULT_GRPC else target
 
     def read_end(self) -> SpoolEnd | None:
-        """How the spool ended; None: the training process did not close it, or not all of it survived."""
+        """How the spool ended; None: the training process did not close it, or not all of it
+        survived."""
         return read_document(SpoolEnd, self.end)
 
     @property
@@ -165,11 +183,16 @@ class SpoolFolder:
         return self.path.parts[-4:-3] == (DELIVERED,)
 
     def retire(self) -> None:
-        """Move a delivered spool to those that are kept; remove it where it keeps nothing, or holds damaged segments."""
+        """Move a delivered spool to those that are kept; remove it where it keeps nothing, or holds
+        damaged segments."""
         if self.is_kept:
             return
         home = self.home
-        if home is not None and list_segments(self.path / SENT) and not list(self.path.glob("*.damaged")):
+        if (
+            home is not None
+            and list_segments(self.path / SENT)
+            and not list(self.path.glob("*.damaged"))
+        ):
             place = home.joinpath(DELIVERED, *self.path.parts[-3:])
             with contextlib.suppress(OSError):
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -177,12 +200,17 @@ class SpoolFolder:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the files of a delivered spool, and the folders above it that are then empty. Damaged segments stay."""
+        """Remove the files of a delivered spool, and the folders above it that are then empty.
+        Damaged segments stay."""
         kept = list(self.path.glob("*.damaged"))
         shutil.rmtree(self.path / SENT, ignore_errors=True)
         with contextlib.suppress(OSError):
             for path in sorted(self.path.iterdir(), key=lambda path: path.name == _RUN_FILE):
-                if path.is_file() and path not in kept and not (kept and path.name in (_RUN_FILE, "target")):
+                if (
+                    path.is_file()
+                    and path not in kept
+                    and not (kept and path.name in (_RUN_FILE, "target"))
+                ):
                     path.unlink(missing_ok=True)
         for folder in (self.path, self.path.parent, self.path.parent.parent):
             with contextlib.suppress(OSError):
@@ -206,11 +234,15 @@ def _make_private_folder(path: Path) -> None:
 def find_spool_folders(root: Path) -> list[SpoolFolder]:
     """All spool folders at or below `root`, in the order of their paths."""
     # Unlike a glob, a walk skips folders that their shippers remove meanwhile.
-    return [SpoolFolder(Path(folder)) for folder in sorted(f for f, _, files in os.walk(root) if _RUN_FILE in files)]
+    return [
+        SpoolFolder(Path(folder))
+        for folder in sorted(f for f, _, files in os.walk(root) if _RUN_FILE in files)
+    ]
 
 
 def drop_delivered(home: Path, seconds: float) -> None:
-    """Remove the delivered spools of a home that were kept longer, and the oldest beyond DELIVERED_BYTES together."""
+    """Remove the delivered spools of a home that were kept longer, and the oldest beyond
+    DELIVERED_BYTES together."""
     found: list[tuple[float, int, SpoolFolder]] = []
     for folder in find_spool_folders(home / DELIVERED):
         with contextlib.suppress(OSError):
@@ -252,12 +284,14 @@ class ShipperState(StrEnum):
     DRAINED = "drained"
     """The training process is gone and everything is stored."""
     GAVE_UP = "gave_up"
-    """The training process is gone and the server stayed away; `isentrope sync` delivers the rest."""
+    """The training process is gone and the server stayed away; `isentrope sync` delivers the
+    rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipperStatus:
-    """How far the shipper is: a small file that the training process and `isentrope doctor` read."""
+    """How far the shipper is: a small file that the training process and `isentrope doctor`
+    read."""
 
     state: ShipperState = ShipperState.STARTING
     acked_through: int = 0
@@ -283,7 +317,8 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class ControlFile:
-    """The requested control on its way from the shipper to the training process: a CRC-32 and the snapshot.
+    """The requested control on its way from the shipper to the training process: a CRC-32 and the
+    snapshot.
 
     Content that can't be read changes nothing: the last good snapshot stays.
     """
@@ -299,13 +334,15 @@ class ControlFile:
         write_atomically(self._path, _CHECKSUM.pack(zlib.crc32(content)) + content)
 
     def read(self) -> ControlSnapshot | None:
-        """The newest snapshot, None before there is one. Costs one `stat` when the file has not changed."""
+        """The newest snapshot, None before there is one. Costs one `stat` when the file has not
+        changed."""
         with contextlib.suppress(OSError):  # no file yet, or it was removed
             status = self._path.stat()
             fingerprint = (status.st_ino, status.st_mtime_ns, status.st_size)
             if fingerprint != self._fingerprint:
                 content = self._path.read_bytes()
-                # Remembered before the content is decoded, so that bad content is decoded, and logged, once.
+                # Remembered before the content is decoded, so that bad content is decoded, and
+                # logged, once.
                 self._fingerprint = fingerprint
                 try:
                     self._newest = _decoded_control(content)
@@ -318,5 +355,7 @@ def _decoded_control(content: bytes) -> ControlSnapshot:
     # A file torn by a power cut could otherwise be read as a control that lacks its last fields.
     snapshot = content[_CHECKSUM.size :]
     if not snapshot or content[: _CHECKSUM.size] != _CHECKSUM.pack(zlib.crc32(snapshot)):
-        raise CodecError(f"expected a control snapshot with its checksum, got {len(content)} other bytes.")
+        raise CodecError(
+            f"expected a control snapshot with its checksum, got {len(content)} other bytes."
+        )
     return decode_control(snapshot)

@@ -1,4 +1,5 @@
-"""Reads a spool in order, from one acknowledged record to the next, while it is still being written."""
+"""Reads a spool in order, from one acknowledged record to the next, while it is still being
+written."""
 
 from __future__ import annotations
 
@@ -42,12 +43,12 @@ _LOST_ON_DISK = frozenset({errno.EIO, errno.EISDIR, errno.EBADMSG, errno.EUCLEAN
 class SpoolReader:
     """The records of one spool folder as an endless sequence without gaps in its numbers.
 
-    What is missing between two records comes as a record that carries a `Gap`, under the last missing number.
-    """
+    What is missing between two records comes as a record that carries a `Gap`, under the last
+    missing number."""
 
     def __init__(self, folder: Path, acked_through: int = 0, *, keep_seconds: float = 0.0) -> None:
-        """`acked_through` is what the server had acknowledged to an earlier reader; `keep_seconds`, how long
-        acknowledged segments are kept."""
+        """`acked_through` is what the server had acknowledged to an earlier reader; `keep_seconds`,
+        how long acknowledged segments are kept."""
         self._keep_seconds = keep_seconds
         self._folder = folder
         self.acked_through = acked_through
@@ -87,8 +88,8 @@ class SpoolReader:
                 os.replace(segment, self._folder / segment.name)
 
     def next_batch(self, max_records: int, max_bytes: int) -> list[Record]:
-        """The next records to send, at least one, of any size; empty when nothing new has been written. OSError: a
-        segment can't be read."""
+        """The next records to send, at least one, of any size; empty when nothing new has been
+        written. OSError: a segment can't be read."""
         batch: list[Record] = []
         size_bytes = 0
         while len(batch) < max_records:
@@ -102,13 +103,16 @@ class SpoolReader:
         return batch
 
     def missing_at_the_end(self, end: SpoolEnd | None) -> list[Record]:
-        """What the spool's end lacks: at most one gap, and the last record. Only when the writer is gone and all else is sent."""
+        """What the spool's end lacks: at most one gap, and the last record. Only when the writer is
+        gone and all else is sent."""
         newest, content = self._newest()
         if newest is not None and content is not None and content.tail_bytes:
             self._damaged_segments.add(newest)
         if end is not None:
             is_unreadable = newest is not None and content is None
-            return self._missing_until(end, DAMAGED if is_unreadable else end.reason or NEVER_WRITTEN)
+            return self._missing_until(
+                end, DAMAGED if is_unreadable else end.reason or NEVER_WRITTEN
+            )
         if newest is None:
             return []
         if content is None:
@@ -133,14 +137,17 @@ class SpoolReader:
             return self._missing_before(end.last_seq + 1, reason)
         missing = self._missing_before(end.last_seq, reason)
         self._next_seq = end.last_seq + 1
-        last = Record(seq=end.last_seq, payload=end.last_payload, payload_hash=payload_hash(end.last_payload))
+        last = Record(
+            seq=end.last_seq, payload=end.last_payload, payload_hash=payload_hash(end.last_payload)
+        )
         return [*missing, last]
 
     def acknowledge(self, acked_through: int) -> None:
-        """Remember what the server has, and delete, or keep as sent, the segments that hold nothing else.
+        """Remember what the server has, and delete, or keep as sent, the segments that hold nothing
+        else.
 
-        It may be more than was sent since `resume_after`: a batch whose answer did not come in time can arrive later.
-        """
+        It may be more than was sent since `resume_after`: a batch whose answer did not come in time
+        can arrive later."""
         self.acked_through = max(acked_through, self.acked_through)
         self._next_seq = max(self._next_seq, self.acked_through + 1)
         while self._waiting and self._waiting[0].seq <= self.acked_through:
@@ -155,7 +162,8 @@ class SpoolReader:
                     self._segment, self._offset = None, 0
 
     def discard_last_segment(self) -> None:
-        """Delete what `acknowledge` leaves. Only when the writer is gone and everything is acknowledged."""
+        """Delete what `acknowledge` leaves. Only when the writer is gone and everything is
+        acknowledged."""
         for segment in list_segments(self._folder):
             self._discard(segment)
 
@@ -178,8 +186,11 @@ class SpoolReader:
             if segment is None:
                 return False
             self._segment = segment
-            # Looked up before reading: once a newer segment exists, nothing is appended to this one.
-            newer = next((path for path in list_segments(self._folder) if path.name > segment.name), None)
+            # Looked up before reading: once a newer segment exists, nothing is appended to this
+            # one.
+            newer = next(
+                (path for path in list_segments(self._folder) if path.name > segment.name), None
+            )
             try:
                 self._read(segment)
             except FileNotFoundError:
@@ -213,8 +224,8 @@ class SpoolReader:
             self._take(frame)
 
     def _content_of(self, segment: Path, offset: int = 0) -> SegmentContent | None:
-        """Read a segment. None: the disk can't; it is kept aside, and its records will be a gap. OSError: it is gone,
-        or can't be read now for a reason that is not its own."""
+        """Read a segment. None: the disk can't; it is kept aside, and its records will be a gap.
+        OSError: it is gone, or can't be read now for a reason that is not its own."""
         known = segment in self._damaged_segments
         for attempt in range(1 if known else READ_ATTEMPTS):
             if attempt:
@@ -237,11 +248,14 @@ class SpoolReader:
             gap = _gap_in(frame)
             first_covered = gap.first_seq if gap is not None else frame.seq
             self._waiting.extend(self._missing_before(first_covered))
-        self._waiting.append(Record(seq=frame.seq, payload=frame.payload, payload_hash=payload_hash(frame.payload)))
+        self._waiting.append(
+            Record(seq=frame.seq, payload=frame.payload, payload_hash=payload_hash(frame.payload))
+        )
         self._next_seq = frame.seq + 1
 
     def _missing_before(self, seq: int, reason: str | None = None) -> list[Record]:
-        """The gap between the last record read and `seq`, as one record; empty where nothing is missing."""
+        """The gap between the last record read and `seq`, as one record; empty where nothing is
+        missing."""
         first, last = self._next_seq, seq - 1
         if first > last:
             return []

@@ -1,6 +1,7 @@
 """Turns queued messages into records on disk.
 
-- `MessageQueue`: between the training loop and the writer thread, without a lock that the loop could wait for
+- `MessageQueue`: between the training loop and the writer thread, without a lock that the loop
+    could wait for
 - `lightened`: what reports lose when the disk is full
 - `SpoolWriter`: builds, numbers and writes, on the writer thread alone
 """
@@ -31,15 +32,15 @@ class Refused:
 class MessageQueue:
     """First in, first out; one thread puts, one thread takes.
 
-    `put` only appends to a deque, which is atomic: the training loop never waits for a lock, not even for one that a
-    suspended writer thread holds.
+    `put` only appends to a deque, which is atomic: the training loop never waits for a lock, not
+    even for one that a suspended writer thread holds.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
-        """How much may wait is estimated: a message is not built before it is taken, so each counts as much as the
-        largest one seen so far."""
-        # Each message with the number of refusals before it. So every refusal has its place, without a mark in the queue
-        # that both threads would change.
+        """How much may wait is estimated: a message is not built before it is taken, so each counts
+        as much as the largest one seen so far."""
+        # Each message with the number of refusals before it. So every refusal has its place,
+        # without a mark in the queue that both threads would change.
         self._entries: deque[tuple[int, MakeMessage]] = deque()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
@@ -97,15 +98,19 @@ DROPPED_PARTS = "report/dropped_parts"
 
 
 HEAVY_PARTS: Mapping[str, Any] = {"rollouts": (), "tokens": (), "what_if": None, "histograms": ()}
-"""What reports lose where there is little room; scalars, labels, alerts and control outcomes always stay."""
+"""What reports lose where there is little room; scalars, labels, alerts and control outcomes always
+stay."""
 
 
 def lightened(report: StepReport) -> StepReport:
-    """The report without its heavy parts, which its label DROPPED_PARTS names; itself where it has none."""
+    """The report without its heavy parts, which its label DROPPED_PARTS names; itself where it has
+    none."""
     left_out = [name for name, nothing in HEAVY_PARTS.items() if getattr(report, name) != nothing]
     if not left_out:
         return report
-    return replace(report, **HEAVY_PARTS, labels={**report.labels, DROPPED_PARTS: ", ".join(left_out)})
+    return replace(
+        report, **HEAVY_PARTS, labels={**report.labels, DROPPED_PARTS: ", ".join(left_out)}
+    )
 
 
 def with_alert(report: StepReport, reason: str) -> StepReport:
@@ -134,11 +139,13 @@ LIGHT_FROM_SHARE = 0.75
 class SpoolWriter:
     """Numbers records, frames them and hands them to the disk.
 
-    A failed write loses nothing by itself: the group is kept and written again, until the queue behind it is full and
-    refuses. On a full disk reports lose their heavy parts, and are labelled so. Reports that are lost whole are written as a gap with its reason, at their place.
-    """
+    A failed write loses nothing by itself: the group is kept and written again, until the queue
+    behind it is full and refuses. On a full disk reports lose their heavy parts, and are labelled
+    so. Reports that are lost whole are written as a gap with its reason, at their place."""
 
-    def __init__(self, folder: Path, run: RunStarted, queue: MessageQueue, limits: SpoolLimits) -> None:
+    def __init__(
+        self, folder: Path, run: RunStarted, queue: MessageQueue, limits: SpoolLimits
+    ) -> None:
         self._folder = folder
         self._queue = queue
         self._limits = limits
@@ -167,8 +174,8 @@ class SpoolWriter:
         return self._disk_is_full or self._disk.used_share >= LIGHT_FROM_SHARE
 
     def write_queued(self, out_of_time: Callable[[], bool] = lambda: False) -> bool:
-        """Write one group; False where the disk refuses, and it is kept for the next call. Once `out_of_time`, asked
-        before each message is built, is True, what is built is written."""
+        """Write one group; False where the disk refuses, and it is kept for the next call. Once
+        `out_of_time`, asked before each message is built, is True, what is built is written."""
         if self._disk_is_full and self._disk.restore_reserve():
             self._disk_is_full = False
         if not self._group:
@@ -176,21 +183,24 @@ class SpoolWriter:
         return not self._group or self._write_group()
 
     def sync(self) -> None:
-        """Make what was written since the last call survive a power cut; close a segment that is full or old."""
+        """Make what was written since the last call survive a power cut; close a segment that is
+        full or old."""
         self._take_back(self._disk.sync())
 
     def close(self) -> None:
-        """Write a gap for what was not written in time, and end the spool. OSError: its end may not survive a power
-        cut."""
+        """Write a gap for what was not written in time, and end the spool. OSError: its end may not
+        survive a power cut."""
         if self._group:
-            # One more attempt: a gap in the place of records that may be on disk already would contradict them.
+            # One more attempt: a gap in the place of records that may be on disk already would
+            # contradict them.
             self._write_group()
         if not self.idle:
             self._give_up_the_rest()
         self._disk.close()
 
     def _build_group(self, out_of_time: Callable[[], bool]) -> None:
-        # One by one: a message that is taken and not built in time looks like one that was never put.
+        # One by one: a message that is taken and not built in time looks like one that was never
+        # put.
         while len(self._group) < GROUP_RECORDS and not out_of_time():
             entries = self._queue.take(1)
             if not entries:
@@ -217,16 +227,22 @@ class SpoolWriter:
         else:
             self._add_record(payload, report, is_lightened=light is not message)
 
-    def _add_record(self, payload: bytes, report: StepReport | None = None, *, is_lightened: bool = False) -> None:
+    def _add_record(
+        self, payload: bytes, report: StepReport | None = None, *, is_lightened: bool = False
+    ) -> None:
         self.numbered_through += 1
-        self._group.append(_frame_of(self.numbered_through, payload, report, is_lightened=is_lightened))
+        self._group.append(
+            _frame_of(self.numbered_through, payload, report, is_lightened=is_lightened)
+        )
 
     def _add_gap(self, count: int, reason: str) -> None:
         first, last = self.numbered_through + 1, self.numbered_through + count
         self.numbered_through = last
         payload = encode_payload(Gap(first_seq=first, last_seq=last, reason=reason))
         self._group.append(
-            NumberedFrame(first_seq=first, last_seq=last, content=encode_frame(last, payload), is_gap=True)
+            NumberedFrame(
+                first_seq=first, last_seq=last, content=encode_frame(last, payload), is_gap=True
+            )
         )
 
     def _lose_one(self, reason: str) -> None:
@@ -235,7 +251,9 @@ class SpoolWriter:
         if not self._failures_logged:
             self._failures_logged = True
             logger.warning(
-                "A report was lost: %s. Further ones are only counted.", reason, exc_info=reason == NOT_BUILT
+                "A report was lost: %s. Further ones are only counted.",
+                reason,
+                exc_info=reason == NOT_BUILT,
             )
 
     def _write_group(self) -> bool:
@@ -264,7 +282,8 @@ class SpoolWriter:
         return True
 
     def _make_room(self) -> bool:
-        """Delete kept segments, free the reserve and drop the heavy parts. False: there is nothing left to drop."""
+        """Delete kept segments, free the reserve and drop the heavy parts. False: there is nothing
+        left to drop."""
         if self._disk.drop_sent():
             return True
         if not self._disk.give_up_reserve() and self._disk_is_full:
@@ -278,7 +297,9 @@ class SpoolWriter:
             return frame
         light = self._lightened(frame.report)
         is_lightened = light is not frame.report
-        return _frame_of(frame.first_seq, encode_payload(light), frame.report, is_lightened=is_lightened)
+        return _frame_of(
+            frame.first_seq, encode_payload(light), frame.report, is_lightened=is_lightened
+        )
 
     def _lightened(self, report: StepReport) -> StepReport:
         light = lightened(report) if self._has_little_room else report
@@ -298,7 +319,8 @@ class SpoolWriter:
         self._disk_error = error.strerror or str(error)
 
     def _give_up_the_rest(self) -> None:
-        """Replace all that is not written by one gap. One attempt is made at the last message, mostly the run's finish."""
+        """Replace all that is not written by one gap. One attempt is made at the last message,
+        mostly the run's finish."""
         missing = self.numbered_through - self.spooled_through
         self.lost += sum(not frame.is_gap for frame in self._group)
         last: MakeMessage | Refused | None = None
@@ -310,7 +332,9 @@ class SpoolWriter:
         self.numbered_through = self.spooled_through
         self._group = []
         if missing > has_last:
-            reason = OUT_OF_TIME if self._disk_error is None else f"{OUT_OF_TIME}: {self._disk_error}"
+            reason = (
+                OUT_OF_TIME if self._disk_error is None else f"{OUT_OF_TIME}: {self._disk_error}"
+            )
             self._add_gap(missing - has_last, reason)
             # Before the last is built, which may take longer than the time left.
             self._write_group()
@@ -320,6 +344,10 @@ class SpoolWriter:
             self._write_group()
 
 
-def _frame_of(seq: int, payload: bytes, report: StepReport | None, *, is_lightened: bool) -> NumberedFrame:
+def _frame_of(
+    seq: int, payload: bytes, report: StepReport | None, *, is_lightened: bool
+) -> NumberedFrame:
     content = encode_frame(seq, payload)
-    return NumberedFrame(first_seq=seq, last_seq=seq, content=content, report=report, is_lightened=is_lightened)
+    return NumberedFrame(
+        first_seq=seq, last_seq=seq, content=content, report=report, is_lightened=is_lightened
+    )

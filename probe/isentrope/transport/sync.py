@@ -38,15 +38,21 @@ class SyncResult:
     outcome: SyncOutcome
     detail: str
     server_away: bool = False
-    """Left because its server did not answer: any other spool for that server would be left, too."""
+    """Left because its server did not answer: any other spool for that server would be left,
+    too."""
 
 
 def sync_spools(
-    folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float, final: bool = False
+    folders: Sequence[SpoolFolder],
+    *,
+    target: str | None,
+    give_up_after_seconds: float,
+    final: bool = False,
 ) -> Iterator[SyncResult]:
-    """Deliver spools one after another, to `target` or the server each names; a result for each. A server that is away
-    so long is not waited for again: its spools share one detail. One that is refused, or can't be read, stays. `final`:
-    the training processes have ended, and a record that is torn at the end is a gap."""
+    """Deliver spools one after another, to `target` or the server each names; a result for each. A
+    server that is away so long is not waited for again: its spools share one detail. One that is
+    refused, or can't be read, stays. `final`: the training processes have ended, and a record that
+    is torn at the end is a gap."""
     away: dict[str, str] = {}
     for folder in folders:
         try:
@@ -54,7 +60,9 @@ def sync_spools(
             if server in away and list_segments(folder.path):
                 result = _result(folder, SyncOutcome.LEFT, away[server], server_away=True)
             else:
-                result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds, final=final)
+                result = sync_spool(
+                    folder, target=target, give_up_after_seconds=give_up_after_seconds, final=final
+                )
         # A `SpoolError`, a refusal, a failing disk: each concerns this spool alone.
         except OSError as error:
             yield _result(folder, SyncOutcome.LEFT, str(error))
@@ -67,29 +75,35 @@ def sync_spools(
 def refill_server(
     kept: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
 ) -> Iterator[SyncResult]:
-    """Send delivered spools that are kept again as far as their servers lost them, as one does that was restored from a
-    backup; a result for each of which something was lost. One that can't be asked about, or is refused, was delivered
-    once."""
+    """Send delivered spools that are kept again as far as their servers lost them, as one does that
+    was restored from a backup; a result for each of which something was lost. One that can't be
+    asked about, or is refused, was delivered once."""
     away: set[str] = set()
     for folder in kept:
         with contextlib.suppress(OSError):
             run, server = folder.run(), target or folder.grpc_target()
-            if server in away or (status := ship(folder, _settings(give_up_after_seconds), target=target)) is None:
+            if (
+                server in away
+                or (status := ship(folder, _settings(give_up_after_seconds), target=target)) is None
+            ):
                 continue
             if not status.reached:
                 away.add(server)
             elif status.lost_by_the_server:
                 if status.state is ShipperState.DRAINED:
-                    sentence = (
-                        f"{records_are(status.lost_by_the_server)} lost by the server; what was kept is sent again"
-                    )
+                    sentence = f"{records_are(status.lost_by_the_server)} lost by the server; what was kept is sent again"
                     yield _result(folder, SyncOutcome.DELIVERED, sentence, run)
                 else:
                     yield _result(folder, SyncOutcome.LEFT, status.error, run)
 
 
 def _result(
-    folder: SpoolFolder, outcome: SyncOutcome, detail: str, run: RunStarted | None = None, *, server_away: bool = False
+    folder: SpoolFolder,
+    outcome: SyncOutcome,
+    detail: str,
+    run: RunStarted | None = None,
+    *,
+    server_away: bool = False,
 ) -> SyncResult:
     """With the run and rank of the folder's path where its content may be unreadable."""
     rank = folder.path.name.removeprefix("rank-")
@@ -115,14 +129,21 @@ def _settings(give_up_after_seconds: float, *, final: bool = False) -> ShipperSe
 def sync_spool(
     folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float, final: bool = False
 ) -> SyncResult:
-    """Deliver one spool, as `sync_spools` does; safe to repeat: the server takes each record once. SpoolError: it is no
-    spool folder; ServerRefuses: it stays; OSError: it can't be read."""
+    """Deliver one spool, as `sync_spools` does; safe to repeat: the server takes each record once.
+    SpoolError: it is no spool folder; ServerRefuses: it stays; OSError: it can't be read."""
     run = folder.run()
     outcome, away = SyncOutcome.LEFT, False
     if list_segments(folder.path) and is_held_by_another_process(folder.trainer_lock):
         status = ShipperStatus.read(folder.status)
-        is_stuck = status is not None and status.state in (ShipperState.RETRYING, ShipperState.HOLDING)
-        delivers = f"can't deliver now ({status.in_words})" if status is not None and is_stuck else "delivers by itself"
+        is_stuck = status is not None and status.state in (
+            ShipperState.RETRYING,
+            ShipperState.HOLDING,
+        )
+        delivers = (
+            f"can't deliver now ({status.in_words})"
+            if status is not None and is_stuck
+            else "delivers by itself"
+        )
         outcome, detail = SyncOutcome.BUSY, f"its training process is alive and {delivers}"
     elif not list_segments(folder.path):
         _remove_if_delivered(folder)
@@ -133,7 +154,9 @@ def sync_spool(
         detail = f"another process still tries to deliver it ({error.rstrip('.')})"
     elif not folder.exists:
         outcome, detail = SyncOutcome.DELIVERED, "all its records are stored, by its side process"
-    elif (status := ship(folder, _settings(give_up_after_seconds, final=final), target=target)) is None:
+    elif (
+        status := ship(folder, _settings(give_up_after_seconds, final=final), target=target)
+    ) is None:
         outcome, detail = SyncOutcome.BUSY, "another shipper delivers it now"
     elif status.state is ShipperState.DRAINED:
         outcome, detail = SyncOutcome.DELIVERED, f"{records_are(status.acked_through)} stored"
@@ -156,7 +179,8 @@ def _remove_if_delivered(folder: SpoolFolder) -> None:
 
 
 def _is_free(folder: SpoolFolder, patience_seconds: float) -> bool:
-    """Wait until no other process delivers the folder: as long as it gets records stored, and so long without."""
+    """Wait until no other process delivers the folder: as long as it gets records stored, and so
+    long without."""
     acked_through, stored_at = -1, time.monotonic()
     while is_held_by_another_process(folder.shipper_lock):
         status = ShipperStatus.read(folder.status)

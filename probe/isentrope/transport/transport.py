@@ -1,4 +1,5 @@
-"""What a probe needs of a transport, and a transport in memory, for tests and for mode `disabled`."""
+"""What a probe needs of a transport, and a transport in memory, for tests and for mode
+`disabled`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ MakeMessage = Callable[[], Message]
 
 @dataclass(frozen=True, slots=True)
 class ReadyMessage:
-    """A `MakeMessage` with nothing left to build. As the last one of a run it is delivered even if those before it are not."""
+    """A `MakeMessage` with nothing left to build. As the last one of a run it is delivered even if
+    those before it are not."""
 
     message: Message
 
@@ -31,18 +33,21 @@ class TransportStatistics:
     accepted: int = 0
     """Taken by `put`."""
     dropped: int = 0
-    """Refused by `put`, or lost later because building failed or the disk was full. The spool has a gap in their place."""
+    """Refused by `put`, or lost later because building failed or the disk was full. The spool has a
+    gap in their place."""
     spooled: int = 0
     """Written to the spool; the record of the run's start and the records in gaps are included."""
     acknowledged: int = 0
-    """Spooled reports that the server has acknowledged. `spooled - acknowledged` are still to be delivered."""
+    """Spooled reports that the server has acknowledged. `spooled - acknowledged` are still to be
+    delivered."""
     left_out: int = 0
     """Reports that were written without their tokens or histograms, because the disk was full."""
     lag_seconds: float = 0.0
     """How long records on disk have waited for the server's acknowledgement; 0 when none does."""
 
     def scalars(self) -> dict[str, float]:
-        """The counts as metrics of a report. Every report has them, so that a run's page shows whether it is delivered."""
+        """The counts as metrics of a report. Every report has them, so that a run's page shows
+        whether it is delivered."""
         found: dict[str, float] = {metrics.PROBE_DROPPED_REPORTS: float(self.dropped)}
         if self.spooled:
             found |= {
@@ -63,12 +68,14 @@ class Transport(Protocol):
         """Queue one message.
 
         Returns:
-            False where the queue is full or the transport is closed; the message is counted as dropped.
+            False where the queue is full or the transport is closed; the message is counted as
+            dropped.
         """
         ...
 
     def requested_control(self) -> ControlSnapshot | None:
-        """The newest control that was requested, None before there is one. Costs an attribute read."""
+        """The newest control that was requested, None before there is one. Costs an attribute
+        read."""
         ...
 
     def statistics(self) -> TransportStatistics:
@@ -76,17 +83,20 @@ class Transport(Protocol):
         ...
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Write what fits in the time. What is spooled stays on disk, and is delivered without this process."""
+        """Write what fits in the time. What is spooled stays on disk, and is delivered without this
+        process."""
         ...
 
 
 class InMemoryTransport:
-    """Builds each message at once, on the caller's thread, and lets its exceptions through, for tests."""
+    """Builds each message at once, on the caller's thread, and lets its exceptions through, for
+    tests."""
 
     def __init__(self, *, keep_messages: bool = True) -> None:
         """
         Args:
-            keep_messages: False discards every message without building it, which could wait for the device.
+            keep_messages: False discards every message without building it, which could wait for
+                the device.
         """
         self.messages: list[Message] = []
         self.closed = False

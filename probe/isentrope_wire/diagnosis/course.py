@@ -1,12 +1,12 @@
 """The course of a run's entropy: its pace, where it is going, and how urgent that is.
 
-Entropy moves by shares of itself, so the course is that of log H. A line is fitted to it with weights that fade over a
-quarter of the run's age; the forecast goes on along this line at a pace that fades (Gardner and McKenzie's damped trend).
-Its band is as wide as this run's own forecasts were wrong at that distance, and before there are any, as those of recorded
-runs were. A step costs the same however long the run is, so the alerts, raised where a run is measured, and the diagnosis,
-made of the stored steps, share this one class. No threshold is in nats or steps: a run is compared with its own early
-level, its own noise and its own age.
-"""
+Entropy moves by shares of itself, so the course is that of log H. A line is fitted to it with
+weights that fade over a quarter of the run's age; the forecast goes on along this line at a pace
+that fades (Gardner and McKenzie's damped trend). Its band is as wide as this run's own forecasts
+were wrong at that distance, and before there are any, as those of recorded runs were. A step costs
+the same however long the run is, so the alerts, raised where a run is measured, and the diagnosis,
+made of the stored steps, share this one class. No threshold is in nats or steps: a run is compared
+with its own early level, its own noise and its own age."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ AHEAD = 50
 """Steps that a forecast reaches."""
 
 WATCH_LEFT, ACT_LEFT = 0.75, 0.5
-"""Shares of the early entropy: with so much left a collapse is to be watched, and to be acted on. An explosion is judged at
-their reciprocals, 1 / 0.75 and 1 / 0.5."""
+"""Shares of the early entropy: with so much left a collapse is to be watched, and to be acted on.
+An explosion is judged at their reciprocals, 1 / 0.75 and 1 / 0.5."""
 
 OVER_LEFT, BACK_LEFT = 0.875, 0.625
-"""With more than this left there is nothing to watch any more, and nothing to act on. A held entropy is near a target it is
-as close to as OVER_LEFT."""
+"""With more than this left there is nothing to watch any more, and nothing to act on. A held
+entropy is near a target it is as close to as OVER_LEFT."""
 
 DIRECTIONS = {"collapse": -1, "explosion": 1}
 """The kinds of alerts about the entropy's course, and where it goes."""
@@ -46,16 +46,18 @@ LEAST_POINTS = 5
 _LEAST_FORECAST = 10
 """Steps that a forecast needs."""
 _PACE_LASTS, _RISE_LASTS, _EFFECT_LASTS = 2.0, 0.4, 3.0
-"""The memories after which a pace has faded to 1 / e: what lasted long goes on for long, rises end sooner, and what a control
-adds later. Fixed on recorded runs, as the usual errors are."""
+"""The memories after which a pace has faded to 1 / e: what lasted long goes on for long, rises end
+sooner, and what a control adds later. Fixed on recorded runs, as the usual errors are."""
 _LEAST_MEMORY, _PART_OF_AGE, _LONGEST_MEMORY = 12.0, 8.0, 60.0
 """Steps after which a step's weight is 1 / e: an eighth of the age, within these bounds."""
 _KEPT_OF_WEIGHTS, _TRIAL, _ADDED_STEPS = 0.05, 20, 10
-"""What is kept of the weights when another control is applied; steps under it after which its pace counts half in a forecast,
-the rest is what is expected of it; steps whose mean is what it adds."""
+"""What is kept of the weights when another control is applied; steps under it after which its pace
+counts half in a forecast, the rest is what is expected of it; steps whose mean is what it
+adds."""
 _TRACKED, _TURNED, _KEPT_OF_A_TURN = 0.15, 1.0, 0.6
-"""Weight of the newest step in the mean error of the line about the next one; how large that is, in standard deviations of a
-step, where the course has turned (noise alone reaches a third of it); what is then kept of the weights."""
+"""Weight of the newest step in the mean error of the line about the next one; how large that is, in
+standard deviations of a step, where the course has turned (noise alone reaches a third of it); what
+is then kept of the weights."""
 _SURPRISE = 0.2
 """Share of a step's surprise that `_followed` takes on: one step's mean is mostly noise."""
 _HORIZONS = (1, 10, 20, 50)
@@ -64,7 +66,8 @@ _USUAL_ERRORS = (0.12, 0.15, 0.20, 0.26)
 _USUAL_NOISE = 0.04
 """Standard deviation of their steps, in log H."""
 _OFF_OF_MOVED = 1.1
-"""Share of the way to a forecast that nine of ten were off by at most, where runs move faster than recorded ones."""
+"""Share of the way to a forecast that nine of ten were off by at most, where runs move faster than
+recorded ones."""
 _USUAL = [NormalDist().inv_cdf(0.5 + (place + 0.5) / 20) / 1.6449 for place in range(10)]
 """They count as ten errors, spread as a normal variable's are."""
 _OWN_ERRORS, _ORIGIN_EVERY = 30, 5
@@ -75,12 +78,15 @@ _NOISES = 4.0
 _SURE = 1.6
 """Times the band: where even its near end is past half, half is expected to go."""
 _IN_A_ROW, _CALM = 8, 20
-"""Steps for which half must be expected to go before that is acted on, and for which the course must be level after it."""
+"""Steps for which half must be expected to go before that is acted on, and for which the course
+must be level after it."""
 _USUAL_OWN, _OWN_PRIOR, _LEAST_OWN = 0.75, 0.3, 0.3
-"""Change of the entropy per change on own tokens: its prior, from recorded runs; the change of log H that the prior weighs as
-much as; its lowest value, whose reciprocal is the highest. On a real language model it was 1.8."""
+"""Change of the entropy per change on own tokens: its prior, from recorded runs; the change of log
+H that the prior weighs as much as; its lowest value, whose reciprocal is the highest. On a real
+language model it was 1.8."""
 _UNEXPLAINED = 0.25
-"""Where the updates changed their own tokens' entropy by less than this share of a fall, the prompts changed."""
+"""Where the updates changed their own tokens' entropy by less than this share of a fall, the
+prompts changed."""
 _FLOOR = 1e-6
 """In nats; a smaller entropy counts as this one, for the log of 0 is no number."""
 
@@ -142,32 +148,42 @@ class Course:
     _raw: deque[float] = field(default_factory=lambda: deque(maxlen=4 * NEWEST_STEPS))
     """The same of the last twenty."""
     _followed: float = 0.0
-    """log H, followed from step to step: moved by what the update changed, and by a share of each surprise."""
+    """log H, followed from step to step: moved by what the update changed, and by a share of each
+    surprise."""
     _w: float = 0.0
     _wt: float = 0.0
     _wz: float = 0.0
     _wtt: float = 0.0
     _wtz: float = 0.0
     _ww: float = 0.0
-    """Sums over the steps of their weights and of the squares of these, t counted back from the newest step, z = log H."""
+    """Sums over the steps of their weights and of the squares of these, t counted back from the
+    newest step, z = log H."""
     _intercept: float = 0.0
     _rests: float = 0.0
     _odds: float = 0.0
     _neighbours: float = 0.0
     _counted: float = 0.0
     _last_rest: float = 0.0
-    """What the line leaves over: sums of squares, of products of neighbours, of weights; the newest."""
+    """What the line leaves over: sums of squares, of products of neighbours, of weights; the
+    newest."""
     _off: float = 0.0
     """Mean error of the line about the next step."""
     _scatter: float = math.inf
     """Standard deviation of a step about the line, in log H."""
     _origins: deque[_Origin] = field(default_factory=deque)
-    _errors: list[deque[float]] = field(default_factory=lambda: [deque(maxlen=_OWN_ERRORS) for _ in _HORIZONS])
-    _scored: list[tuple[int, float, float]] = field(default_factory=lambda: [(0, 0.0, 0.0) for _ in _HORIZONS])
-    """For each horizon: number of forecasts, sum of their errors and of those of "nothing changes", in nats."""
+    _errors: list[deque[float]] = field(
+        default_factory=lambda: [deque(maxlen=_OWN_ERRORS) for _ in _HORIZONS]
+    )
+    _scored: list[tuple[int, float, float]] = field(
+        default_factory=lambda: [(0, 0.0, 0.0) for _ in _HORIZONS]
+    )
+    """For each horizon: number of forecasts, sum of their errors and of those of "nothing changes",
+    in nats."""
     _moved: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=AHEAD))
     """log H of the last steps, and what their updates changed of it on their own tokens."""
-    _urgencies: dict[str, _Urgency] = field(default_factory=lambda: {kind: _Urgency() for kind in DIRECTIONS})
+    _urgencies: dict[str, _Urgency] = field(
+        default_factory=lambda: {kind: _Urgency() for kind in DIRECTIONS}
+    )
 
     def add(
         self,
@@ -185,14 +201,18 @@ class Course:
         Args:
             step: higher than all before.
             entropy: mean over its tokens, in nats, finite.
-            observed: change of the entropy of its own tokens by its update, in nats; None: not measured.
+            observed: change of the entropy of its own tokens by its update, in nats; None: not
+                measured.
             target: the entropy that is held, in nats.
             is_new_control: whether this step is the first under another control.
-            by_control: part of its predicted change that the active control makes, in nats; None: not known.
-            explained: share of past changes that these predictions explain, their R²; None: not known.
+            by_control: part of its predicted change that the active control makes, in nats; None:
+                not known.
+            explained: share of past changes that these predictions explain, their R²; None: not
+                known.
 
         Returns:
-            The kinds that became more urgent with this step, or lost or gained another half: 1 watch, 2 act.
+            The kinds that became more urgent with this step, or lost or gained another half: 1
+            watch, 2 act.
         """
         z, passed = math.log(max(entropy, _FLOOR)), step - self.step if self.steps else 1
         self.early.add(entropy)
@@ -216,15 +236,21 @@ class Course:
         self._follow(z, passed)
         # One odd step is no course.
         self._fit(median([*self.newest][-3:]), passed, _KEPT_OF_WEIGHTS if is_new_control else 1.0)
-        self._moved.append((self.level, None if observed is None else observed / max(entropy, _FLOOR)))
+        self._moved.append(
+            (self.level, None if observed is None else observed / max(entropy, _FLOOR))
+        )
         if target is None and self.steps >= _LEAST_FORECAST and self.steps % _ORIGIN_EVERY == 0:
             self._origins.append(_Origin(step, self._start, self.level, self._going_on))
         early = self.early.level
         if early is None or early <= 0:
             return {}
         bases = [early] if target is None else [early, target]
-        # A held entropy is meant to go to its target: only what lies beyond that is a collapse, or an explosion.
-        raised = {kind: self._judge(kind, min(bases) if way < 0 else max(bases)) for kind, way in DIRECTIONS.items()}
+        # A held entropy is meant to go to its target: only what lies beyond that is a collapse, or
+        # an explosion.
+        raised = {
+            kind: self._judge(kind, min(bases) if way < 0 else max(bases))
+            for kind, way in DIRECTIONS.items()
+        }
         return {kind: urgency for kind, urgency in raised.items() if urgency}
 
     @property
@@ -242,7 +268,8 @@ class Course:
 
     @property
     def share_lost(self) -> float | None:
-        """Share of the early level that is lost; below 0 where the entropy rose, None unless the level is known and above 0."""
+        """Share of the early level that is lost; below 0 where the entropy rose, None unless the
+        level is known and above 0."""
         early = self.early.level
         return None if early is None or early <= 0 or not self.newest else 1 - self.entropy / early
 
@@ -254,7 +281,9 @@ class Course:
     def shares(self, steps: int) -> list[float]:
         """The entropy now by that of each of the last steps, at most AHEAD."""
         levels = [level for level, _ in self._moved][-steps:]
-        return [math.exp(self.level - level) for level in levels[:1] * (steps - len(levels)) + levels]
+        return [
+            math.exp(self.level - level) for level in levels[:1] * (steps - len(levels)) + levels
+        ]
 
     @property
     def _by_updates(self) -> float:
@@ -269,14 +298,21 @@ class Course:
     @property
     def score(self) -> ForecastScore | None:
         """At the furthest horizon that some forecast has reached, 20 steps at least."""
-        for horizon, (count, errors, unchanged) in reversed([*zip(_HORIZONS, self._scored, strict=True)]):
+        for horizon, (count, errors, unchanged) in reversed(
+            [*zip(_HORIZONS, self._scored, strict=True)]
+        ):
             if count and horizon >= _HORIZONS[2]:
                 return ForecastScore(
-                    horizon=horizon, forecasts=count, mean_error=errors / count, unchanged_error=unchanged / count
+                    horizon=horizon,
+                    forecasts=count,
+                    mean_error=errors / count,
+                    unchanged_error=unchanged / count,
                 )
         return None
 
-    def forecast(self, change: float = 0.0, error: float = 0.0, *, is_kept: bool = False) -> EntropyForecast | None:
+    def forecast(
+        self, change: float = 0.0, error: float = 0.0, *, is_kept: bool = False
+    ) -> EntropyForecast | None:
         """The next steps.
 
         Args:
@@ -295,12 +331,15 @@ class Course:
             middle, by_control = self._with(steps, added * change), NORMAL_95 * error * added
             found.step.append(self.step + steps)
             found.entropy.append(middle)
-            found.low.append(max(middle - math.hypot(middle * (1 - math.exp(-width)), by_control), 0.0))
+            found.low.append(
+                max(middle - math.hypot(middle * (1 - math.exp(-width)), by_control), 0.0)
+            )
             found.high.append(middle + math.hypot(middle * (math.exp(width) - 1), by_control))
         return found
 
     def ahead(self, steps: int, change: float = 0.0) -> float:
-        """The entropy after so many steps, in nats; `change` is what a control adds to a step at first."""
+        """The entropy after so many steps, in nats; `change` is what a control adds to a step at
+        first."""
         return self._with(steps, self._effect_in(steps) * change)
 
     def _with(self, steps: int, added: float) -> float:
@@ -311,16 +350,22 @@ class Course:
         return goes_on + added if added > 0 else goes_on * math.exp(added / now)
 
     def mean_pace(self, steps: int, change: float = 0.0, error: float = 0.0) -> Estimate | None:
-        """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 % interval; see `forecast`."""
+        """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 %
+        interval; see `forecast`."""
         if self.steps < LEAST_POINTS:
             return None
         added = self._effect_in(steps)
         value = (self._with(steps, added * change) - math.exp(self._start)) / steps
-        margin = NORMAL_95 * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error), added * error) / steps
+        margin = (
+            NORMAL_95
+            * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error), added * error)
+            / steps
+        )
         return Estimate(value=value, low=value - margin, high=value + margin)
 
     def steps_until(self, share: float) -> float | None:
-        """Steps until this share of the entropy, at most 1, is left by the forecast; None where it never comes to that."""
+        """Steps until this share of the entropy, at most 1, is left by the forecast; None where it
+        never comes to that."""
         rate = self._going_on
         last = math.exp(-1 / (self._memory * (_PACE_LASTS if rate < 0 else _RISE_LASTS)))
         gone = min(math.log(share) + self.level - self._start, 0.0)
@@ -328,7 +373,8 @@ class Course:
         return math.log(rest) / math.log(last) if 0 < rest <= 1 else None
 
     def gone_in(self, steps: int, rate: float | None = None) -> float:
-        """How far log H goes in so many steps at a pace that fades; by default at the one that a forecast goes on at."""
+        """How far log H goes in so many steps at a pace that fades; by default at the one that a
+        forecast goes on at."""
         rate = self._going_on if rate is None else rate
         # A rise that a control makes lasts as long as a fall does.
         by_control = min(max(self._by_control, 0.0) / math.exp(self.level), max(rate, 0.0))
@@ -347,23 +393,26 @@ class Course:
     def _start(self) -> float:
         """log H where a forecast begins.
 
-        What an update changed is measured more exactly than the mean of a step's tokens, but one odd change must not carry it
-        away: no further from the last steps and the line's end than the median of five scatters. Where it is not measured:
-        between the two, each of which is off in its own way.
+        What an update changed is measured more exactly than the mean of a step's tokens, but one
+        odd change must not carry it
+        away: no further from the last steps and the line's end than the median of five scatters.
+        Where it is not measured: between the two, each of which is off in its own way.
         """
         if not self._moved or self._moved[-1][1] is None:
             return (self.level + self._intercept) / 2
         error = self._scatter * math.sqrt(math.pi / 2 / NEWEST_STEPS)
         return min(
-            max(self._followed, min(self.level, self._intercept) - error), max(self.level, self._intercept) + error
+            max(self._followed, min(self.level, self._intercept) - error),
+            max(self.level, self._intercept) + error,
         )
 
     @property
     def _going_on(self) -> float:
-        """The pace that a forecast goes on at: half that of the line, half what updates changed, which has less noise.
+        """The pace that a forecast goes on at: half that of the line, half what updates changed,
+        which has less noise.
 
-        What a control adds is measured long before the course shows it; as far as such predictions explain what comes.
-        """
+        What a control adds is measured long before the course shows it; as far as such predictions
+        explain what comes."""
         steps, rate = self._under_control, self.rate
         known = [moved for _, moved in [*self._moved][-(steps or AHEAD) :] if moved is not None]
         if len(known) >= LEAST_POINTS:
@@ -379,7 +428,9 @@ class Course:
 
     def _follow(self, z: float, passed: int) -> None:
         known = self._moved[-1][1] if self._moved and passed == 1 else None
-        expected = self._followed + (self.rate * passed if known is None else self.own_share * known)
+        expected = self._followed + (
+            self.rate * passed if known is None else self.own_share * known
+        )
         largest = 3 * self._scatter  # one odd step is no course
         surprise = min(max(z - expected, -largest), largest)
         self._followed = expected + max(_SURPRISE, 1 / self.steps) * surprise
@@ -387,7 +438,9 @@ class Course:
     def _compare(self, z: float) -> None:
         """Compare earlier forecasts with the step that they were about."""
         for origin in self._origins:
-            while origin.place < len(_HORIZONS) and self.step >= origin.step + _HORIZONS[origin.place]:
+            while (
+                origin.place < len(_HORIZONS) and self.step >= origin.step + _HORIZONS[origin.place]
+            ):
                 expected = origin.start + self.gone_in(_HORIZONS[origin.place], origin.rate)
                 self._errors[origin.place].append(abs(z - expected))
                 count, errors, unchanged = self._scored[origin.place]
@@ -404,14 +457,16 @@ class Course:
     def _widths(self, *, is_own: bool = False) -> list[float]:
         """What nine of ten own forecasts were off by at most, in log H, 1 to AHEAD steps ahead.
 
-        Those of recorded runs count before there are own ones; `is_own` adds what this run scatters more, and a part of what it
-        moves.
+        Those of recorded runs count before there are own ones; `is_own` adds what this run scatters
+        more, and a part of what it moves.
         """
         widths = list[float]()
         noise = self._noise() if is_own else 0.0
         for horizon, own, usual in zip(_HORIZONS, self._errors, _USUAL_ERRORS, strict=True):
             moved = _OFF_OF_MOVED * self.gone_in(horizon) if is_own else 0.0
-            widened = math.hypot(usual, NORMAL_95 * math.sqrt(max(noise**2 - _USUAL_NOISE**2, 0.0)), moved)
+            widened = math.hypot(
+                usual, NORMAL_95 * math.sqrt(max(noise**2 - _USUAL_NOISE**2, 0.0)), moved
+            )
             errors = sorted([*own, *(widened * one for one in _USUAL)])
             widths.append(errors[math.ceil(0.9 * (len(errors) + 1)) - 1])
         widths, found = [*accumulate(widths, max)], []
@@ -448,7 +503,9 @@ class Course:
         # Neighbouring steps resemble each other, as if there were fewer of them.
         alike = min(max(self._neighbours / self._rests, 0.0), 0.9) if self._rests > 0 else 0.0
         points = self._w * self._w / self._ww
-        variance = self._rests / self._counted * points / max(points - 2, 1) * (1 + alike) / (1 - alike)
+        variance = (
+            self._rests / self._counted * points / max(points - 2, 1) * (1 + alike) / (1 - alike)
+        )
         self._scatter = math.sqrt(self._odds / self._counted)
         self.rate_error = math.sqrt(variance * self._ww / self._w / spread)
         # A pace that noise could have made is no pace to go on at.
@@ -471,7 +528,9 @@ class Course:
             return 0
         further = way * self._reach(self.rate)
         # What the updates changed of their tokens has less noise than the mean over new ones.
-        is_sure = way * self._by_updates >= -math.log(WATCH_LEFT) or gone >= _NOISES * self._noise() * math.sqrt(
+        is_sure = way * self._by_updates >= -math.log(
+            WATCH_LEFT
+        ) or gone >= _NOISES * self._noise() * math.sqrt(
             math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS)
         )
         is_expected = (
@@ -487,7 +546,11 @@ class Course:
             state.now, state.calm = int(left <= OVER_LEFT), 0
         elif not is_sure or left > WATCH_LEFT:
             pass
-        elif self._moves(way, further) and (left <= ACT_LEFT or state.expected >= _IN_A_ROW) and self._is_learnt(way):
+        elif (
+            self._moves(way, further)
+            and (left <= ACT_LEFT or state.expected >= _IN_A_ROW)
+            and self._is_learnt(way)
+        ):
             state.now = 2
         else:
             state.now = max(state.now, 1)
@@ -511,13 +574,15 @@ class Course:
         return further >= MOVES or way * (recent[-1][0] - recent[0][0]) >= max(2 * MOVES, noise)
 
     def _noise(self) -> float:
-        """Standard deviation of a step's log H, from how three neighbours bend: neither a course nor an odd step shows there."""
+        """Standard deviation of a step's log H, from how three neighbours bend: neither a course
+        nor an odd step shows there."""
         z = self._raw
         bends = [abs(z[place] - 2 * z[place + 1] + z[place + 2]) for place in range(len(z) - 2)]
         return 1.4826 / math.sqrt(6) * median(bends) if bends else math.inf
 
     def _is_learnt(self, way: int) -> bool:
-        """Whether the updates account for the change of the last steps, or it is not known; else the prompts changed."""
+        """Whether the updates account for the change of the last steps, or it is not known; else
+        the prompts changed."""
         steps = list(self._moved)
         known = [moved for _, moved in steps[1:] if moved is not None]
         change = way * (steps[-1][0] - steps[0][0])
@@ -525,10 +590,11 @@ class Course:
 
 
 def own_share(moved: Sequence[tuple[float, float | None]]) -> float:
-    """What the entropy moves for each nat that updates move on their own tokens, which are fitted to them.
+    """What the entropy moves for each nat that updates move on their own tokens, which are fitted
+    to them.
 
-    Of steps with log H and its change on their own tokens (None: not measured), drawn towards what it was in recorded runs.
-    """
+    Of steps with log H and its change on their own tokens (None: not measured), drawn towards what
+    it was in recorded runs."""
     own, prior = sum(change for _, change in moved if change is not None), _USUAL_OWN
     if not own:
         return prior
@@ -538,7 +604,8 @@ def own_share(moved: Sequence[tuple[float, float | None]]) -> float:
 
 
 def effect_in(steps: int, age: int) -> float:
-    """How many steps' worth of its effect a control has after so many; the run was so old when it was applied."""
+    """How many steps' worth of its effect a control has after so many; the run was so old when it
+    was applied."""
     return _faded(steps, _memory(age) * _EFFECT_LASTS)
 
 

@@ -1,9 +1,10 @@
-"""What a control would do: the tokens it clips, the change it adds to each step, the pace that follows, its dead knobs.
+"""What a control would do: the tokens it clips, the change it adds to each step, the pace that
+follows, its dead knobs.
 
-The sums of the last steps give the change of the unit prediction that a control makes against the one that was active. Times
-the gain it is what the tokens gain that the gain was fitted to, in nats; of a step's own tokens, times `Course.own_share`,
-what the entropy does. That is added to the forecast, so a promise and the drawn line are one number.
-"""
+The sums of the last steps give the change of the unit prediction that a control makes against the
+one that was active. Times the gain it is what the tokens gain that the gain was fitted to, in nats;
+of a step's own tokens, times `Course.own_share`, what the entropy does. That is added to the
+forecast, so a promise and the drawn line are one number."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
 from isentrope_wire.diagnosis.course import Course
-from isentrope_wire.methods import METHODS, RATIO_TOLERANCE, SUGGESTED, StepEvidence, idle_parameters, threshold_methods
+from isentrope_wire.methods import (
+    METHODS,
+    RATIO_TOLERANCE,
+    SUGGESTED,
+    StepEvidence,
+    idle_parameters,
+    threshold_methods,
+)
 from isentrope_wire.numbers import percent
 from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve, WhatIfSums, merged, under
 
@@ -41,9 +49,11 @@ class LastSteps:
     sums: Sequence[WhatIfSums] = ()
     """What-if sums of the last EFFECT_STEPS steps that have some, by rising step."""
     intervention: float = 0.0
-    """Mean part of the unit prediction that the active control made in these steps, in nats per unit gain."""
+    """Mean part of the unit prediction that the active control made in these steps, in nats per
+    unit gain."""
     active: Control | None = None
-    """The active control, which may be newer than these steps; None: not known, or it is a hold, whose thresholds move."""
+    """The active control, which may be newer than these steps; None: not known, or it is a hold,
+    whose thresholds move."""
     gain: float | None = None
     """From the unit prediction to nats; None: not known."""
     of_unseen: bool = False
@@ -53,14 +63,21 @@ class LastSteps:
 
     def entropy_gain(self, course: Course | None) -> float | None:
         """From the unit prediction to what the entropy moves, in nats."""
-        return self.gain if self.gain is None or self.of_unseen or course is None else self.gain * course.own_share
+        return (
+            self.gain
+            if self.gain is None or self.of_unseen or course is None
+            else self.gain * course.own_share
+        )
 
 
-def predicted_effect(control: Control, last: LastSteps, course: Course | None) -> PredictedEffect | None:
-    """What a control would have done to the last steps, and the pace that follows; without a course no pace.
+def predicted_effect(
+    control: Control, last: LastSteps, course: Course | None
+) -> PredictedEffect | None:
+    """What a control would have done to the last steps, and the pace that follows; without a course
+    no pace.
 
-    None for a method that the sums do not know, for a held entropy, whose thresholds move, and without steps.
-    """
+    None for a method that the sums do not know, for a held entropy, whose thresholds move, and
+    without steps."""
     answers = [under(control, sums) for sums in last.sums]
     found = [one for one in answers if one is not None]
     if not found or len(found) < len(answers):
@@ -70,7 +87,9 @@ def predicted_effect(control: Control, last: LastSteps, course: Course | None) -
     shares = _shares(last, course)
     added = [
         of_new - of_active
-        for of_new, of_active in zip(_added(found, last, shares), _by_active(last, shares), strict=True)
+        for of_new, of_active in zip(
+            _added(found, last, shares), _by_active(last, shares), strict=True
+        )
     ]
     change = error = pace = None
     gain = last.entropy_gain(course)
@@ -98,13 +117,17 @@ class Stopping:
     """Whether the forecast under it does not go on that way. False: this one comes nearest."""
 
 
-def stopping_control(course: Course, last: LastSteps, direction: int, reason: str = "") -> Stopping | None:
-    """The threshold that ends a fall (direction -1), or a rise (1), and clips the fewest tokens for it.
+def stopping_control(
+    course: Course, last: LastSteps, direction: int, reason: str = ""
+) -> Stopping | None:
+    """The threshold that ends a fall (direction -1), or a rise (1), and clips the fewest tokens for
+    it.
 
     While the gain is not known, the sign of the unit prediction is all that is asked for.
 
     Returns:
-        None where the forecast does not go that way, nothing was measured, or more than half of the pace would be left.
+        None where the forecast does not go that way, nothing was measured, or more than half of the
+        pace would be left.
     """
     unchanged = course.mean_pace(PROMISED_STEPS)
     if unchanged is None or not last.sums:
@@ -114,7 +137,9 @@ def stopping_control(course: Course, last: LastSteps, direction: int, reason: st
     if direction * before <= 0:
         return None
     found: list[tuple[float, PredictedEffect, Control]] = []
-    for method in sorted(map(METHODS.__getitem__, threshold_methods()), key=lambda one: one != SUGGESTED):
+    for method in sorted(
+        map(METHODS.__getitem__, threshold_methods()), key=lambda one: one != SUGGESTED
+    ):
         for mu in reversed(SUGGESTED_THRESHOLDS):
             scope = Scope.DECREASING if direction < 0 else Scope.INCREASING
             control = Control(method=method, mu_low=mu, mu_high=mu, scope=scope, reason=reason)
@@ -127,7 +152,9 @@ def stopping_control(course: Course, last: LastSteps, direction: int, reason: st
                 break
     stopping = [one for one in found if one[0] <= 0]
     left, effect, control = (
-        min(stopping, key=lambda one: one[1].clip_fraction) if stopping else min(found, key=lambda one: one[0])
+        min(stopping, key=lambda one: one[1].clip_fraction)
+        if stopping
+        else min(found, key=lambda one: one[0])
     )
     if left > _WORTH * abs(before):
         return None
@@ -135,7 +162,8 @@ def stopping_control(course: Course, last: LastSteps, direction: int, reason: st
 
 
 def effect_curves(control: Control, last: LastSteps, course: Course | None) -> EffectCurves | None:
-    """Each side's threshold over all edges, with the other side off, for a control's method and scope.
+    """Each side's threshold over all edges, with the other side off, for a control's method and
+    scope.
 
     None of a method without thresholds, and without steps.
     """
@@ -144,14 +172,21 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
     answers = [WhatIfCurve(sums, control.scope, control.method) for sums in last.sums]
     tokens = [sums.tokens for sums in last.sums]
     shares = _shares(last, course)
-    before = [share * sums.change_sum / sums.tokens for share, sums in zip(shares, last.sums, strict=True)]
+    before = [
+        share * sums.change_sum / sums.tokens for share, sums in zip(shares, last.sums, strict=True)
+    ]
     unchanged = fmean(before, tokens) + fmean(_by_active(last, shares), tokens)
     gain = last.entropy_gain(course)
 
     def side(*, low: bool) -> EffectCurve:
-        found = [[one.at(mu if low else None, None if low else mu) for one in answers] for mu in EDGES]
+        found = [
+            [one.at(mu if low else None, None if low else mu) for one in answers] for mu in EDGES
+        ]
         fractions = [[one.clip_fraction for one in at] for at in found]
-        units = [[share * one.unit_predicted_change for share, one in zip(shares, at, strict=True)] for at in found]
+        units = [
+            [share * one.unit_predicted_change for share, one in zip(shares, at, strict=True)]
+            for at in found
+        ]
         changes = [fmean(at, tokens) - unchanged for at in units]
         paces = None
         if gain is not None and course is not None:
@@ -181,7 +216,8 @@ def _added(answers: Sequence[WhatIf], last: LastSteps, shares: Sequence[float]) 
 
 
 def _by_active(last: LastSteps, shares: Sequence[float]) -> list[float]:
-    """What the active control adds to each of the steps; where their sums don't know it, what was added to them on average."""
+    """What the active control adds to each of the steps; where their sums don't know it, what was
+    added to them on average."""
     answers = [] if last.active is None else [under(last.active, sums) for sums in last.sums]
     found = [one for one in answers if one is not None]
     if not found or len(found) < len(answers):
@@ -194,15 +230,22 @@ def _std(values: Sequence[float]) -> float:
 
 
 def expected_action(
-    wanted: Control, last: LastSteps, step: int, entropy: float, early_level: float | None, highest: float
+    wanted: Control,
+    last: LastSteps,
+    step: int,
+    entropy: float,
+    early_level: float | None,
+    highest: float,
 ) -> hold_decision.Action:
-    """What the probe would decide for a held entropy, once its threshold has moved as far as it is going to.
+    """What the probe would decide for a held entropy, once its threshold has moved as far as it is
+    going to.
 
-    The probe's own gain, drift and resting point are used where it reported them, which it does while it holds; else the
-    calibration's gain, with no drift.
+    The probe's own gain, drift and resting point are used where it reported them, which it does
+    while it holds; else the calibration's gain, with no drift.
 
     Args:
-        step: the newest; `entropy`, `early_level` (None: not known) and `highest` of the run so far are in nats.
+        step: the newest; `entropy`, `early_level` (None: not known) and `highest` of the run so far
+            are in nats.
     """
     newest = last.scalars or {}
     held = metrics.HOLD_GAIN in newest
@@ -238,9 +281,9 @@ def expected_action(
 def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
     """One sentence for each parameter of a control that would do nothing, or less than its number.
 
-    The probe checks the active control with the same `dead_knobs`, from the sums of a step. Here they are read from what
-    the newest step reported; what it did not report is taken to be no obstacle.
-    """
+    The probe checks the active control with the same `dead_knobs`, from the sums of a step. Here
+    they are read from what the newest step reported; what it did not report is taken to be no
+    obstacle."""
     newest = last.scalars or {}
     dead = (
         [*dead_knobs(wanted, _evidence(newest))]
@@ -293,12 +336,19 @@ THRESHOLD_TOLERANCE = 1e-9
 
 
 def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:
-    """One sentence for each knob that does nothing, or not what its number asks for; empty where all knobs act."""
+    """One sentence for each knob that does nothing, or not what its number asks for; empty where
+    all knobs act."""
     if control.method == Method.NONE or not step.tokens:
         return ()
     idle = tuple(idle_parameters(control.method, control.parameters))
     own = () if idle else control.method.dead(control.number, step)
-    return (*_nothing_to_act_on(control, step), *_ratio(control, step), *idle, *_thresholds(control, step), *own)
+    return (
+        *_nothing_to_act_on(control, step),
+        *_ratio(control, step),
+        *idle,
+        *_thresholds(control, step),
+        *own,
+    )
 
 
 def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
@@ -317,7 +367,11 @@ def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
 
 def _ratio(control: Control, step: StepEvidence) -> Iterator[str]:
     parameters = control.method.parameters.items()
-    knobs = [name for name, parameter in parameters if parameter.needs_ratio and control.value(name) is not None]
+    knobs = [
+        name
+        for name, parameter in parameters
+        if parameter.needs_ratio and control.value(name) is not None
+    ]
     if not knobs:
         return
     names = " and ".join(knobs)
@@ -338,8 +392,9 @@ def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
         ("mu_low", control.mu_low, bounds.low, bounds.why_low, step.outside_low),
         ("mu_high", control.mu_high, bounds.high, bounds.why_high, step.outside_high),
     ):
-        # A hold rests its threshold out there on purpose. The bounds are counted from this step's tokens; the gate may
-        # have counted from the step's before, and have left some out all the same.
+        # A hold rests its threshold out there on purpose. The bounds are counted from this step's
+        # tokens; the gate may have counted from the step's before, and have left some out all the
+        # same.
         if control.hold is not None or mu is None or bound is None or outside:
             continue
         if mu >= bound * (1 - THRESHOLD_TOLERANCE):

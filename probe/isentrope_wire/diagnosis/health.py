@@ -1,8 +1,9 @@
-"""The diagnosis of a run, and the preview of a control: level, sentence, cause, forecast, suggestion.
+"""The diagnosis of a run, and the preview of a control: level, sentence, cause, forecast,
+suggestion.
 
-`diagnose` and `preview` are pure functions of what was measured over a run's first and last steps. Page, terminal, list of
-runs, assistants and the preview of a control show their numbers and sentences.
-"""
+`diagnose` and `preview` are pure functions of what was measured over a run's first and last steps.
+Page, terminal, list of runs, assistants and the preview of a control show their numbers and
+sentences."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ from isentrope_wire.control_answers import (
     State,
     Verdict,
 )
-from isentrope_wire.diagnosis.course import AHEAD, LEAST_POINTS, MOVES, OVER_LEFT, WATCH_LEFT, Course
+from isentrope_wire.diagnosis.course import (
+    AHEAD,
+    LEAST_POINTS,
+    MOVES,
+    OVER_LEFT,
+    WATCH_LEFT,
+    Course,
+)
 from isentrope_wire.diagnosis.effect import (
     PROMISED_STEPS,
     LastSteps,
@@ -62,7 +70,8 @@ _HOLD_WORDS: Mapping[HoldStatus, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion(Answer):
-    """The control that would stop the change with the fewest tokens clipped, or hold the entropy where it is."""
+    """The control that would stop the change with the fewest tokens clipped, or hold the entropy
+    where it is."""
 
     control: dict[str, Any]
     """The document to PUT."""
@@ -71,13 +80,15 @@ class Suggestion(Answer):
     clip_fraction: float | None
     """Share of the tokens that it clips; null of a hold."""
     pace: Estimate | None
-    """Mean pace over the next twenty steps under it, in nats a step; null while the gain is not known, and of a hold."""
+    """Mean pace over the next twenty steps under it, in nats a step; null while the gain is not
+    known, and of a hold."""
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Answer):
-    """How a run is doing. Entropies in nats, paces in nats a step, shares in [0, 1]; null: not measured."""
+    """How a run is doing. Entropies in nats, paces in nats a step, shares in [0, 1]; null: not
+    measured."""
 
     level: HealthLevel
     step: int | None
@@ -94,13 +105,14 @@ class Diagnosis(Answer):
     mean_pace: Estimate | None
     """Mean over the next twenty steps by the forecast: what a preview calls `unchanged`."""
     forecast: EntropyForecast | None
-    """The next fifty steps, if the control stays as it is, a held entropy up to its target; null before the tenth step and of
-    a run that is over."""
+    """The next fifty steps, if the control stays as it is, a held entropy up to its target; null
+    before the tenth step and of a run that is over."""
     forecast_score: ForecastScore | None
-    """How far the run's earlier forecasts were off; null before one of twenty steps could be compared."""
+    """How far the run's earlier forecasts were off; null before one of twenty steps could be
+    compared."""
     steps_to_three_quarters_lost: int | None
-    """Steps until a quarter of the early level is left, in one digit; null where the forecast does not come to that, 0 where
-    it is."""
+    """Steps until a quarter of the early level is left, in one digit; null where the forecast does
+    not come to that, 0 where it is."""
     target: Number | None
     """The entropy to hold; null where none is held."""
     message: str
@@ -122,19 +134,22 @@ class Preview(Answer):
     entropy: Number | None
     """Now: the median of the last five steps, in nats."""
     forecast: EntropyForecast | None
-    """The next fifty steps under it; null before the tenth step, and where its effect is not known."""
+    """The next fifty steps under it; null before the tenth step, and where its effect is not
+    known."""
     clip_fraction: float | None
     """Share of the tokens that it clips; null of methods that the steps' sums do not answer for."""
     clip_fraction_std: float | None
     """How much it scatters over the last ten steps."""
     change: Number | None
-    """What it adds to the change of each step, in nats, against the active control; null while the gain is not known."""
+    """What it adds to the change of each step, in nats, against the active control; null while the
+    gain is not known."""
     pace: Estimate | None
     """Mean pace over the next twenty steps under it, in nats a step."""
     unchanged: Estimate | None
     """The same if the control stays as it is."""
     curves: EffectCurves | None
-    """Both thresholds over their range; null unless asked for, and of methods without thresholds."""
+    """Both thresholds over their range; null unless asked for, and of methods without
+    thresholds."""
     message: str
     """What it would do, in a sentence."""
     warnings: list[str]
@@ -181,12 +196,15 @@ class Measured:
     @cached_property
     def course(self) -> Course | None:
         """None where no finite entropy was reported."""
-        finite = [(step, value) for step, value in sorted(self.entropies.items()) if math.isfinite(value)]
+        finite = [
+            (step, value) for step, value in sorted(self.entropies.items()) if math.isfinite(value)
+        ]
         if not finite or self.step is None:
             return None
         first = min(self.first_step or 0, finite[0][0])
         course = Course(age=max(0, finite[0][0] - first))
-        # Where the first steps are among those that are added, the course finds its early level by itself.
+        # Where the first steps are among those that are added, the course finds its early level by
+        # itself.
         for value in self.early_entropies if course.age else ():
             course.early.add(value)
         applied = sorted(self.applied_steps, reverse=True)
@@ -232,7 +250,9 @@ def diagnose(measured: Measured) -> Diagnosis:
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
         message=message,
-        cause=None if state.level == HealthLevel.HOLDING else cause_of(measured.parts, state.direction),
+        cause=None
+        if state.level == HealthLevel.HOLDING
+        else cause_of(measured.parts, state.direction),
         suggestion=_suggestion(state, message),
         alert=measured.alert,
         verdict=measured.verdict,
@@ -240,10 +260,15 @@ def diagnose(measured: Measured) -> Diagnosis:
 
 
 def preview(measured: Measured, control: Control, *, curves: bool = False) -> Preview:
-    """What a control would do if it were pushed now; with `curves` also its thresholds over their range."""
+    """What a control would do if it were pushed now; with `curves` also its thresholds over their
+    range."""
     state = _State(measured)
     course, last = state.course, measured.last
-    warnings = dead_parts(control, last) if control.method != Method.NONE or control.hold is not None else []
+    warnings = (
+        dead_parts(control, last)
+        if control.method != Method.NONE or control.hold is not None
+        else []
+    )
     if control.held is not None:
         effect, forecast, message = _of_hold(state, control)
     else:
@@ -251,7 +276,11 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
         forecast = None
         if course is not None and effect is not None and effect.change is not None:
             forecast = course.forecast(effect.change, effect.change_error or 0.0)
-        elif course is not None and measured.active is not None and control == measured.active.control:
+        elif (
+            course is not None
+            and measured.active is not None
+            and control == measured.active.control
+        ):
             forecast = course.forecast()
         message = _effect_in_words(state, control, effect)
     return Preview(
@@ -269,7 +298,8 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
 
 
 def _unchanged(state: _State) -> tuple[EntropyForecast | None, Estimate | None]:
-    """The next steps if the control stays as it is, and their mean pace; a held entropy goes to its target."""
+    """The next steps if the control stays as it is, and their mean pace; a held entropy goes to its
+    target."""
     course, target = state.course, state.measured.target
     if course is None:
         return None, None
@@ -298,11 +328,16 @@ def _decision(state: _State, control: Control) -> Action | None:
     if course is None or not measured.last.sums or measured.step is None:
         return None
     highest = max([*filter(math.isfinite, measured.entropies.values()), state.early or 0.0])
-    return expected_action(control, measured.last, measured.step, course.entropy, state.early, highest)
+    return expected_action(
+        control, measured.last, measured.step, course.entropy, state.early, highest
+    )
 
 
-def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, EntropyForecast | None, str]:
-    """What the thresholds do that the probe would choose, the forecast up to the target, and the decision in words."""
+def _of_hold(
+    state: _State, control: Control
+) -> tuple[PredictedEffect | None, EntropyForecast | None, str]:
+    """What the thresholds do that the probe would choose, the forecast up to the target, and the
+    decision in words."""
     measured, course = state.measured, state.course
     action = _decision(state, control)
     if course is None or action is None:
@@ -317,16 +352,33 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
         words += f": µ {_mu(action.mu)}, {action.scope}, clips {percent(effect.clip_fraction, 1)}"
     forecast = None
     if effect is not None and effect.change is not None:
-        forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=action.mu is not None)
+        forecast = course.forecast(
+            effect.change, effect.change_error or 0.0, is_kept=action.mu is not None
+        )
     if effect is not None and forecast is not None:
         if action.target is not None and action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
             forecast = _moved(forecast, _approach(course.entropy, action.target))
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)
-        effect = effect if action.mu is None else replace(effect, pace=_pace_of(forecast, course.entropy))
-    if action.status == HoldStatus.APPROACHING and action.target is not None and forecast is not None:
+        effect = (
+            effect
+            if action.mu is None
+            else replace(effect, pace=_pace_of(forecast, course.entropy))
+        )
+    if (
+        action.status == HoldStatus.APPROACHING
+        and action.target is not None
+        and forecast is not None
+    ):
         target = action.target
-        near = next((at for at, to in enumerate(forecast.entropy, 1) if abs(to / target - 1) <= 1 - OVER_LEFT), None)
+        near = next(
+            (
+                at
+                for at, to in enumerate(forecast.entropy, 1)
+                if abs(to / target - 1) <= 1 - OVER_LEFT
+            ),
+            None,
+        )
         steps = f"more than {AHEAD}" if near is None else _in_one_digit(near)
         return effect, forecast, f"{words}. It is near in {steps} steps."
     return effect, forecast, f"{words}. {action.reason}".strip()
@@ -335,18 +387,27 @@ def _of_hold(state: _State, control: Control) -> tuple[PredictedEffect | None, E
 def _until(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
     """A forecast that stays at a target once it has come to it; where it is there, from now on."""
     way = 1 if target > found.entropy[0] else -1
-    return _moved(found, [target if is_there or way * value >= way * target else value for value in found.entropy])
+    return _moved(
+        found,
+        [target if is_there or way * value >= way * target else value for value in found.entropy],
+    )
 
 
 def _approach(entropy: float, target: float) -> list[float]:
     """The way of a hold that acts to its target; its course so far shows what it does too late."""
-    return [target + (entropy - target) * math.exp(-steps / _HOLD_SETTLES) for steps in range(1, AHEAD + 1)]
+    return [
+        target + (entropy - target) * math.exp(-steps / _HOLD_SETTLES)
+        for steps in range(1, AHEAD + 1)
+    ]
 
 
 def _moved(found: EntropyForecast, entropies: list[float]) -> EntropyForecast:
     """A forecast that goes another way, with a band as wide in shares of it."""
     low, high = (
-        [to * edge / middle for edge, middle, to in zip(edges, found.entropy, entropies, strict=True)]
+        [
+            to * edge / middle
+            for edge, middle, to in zip(edges, found.entropy, entropies, strict=True)
+        ]
         for edges in (found.low, found.high)
     )
     return EntropyForecast(step=found.step, entropy=entropies, low=low, high=high)
@@ -358,7 +419,11 @@ class _State:
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
         self.course = course = measured.course
-        self.age = 0 if measured.step is None else measured.step - min(measured.first_step or 0, measured.step) + 1
+        self.age = (
+            0
+            if measured.step is None
+            else measured.step - min(measured.first_step or 0, measured.step) + 1
+        )
         level = None if course is None else course.early.level
         self.early = level if level is not None and level > 0 else None
         self.share_lost = None if course is None else course.share_lost
@@ -387,11 +452,14 @@ class _State:
 
     @cached_property
     def is_level(self) -> bool:
-        """Whether not even the ends of the pace's interval change the entropy by a tenth over the forecast."""
+        """Whether not even the ends of the pace's interval change the entropy by a tenth over the
+        forecast."""
         course, pace = self.course, None if self.course is None else self.course.pace
         if course is None or pace is None:
             return False
-        return max(abs(course.gone_in(AHEAD, pace.low)), abs(course.gone_in(AHEAD, pace.high))) < MOVES
+        return (
+            max(abs(course.gone_in(AHEAD, pace.low)), abs(course.gone_in(AHEAD, pace.high))) < MOVES
+        )
 
     @cached_property
     def level(self) -> HealthLevel:
@@ -406,8 +474,9 @@ class _State:
         return HealthLevel.WATCH if lost_contact and level != HealthLevel.ACT else level
 
     def _is_kept(self) -> bool:
-        """Whether the level is kept under a control that was judged: it did not merely slow the change, which does not go on
-        in the forecast, and took no eighth since its first steps."""
+        """Whether the level is kept under a control that was judged: it did not merely slow the
+        change, which does not go on in the forecast, and took no eighth since its first
+        steps."""
         verdict, then, lost = self.measured.verdict, self._under_control, self.share_lost
         if verdict is None or not verdict.judged_steps or verdict.without is None:
             return False
@@ -417,10 +486,15 @@ class _State:
             return False
         way = math.copysign(1, verdict.without)
         further = self.direction * way > 0 and abs(self.course.gone_in(AHEAD)) >= MOVES
-        return not further and way * lost < 0 and way * math.log(self.course.entropy / then) < -math.log(OVER_LEFT)
+        return (
+            not further
+            and way * lost < 0
+            and way * math.log(self.course.entropy / then) < -math.log(OVER_LEFT)
+        )
 
     def _is_on_its_way(self) -> bool:
-        """Whether a hold moves the entropy to its target, or has not had its time, and the entropy does not go away from it."""
+        """Whether a hold moves the entropy to its target, or has not had its time, and the entropy
+        does not go away from it."""
         target, verdict = self.measured.target, self.measured.verdict
         if target is None or verdict is None or self.course is None:
             return False
@@ -429,11 +503,14 @@ class _State:
 
     @property
     def _under_control(self) -> float | None:
-        """The entropy that the active control began with, in nats: the median of the first twenty known steps under it."""
+        """The entropy that the active control began with, in nats: the median of the first twenty
+        known steps under it."""
         applied = None if self.measured.active is None else self.measured.active.applied_step
         if applied is None:
             return None
-        under = (value for step, value in sorted(self.measured.entropies.items()) if step >= applied)
+        under = (
+            value for step, value in sorted(self.measured.entropies.items()) if step >= applied
+        )
         known = [value for value in under if math.isfinite(value) and value > 0][:PROMISED_STEPS]
         return median(known) if known else None
 
@@ -445,7 +522,8 @@ class _State:
         return None if math.isfinite(newest) else newest
 
     def steps_to_quarter(self) -> int | None:
-        """Until a quarter of the early level is left, in one digit; of a held entropy, which goes to its target, not ahead."""
+        """Until a quarter of the early level is left, in one digit; of a held entropy, which goes
+        to its target, not ahead."""
         if self.share_lost is None or self.course is None or self.direction >= 0:
             return None
         left, is_held = 1 - self.share_lost, self.measured.target is not None
@@ -453,19 +531,31 @@ class _State:
         return None if found is None else _in_one_digit(found)
 
 
-# ---- suggestion ------------------------------------------------------------------------------------------------------
+# ---- suggestion
+# ------------------------------------------------------------------------------------------------------
 
 
 def _suggestion(state: _State, why: str) -> Suggestion | None:
     measured, lost = state.measured, state.share_lost
-    urgent = state.level in (HealthLevel.WATCH, HealthLevel.ACT) and measured.status != Status.SILENT
-    if not urgent or measured.status.is_over or state.course is None or lost is None or measured.target is not None:
+    urgent = (
+        state.level in (HealthLevel.WATCH, HealthLevel.ACT) and measured.status != Status.SILENT
+    )
+    if (
+        not urgent
+        or measured.status.is_over
+        or state.course is None
+        or lost is None
+        or measured.target is not None
+    ):
         return None
     direction, rate = (-1 if lost > 0 else 1), state.course.rate
     is_far = abs(lost) >= 1 - WATCH_LEFT
-    # So far out, what is likely to go on is enough: else it would alternate with a hold from step to step.
+    # So far out, what is likely to go on is enough: else it would alternate with a hold from step
+    # to step.
     goes_on = direction * (rate if is_far and state.direction == 0 else state.direction) > 0
-    found = _threshold(state, direction, why) if goes_on else None  # what comes back needs no threshold
+    found = (
+        _threshold(state, direction, why) if goes_on else None
+    )  # what comes back needs no threshold
     if found is None and is_far and not _has_its_time(state):
         found = _hold_here(state, direction, why)
     return found
@@ -475,7 +565,12 @@ def _has_its_time(state: _State) -> list[ControlVersion]:
     """The versions that are on their way, or have no verdict yet."""
     newest, active, verdict = state.measured.newest, state.measured.active, state.measured.verdict
     found = [] if newest is None or newest.state.is_final else [newest]
-    is_judged = active is None or verdict is None or verdict.version != active.version or verdict.judged_steps
+    is_judged = (
+        active is None
+        or verdict is None
+        or verdict.version != active.version
+        or verdict.judged_steps
+    )
     return found if is_judged or active is None else [*found, active]
 
 
@@ -505,21 +600,29 @@ def _threshold(state: _State, direction: int, why: str) -> Suggestion | None:
 
 
 def _is_enough(version: ControlVersion, control: Control, direction: int) -> bool:
-    """Whether a version was promised to end the change, clips what `control` would, or holds: thresholds read from ten steps
-    scatter."""
+    """Whether a version was promised to end the change, clips what `control` would, or holds:
+    thresholds read from ten steps scatter."""
     promised = None if version.predicted is None else version.predicted.pace
-    if promised is not None and (direction * promised.value <= 0 or promised.low <= 0 <= promised.high):
+    if promised is not None and (
+        direction * promised.value <= 0 or promised.low <= 0 <= promised.high
+    ):
         return True
     enough = 1.25 * (control.mu_low or 0.0)
     clipping = all(mu is not None and mu <= enough for mu in (version.mu_low, version.mu_high))
-    is_same = version.method == control.method and clipping and version.scope in (control.scope, Scope.ALL)
+    is_same = (
+        version.method == control.method
+        and clipping
+        and version.scope in (control.scope, Scope.ALL)
+    )
     return version.hold is not None or is_same
 
 
 def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
     """A hold at today's level: what is left to do where no threshold is sure to help."""
     course, newest = state.course, state.measured.newest
-    if course is None or (newest is not None and newest.hold is not None and newest.state != State.EXPIRED):
+    if course is None or (
+        newest is not None and newest.hold is not None and newest.state != State.EXPIRED
+    ):
         return None
     target = float(f"{course.entropy:.2g}")
     if target <= 0:
@@ -546,7 +649,8 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
     )
 
 
-# ---- sentences -------------------------------------------------------------------------------------------------------
+# ---- sentences
+# -------------------------------------------------------------------------------------------------------
 
 
 def _effect_in_words(state: _State, control: Control, effect: PredictedEffect | None) -> str:
@@ -566,14 +670,22 @@ def _effect_in_words(state: _State, control: Control, effect: PredictedEffect | 
 def _pace_in_words(now: float, pace: Estimate) -> str:
     """`ΔH −0.0031 → 0.0002 nats a step (−0.0008 to 0.0012) over the next 20 steps`."""
     decimals = max(4, decimals_of(now, 1))
-    low, high, before, after = (fixed(value, decimals) for value in (pace.low, pace.high, now, pace.value))
-    return f"ΔH {before} → {after} nats a step ({low} to {high}) over the next {PROMISED_STEPS} steps"
+    low, high, before, after = (
+        fixed(value, decimals) for value in (pace.low, pace.high, now, pace.value)
+    )
+    return (
+        f"ΔH {before} → {after} nats a step ({low} to {high}) over the next {PROMISED_STEPS} steps"
+    )
 
 
 def _message(state: _State) -> str:
     measured, course = state.measured, state.course
     if course is None:
-        said = "No step has been reported." if measured.step is None else "No entropy has been reported."
+        said = (
+            "No step has been reported."
+            if measured.step is None
+            else "No entropy has been reported."
+        )
     elif measured.status.is_over:
         said = f"{_change_in_words(state, course, over='over')}."
     else:
@@ -611,13 +723,16 @@ def _course_in_words(state: _State, course: Course) -> str:
 
 
 def _to_come(course: Course) -> str:
-    """`, to 0.21 nats in 50 steps (0.14 to 0.30)`, or where the forecast turns, `; forecast: 0.21 nats ...`."""
+    """`, to 0.21 nats in 50 steps (0.14 to 0.30)`, or where the forecast turns, `; forecast: 0.21
+    nats ...`."""
     found = course.forecast()
     if found is None:
         return ""
     middle, low, high = (_nats(column[-1]) for column in (found.entropy, found.low, found.high))
     goes_on = (found.entropy[-1] - course.entropy) * course.rate > 0
-    return f"{', to' if goes_on else '; forecast:'} {middle} nats in {AHEAD} steps ({low} to {high})"
+    return (
+        f"{', to' if goes_on else '; forecast:'} {middle} nats in {AHEAD} steps ({low} to {high})"
+    )
 
 
 def _with_reward(rewards: Mapping[int, float]) -> str:
@@ -644,7 +759,9 @@ def _held_in_words(state: _State, course: Course, target: float) -> str:
         return f"Entropy is held at {_nats(course.entropy)} nats, {where}."
     verdict = state.measured.verdict
     if state.direction * off < 0:
-        return f"Entropy is {where} and approaches it by {_pace_text(state.pace.value)} nats a step."
+        return (
+            f"Entropy is {where} and approaches it by {_pace_text(state.pace.value)} nats a step."
+        )
     if not state.direction and verdict is not None and verdict.outcome == Outcome.APPROACHING:
         return f"Entropy is {where} and approaches it."
     return f"Entropy is {where} and {_moves(state.pace.value) if state.direction else 'level'}."
@@ -655,7 +772,11 @@ def _change_in_words(state: _State, course: Course, *, over: str) -> str:
     lost = state.share_lost
     if lost is None:
         return f"Entropy was {_nats(course.entropy)} nats {over} {state.age:,} steps"
-    moved = f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}" if abs(lost) >= 0.005 else "kept its early level"
+    moved = (
+        f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}"
+        if abs(lost) >= 0.005
+        else "kept its early level"
+    )
     return f"Entropy {moved} {over} {state.age:,} steps"
 
 

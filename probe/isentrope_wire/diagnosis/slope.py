@@ -17,8 +17,9 @@ _MOST_POINTS = 40
 def slope_of(steps: Sequence[int], values: Sequence[float]) -> Estimate | None:
     """The Theil-Sen slope: the median of the slopes between all pairs of points.
 
-    The interval is Sen's, by the variance of Kendall's tau. Neighbouring steps resemble each other, so it is widened by the
-    autocorrelation of what the line leaves over, as if there were fewer points. Of many points means are taken.
+    The interval is Sen's, by the variance of Kendall's tau. Neighbouring steps resemble each other,
+    so it is widened by the autocorrelation of what the line leaves over, as if there were fewer
+    points. Of many points means are taken.
 
     Args:
         steps: rising.
@@ -47,7 +48,8 @@ def slopes_of_pairs(points: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def deviation_of_pairs(n: int, autocorrelation: float) -> float:
-    """Standard deviation of the number of falling less that of rising pairs, of n values in any order (Mann and Kendall)."""
+    """Standard deviation of the number of falling less that of rising pairs, of n values in any
+    order (Mann and Kendall)."""
     return math.sqrt(n * (n - 1) * (2 * n + 5) / 18 * (1 + autocorrelation) / (1 - autocorrelation))
 
 
@@ -56,7 +58,11 @@ def autocorrelation(rests: Sequence[float], *, at_most: float) -> float:
     middle = fmean(rests)
     rests = [rest - middle for rest in rests]
     squares = sum(rest * rest for rest in rests)
-    return min(max(sum(a * b for a, b in pairwise(rests)) / squares, 0.0), at_most) if squares > 0 else 0.0
+    return (
+        min(max(sum(a * b for a, b in pairwise(rests)) / squares, 0.0), at_most)
+        if squares > 0
+        else 0.0
+    )
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,10 +1,11 @@
-"""The verdict on a pushed control: what the entropy did under it, beside what would have come without it.
+"""The verdict on a pushed control: what the entropy did under it, beside what would have come
+without it.
 
-What would have come is what came less what the control added: the measured part of the unit prediction that it made, times the
-gain. What it adds fades as the preview has it, for a higher entropy falls faster, and is taken away as a share, for an entropy does
-not fall below 0. So a run that slows down by itself credits no control. All steps since it was applied count, up to 5 000, and
-the verdict is given after 20 of them and again after 50, 100, 200 ...
-"""
+What would have come is what came less what the control added: the measured part of the unit
+prediction that it made, times the gain. What it adds fades as the preview has it, for a higher
+entropy falls faster, and is taken away as a share, for an entropy does not fall below 0. So a run
+that slows down by itself credits no control. All steps since it was applied count, up to 5 000, and
+the verdict is given after 20 of them and again after 50, 100, 200 ..."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.numbers import decimals_of, fixed, percent
 
 TURNED, STOPPED, NO_EFFECT = -0.5, 0.25, 0.75
-"""Remaining share of the expected pace: below the first where a control turned the change, at most the second where it stopped
-it, at least the third where it had no effect."""
+"""Remaining share of the expected pace: below the first where a control turned the change, at most
+the second where it stopped it, at least the third where it had no effect."""
 _REVISED = (PROMISED_STEPS, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 """Steps under a control after which its verdict is given, and given again."""
 _CERTAIN = 0.75
@@ -31,7 +32,8 @@ _NEAR = 0.05
 
 
 def judged_after(steps: int) -> int:
-    """The number of steps that a verdict after so many is made of: 20, 50, 100 ... 5 000; 0 before the twentieth."""
+    """The number of steps that a verdict after so many is made of: 20, 50, 100 ... 5 000; 0 before
+    the twentieth."""
     return max((mark for mark in _REVISED if mark <= steps), default=0)
 
 
@@ -65,7 +67,8 @@ def verdict_on(
     steps = sum(applied <= step <= end for step in entropies)
     # A hold is judged by where it is now.
     given = steps if targets is not None else judged_after(steps) or (steps if is_over else 0)
-    # The entropy of the step that it was applied at is still that of the steps before, so it is where the slope begins.
+    # The entropy of the step that it was applied at is still that of the steps before, so it is
+    # where the slope begins.
     under = [step for step in sorted(entropies) if applied <= step <= end][: given or None]
     last = under[-1] if under else applied
     realised = slope_of(under, [entropies[step] for step in under])
@@ -95,7 +98,9 @@ def verdict_on(
         realised=None if realised is None else realised.value,
         without=without,
         left=left,
-        message=_in_words(version, outcome, given, left, realised, without, clip_fractions.get(last, 0.0)),
+        message=_in_words(
+            version, outcome, given, left, realised, without, clip_fractions.get(last, 0.0)
+        ),
     )
 
 
@@ -112,7 +117,9 @@ def outcome_of(realised: Estimate, without: float) -> tuple[Outcome, float | Non
     return (Outcome.SLOWED if left <= NO_EFFECT else Outcome.NO_EFFECT), left
 
 
-def pace_without(entropies: Sequence[float], steps: Sequence[int], added: float, applied: int) -> float:
+def pace_without(
+    entropies: Sequence[float], steps: Sequence[int], added: float, applied: int
+) -> float:
     """Pace without a control, in nats a step.
 
     Args:
@@ -122,7 +129,10 @@ def pace_without(entropies: Sequence[float], steps: Sequence[int], added: float,
     """
     now, lasting = fmean(entropies), [effect_in(step - applied, applied) for step in steps]
     if added > 0 and now > 0:
-        course = [entropy * math.exp(-added / now * last) for entropy, last in zip(entropies, lasting, strict=True)]
+        course = [
+            entropy * math.exp(-added / now * last)
+            for entropy, last in zip(entropies, lasting, strict=True)
+        ]
     else:
         course = [entropy - added * last for entropy, last in zip(entropies, lasting, strict=True)]
     found = slope_of(steps, course)
@@ -131,7 +141,10 @@ def pace_without(entropies: Sequence[float], steps: Sequence[int], added: float,
 
 
 def _of_hold(
-    under: Sequence[int], entropies: Mapping[int, float], targets: Mapping[int, float], realised: Estimate | None
+    under: Sequence[int],
+    entropies: Mapping[int, float],
+    targets: Mapping[int, float],
+    realised: Estimate | None,
 ) -> Outcome:
     newest = [step for step in under if step in targets][-2 * LEAST_POINTS :]
     if len(newest) < LEAST_POINTS or realised is None:
@@ -141,7 +154,11 @@ def _of_hold(
         return Outcome.REACHED
     if realised.direction * (1 - share) > 0:
         return Outcome.APPROACHING
-    return Outcome.WAITING if OVER_LEFT <= share <= 1 / OVER_LEFT or len(under) < PROMISED_STEPS else Outcome.FAILED
+    return (
+        Outcome.WAITING
+        if OVER_LEFT <= share <= 1 / OVER_LEFT or len(under) < PROMISED_STEPS
+        else Outcome.FAILED
+    )
 
 
 def _mean(values: Mapping[int, float], first: int, last: int) -> float | None:
@@ -160,7 +177,11 @@ def _in_words(
 ) -> str:
     if version.hold is not None:
         of_hold = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
-        why = f", with {percent(clipped)} of the tokens clipped" if clipped and outcome == Outcome.FAILED else ""
+        why = (
+            f", with {percent(clipped)} of the tokens clipped"
+            if clipped and outcome == Outcome.FAILED
+            else ""
+        )
         return f"{of_hold}{why}."
     if steps < LEAST_POINTS or realised is None:
         return f"Too early to say: judged after {PROMISED_STEPS} steps."

@@ -10,12 +10,28 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from isentrope_server.alerting import destinations, send_tests
-from isentrope_server.api.dependencies import BackendDep, Body, Limit, PrincipalDep, RunDep, page_after, page_of
+from isentrope_server.api.dependencies import (
+    BackendDep,
+    Body,
+    Limit,
+    PrincipalDep,
+    RunDep,
+    page_after,
+    page_of,
+)
 from isentrope_server.errors import NotFound
 from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import issue_token, revoke_token
 from isentrope_server.store import access
-from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, Destination, Me, Page, TokenScope
+from isentrope_wire.answers import (
+    AccessToken,
+    AuditEntry,
+    CreatedToken,
+    Destination,
+    Me,
+    Page,
+    TokenScope,
+)
 from isentrope_wire.numbers import part_of
 
 router = APIRouter(tags=["administration"])
@@ -49,7 +65,9 @@ async def list_tokens(backend: BackendDep) -> Page[AccessToken]:
 
 
 @router.post("/access-tokens", status_code=201)
-async def create_token(request: TokenRequest, backend: BackendDep, principal: PrincipalDep) -> CreatedToken:
+async def create_token(
+    request: TokenRequest, backend: BackendDep, principal: PrincipalDep
+) -> CreatedToken:
     """Make a token. Its secret is in this answer and nowhere else."""
     name = request.name or str(request.scope)
     made = await backend.write(lambda t: issue_token(t, name, request.scope, by=principal))
@@ -58,8 +76,11 @@ async def create_token(request: TokenRequest, backend: BackendDep, principal: Pr
 
 
 @router.post("/runs/{run_id}/link", status_code=201)
-async def create_link(request: Request, run: RunDep, backend: BackendDep, principal: PrincipalDep) -> CreatedToken:
-    """Make a token that logs a browser in, as `/?token=...`, to read this run and no other; as a bearer token it opens nothing.
+async def create_link(
+    request: Request, run: RunDep, backend: BackendDep, principal: PrincipalDep
+) -> CreatedToken:
+    """Make a token that logs a browser in, as `/?token=...`, to read this run and no other; as a
+    bearer token it opens nothing.
 
     Revoke it like any other token.
     """
@@ -73,8 +94,11 @@ async def create_link(request: Request, run: RunDep, backend: BackendDep, princi
 
 @router.delete("/access-tokens/{token_id}", status_code=204)
 async def delete_token(token_id: str, backend: BackendDep, principal: PrincipalDep) -> Response:
-    """Revoke a token: requests with it are refused from now on; requests that have begun run to their end."""
-    revoked = await backend.write(lambda t: revoke_token(t, token_id, by=principal, now=time.time()))
+    """Revoke a token: requests with it are refused from now on; requests that have begun run to
+    their end."""
+    revoked = await backend.write(
+        lambda t: revoke_token(t, token_id, by=principal, now=time.time())
+    )
     if not revoked:
         raise NotFound(f"There is no active token {token_id[:64]!r}.", token_id=token_id[:64])
     await backend.reload_tokens()
@@ -98,11 +122,15 @@ async def list_audit(
     backend: BackendDep,
     cursor: str | None = None,
     limit: Limit = 50,
-    run: Annotated[str | None, Query(max_length=128, description="Only changes of this run and its control.")] = None,
+    run: Annotated[
+        str | None, Query(max_length=128, description="Only changes of this run and its control.")
+    ] = None,
 ) -> Page[AuditEntry]:
     """Every change of controls, runs and tokens, newest first."""
     before = page_after(cursor, 1)
-    found = await backend.read(lambda c: access.audit_page(c, before=before, limit=limit + 1, run_id=run))
+    found = await backend.read(
+        lambda c: access.audit_page(c, before=before, limit=limit + 1, run_id=run)
+    )
     return page_of([((entry.number,), entry) for entry in found], limit)
 
 

@@ -1,4 +1,5 @@
-"""Control: the requested and the active one, and its history. A change needs If-Match, so that none is lost."""
+"""Control: the requested and the active one, and its history. A change needs If-Match, so that none
+is lost."""
 
 from __future__ import annotations
 
@@ -48,47 +49,63 @@ def _add_control_fields(schema: dict[str, Any]) -> None:
 
 
 class ControlDocument(Body):
-    """The requested control: the fields of `Control`, which checks them, and when the change expires."""
+    """The requested control: the fields of `Control`, which checks them, and when the change
+    expires."""
 
     model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=_add_control_fields)
 
     method: str
     expires_in_seconds: int | None = Field(
-        default=None, ge=1, le=7 * 24 * 3600, description="null: the server's default; every change expires."
+        default=None,
+        ge=1,
+        le=7 * 24 * 3600,
+        description="null: the server's default; every change expires.",
     )
 
 
 ASSISTANT = r"[!-~]([ -~]{0,58}[!-~])?"
-"""The name of the assistant that makes a request for a token's holder: at most 60 printable ASCII characters."""
+"""The name of the assistant that makes a request for a token's holder: at most 60 printable ASCII
+characters."""
 
-_REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in (409, 412, 422, 428)}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody} for status in (409, 412, 422, 428)
+}
 
 
 @router.get("/runs/{run_id}/control")
 async def get_control(run: RunDep, backend: BackendDep, response: Response) -> RunControl:
-    """The newest version with its state; `active` is the version active when the newest report was made."""
+    """The newest version with its state; `active` is the version active when the newest report was
+    made."""
     view = await read_of(backend, run, lambda connection: run_control(connection, run))
     response.headers["ETag"] = _etag(view.version)
     return view
 
 
-@router.put("/runs/{run_id}/control", status_code=202, responses={200: {"model": ControlVersion}, **_REFUSALS})
+@router.put(
+    "/runs/{run_id}/control",
+    status_code=202,
+    responses={200: {"model": ControlVersion}, **_REFUSALS},
+)
 async def put_control(
     run: RunDep,
     document: ControlDocument,
     backend: BackendDep,
     principal: PrincipalDep,
     response: Response,
-    if_match: Annotated[str | None, Header(description='ETag of the version it builds on, e.g. `"3"`.')] = None,
+    if_match: Annotated[
+        str | None, Header(description='ETag of the version it builds on, e.g. `"3"`.')
+    ] = None,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
     isentrope_assistant: Annotated[
         str | None,
         Header(
-            pattern=f"^{ASSISTANT}$", description="The assistant that asks for the token's holder; named in `author`."
+            pattern=f"^{ASSISTANT}$",
+            description="The assistant that asks for the token's holder; named in `author`.",
         ),
     ] = None,
 ) -> ControlVersion:
-    """Request a new version. 202: stored; its probe will report the outcome. 200: the same request came before."""
+    """Request a new version. 202: stored; its probe will report the outcome. 200: the same request
+    came before."""
     control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
     request = ControlRequest(
         control=control,
@@ -99,7 +116,9 @@ async def put_control(
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
         idempotency_key=idempotency_key,
         # Read before the transaction: the writer waits for nothing that is not its own.
-        predicted=await read_of(backend, run, lambda connection: _predict(connection, run, control)),
+        predicted=await read_of(
+            backend, run, lambda connection: _predict(connection, run, control)
+        ),
     )
     item, is_new = await backend.write(lambda transaction: _request(transaction, run, request))
     if not is_new:
@@ -114,7 +133,9 @@ async def list_history(
 ) -> Page[ControlVersion]:
     """Every requested version, newest first."""
     before = page_after(cursor, 1)
-    found = await read_of(backend, run, lambda connection: _history(connection, run, before, limit + 1))
+    found = await read_of(
+        backend, run, lambda connection: _history(connection, run, before, limit + 1)
+    )
     return page_of([((one.version,), one) for one in found], limit)
 
 
@@ -125,12 +146,15 @@ async def preview_control(
     backend: BackendDep,
     curves: Annotated[bool, Query(description="Also the thresholds over their range.")] = False,
 ) -> Preview:
-    """What a control would do if it were pushed now: the forecast under it, what it clips, its pace, what would have no effect.
+    """What a control would do if it were pushed now: the forecast under it, what it clips, its
+    pace, what would have no effect.
 
     Nothing is changed. 422: no probe could apply it.
     """
     control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
-    return await read_of(backend, run, lambda connection: preview(measured(connection, run), control, curves=curves))
+    return await read_of(
+        backend, run, lambda connection: preview(measured(connection, run), control, curves=curves)
+    )
 
 
 def _predict(connection: Connection, run: Run, control: Control) -> PredictedEffect | None:
@@ -138,12 +162,18 @@ def _predict(connection: Connection, run: Run, control: Control) -> PredictedEff
     return predicted_effect(control, found.last, found.course)
 
 
-def _history(connection: Connection, run: Run, before: Sequence[int] | None, limit: int) -> list[ControlVersion]:
-    found = controls.page(connection, run.key, before_version=None if before is None else before[0], limit=limit)
+def _history(
+    connection: Connection, run: Run, before: Sequence[int] | None, limit: int
+) -> list[ControlVersion]:
+    found = controls.page(
+        connection, run.key, before_version=None if before is None else before[0], limit=limit
+    )
     return judged(connection, run, [control_version(item) for item in found])
 
 
-def _request(transaction: Transaction, run: Run, request: ControlRequest) -> tuple[ControlItem, bool]:
+def _request(
+    transaction: Transaction, run: Run, request: ControlRequest
+) -> tuple[ControlItem, bool]:
     check_still_there(transaction.connection, run)
     return request_control(transaction, run, request, time.time())
 
@@ -159,5 +189,7 @@ def _version_in(if_match: str | None) -> int:
         )
     version = if_match.strip().removeprefix('"').removesuffix('"')
     if not version.isascii() or not version.isdecimal() or len(version) > 18:
-        raise PreconditionFailed(f'If-Match must be an ETag of this control, e.g. "3"; got {if_match[:80]!r}.')
+        raise PreconditionFailed(
+            f'If-Match must be an ETag of this control, e.g. "3"; got {if_match[:80]!r}.'
+        )
     return int(version)

@@ -1,5 +1,5 @@
-"""What routes share: the backend, the principal, the run in the path, the steps in the query, cursors, strict queries
-and bodies."""
+"""What routes share: the backend, the principal, the run in the path, the steps in the query,
+cursors, strict queries and bodies."""
 
 from __future__ import annotations
 
@@ -46,17 +46,23 @@ async def _principal(request: Request) -> Principal:
 PrincipalDep = Annotated[Principal, Depends(_principal)]
 
 
-async def _run(run_id: Annotated[str, Path(description="The run's id.")], backend: BackendDep) -> Run:
+async def _run(
+    run_id: Annotated[str, Path(description="The run's id.")], backend: BackendDep
+) -> Run:
     silent_after = backend.settings.silent_after_seconds
-    run = await backend.read(lambda connection: runs.find(connection, run_id, silent_after_seconds=silent_after))
+    run = await backend.read(
+        lambda connection: runs.find(connection, run_id, silent_after_seconds=silent_after)
+    )
     if run is None:
-        raise no_such_run(run_id, await backend.read(lambda connection: runs.newest_named(connection, run_id)))
+        raise no_such_run(
+            run_id, await backend.read(lambda connection: runs.newest_named(connection, run_id))
+        )
     return run
 
 
 async def read_of(backend: Backend, run: Run, query: Callable[[Connection], _T]) -> _T:
-    """Run a query about a run, and check in the same transaction that the run is still there; NotFound: it was
-    deleted."""
+    """Run a query about a run, and check in the same transaction that the run is still there;
+    NotFound: it was deleted."""
 
     def read(connection: Connection) -> _T:
         # One connection reads one consistent state.
@@ -73,7 +79,8 @@ def check_still_there(connection: Connection, run: Run) -> None:
 
 
 def no_such_run(run_id: str, newest_of_that_name: str | None = None) -> NotFound:
-    """The error of an unknown run; where `run_id` is a name, with the id of the newest run of that name."""
+    """The error of an unknown run; where `run_id` is a name, with the id of the newest run of that
+    name."""
     message = f"There is no run {run_id[:140]!r} on this server."
     if newest_of_that_name is None:
         return NotFound(message, run_id=run_id[:140])
@@ -107,7 +114,8 @@ class ReportCursor:
 
     position: int
     timeline: int
-    """The run's timeline version: when it has risen, other reports may be shown and all must be read again."""
+    """The run's timeline version: when it has risen, other reports may be shown and all must be
+    read again."""
 
     def __str__(self) -> str:
         return encode(self.position, self.timeline)
@@ -136,27 +144,32 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 
 
 def page_after(cursor: str | None, length: int) -> list[int] | None:
-    """The place of the last item on the previous page; None for the first page. RequestError: the cursor is not from this
-    server."""
+    """The place of the last item on the previous page; None for the first page. RequestError: the
+    cursor is not from this server."""
     return None if cursor is None else decode(cursor, length)
 
 
 def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
     """The first `limit` of items with their places; there is a next page if there are more."""
     place = found[limit - 1][0] if len(found) > limit else None
-    return Page(items=[item for _, item in found[:limit]], next_cursor=None if place is None else encode(*place))
+    return Page(
+        items=[item for _, item in found[:limit]],
+        next_cursor=None if place is None else encode(*place),
+    )
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse unknown query parameters instead of ignoring them: RequestValidationError names each, and the route's
-    closest one."""
+    """Refuse unknown query parameters instead of ignoring them: RequestValidationError names each,
+    and the route's closest one."""
     route = request.scope["route"]
     known = set(_parameters(route.dependant)) if isinstance(route, APIRoute) else set()
     problems = []
     for name in (name for name in request.query_params if name not in known):
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {nearest[0]}" if nearest else f"there are {', '.join(sorted(known))}"
-        message = f"there is no such parameter; {hint}" if known else "this address takes no parameters"
+        message = (
+            f"there is no such parameter; {hint}" if known else "this address takes no parameters"
+        )
         problems.append({"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": message})
     if problems:
         raise RequestValidationError(problems)
@@ -178,7 +191,9 @@ class Body(BaseModel):
     def _is_plain_json(cls, value: Any) -> Any:
         """Refuse NaN, infinities and halves of characters, which Python's JSON reader accepts."""
         if isinstance(value, bytes):
-            raise ValueError("it must be JSON: send it with the header Content-Type: application/json")  # noqa: TRY004
+            raise ValueError(  # noqa: TRY004
+                "it must be JSON: send it with the header Content-Type: application/json"
+            )
         try:
             json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:

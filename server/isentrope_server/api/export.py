@@ -1,9 +1,9 @@
 """Export: all reports of a run as one Parquet, CSV or JSON lines file, written while they are read.
 
-The columns are step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. A value that was
-not measured is null, in CSV an empty field; NaN and infinities are values, in JSON as text. With labels there are two
-more columns before the metrics: control_version, 0 where none was active, and labels, an object, in Parquet and CSV as
-JSON.
+The columns are step, incarnation, rank, time (seconds since the Unix epoch) and one for each
+metric. A value that was not measured is null, in CSV an empty field; NaN and infinities are values,
+in JSON as text. With labels there are two more columns before the metrics: control_version, 0 where
+none was active, and labels, an object, in Parquet and CSV as JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _FIXED = ("step", "incarnation", "rank", "time")
 _LABELLED = (*_FIXED, "control_version", "labels")
 _ROWS_IN_A_GROUP = 16_000
 _CELLS_IN_A_GROUP = 500_000
-"""Limits of a row group in Parquet: some megabytes of memory, and few enough groups to be read quickly."""
+"""Limits of a row group in Parquet: some megabytes of memory, and few enough groups to be read
+quickly."""
 _CELLS_SPELLED_AT_ONCE = 50_000
 """In CSV and JSON lines: a number takes ten times as much memory as text than it does stored."""
 UNREAD_SECONDS = 30.0
@@ -61,7 +62,11 @@ class ExportFormat(StrEnum):
 
 
 def write(
-    pieces: Iterable[Piece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
+    pieces: Iterable[Piece],
+    names: Sequence[str],
+    export_format: ExportFormat,
+    *,
+    labelled: bool = False,
 ) -> Iterator[bytes]:
     """Write a file with these metrics, in pieces of bytes."""
     how = {ExportFormat.PARQUET: _parquet, ExportFormat.CSV: _csv, ExportFormat.JSONL: _json_lines}
@@ -69,8 +74,8 @@ def write(
 
 
 def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
-    """Names of all columns. A metric with the name of a fixed column is called `metric/NAME`. Where another metric has
-    that name, `metric/` is added once more."""
+    """Names of all columns. A metric with the name of a fixed column is called `metric/NAME`. Where
+    another metric has that name, `metric/` is added once more."""
     fixed = _LABELLED if labelled else _FIXED
     taken = {*fixed, *names}
     columns = [*fixed]
@@ -86,7 +91,14 @@ def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
 
 def _parquet(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     of_labels = (pa.int64(), pa.string()) if labelled else ()
-    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
+    kinds = (
+        pa.int64(),
+        pa.string(),
+        pa.int32(),
+        pa.float64(),
+        *of_labels,
+        *[pa.float64()] * len(names),
+    )
     schema = pa.schema(list(zip(column_names(names, labelled=labelled), kinds, strict=True)))
     rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
     sink = _Appending()
@@ -104,7 +116,8 @@ def _parquet(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> I
 
 
 class _Appending(io.BytesIO):
-    """A file for Parquet's writer, which only appends and calls `tell`; written bytes are taken away in between."""
+    """A file for Parquet's writer, which only appends and calls `tell`; written bytes are taken
+    away in between."""
 
     _taken = 0
 
@@ -135,7 +148,9 @@ def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) 
     for name in names:
         metric = one.metrics.get(name)
         columns.append(
-            pa.nulls(rows, pa.float64()) if metric is None else pa.array(metric.values, mask=~metric.measured)
+            pa.nulls(rows, pa.float64())
+            if metric is None
+            else pa.array(metric.values, mask=~metric.measured)
         )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -157,7 +172,9 @@ def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -
     columns = column_names(names, labelled=labelled)
     for one in pieces:
         for rows in _few_rows(one, names, one.labels if labelled else None):
-            yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
+            yield "".join(
+                f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows
+            ).encode()
 
 
 def _as_text(one: Piece) -> list[str]:
@@ -167,7 +184,8 @@ def _as_text(one: Piece) -> list[str]:
 def _few_rows(
     one: Piece, names: Sequence[str], labels: Sequence[object] | None
 ) -> Iterator[Iterator[tuple[object, ...]]]:
-    """The rows of a piece as the API spells numbers, so many at once that they take little memory."""
+    """The rows of a piece as the API spells numbers, so many at once that they take little
+    memory."""
     at_once = max(1, _CELLS_SPELLED_AT_ONCE // (len(names) + len(_LABELLED)))
     for start in range(0, len(one.steps), at_once):
         few = slice(start, start + at_once)
@@ -187,7 +205,8 @@ def _few_rows(
 
 
 def _spelled(metric: Metric, few: slice) -> list[object]:
-    """Numbers, those that are not finite as text, None where nothing was measured; csv leaves such a field empty."""
+    """Numbers, those that are not finite as text, None where nothing was measured; csv leaves such
+    a field empty."""
     pairs = zip(metric.values[few].tolist(), metric.measured[few].tolist(), strict=True)
     return [number(value) if measured else None for value, measured in pairs]
 
@@ -212,7 +231,10 @@ class _Export(StreamingResponse):
 
 router = APIRouter(tags=["metrics"])
 
-_FILES = {"content": {one.media_type.split(";")[0]: {} for one in ExportFormat}, "description": "The file."}
+_FILES = {
+    "content": {one.media_type.split(";")[0]: {} for one in ExportFormat},
+    "description": "The file.",
+}
 
 
 @router.get("/runs/{run_id}/export", response_class=StreamingResponse, responses={200: _FILES})
@@ -220,21 +242,29 @@ async def export_run(
     run: RunDep,
     backend: BackendDep,
     format: Annotated[ExportFormat, Query(description="Of the file.")] = ExportFormat.PARQUET,
-    name: Annotated[list[str] | None, Query(max_length=10_000, description="Only these metrics.")] = None,
+    name: Annotated[
+        list[str] | None, Query(max_length=10_000, description="Only these metrics.")
+    ] = None,
     labels: Annotated[bool, Query(description="Also columns control_version and labels.")] = False,
 ) -> StreamingResponse:
-    """Every report of every rank and incarnation up to the newest one now, those repeated by a resumed run included.
+    """Every report of every rank and incarnation up to the newest one now, those repeated by a
+    resumed run included.
 
-    Columns step, incarnation, rank, time (seconds since the Unix epoch), then the metrics by name. What was not
-    measured is null (in CSV an empty field), NaN is NaN. With `labels`, columns control_version and labels (a JSON
-    object) precede the metrics. Sorted by incarnation, rank and order of arrival.
+    Columns step, incarnation, rank, time (seconds since the Unix epoch), then the metrics by name.
+    What was not measured is null (in CSV an empty field), NaN is NaN. With `labels`, columns
+    control_version and labels (a JSON object) precede the metrics. Sorted by incarnation, rank and
+    order of arrival.
 
-    404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
-    """
+    404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe
+    promises them."""
     known, through, found = await read_of(
         backend,
         run,
-        lambda c: (series.names(c, run.key), runs.last_position(c, run.key), streams.incarnations(c, run.key)),
+        lambda c: (
+            series.names(c, run.key),
+            runs.last_position(c, run.key),
+            streams.incarnations(c, run.key),
+        ),
     )
     if name is not None:
         check_known(run, name, known)
@@ -258,7 +288,9 @@ def _pieces(
         position = 0
         while True:
             with backend.database.reading() as connection:
-                piece = steps.piece_after(connection, stream, names, after=position, through=through)
+                piece = steps.piece_after(
+                    connection, stream, names, after=position, through=through
+                )
                 if runs.key_of(connection, run.id) != run.key:
                     raise DeletedRun(f"Run {run.id} was deleted while it was exported.")
             if piece is None:

@@ -31,7 +31,8 @@ _READER_SECONDS = 3.0
 WRITER_SECONDS = 2.0
 """A writer that has not begun a piece of work by then is stuck, or its disk is."""
 _REMEMBERED_SECONDS = 0.5
-"""A result is reused for this long: the route needs no token, and many requests must cost little."""
+"""A result is reused for this long: the route needs no token, and many requests must cost
+little."""
 
 
 _DISK_FULL = ("disk_full", "The disk of the database is full: reports wait with their trainers.")
@@ -60,7 +61,8 @@ async def tell_alive() -> Health:
 
 @router.get("/readyz", response_model=Health)
 async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
-    """Reports can be stored and read now: the database answers, its schema is this server's, its writer writes.
+    """Reports can be stored and read now: the database answers, its schema is this server's, its
+    writer writes.
 
     503 `not_ready` names the cause: `database_unreachable`, `disk_full`, `database_file` (removed,
     replaced or damaged), `schema_differs`, `writer_stopped` or `writer_stuck`.
@@ -83,7 +85,8 @@ async def _examine(backend: Backend) -> tuple[str, str]:
         async with asyncio.timeout(_READER_SECONDS):
             found = await backend.read(_look_at)
         async with asyncio.timeout(WRITER_SECONDS):
-            # Nothing, which costs no fsync but waits in the writer's queue; of no run, so that no other server is waited for.
+            # Nothing, which costs no fsync but waits in the writer's queue; of no run, so that no
+            # other server is waited for.
             await backend.write(lambda _: None, run_id="")
     except WriterStopped as error:
         return "writer_stopped", str(error)
@@ -125,9 +128,16 @@ async def get_figures(request: Request, backend: BackendDep) -> PlainTextRespons
     figures: ServerFigures = request.app.state.figures
     silent_after = backend.settings.silent_after_seconds
     statuses, states, stored = await backend.read(
-        lambda c: (runs.count_by_status(c, silent_after_seconds=silent_after), count_by_state(c), totals(c))
+        lambda c: (
+            runs.count_by_status(c, silent_after_seconds=silent_after),
+            count_by_state(c),
+            totals(c),
+        )
     )
-    stored |= {"writer_jobs_waiting": backend.writer.waiting, "live_listeners": backend.hub.listener_count}
+    stored |= {
+        "writer_jobs_waiting": backend.writer.waiting,
+        "live_listeners": backend.hub.listener_count,
+    }
     now = CollectorRegistry()
     for name, help in _GAUGES.items():
         Gauge(f"isentrope_{name}", help, registry=now).set(stored[name])

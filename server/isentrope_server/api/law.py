@@ -34,9 +34,11 @@ _T = TypeVar("_T")
 router = APIRouter(tags=["metrics"])
 
 _EVALUATIONS = (EVAL_AVG_AT_K, "eval/reward", "eval_reward")
-"""Metrics of an evaluation's reward, best first; the last two are TRL's, as W&B and its own log name them."""
+"""Metrics of an evaluation's reward, best first; the last two are TRL's, as W&B and its own log
+name them."""
 _LARGEST_ENTROPY = 50.0
-"""No vocabulary has e^50 tokens: a larger value is not an entropy, and its exponential would dominate the fit."""
+"""No vocabulary has e^50 tokens: a larger value is not an entropy, and its exponential would
+dominate the fit."""
 _LARGEST_REWARD = 1e100
 """The square of a larger one may overflow."""
 _CURVE_POINTS = 81
@@ -60,20 +62,26 @@ async def get_law(
     run: RunDep,
     backend: BackendDep,
     points: Annotated[
-        int, Query(ge=1, le=2000, description="Show the run as so many means of neighbouring steps.")
+        int,
+        Query(ge=1, le=2000, description="Show the run as so many means of neighbouring steps."),
     ] = 400,
     reward: Annotated[
         str | None,
-        Query(description="Metric to fit. Without it an evaluation's reward where there is one, else reward/mean."),
+        Query(
+            description="Metric to fit. Without it an evaluation's reward where there is one, else reward/mean."
+        ),
     ] = None,
 ) -> EntropyPerformance:
-    """Fit of R = -a exp(H) + b to the run's steps (arXiv:2505.22617, eq. 6), or the reason why there is none.
+    """Fit of R = -a exp(H) + b to the run's steps (arXiv:2505.22617, eq. 6), or the reason why
+    there is none.
 
-    `fit.checks` states in one sentence each whether the reward rises as entropy falls, whether the run bends away from
-    the curve, whether both halves agree, and whether H = 0 is near enough for a ceiling. `fit.conclusive`: the first three
-    hold. `fit.ceiling` is null where one of the four fails.
-    """
-    return await read_of(backend, run, lambda connection: _answer(run, _measured(connection, run, reward), points))
+    `fit.checks` states in one sentence each whether the reward rises as entropy falls, whether the
+    run bends away from the curve, whether both halves agree, and whether H = 0 is near enough for a
+    ceiling. `fit.conclusive`: the first three hold. `fit.ceiling` is null where one of the four
+    fails."""
+    return await read_of(
+        backend, run, lambda connection: _answer(run, _measured(connection, run, reward), points)
+    )
 
 
 def _measured(connection: Connection, run: Run, wanted: str | None) -> _Measured:
@@ -86,7 +94,12 @@ def _measured(connection: Connection, run: Run, wanted: str | None) -> _Measured
         return _joined(wanted, "It was asked for.", entropy, found[wanted])
     reason = "The run reports no reward of an evaluation."
     for name in _EVALUATIONS:
-        measured = _joined(name, "The reward of an evaluation, which the training does not fit.", entropy, found[name])
+        measured = _joined(
+            name,
+            "The reward of an evaluation, which the training does not fit.",
+            entropy,
+            found[name],
+        )
         if len(measured.steps) >= FEWEST_STEPS:
             return measured
         if len(measured.steps):
@@ -103,9 +116,16 @@ def _joined(name: str, reason: str, entropy: Series, reward: Series) -> _Measure
     end = np.searchsorted(entropy.steps, steps + half, side="right")
     there = end > first
     bounds = np.stack([first[there], end[there]], axis=1)
-    # One value more, for an end may be the length. Differences of running sums would lose small values behind large ones.
-    sums = np.add.reduceat(np.append(np.exp(entropy.values), 0.0), bounds.ravel())[::2] if there.any() else np.zeros(0)
-    return _Measured(name, reason, steps[there], np.log(sums / np.diff(bounds)[:, 0]), rewards[there])
+    # One value more, for an end may be the length. Differences of running sums would lose small
+    # values behind large ones.
+    sums = (
+        np.add.reduceat(np.append(np.exp(entropy.values), 0.0), bounds.ravel())[::2]
+        if there.any()
+        else np.zeros(0)
+    )
+    return _Measured(
+        name, reason, steps[there], np.log(sums / np.diff(bounds)[:, 0]), rewards[there]
+    )
 
 
 def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
@@ -113,9 +133,18 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
     # Planned length of a running run; actual length of one that ended.
     horizon = max(0 if run.ended else run.planned_steps or 0, len(measured.steps))
     predicted, forecast_reason = _or_refused(
-        lambda: forecast(measured.steps, measured.entropies, measured.rewards, horizon=horizon, run_over=run.ended)
+        lambda: forecast(
+            measured.steps,
+            measured.entropies,
+            measured.rewards,
+            horizon=horizon,
+            run_over=run.ended,
+        )
     )
-    shown = np.linspace(0, len(measured.steps), min(points, len(measured.steps)) + 1).astype(int)[1:] - 1
+    shown = (
+        np.linspace(0, len(measured.steps), min(points, len(measured.steps)) + 1).astype(int)[1:]
+        - 1
+    )
     return EntropyPerformance(
         steps=len(measured.steps),
         reward=measured.reward,
@@ -123,7 +152,9 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
         confidence=CONFIDENCE,
         fit=None
         if fit is None
-        else part_of(Fit, fit, checks=list(fit.checks), autocorrelation=fit.regression.autocorrelation),
+        else part_of(
+            Fit, fit, checks=list(fit.checks), autocorrelation=fit.regression.autocorrelation
+        ),
         reason=reason,
         curve=None if fit is None else _curve(fit, float(measured.entropies.max())),
         forecast=predicted,

@@ -36,13 +36,16 @@ _CATCH_UP_STEPS = 500
 async def follow_run(
     run: RunDep,
     backend: BackendDep,
-    since: Annotated[str | None, Query(description="`cursor` of a series answer: begin right after it.")] = None,
+    since: Annotated[
+        str | None, Query(description="`cursor` of a series answer: begin right after it.")
+    ] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> EventSourceResponse:
-    """Events `step`, `control` and `run`. Each has an id; `Last-Event-ID` (or `since`) resumes after it.
+    """Events `step`, `control` and `run`. Each has an id; `Last-Event-ID` (or `since`) resumes
+    after it.
 
-    An id past the newest report is of a database before it was restored: all reports are sent from the first one on.
-    """
+    An id past the newest report is of a database before it was restored: all reports are sent from
+    the first one on."""
     given = last_event_id or since
     start = None if given is None else ReportCursor(*decode(given, 2))
     events = _while_the_store_answers(_LiveStream(backend, run, start).events())
@@ -50,7 +53,8 @@ async def follow_run(
 
 
 async def _while_the_store_answers(events: AsyncIterator[_Event]) -> AsyncIterator[_Event]:
-    """End a stream when the run was deleted or the database fails; the client reconnects with the id of its last event."""
+    """End a stream when the run was deleted or the database fails; the client reconnects with the
+    id of its last event."""
     try:
         async for event in events:
             yield event
@@ -70,7 +74,8 @@ class _LiveStream:
         self._place = ReportCursor(position=0, timeline=0)
 
     async def events(self) -> AsyncIterator[_Event]:
-        """Events since `start`, then committed ones, until the run is deleted or the server stopped."""
+        """Events since `start`, then committed ones, until the run is deleted or the server
+        stopped."""
         # Subscribe before reading: an event committed in between arrives twice and is sent once.
         with self._backend.hub.listening(self._run.id) as listener:
             now = await read_of(self._backend, self._run, lambda c: current_cursor(c, self._run))
@@ -112,11 +117,15 @@ class _LiveStream:
             found_all = len(found) < _CATCH_UP_STEPS
 
     def _step(self, stored: StepStored) -> bytes:
-        # The timeline stays that of the stream's beginning: a client that reads series with a later cursor reads all of
-        # them again if an incarnation began meanwhile.
+        # The timeline stays that of the stream's beginning: a client that reads series with a later
+        # cursor reads all of them again if an incarnation began meanwhile.
         self._place = ReportCursor(position=stored.position, timeline=self._place.timeline)
-        # As `ServerSentEvent` encodes it, which would do so for each listener; JSON has no line breaks.
-        return b"id: %s\r\nevent: step\r\ndata: %s\r\n\r\n" % (str(self._place).encode(), stored.text)
+        # As `ServerSentEvent` encodes it, which would do so for each listener; JSON has no line
+        # breaks.
+        return b"id: %s\r\nevent: step\r\ndata: %s\r\n\r\n" % (
+            str(self._place).encode(),
+            stored.text,
+        )
 
     async def _current(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
         """The changed control or run as it is now; None when the run was deleted."""
@@ -125,7 +134,9 @@ class _LiveStream:
             item = await backend.read(lambda c: controls.find(c, run.key, committed.version))
             return None if item is None else self._event("control", control_version(item))
         silent_after = backend.settings.silent_after_seconds
-        current = await backend.read(lambda c: runs.find(c, run.id, silent_after_seconds=silent_after))
+        current = await backend.read(
+            lambda c: runs.find(c, run.id, silent_after_seconds=silent_after)
+        )
         return None if current is None else self._event("run", await describe(backend, current))
 
     def _event(self, name: str, data: Answer) -> ServerSentEvent:

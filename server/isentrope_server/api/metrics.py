@@ -8,7 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, StepRangeDep, decode, read_of
+from isentrope_server.api.dependencies import (
+    BackendDep,
+    ReportCursor,
+    RunDep,
+    StepRangeDep,
+    decode,
+    read_of,
+)
 from isentrope_server.api.responses import json_answer
 from isentrope_server.errors import NotFound
 from isentrope_server.store import runs
@@ -34,20 +41,27 @@ async def get_series(
     backend: BackendDep,
     name: Annotated[list[str], Query(min_length=1, max_length=100)],
     wanted: StepRangeDep,
-    points: Annotated[int | None, Query(ge=1, le=100_000, description="Reduce longer series to so many.")] = None,
-    since: Annotated[str | None, Query(description="`cursor` of an earlier answer: only what is new.")] = None,
+    points: Annotated[
+        int | None, Query(ge=1, le=100_000, description="Reduce longer series to so many.")
+    ] = None,
+    since: Annotated[
+        str | None, Query(description="`cursor` of an earlier answer: only what is new.")
+    ] = None,
 ) -> Response:
     """Series by name, as columns. A name without a point has empty columns.
 
-    404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
+    404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe
+    promises them.
 
-    A step that several incarnations reported shows the newest one's value, from that one's first step on; rank 0 is
-    preferred. Reduced series keep the minimum and maximum of every bucket, so that no spike is lost.
-    """
+    A step that several incarnations reported shows the newest one's value, from that one's first
+    step on; rank 0 is preferred. Reduced series keep the minimum and maximum of every bucket, so
+    that no spike is lost."""
     cursor = None if since is None else ReportCursor(*decode(since, 2))
     # Not validated: checking a million numbers would take longer than reading them.
     return await read_of(
-        backend, run, lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor))
+        backend,
+        run,
+        lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor)),
     )
 
 
@@ -63,14 +77,19 @@ def _answer(
     now = current_cursor(connection, run)
     reset = since is None or since.timeline != now.timeline or since.position > now.position
     after = 0 if since is None or reset else since.position
-    found = series.read(connection, run.key, list(dict.fromkeys(names)), wanted, after_position=after)
+    found = series.read(
+        connection, run.key, list(dict.fromkeys(names)), wanted, after_position=after
+    )
     return SeriesAnswer(
-        series={name: series.columns(one, points) for name, one in found.items()}, cursor=str(now), reset=reset
+        series={name: series.columns(one, points) for name, one in found.items()},
+        cursor=str(now),
+        reset=reset,
     )
 
 
 def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
-    """Check that at least one name is known; NotFound: the run has reports, but none with any of these names."""
+    """Check that at least one name is known; NotFound: the run has reports, but none with any of
+    these names."""
     if not reported or not (reported | promised_metrics()).isdisjoint(names):
         return
     nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]
@@ -85,7 +104,8 @@ def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
 def current_cursor(connection: Connection, run: Run) -> ReportCursor:
     """The cursor after everything stored now."""
     return ReportCursor(
-        position=runs.last_position(connection, run.key), timeline=runs.timeline_version(connection, run.key)
+        position=runs.last_position(connection, run.key),
+        timeline=runs.timeline_version(connection, run.key),
     )
 
 
@@ -99,9 +119,11 @@ async def get_histograms(
 ) -> Response:
     """One histogram per step. With `points`, neighbouring steps with equal bins are added.
 
-    404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe promises it.
-    """
-    return await read_of(backend, run, lambda c: json_answer(_read_histograms(c, run, name, wanted, points)))
+    404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe
+    promises it."""
+    return await read_of(
+        backend, run, lambda c: json_answer(_read_histograms(c, run, name, wanted, points))
+    )
 
 
 def _read_histograms(
@@ -121,7 +143,9 @@ def _read_histograms(
 
 
 @router.get("/runs/{run_id}/steps/{step}")
-async def get_step(run: RunDep, step: Annotated[int, Path(ge=0, le=2**63 - 1)], backend: BackendDep) -> StepReport:
+async def get_step(
+    run: RunDep, step: Annotated[int, Path(ge=0, le=2**63 - 1)], backend: BackendDep
+) -> StepReport:
     """The report of one step: scalars, histograms, labels, and the control it was made under."""
     stored = await read_of(backend, run, lambda connection: steps.find(connection, run.key, step))
     if stored is None:

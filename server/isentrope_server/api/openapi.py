@@ -1,10 +1,11 @@
-"""The description of the API: FastAPI's own, and what holds for all routes; and `/docs`, the page that shows it.
+"""The description of the API: FastAPI's own, and what holds for all routes; and `/docs`, the page
+that shows it.
 
-Added are what FastAPI can't derive: the token and its scope, every possible error with its code, the docstrings of the
-answers, and descriptions of parameters that several routes share.
+Added are what FastAPI can't derive: the token and its scope, every possible error with its code,
+the docstrings of the answers, and descriptions of parameters that several routes share.
 
-Swagger UI draws the page. Every file comes from this server: `fastapi-swagger` packages the files that Swagger UI releases,
-unchanged. Its own page is not used, because that has an inline script.
+Swagger UI draws the page. Every file comes from this server: `fastapi-swagger` packages the files
+that Swagger UI releases, unchanged. Its own page is not used, because that has an inline script.
 """
 
 from __future__ import annotations
@@ -66,12 +67,18 @@ _ERRORS = {
     403: ("forbidden", "The token 'read' has the scope read; this address needs control."),
     404: ("not_found", "There is no run 'nobody' on this server."),
     409: ("conflict", "Run countdown-1a2b3c has finished: no probe will apply a control."),
-    412: ("version_mismatch", "The newest control is version 3, If-Match names 2. Read it and decide again."),
+    412: (
+        "version_mismatch",
+        "The newest control is version 3, If-Match names 2. Read it and decide again.",
+    ),
     413: ("body_too_large", "A request's body may have 1048576 bytes, this one has more."),
     422: ("invalid_request", "query.limit: Input should be greater than or equal to 1."),
     428: ("if_match_required", "If-Match must name the version the change builds on."),
     500: ("internal", "The server made a mistake; its log has the details."),
-    503: ("store_unavailable", "The database can't answer now; try again, and look at the server's log."),
+    503: (
+        "store_unavailable",
+        "The database can't answer now; try again, and look at the server's log.",
+    ),
 }
 _OWN_ERRORS = {
     ("delete", "/api/v1/runs/{run_id}"): (409,),
@@ -95,7 +102,11 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     for name in _GENERATED:
         components.pop(name, None)
     _describe_answers(components)
-    operations = [(verb, path, one) for path, verbs in document["paths"].items() for verb, one in verbs.items()]
+    operations = [
+        (verb, path, one)
+        for path, verbs in document["paths"].items()
+        for verb, one in verbs.items()
+    ]
     for verb, path, operation in operations:
         # FastAPI's summary has a capital at each word.
         operation["summary"] = operation["summary"].capitalize()
@@ -121,8 +132,9 @@ def _describe_answers(components: dict[str, Any]) -> None:
 
 
 def describe_fields(answer: type, properties: dict[str, Any]) -> None:
-    """Add the docstrings of an answer's fields, also of those it has from another, to their descriptions in OpenAPI.
-    Pydantic can do it, but does so for each route of each server that starts: it takes a second."""
+    """Add the docstrings of an answer's fields, also of those it has from another, to their
+    descriptions in OpenAPI. Pydantic can do it, but does so for each route of each server that
+    starts: it takes a second."""
     for base in (base for base in answer.__mro__ if issubclass(base, Answer)):
         for field, description in _field_docstrings(base.__module__).get(base.__name__, {}).items():
             if field in properties:
@@ -143,7 +155,9 @@ def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
             field.target.id: cleandoc(text.value.value)
             for field, text in pairwise(one.body)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+            if isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
         }
         for one in ast.parse(getsource(sys.modules[module])).body
         if isinstance(one, ast.ClassDef)
@@ -163,7 +177,9 @@ def _complete_answers(verb: str, path: str, operation: dict[str, Any]) -> None:
         code, message = _ERRORS[error]
         responses[str(error)] = {
             "description": f"{HTTPStatus(error).phrase}, e.g. `{code}`.",
-            "content": {"application/json": {"schema": _ERROR_SCHEMA, "example": error_body(code, message)}},
+            "content": {
+                "application/json": {"schema": _ERROR_SCHEMA, "example": error_body(code, message)}
+            },
         }
     operation["responses"] = dict(sorted(responses.items()))
 
@@ -192,7 +208,8 @@ _FILES = {
     "swagger-ui-bundle.js": _SWAGGER_UI / "swagger-ui-bundle.js",
     "swagger-ui.css": _SWAGGER_UI / "swagger-ui.css",
 }
-# Without it a browser guesses from the files' dates, which are years old, and keeps them across an upgrade.
+# Without it a browser guesses from the files' dates, which are years old, and keeps them across an
+# upgrade.
 _KEPT_FOR_AN_HOUR = {"cache-control": "private, max-age=3600"}
 
 

@@ -39,7 +39,9 @@ async def _request_error(_request: Request, error: RequestError) -> JSONResponse
 async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
     status = HTTPStatus(error.status_code)
     if status is HTTPStatus.NOT_FOUND:
-        message = f"There is nothing at {request.url.path[:200]!r}; /openapi.json lists what there is."
+        message = (
+            f"There is nothing at {request.url.path[:200]!r}; /openapi.json lists what there is."
+        )
     elif status is HTTPStatus.METHOD_NOT_ALLOWED:
         message = f"{request.method} is not possible on {request.url.path[:200]!r}."
     else:
@@ -53,26 +55,34 @@ async def _too_large(_request: Request, error: BodyTooLarge) -> JSONResponse:
 
 async def _validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
     problems = [
-        {"at": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]} for problem in error.errors()
+        {"at": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
+        for problem in error.errors()
     ]
     first = problems[0]
     message = f"{first['at']}: {first['problem']}."
-    return JSONResponse(error_body("invalid_request", message, {"problems": jsonable_encoder(problems)}), 422)
+    return JSONResponse(
+        error_body("invalid_request", message, {"problems": jsonable_encoder(problems)}), 422
+    )
 
 
 async def _store_error(request: Request, error: Exception) -> JSONResponse:
     _log.error("%s %s: the store failed: %s", request.method, printable(request.url.path), error)
-    message = "The database can't answer now; try again, and look at the server's log if it stays so."
+    message = (
+        "The database can't answer now; try again, and look at the server's log if it stays so."
+    )
     return JSONResponse(error_body("store_unavailable", message), 503)
 
 
 async def _bug(request: Request, error: Exception) -> JSONResponse:
     # Starlette logs the traceback and raises it again after this answer is sent.
-    return JSONResponse(error_body("internal", "The server made a mistake; its log has the details."), 500)
+    return JSONResponse(
+        error_body("internal", "The server made a mistake; its log has the details."), 500
+    )
 
 
 def json_answer(answer: Answer) -> Response:
-    """The response of a large answer. Call it in the thread that read the answer: other requests need not wait for it."""
+    """The response of a large answer. Call it in the thread that read the answer: other requests
+    need not wait for it."""
     return Response(json_text(answer).encode(), media_type="application/json")
 
 

@@ -30,7 +30,17 @@ from isentrope_server.store.access import Principal
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.runs import Run, RunFilter
 from isentrope_server.store.writer import RunChanged, Transaction
-from isentrope_wire.answers import Alert, Gap, HealthLevel, Page, RunCounts, RunDetail, RunOrder, RunSummary, Status
+from isentrope_wire.answers import (
+    Alert,
+    Gap,
+    HealthLevel,
+    Page,
+    RunCounts,
+    RunDetail,
+    RunOrder,
+    RunSummary,
+    Status,
+)
 from isentrope_wire.diagnosis.health import Diagnosis, diagnose
 from isentrope_wire.numbers import part_of, plain_json
 from isentrope_wire.reports import NAME_CHARACTERS, cut
@@ -45,7 +55,9 @@ class RunEdit(Body):
     """What people may change of a run. Fields that are not given stay."""
 
     name: str | None = Field(default=None, min_length=1, max_length=NAME_CHARACTERS)
-    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(default=None, max_length=50)
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(
+        default=None, max_length=50
+    )
     notes: str | None = Field(default=None, max_length=20_000)
 
 
@@ -58,9 +70,14 @@ async def _run_filter(
     tag: _Names = [],  # noqa: B006
     level: Annotated[
         list[HealthLevel],
-        Query(max_length=len(HealthLevel), description="Only running runs of this level, or of one of several."),
+        Query(
+            max_length=len(HealthLevel),
+            description="Only running runs of this level, or of one of several.",
+        ),
     ] = [],  # noqa: B006
-    q: Annotated[str | None, Query(max_length=200, description="Found in id, name, project, tags or error.")] = None,
+    q: Annotated[
+        str | None, Query(max_length=200, description="Found in id, name, project, tags or error.")
+    ] = None,
 ) -> RunFilter:
     return RunFilter(projects=project, statuses=status, tags=tag, levels=level, text=q)
 
@@ -73,16 +90,20 @@ async def list_runs(
     backend: BackendDep,
     wanted: RunFilterDep,
     order: RunOrder = RunOrder.NEWEST,
-    sort: Annotated[str | None, Query(pattern=_SORTS, max_length=NAME_CHARACTERS, description=_SORT)] = None,
-    metric: Annotated[_Names, Query(description="Metrics whose newest values the digests are to have.")] = [],  # noqa: B006
+    sort: Annotated[
+        str | None, Query(pattern=_SORTS, max_length=NAME_CHARACTERS, description=_SORT)
+    ] = None,
+    metric: Annotated[
+        _Names, Query(description="Metrics whose newest values the digests are to have.")
+    ] = [],  # noqa: B006
     cursor: str | None = None,
     limit: Limit = 50,
 ) -> Response:
     """Runs with their digests. Of several values of one filter, a run must have one.
 
-    Runs that begin while a client reads with a cursor do not appear on later pages of the newest ones. In the order
-    `attention`, and sorted by a column, a run may move from one page to another meanwhile.
-    """
+    Runs that begin while a client reads with a cursor do not appear on later pages of the newest
+    ones. In the order `attention`, and sorted by a column, a run may move from one page to another
+    meanwhile."""
     by_attention = order is RunOrder.ATTENTION and sort is None
     after = page_after(cursor, 2 if by_attention else 1)
 
@@ -124,7 +145,9 @@ async def get_run(run: RunDep, backend: BackendDep) -> RunDetail:
 
 
 @router.patch("/runs/{run_id}")
-async def edit_run(run: RunDep, edit: RunEdit, backend: BackendDep, principal: PrincipalDep) -> RunDetail:
+async def edit_run(
+    run: RunDep, edit: RunEdit, backend: BackendDep, principal: PrincipalDep
+) -> RunDetail:
     """Rename a run, change its tags or notes.
 
     A run that is resumed keeps the name that people gave it; its id never changes.
@@ -138,7 +161,8 @@ async def edit_run(run: RunDep, edit: RunEdit, backend: BackendDep, principal: P
 
 @router.delete("/runs/{run_id}", status_code=204)
 async def delete_run(run: RunDep, backend: BackendDep, principal: PrincipalDep) -> Response:
-    """Delete a run with all its reports. It is hidden at once; its space is returned in the background.
+    """Delete a run with all its reports. It is hidden at once; its space is returned in the
+    background.
 
     A run that is still reporting is refused.
     """
@@ -159,7 +183,9 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
     runs.edit(transaction.connection, run.key, name=edit.name, tags=edit.tags, notes=edit.notes)
     old = {"name": run.name, "tags": run.tags, "notes": run.notes}
     change = {"old": old, "new": edit.model_dump(exclude_none=True)}
-    access.record_audit(transaction.connection, principal, "run.edited", f"runs/{run.id}", change, time.time())
+    access.record_audit(
+        transaction.connection, principal, "run.edited", f"runs/{run.id}", change, time.time()
+    )
     transaction.announce(RunChanged(run_id=run.id))
 
 
@@ -168,24 +194,36 @@ def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     check_still_there(transaction.connection, run)
     removal.hide_run(transaction.connection, run.key, run.id, by=principal.name, now=now)
     change = {"old": {"name": run.name, "project": run.project, "step": run.step}}
-    access.record_audit(transaction.connection, principal, "run.deleted", f"runs/{run.id}", change, now)
+    access.record_audit(
+        transaction.connection, principal, "run.deleted", f"runs/{run.id}", change, now
+    )
     transaction.announce(RunChanged(run_id=run.id))
 
 
 @router.get("/runs/{run_id}/gaps")
-async def list_gaps(run: RunDep, backend: BackendDep, cursor: str | None = None, limit: Limit = 50) -> Page[Gap]:
+async def list_gaps(
+    run: RunDep, backend: BackendDep, cursor: str | None = None, limit: Limit = 50
+) -> Page[Gap]:
     """Newest first. Late records are not a gap."""
     before = page_after(cursor, 2)
-    found = await read_of(backend, run, lambda c: streams.newest_gaps(c, run.key, before=before, limit=limit + 1))
+    found = await read_of(
+        backend, run, lambda c: streams.newest_gaps(c, run.key, before=before, limit=limit + 1)
+    )
     return page_of(found, limit)
 
 
 @router.get("/runs/{run_id}/alerts")
-async def list_alerts(run: RunDep, backend: BackendDep, cursor: str | None = None, limit: Limit = 50) -> Page[Alert]:
+async def list_alerts(
+    run: RunDep, backend: BackendDep, cursor: str | None = None, limit: Limit = 50
+) -> Page[Alert]:
     """Newest first. A resumed run's alerts replace those of the steps it repeats."""
     before = page_after(cursor, 2)
     found = await read_of(
-        backend, run, lambda connection: attachments.newest_alerts(connection, run.key, before=before, limit=limit + 1)
+        backend,
+        run,
+        lambda connection: attachments.newest_alerts(
+            connection, run.key, before=before, limit=limit + 1
+        ),
     )
     return page_of(found, limit)
 
@@ -199,26 +237,36 @@ async def acknowledge_alert(
 ) -> Alert:
     """Acknowledge an alert: the name of the token and the time are stored. The first is kept.
 
-    A run that goes on from a checkpoint has new alerts for the steps that it makes again; they are not acknowledged.
-    """
-    return await backend.write(lambda transaction: _acknowledge(transaction, run, alert_id, principal))
+    A run that goes on from a checkpoint has new alerts for the steps that it makes again; they are
+    not acknowledged."""
+    return await backend.write(
+        lambda transaction: _acknowledge(transaction, run, alert_id, principal)
+    )
 
 
 def _acknowledge(transaction: Transaction, run: Run, alert_id: str, principal: Principal) -> Alert:
     now = time.time()
     check_still_there(transaction.connection, run)
-    alert, is_first = attachments.acknowledge(transaction.connection, run.key, alert_id, principal.name, now)
+    alert, is_first = attachments.acknowledge(
+        transaction.connection, run.key, alert_id, principal.name, now
+    )
     if alert is None:
         raise NotFound(f"Run {run.id} has no alert {alert_id[:64]!r}.", alert_id=alert_id[:64])
     if is_first:
-        subject, change = f"runs/{run.id}/alerts/{alert.id}", {"kind": alert.kind, "step": alert.step}
-        access.record_audit(transaction.connection, principal, "alert.acknowledged", subject, change, now)
+        subject, change = (
+            f"runs/{run.id}/alerts/{alert.id}",
+            {"kind": alert.kind, "step": alert.step},
+        )
+        access.record_audit(
+            transaction.connection, principal, "alert.acknowledged", subject, change, now
+        )
     return alert
 
 
 @router.get("/runs/{run_id}/diagnosis")
 async def get_diagnosis(run: RunDep, backend: BackendDep) -> Diagnosis:
-    """How the run is doing now: its level, one sentence, the cause, and the control that would stop a collapse.
+    """How the run is doing now: its level, one sentence, the cause, and the control that would stop
+    a collapse.
 
     The level is that of the newest steps, by the rules of the alerts; a control that helps ends it.
     """

@@ -1,4 +1,5 @@
-"""Tokens: the top contributing ones of a step, rollouts in running text, and which tokens recur over steps."""
+"""Tokens: the top contributing ones of a step, rollouts in running text, and which tokens recur
+over steps."""
 
 from __future__ import annotations
 
@@ -36,13 +37,17 @@ async def get_rollouts(
     run: RunDep,
     backend: BackendDep,
     step: StepParam = None,
-    also_in: Annotated[bool, Query(description="Look for the prompts in other steps, too.")] = False,
+    also_in: Annotated[
+        bool, Query(description="Look for the prompts in other steps, too.")
+    ] = False,
 ) -> Response:
-    """At most 6 rollouts of a step, those with the largest sum of |u S_c|, each at most 160 tokens around the one that
-    contributes most; by default of the newest step that has any. None where the probe has no tokenizer.
-    """
+    """At most 6 rollouts of a step, those with the largest sum of |u S_c|, each at most 160 tokens
+    around the one that contributes most; by default of the newest step that has any. None where the
+    probe has no tokenizer."""
     # Not validated: it is some thousand numbers.
-    return await read_of(backend, run, lambda connection: json_answer(_rollouts(connection, run, step, also_in)))
+    return await read_of(
+        backend, run, lambda connection: json_answer(_rollouts(connection, run, step, also_in))
+    )
 
 
 @router.get("/runs/{run_id}/tokens/recurring")
@@ -50,16 +55,22 @@ async def get_recurring_tokens(
     run: RunDep,
     backend: BackendDep,
     steps: Annotated[int, Query(ge=1, le=MOST_STEPS, description="Of how many steps.")] = 10,
-    step: Annotated[int | None, Query(ge=0, le=2**63 - 1, description="The last of them; default: the newest.")] = None,
+    step: Annotated[
+        int | None, Query(ge=0, le=2**63 - 1, description="The last of them; default: the newest.")
+    ] = None,
     mu: Annotated[
-        float | None, Query(ge=0, le=1000, description="In standard deviations of S_c, on both sides.")
+        float | None,
+        Query(ge=0, le=1000, description="In standard deviations of S_c, on both sides."),
     ] = None,
 ) -> RecurringTokens:
-    """The top contributing tokens of several steps by their text: how often, in how many steps, their share of the pull.
+    """The top contributing tokens of several steps by their text: how often, in how many steps,
+    their share of the pull.
 
     Only what is among the 16 top contributing tokens of its step counts.
     """
-    return await read_of(backend, run, lambda connection: _recurring(connection, run, steps, step, mu))
+    return await read_of(
+        backend, run, lambda connection: _recurring(connection, run, steps, step, mu)
+    )
 
 
 def _top_tokens(connection: Connection, run: Run, step: int | None) -> TopTokens:
@@ -74,7 +85,11 @@ def _rollouts(connection: Connection, run: Run, step: int | None, also_in: bool)
     if found is None:
         check_reported(connection, run, step)
         return Rollouts(step=step, items=[], score_std=None, lowering=None, raising=None)
-    return replace(found, also_in=attachments.steps_with_prompts(connection, run.key, found)) if also_in else found
+    return (
+        replace(found, also_in=attachments.steps_with_prompts(connection, run.key, found))
+        if also_in
+        else found
+    )
 
 
 def check_reported(connection: Connection, run: Run, step: int | None) -> None:
@@ -83,25 +98,37 @@ def check_reported(connection: Connection, run: Run, step: int | None) -> None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
 
 
-def _recurring(connection: Connection, run: Run, steps: int, last: int | None, mu: float | None) -> RecurringTokens:
+def _recurring(
+    connection: Connection, run: Run, steps: int, last: int | None, mu: float | None
+) -> RecurringTokens:
     found = attachments.top_tokens(connection, run.key, last=last, steps=steps)
     pull = _pull(found)
-    occurrences: dict[tuple[str | None, int | None], list[tuple[TopTokens, DrivingToken]]] = defaultdict(list)
+    occurrences: dict[tuple[str | None, int | None], list[tuple[TopTokens, DrivingToken]]] = (
+        defaultdict(list)
+    )
     for of_step in found:
         for token in of_step.items:
             # A part of a character has the text of any other.
             is_told_by_text = token.text is not None and "\ufffd" not in token.text
-            occurrences[token.text, None if is_told_by_text else token.token_id].append((of_step, token))
+            occurrences[token.text, None if is_told_by_text else token.token_id].append(
+                (of_step, token)
+            )
     items = [_recurring_token(of_text, pull, mu) for of_text in occurrences.values()]
     net = sum((one.lowering or 0) + (one.raising or 0) for one in found)
     items.sort(key=lambda item: (item.contribution * net < 0, -abs(item.contribution)))
     return RecurringTokens(
-        steps=[one.step for one in found if one.step is not None], pull=pull, items=items[:MOST_ITEMS]
+        steps=[one.step for one in found if one.step is not None],
+        pull=pull,
+        items=items[:MOST_ITEMS],
     )
 
 
 def _pull(found: Sequence[TopTokens]) -> float | None:
-    pulls = [(one.lowering, one.raising) for one in found if one.lowering is not None and one.raising is not None]
+    pulls = [
+        (one.lowering, one.raising)
+        for one in found
+        if one.lowering is not None and one.raising is not None
+    ]
     if not pulls or len(pulls) < len(found):
         return None
     return max(-sum(lowering for lowering, _ in pulls), sum(raising for _, raising in pulls))
@@ -112,7 +139,11 @@ def _recurring_token(
 ) -> RecurringToken:
     tokens = [token for _, token in found]
     contribution = sum(token.contribution for token in tokens)
-    scores = [token.vocab_centered_score / one.score_std for one, token in found if one.score_std is not None]
+    scores = [
+        token.vocab_centered_score / one.score_std
+        for one, token in found
+        if one.score_std is not None
+    ]
     return RecurringToken(
         text=tokens[0].text,
         token_id=tokens[0].token_id,
@@ -123,5 +154,7 @@ def _recurring_token(
         mean_probability=sum(math.exp(min(token.logprob, 0.0)) for token in tokens) / len(tokens),
         mean_score=sum(scores) / len(scores) if scores else None,
         kept_share=sum(token.kept for token in tokens) / len(tokens),
-        beyond_share=sum(abs(score) > mu for score in scores) / len(scores) if scores and mu is not None else None,
+        beyond_share=sum(abs(score) > mu for score in scores) / len(scores)
+        if scores and mu is not None
+        else None,
     )

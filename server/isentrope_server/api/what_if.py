@@ -28,10 +28,19 @@ router = APIRouter(tags=["control"])
 
 Mu = Annotated[
     float | None,
-    Query(ge=0, allow_inf_nan=False, description="In standard deviations; not given: that side does not clip."),
+    Query(
+        ge=0,
+        allow_inf_nan=False,
+        description="In standard deviations; not given: that side does not clip.",
+    ),
 ]
 Steps = Annotated[
-    int, Query(ge=1, le=50, description="The mean over so many steps that can answer, the last of them the step.")
+    int,
+    Query(
+        ge=1,
+        le=50,
+        description="The mean over so many steps that can answer, the last of them the step.",
+    ),
 ]
 
 
@@ -58,19 +67,26 @@ async def get_what_if(
             json_schema_extra={"enum": threshold_methods()},
         ),
     ] = None,
-    curve: Annotated[bool | None, Query(description="Default: only when no threshold is given.")] = None,
+    curve: Annotated[
+        bool | None, Query(description="Default: only when no threshold is given.")
+    ] = None,
 ) -> WhatIfAnswer:
-    """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
+    """Clip fraction and predicted entropy change the step would have had; by default of the newest
+    step.
 
-    Of several steps the means by their tokens, with the gain of the newest; steps without sums are passed over.
+    Of several steps the means by their tokens, with the gain of the newest; steps without sums are
+    passed over.
 
-    A method's other parameters are ignored: `POST control/preview` counts a cap and a denominator. Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded
-    between.
+    A method's other parameters are ignored: `POST control/preview` counts a cap and a denominator.
+    Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated
+    and bounded between.
 
     404 `what_if_missing`: the step was reported without the sums that could answer.
     """
     wanted = (mu_low is None and mu_high is None) if curve is None else curve
-    found, stored = await read_of(backend, run, lambda connection: _read(connection, run, step, steps))
+    found, stored = await read_of(
+        backend, run, lambda connection: _read(connection, run, step, steps)
+    )
     own = METHODS.get(stored.labels.get("control/method", ""))
     chosen = method or str(own if own is not None and own.thresholds else SUGGESTED)
     curves = [WhatIfCurve(sums, scope, METHODS[chosen]) for _, sums in found]
@@ -89,7 +105,8 @@ async def get_what_if(
         gain=gain,
         unclipped_unit_predicted_change=asked.at(None, None)["unit_predicted_change"],
         curve=WhatIfCurves(
-            low=_columns([asked.at(mu, mu_high) for mu in EDGES]), high=_columns([asked.at(mu_low, mu) for mu in EDGES])
+            low=_columns([asked.at(mu, mu_high) for mu in EDGES]),
+            high=_columns([asked.at(mu_low, mu) for mu in EDGES]),
         )
         if wanted
         else None,
@@ -106,7 +123,8 @@ class _Asked:
     gain: float | None
 
     def at(self, mu_low: float | None, mu_high: float | None) -> dict[str, Any]:
-        """Fields of an answer: the steps' means by tokens, and standard deviations, which one step has not."""
+        """Fields of an answer: the steps' means by tokens, and standard deviations, which one step
+        has not."""
         found = [step.at(mu_low, mu_high) for step in self.steps]
         fractions = [one.clip_fraction for one in found]
         units = [one.unit_predicted_change for one in found]
@@ -116,9 +134,13 @@ class _Asked:
             "clip_fraction_std": _std(fractions),
             "unit_predicted_change": unit,
             "predicted_change": None if self.gain is None else self.gain * unit,
-            "predicted_change_std": None if self.gain is None or unit_std is None else abs(self.gain) * unit_std,
+            "predicted_change_std": None
+            if self.gain is None or unit_std is None
+            else abs(self.gain) * unit_std,
             "clip_fraction_bound": self._mean([one.clip_fraction_bound for one in found]),
-            "unit_predicted_change_bound": self._mean([one.unit_predicted_change_bound for one in found]),
+            "unit_predicted_change_bound": self._mean(
+                [one.unit_predicted_change_bound for one in found]
+            ),
         }
 
     def _mean(self, values: Sequence[float]) -> float:
@@ -139,7 +161,9 @@ def _read(
         assert newest is not None, "sums are stored with their report"
         return found, newest
     check_reported(connection, run, step)
-    which = f"Run {run.id} has no step" if step is None else f"Step {step} of run {run.id} was reported"
+    which = (
+        f"Run {run.id} has no step" if step is None else f"Step {step} of run {run.id} was reported"
+    )
     raise NotFound(
         f"{which} {'with' if step is None else 'without'} what-if sums: no token of it counted, or its probe does "
         "not measure them.",

@@ -1,7 +1,8 @@
-"""Reads what a run's diagnosis is made of: its first and last steps, its control and its newest alert.
+"""Reads what a run's diagnosis is made of: its first and last steps, its control and its newest
+alert.
 
-Page, terminal, assistants and the list of runs show what `isentrope_wire.diagnosis.health` makes of it.
-"""
+Page, terminal, assistants and the list of runs show what `isentrope_wire.diagnosis.health` makes of
+it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _CHANGES = tuple(change_parts(dict.fromkeys(metrics.METRICS, 0.0)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What the digest of a run keeps of all its steps, so that the next one is computed from the newest steps alone."""
+    """What the digest of a run keeps of all its steps, so that the next one is computed from the
+    newest steps alone."""
 
     timeline: int
     """The run's timeline version: when it has risen, all steps are read again."""
@@ -50,21 +52,27 @@ class Basis:
 
     @classmethod
     def of(cls, run: Run) -> Basis | None:
-        """That of a run's newest digest; None where there is none, or its timeline changed since."""
+        """That of a run's newest digest; None where there is none, or its timeline changed
+        since."""
         basis = None if run.basis is None else cls(**run.basis)
         return basis if basis is not None and basis.timeline == run.timeline_version else None
 
 
 def measured(connection: Connection, run: Run, *, for_control: bool = True) -> Measured:
-    """What a run's diagnosis is made of, read on a connection that reads one consistent state. `for_control=False`
-    leaves out what only its cause, a suggestion and previews need."""
+    """What a run's diagnosis is made of, read on a connection that reads one consistent state.
+    `for_control=False` leaves out what only its cause, a suggestion and previews need."""
     basis = Basis.of(run)
     first = first_step(connection, run) if basis is None else basis.first_step
     applied = controls.newest_applied(connection, run.key)
     active = None if applied is None else judged(connection, run, [control_version(applied)])[0]
     verdict = None if active is None else active.verdict
     found = Measured(
-        status=run.status, error=run.error, step=run.step, first_step=first, verdict=verdict, active=active
+        status=run.status,
+        error=run.error,
+        step=run.step,
+        first_step=first,
+        verdict=verdict,
+        active=active,
     )
     if run.step is None or first is None:
         return replace(found, newest=run_control(connection, run)) if for_control else found
@@ -78,7 +86,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         early = basis.early_entropies
     else:
         beginning = StepRange(first=first, last=first + STEPS_READ)
-        read = series.read(connection, run.key, [metrics.ENTROPY_MEAN], beginning)[metrics.ENTROPY_MEAN]
+        read = series.read(connection, run.key, [metrics.ENTROPY_MEAN], beginning)[
+            metrics.ENTROPY_MEAN
+        ]
         early = list(islice(finite(read).values(), metrics.EARLY_STEPS))
     entropies, unseen = last[metrics.ENTROPY_MEAN], finite(last[metrics.ENTROPY_UNSEEN_CHANGE])
     gains, explained = (finite(last[name]) if name in last else {} for name in _PREDICTION)
@@ -87,7 +97,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
         observed=unseen or finite(last[metrics.ENTROPY_OBSERVED_CHANGE]),
-        by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()} if interventions else {},
+        by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()}
+        if interventions
+        else {},
         explained=explained,
         targets=finite(last[metrics.HOLD_TARGET]),
         is_acting=run.step in finite(last[metrics.HOLD_MU]),
@@ -105,16 +117,31 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         active=control.active,
         parts=parts,
         last=LastSteps(
-            sums=[sums for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)],
-            intervention=fmean(one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values())
+            sums=[
+                sums
+                for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
+            ],
+            intervention=fmean(
+                one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values()
+            )
             if parts
             else 0.0,
-            active=None if control.active is None or control.active.hold else control.active.control,
+            active=None
+            if control.active is None or control.active.hold
+            else control.active.control,
             gain=next(reversed(gains.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,
         ),
-        alert=next((one for _, one in attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
+        alert=next(
+            (
+                one
+                for _, one in attachments.newest_alerts(
+                    connection, run.key, kinds=DIRECTIONS, limit=1
+                )
+            ),
+            None,
+        ),
     )
 
 

@@ -1,14 +1,16 @@
-"""How control versions end: what ranks report, and what the server concludes when they report nothing.
+"""How control versions end: what ranks report, and what the server concludes when they report
+nothing.
 
-A version is settled once every known rank of the answering incarnation has reported an outcome, or the grace period for
-slow ranks is over. The first settlement is final, with one exception: a conclusion of the server is replaced when the
-ranks report their outcome after all.
+A version is settled once every known rank of the answering incarnation has reported an outcome, or
+the grace period for slow ranks is over. The first settlement is final, with one exception: a
+conclusion of the server is replaced when the ranks report their outcome after all.
 
-A step report names the version it was made under. That proves that its rank applied the version, even if the outcome
-itself was lost, with a report that can't be stored or a process that died after its checkpoint.
+A step report names the version it was made under. That proves that its rank applied the version,
+even if the outcome itself was lost, with a report that can't be stored or a process that died after
+its checkpoint.
 
-A version that no probe fetched expires on time. A delivered one may have an outcome on its way; after a grace period
-the server concludes EXPIRED.
+A version that no probe fetched expires on time. A delivered one may have an outcome on its way;
+after a grace period the server concludes EXPIRED.
 """
 
 from __future__ import annotations
@@ -27,18 +29,25 @@ from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
 
 UNANSWERED = "unanswered"
-"""Code of an EXPIRED that the server concluded because no outcome came; a later outcome replaces it."""
+"""Code of an EXPIRED that the server concluded because no outcome came; a later outcome replaces
+it."""
 RUN_ENDED = "run_ended"
-"""Code of an EXPIRED: the run finished without an outcome. Replaced by a late outcome of an older incarnation."""
+"""Code of an EXPIRED: the run finished without an outcome. Replaced by a late outcome of an older
+incarnation."""
 RANKS_SILENT = "ranks_silent"
-"""Code of a PARTIAL: no rank failed to apply it, but some reported no outcome in time. Replaced by later outcomes."""
+"""Code of a PARTIAL: no rank failed to apply it, but some reported no outcome in time. Replaced by
+later outcomes."""
 
 
 def record_outcomes(
-    transaction: Transaction, run_id: str, stream: Stream, message: StepReport | RunFinished, now: float
+    transaction: Transaction,
+    run_id: str,
+    stream: Stream,
+    message: StepReport | RunFinished,
+    now: float,
 ) -> Stream:
-    """Record the outcomes that one rank reports, in the transaction of the message they came with; return its stream,
-    with the highest version it has named."""
+    """Record the outcomes that one rank reports, in the transaction of the message they came with;
+    return its stream, with the highest version it has named."""
     highest = max((outcome.version for outcome in message.outcomes), default=0)
     first_outcomes: dict[int, ControlOutcome] = {}
     for outcome in message.outcomes:
@@ -46,7 +55,9 @@ def record_outcomes(
     for version, outcome in sorted(first_outcomes.items()):
         item = controls.find(transaction.connection, stream.run_key, version)
         # Versions that this server never made can't be settled here.
-        if item is not None and controls.add_outcome(transaction.connection, stream.run_key, stream.key, outcome, now):
+        if item is not None and controls.add_outcome(
+            transaction.connection, stream.run_key, stream.key, outcome, now
+        ):
             _settle_if_complete(transaction, run_id, item, stream, now)
     if isinstance(message, StepReport):
         highest = max(highest, message.control_version)
@@ -56,7 +67,9 @@ def record_outcomes(
     return replace(stream, control_version=highest) if highest > stream.control_version else stream
 
 
-def _record_named(transaction: Transaction, run_id: str, stream: Stream, report: StepReport, now: float) -> None:
+def _record_named(
+    transaction: Transaction, run_id: str, stream: Stream, report: StepReport, now: float
+) -> None:
     """Record that the version a report was made under is applied, at that step at the latest."""
     item = controls.find(transaction.connection, stream.run_key, report.control_version)
     # No probe has seen a PENDING version: the report means another control with the same number.
@@ -79,21 +92,24 @@ def _record_named(transaction: Transaction, run_id: str, stream: Stream, report:
 def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float) -> None:
     """End a version with the state that the answering ranks reported."""
     found = controls.outcomes(transaction.connection, item.run_key, item.version)
-    # Those of the incarnation that answered first; reports made under the version count after real outcomes.
-    first = next((outcome for outcome in found if outcome.code != controls.NAMED_BY_REPORT), found[0])
+    # Those of the incarnation that answered first; reports made under the version count after real
+    # outcomes.
+    first = next(
+        (outcome for outcome in found if outcome.code != controls.NAMED_BY_REPORT), found[0]
+    )
     outcomes = [outcome for outcome in found if outcome.incarnation == first.incarnation]
     state = _joint_state([outcome.state for outcome in outcomes])
     applied = [outcome for outcome in outcomes if outcome.state is OutcomeState.APPLIED]
-    shown = next((outcome for outcome in outcomes if outcome.state is not OutcomeState.APPLIED), outcomes[0])
+    shown = next(
+        (outcome for outcome in outcomes if outcome.state is not OutcomeState.APPLIED), outcomes[0]
+    )
     code, message = shown.code, shown.message
     answered = {outcome.stream_key for outcome in outcomes}
     peers = streams.of_incarnation(transaction.connection, item.run_key, outcomes[0].incarnation)
     silent = [peer.rank for peer in peers if peer.key not in answered]
     if silent and state is State.APPLIED:
         state, code = State.PARTIAL, RANKS_SILENT
-        message = (
-            f"{len(silent)} of {len(outcomes) + len(silent)} ranks did not report an outcome, e.g. rank {silent[0]}."
-        )
+        message = f"{len(silent)} of {len(outcomes) + len(silent)} ranks did not report an outcome, e.g. rank {silent[0]}."
     move_to(
         transaction,
         run_id,
@@ -103,14 +119,24 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
         by=", ".join(f"rank {outcome.rank}" for outcome in outcomes),
         code=code,
         message=message,
-        applied_step=min((outcome.step for outcome in applied if outcome.step is not None), default=None),
+        applied_step=min(
+            (outcome.step for outcome in applied if outcome.step is not None), default=None
+        ),
         applied_at=min((outcome.at for outcome in applied), default=None),
     )
     # The probe has moved past the older versions without an outcome.
     for older in controls.open_before(transaction.connection, item.run_key, item.version):
         if not controls.outcomes(transaction.connection, older.run_key, older.version):
             message = f"The probe applied version {item.version} and not this one."
-            move_to(transaction, run_id, older, State.SUPERSEDED, now, code="newer_reached_probe", message=message)
+            move_to(
+                transaction,
+                run_id,
+                older,
+                State.SUPERSEDED,
+                now,
+                code="newer_reached_probe",
+                message=message,
+            )
 
 
 def close_open_controls(transaction: Transaction, run_id: str, run_key: int, now: float) -> None:
@@ -123,10 +149,15 @@ def close_open_controls(transaction: Transaction, run_id: str, run_key: int, now
             move_to(transaction, run_id, item, State.EXPIRED, now, code=RUN_ENDED, message=message)
 
 
-def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem, stream: Stream, now: float) -> None:
+def _settle_if_complete(
+    transaction: Transaction, run_id: str, item: ControlItem, stream: Stream, now: float
+) -> None:
     if item.state not in controls.OPEN_STATES and not _is_guessed(item):
         return
-    answered = {outcome.stream_key for outcome in controls.outcomes(transaction.connection, item.run_key, item.version)}
+    answered = {
+        outcome.stream_key
+        for outcome in controls.outcomes(transaction.connection, item.run_key, item.version)
+    }
     peers = streams.of_incarnation(transaction.connection, item.run_key, stream.incarnation)
     complete = all(peer.key in answered for peer in peers)
     if complete or item.state is State.EXPIRED:
@@ -147,13 +178,20 @@ def _joint_state(states: Sequence[OutcomeState]) -> State:
     reported = set(states)
     if len(reported) > 1 and OutcomeState.APPLIED in reported:
         return State.PARTIAL
-    by_severity = (OutcomeState.REJECTED, OutcomeState.EXPIRED, OutcomeState.SUPERSEDED, OutcomeState.APPLIED)
+    by_severity = (
+        OutcomeState.REJECTED,
+        OutcomeState.EXPIRED,
+        OutcomeState.SUPERSEDED,
+        OutcomeState.APPLIED,
+    )
     return State(next(state for state in by_severity if state in reported))
 
 
-def expire_overdue(transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float) -> None:
-    """End every open version whose time is over: `answer_seconds` after the expiry of a delivered version,
-    `rank_seconds` after the first of several ranks has answered."""
+def expire_overdue(
+    transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float
+) -> None:
+    """End every open version whose time is over: `answer_seconds` after the expiry of a delivered
+    version, `rank_seconds` after the first of several ranks has answered."""
     for run_id, item in controls.all_open(transaction.connection):
         outcomes = controls.outcomes(transaction.connection, item.run_key, item.version)
         grace = answer_seconds if item.state is State.DELIVERED else 0.0

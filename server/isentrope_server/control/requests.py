@@ -1,4 +1,5 @@
-"""Requests for a new version of a run's control, from a person or a hold controller; what is sent to probes.
+"""Requests for a new version of a run's control, from a person or a hold controller; what is sent
+to probes.
 
 Every change of a version's state has an audit entry and an event.
 """
@@ -23,7 +24,8 @@ from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot
 
 _HIGHEST_VERSION = 10**17
-"""A report that names a higher version is mistaken; If-Match must be able to name the versions that follow."""
+"""A report that names a higher version is mistaken; If-Match must be able to name the versions that
+follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,8 @@ class ControlRequest:
     expected_version: int
     """The newest version the author had seen."""
     time_to_live_seconds: float
-    """A change that reaches the probe later than this, e.g. after a network partition, is not applied."""
+    """A change that reaches the probe later than this, e.g. after a network partition, is not
+    applied."""
     idempotency_key: str | None = None
     predicted: PredictedEffect | None = None
     """What the control would have done to the last steps."""
@@ -53,17 +56,19 @@ def control_from(document: Mapping[str, object]) -> Control:
 def request_control(
     transaction: Transaction, run: Run, request: ControlRequest, now: float
 ) -> tuple[ControlItem, bool]:
-    """Record a new version, PENDING until a probe's Watch fetches it; return it, and whether it is new: false where the
-    same request made it before.
+    """Record a new version, PENDING until a probe's Watch fetches it; return it, and whether it is
+    new: false where the same request made it before.
 
-    An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open: only the probe knows
-    whether it was applied before the newer one.
+    An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open:
+    only the probe knows whether it was applied before the newer one.
 
-    PreconditionFailed: the newest version is not `request.expected_version`; Conflict: the run has ended; Unprocessable:
-    the run's probe does not have the method, or the idempotency key was used for another document.
-    """
+    PreconditionFailed: the newest version is not `request.expected_version`; Conflict: the run has
+    ended; Unprocessable: the run's probe does not have the method, or the idempotency key was used
+    for another document."""
     key = request.idempotency_key
-    repeated = None if key is None else controls.by_idempotency_key(transaction.connection, run.key, key)
+    repeated = (
+        None if key is None else controls.by_idempotency_key(transaction.connection, run.key, key)
+    )
     if repeated is not None and repeated.document != request.control.to_document():
         raise Unprocessable(
             f"This Idempotency-Key was used for version {repeated.version} with another document. "
@@ -74,7 +79,9 @@ def request_control(
         return repeated, False
     _check(transaction, run, request)
     # A run may know versions that a restored, older database does not.
-    highest = streams.highest_control_version(transaction.connection, run.key, below=_HIGHEST_VERSION)
+    highest = streams.highest_control_version(
+        transaction.connection, run.key, below=_HIGHEST_VERSION
+    )
     item = ControlItem(
         run_key=run.key,
         version=max(request.expected_version, highest) + 1,
@@ -93,7 +100,9 @@ def request_control(
     controls.add(transaction.connection, item)
     change = {"old": previous.document if previous else None, "new": item.document}
     subject = f"runs/{run.id}/control/{item.version}"
-    access.record_audit(transaction.connection, request.by, "control.requested", subject, change, now)
+    access.record_audit(
+        transaction.connection, request.by, "control.requested", subject, change, now
+    )
     transaction.announce(ControlChanged(run_id=run.id, version=item.version))
     for older in controls.open_before(transaction.connection, run.key, item.version):
         if older.state is State.PENDING:
@@ -123,7 +132,9 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
     # Read again: the run may have finished since the request looked it up.
     run = runs.find(transaction.connection, run.id, silent_after_seconds=math.inf) or run
     if run.ended:
-        raise Conflict(f"Run {run.id} has {run.status}: no probe will apply a control.", status=run.status)
+        raise Conflict(
+            f"Run {run.id} has {run.status}: no probe will apply a control.", status=run.status
+        )
     if request.control.capability not in run.capabilities:
         raise Unprocessable(
             f"The probe of run {run.id} can't do {request.control.capability}; "
@@ -134,9 +145,12 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
         )
 
 
-def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
-    """The newest requested version that has not ended unapplied, as sent on Hello and Watch; None without one. The
-    version is marked DELIVERED *before* it is sent: a version that is still PENDING was never seen by a probe."""
+def snapshot_to_send(
+    transaction: Transaction, run_id: str, run_key: int, now: float
+) -> ControlSnapshot | None:
+    """The newest requested version that has not ended unapplied, as sent on Hello and Watch; None
+    without one. The version is marked DELIVERED *before* it is sent: a version that is still
+    PENDING was never seen by a probe."""
     item = controls.desired(transaction.connection, run_key)
     if item is not None and item.state is State.PENDING:
         if item.expires_at is not None and item.expires_at <= now:
@@ -150,7 +164,8 @@ def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: f
         control=Control.from_document(item.document),
         author=item.author,
         requested_at=item.requested_at,
-        # The time to live bounds when a change may begin. An active control stays active for the next incarnation.
+        # The time to live bounds when a change may begin. An active control stays active for the
+        # next incarnation.
         expires_at=item.expires_at if item.state is State.DELIVERED else None,
     )
 
@@ -168,8 +183,8 @@ def move_to(
     applied_step: int | None = None,
     applied_at: float | None = None,
 ) -> ControlItem:
-    """Put a version into another state and return it: `code` is the reason for programs, `message` for people, `by` the
-    author in the audit trail."""
+    """Put a version into another state and return it: `code` is the reason for programs, `message`
+    for people, `by` the author in the audit trail."""
     changed: dict[str, Any] = {
         "state": state,
         "code": code,
@@ -179,8 +194,16 @@ def move_to(
         "ended_at": None if state in controls.OPEN_STATES else now,
     }
     controls.change(transaction.connection, item, **changed)
-    change = {"old": item.state, "new": state, "code": code, "message": message, "step": applied_step}
+    change = {
+        "old": item.state,
+        "new": state,
+        "code": code,
+        "message": message,
+        "step": applied_step,
+    }
     subject = f"runs/{run_id}/control/{item.version}"
-    access.record_audit(transaction.connection, by, f"control.{state.lower()}", subject, change, now)
+    access.record_audit(
+        transaction.connection, by, f"control.{state.lower()}", subject, change, now
+    )
     transaction.announce(ControlChanged(run_id=run_id, version=item.version))
     return replace(item, **changed)

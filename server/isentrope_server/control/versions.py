@@ -1,7 +1,7 @@
 """Versions of a run's control as users read them, with the verdict on what each did.
 
-Version 0 is not requested by anybody: each incarnation of a run announces the control it starts with, and these may differ.
-"""
+Version 0 is not requested by anybody: each incarnation of a run announces the control it starts
+with, and these may differ."""
 
 from __future__ import annotations
 
@@ -25,27 +25,42 @@ from isentrope_wire.diagnosis.verdict import judged_after, verdict_on
 from isentrope_wire.numbers import document_of, read
 
 _JUDGED = (
-    *(metrics.ENTROPY_MEAN, metrics.CLIP_FRACTION, metrics.HOLD_TARGET, metrics.CHANGE_BY_INTERVENTION),
+    *(
+        metrics.ENTROPY_MEAN,
+        metrics.CLIP_FRACTION,
+        metrics.HOLD_TARGET,
+        metrics.CHANGE_BY_INTERVENTION,
+    ),
     *(metrics.ENTROPY_GAIN, metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE),
 )
 _HOLD_STEPS = 200
 """Newest steps that a hold is judged by."""
 
 
-def judged(connection: Connection, run: Run, versions: Sequence[ControlVersion]) -> list[ControlVersion]:
+def judged(
+    connection: Connection, run: Run, versions: Sequence[ControlVersion]
+) -> list[ControlVersion]:
     """The same versions with their verdicts, where they were pushed and applied."""
     found = _verdicts(connection, run, versions)
     return [replace(version, verdict=found.get(version.version)) for version in versions]
 
 
-def _verdicts(connection: Connection, run: Run, versions: Sequence[ControlVersion]) -> dict[int, Verdict]:
-    pushed = [(one, one.applied_step) for one in versions if one.version > 0 and one.applied_step is not None]
+def _verdicts(
+    connection: Connection, run: Run, versions: Sequence[ControlVersion]
+) -> dict[int, Verdict]:
+    pushed = [
+        (one, one.applied_step)
+        for one in versions
+        if one.version > 0 and one.applied_step is not None
+    ]
     if not pushed or run.step is None:
         return {}
     applied = controls.applied_steps(connection, run.key)
     given: dict[int, Verdict] = {}
     for version, step in pushed:
-        replaced_at = min((at for other, at in applied if other > version.version and at >= step), default=None)
+        replaced_at = min(
+            (at for other, at in applied if other > version.version and at >= step), default=None
+        )
         end = run.step if replaced_at is None else replaced_at - 1
         last = step + judged_after(end - step + 1) if end - step + 1 >= PROMISED_STEPS else end
         # A hold is judged by where it is now.
@@ -53,8 +68,14 @@ def _verdicts(connection: Connection, run: Run, versions: Sequence[ControlVersio
         if version.hold is not None and end - step > _HOLD_STEPS:
             span = StepRange(first=end - _HOLD_STEPS, last=end)
         found = series.read(connection, run.key, _JUDGED, span)
-        entropies, clipped, targets, interventions, gains, unseen, own = (finite(found[name]) for name in _JUDGED)
-        moved = [(math.log(entropies[at]), own[at] / entropies[at]) for at in own if entropies.get(at, 0.0) > 0]
+        entropies, clipped, targets, interventions, gains, unseen, own = (
+            finite(found[name]) for name in _JUDGED
+        )
+        moved = [
+            (math.log(entropies[at]), own[at] / entropies[at])
+            for at in own
+            if entropies.get(at, 0.0) > 0
+        ]
         share = 1.0 if unseen or not moved else own_share(moved[-AHEAD:])
         verdict = verdict_on(
             version,
@@ -83,29 +104,44 @@ def run_control(connection: Connection, run: Run) -> RunControl:
     if active is not None and active.version == newest.version == 0:
         # Version 0 is never requested; each incarnation announces its own.
         newest = active
-    first, *rest = judged(connection, run, [control_version(item) for item in (newest, active) if item is not None])
+    first, *rest = judged(
+        connection, run, [control_version(item) for item in (newest, active) if item is not None]
+    )
     outcomes = controls.outcomes(connection, run.key, newest.version)
     more = {"active": rest[0] if rest else None, "outcomes": outcomes}
     return read(RunControl, {**document_of(first), **document_of(more)})
 
 
-def active_control(connection: Connection, run: Run, newest: ControlItem | None = None) -> ControlItem | None:
-    """The version that the run's newest report was made under. None: the run reports a version that this server never
-    made, or another document under its number. `newest` is the newest version, where it was read already: it is mostly
-    the active one."""
+def active_control(
+    connection: Connection, run: Run, newest: ControlItem | None = None
+) -> ControlItem | None:
+    """The version that the run's newest report was made under. None: the run reports a version that
+    this server never made, or another document under its number. `newest` is the newest version,
+    where it was read already: it is mostly the active one."""
     version = run.control_version
-    known = newest if newest is not None and newest.version == version else controls.find(connection, run.key, version)
+    known = (
+        newest
+        if newest is not None and newest.version == version
+        else controls.find(connection, run.key, version)
+    )
     item = as_begun(connection, run, version, known)
-    # A version that no probe has seen, or that it refused, is not the one it reports under this number.
+    # A version that no probe has seen, or that it refused, is not the one it reports under this
+    # number.
     return None if item is None or item.state in (State.PENDING, State.REJECTED) else item
 
 
-def as_begun(connection: Connection, run: Run, version: int, recorded: ControlItem | None) -> ControlItem | None:
-    """A version as the newest incarnation that started with it describes it; `recorded`, this server's own, where none
-    did. An incarnation that resumes from a checkpoint continues with the checkpoint's control, even if it announced
-    another. Its reports contain method and scope: where descriptions differ, the newest one that agrees with the
-    reports is used."""
-    started = [initial for initial in streams.initial_controls(connection, run.key) if initial.version == version]
+def as_begun(
+    connection: Connection, run: Run, version: int, recorded: ControlItem | None
+) -> ControlItem | None:
+    """A version as the newest incarnation that started with it describes it; `recorded`, this
+    server's own, where none did. An incarnation that resumes from a checkpoint continues with the
+    checkpoint's control, even if it announced another. Its reports contain method and scope: where
+    descriptions differ, the newest one that agrees with the reports is used."""
+    started = [
+        initial
+        for initial in streams.initial_controls(connection, run.key)
+        if initial.version == version
+    ]
     if not started:
         return recorded
     described = started + ([] if recorded is None else [recorded])
@@ -118,7 +154,10 @@ def as_begun(connection: Connection, run: Run, version: int, recorded: ControlIt
 
 
 def _agrees(document: Mapping[str, object], labels: Mapping[str, str]) -> bool:
-    return all(labels.get(f"control/{name}", document[name]) == document[name] for name in ("method", "scope"))
+    return all(
+        labels.get(f"control/{name}", document[name]) == document[name]
+        for name in ("method", "scope")
+    )
 
 
 def control_version(item: ControlItem) -> ControlVersion:

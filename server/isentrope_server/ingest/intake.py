@@ -1,7 +1,7 @@
 """Push: records become rows and outcomes become control states, in one transaction.
 
-`sort_out` checks and decodes records without the database; `take_in` stores what is new and quarantines what can't be
-used.
+`sort_out` checks and decodes records without the database; `take_in` stores what is new and
+quarantines what can't be used.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ class Sorted:
 
 
 def sort_out(records: Iterable[Record]) -> Sorted:
-    """Check and decode records; the result is by rising `seq`. A record that can't be used is refused with a reason,
-    never dropped."""
+    """Check and decode records; the result is by rising `seq`. A record that can't be used is
+    refused with a reason, never dropped."""
     result = Sorted()
     for record in sorted(records, key=lambda record: record.seq):
         try:
             result.arrivals.append(_read(record))
         except _Unusable as error:
             outcomes_of = _with_outcomes(error.payload)
-            result.refused.append(Refused(record=record, code=error.code, message=str(error), outcomes_of=outcomes_of))
+            result.refused.append(
+                Refused(record=record, code=error.code, message=str(error), outcomes_of=outcomes_of)
+            )
     return result
 
 
@@ -76,7 +78,10 @@ def _read(record: Record) -> Arrival:
     if not 1 <= record.seq <= LARGEST_INTEGER:
         raise _Unusable("bad_seq", f"A record's seq counts from 1, got {record.seq}.")
     if payload_hash(record.payload) != record.payload_hash:
-        raise _Unusable("hash_mismatch", f"The payload of seq {record.seq} does not have the hash that came with it.")
+        raise _Unusable(
+            "hash_mismatch",
+            f"The payload of seq {record.seq} does not have the hash that came with it.",
+        )
     try:
         message = decode_payload(record.payload)
     except CodecError as error:
@@ -86,14 +91,20 @@ def _read(record: Record) -> Arrival:
     times = [outcome.at for outcome in outcomes]
     names: list[str] = []
     if isinstance(message, StepReport):
-        counted += [message.step, message.control_version, *(histogram.not_finite for histogram in message.histograms)]
+        counted += [
+            message.step,
+            message.control_version,
+            *(histogram.not_finite for histogram in message.histograms),
+        ]
         times.append(message.recorded_at)
         names = [*message.scalars, *(histogram.name for histogram in message.histograms)]
     if isinstance(message, RunFinished):
         times.append(message.finished_at)
     if max(counted, default=0) > LARGEST_INTEGER:
         raise _Unusable(
-            "out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.", message
+            "out_of_range",
+            f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.",
+            message,
         )
     if max(map(len, names), default=0) > NAME_CHARACTERS:
         raise _Unusable(
@@ -106,7 +117,9 @@ def _read(record: Record) -> Arrival:
         raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.", message)
     if not all(map(math.isfinite, times)):
         raise _Unusable(
-            "bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.", message
+            "bad_time",
+            f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.",
+            message,
         )
     # A gap beyond its own seq would acknowledge, and so delete, records that are still to come.
     if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= record.seq:
@@ -120,21 +133,31 @@ def _read(record: Record) -> Arrival:
         message = replace(
             message,
             scalars={without_nul(name): value for name, value in message.scalars.items()},
-            histograms=tuple(replace(histogram, name=without_nul(histogram.name)) for histogram in message.histograms),
+            histograms=tuple(
+                replace(histogram, name=without_nul(histogram.name))
+                for histogram in message.histograms
+            ),
         )
     if isinstance(message, RunFinished):
         message = replace(message, error=cut(message.error, ERROR_CHARACTERS))
-    return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
+    return Arrival(
+        seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message
+    )
 
 
 def _with_outcomes(message: Payload | None) -> StepReport | RunFinished | None:
-    """A refused message whose control outcomes can be stored: how a control ended must not be lost."""
+    """A refused message whose control outcomes can be stored: how a control ended must not be
+    lost."""
     if not isinstance(message, StepReport | RunFinished) or len(message.outcomes) > OUTCOMES.most:
         return None
-    numbers = [number for outcome in message.outcomes for number in (outcome.version, outcome.step or 0)]
+    numbers = [
+        number for outcome in message.outcomes for number in (outcome.version, outcome.step or 0)
+    ]
     if isinstance(message, StepReport):
         numbers += [message.control_version, message.step]
-    storable = max(numbers, default=0) <= LARGEST_INTEGER and all(map(math.isfinite, (o.at for o in message.outcomes)))
+    storable = max(numbers, default=0) <= LARGEST_INTEGER and all(
+        map(math.isfinite, (o.at for o in message.outcomes))
+    )
     return message if storable else None
 
 
@@ -155,12 +178,19 @@ class Sender:
     rank: int
 
 
-def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float) -> Receipt:
-    """Store new records, skip repeats, quarantine what can't be used. UnknownStream: no Hello of this stream is in the
-    database."""
+def take_in(
+    transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float
+) -> Receipt:
+    """Store new records, skip repeats, quarantine what can't be used. UnknownStream: no Hello of
+    this stream is in the database."""
     connection = transaction.connection
-    layout = next((arrival.layout for arrival in sorted_out.arrivals if arrival.packed is not None), rows.NO_LAYOUT)
-    state = streams.push_state(connection, sender.run_id, sender.incarnation, sender.rank, rows.digest(layout))
+    layout = next(
+        (arrival.layout for arrival in sorted_out.arrivals if arrival.packed is not None),
+        rows.NO_LAYOUT,
+    )
+    state = streams.push_state(
+        connection, sender.run_id, sender.incarnation, sender.rank, rows.digest(layout)
+    )
     if state is None:
         raise UnknownStream(
             f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; send Hello first."
@@ -176,21 +206,33 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     known_layouts = {} if state.layout_key is None else {layout: state.layout_key}
     stream, run_advanced = _store(transaction, sender, state, stream, known_layouts, fresh, now)
     # Refused records are acknowledged, too: they need not be sent again.
-    arrived = sorted({*(arrival.seq for arrival in fresh), *(records.storable(r.record.seq) for r in refused)})
-    acked_through = streams.contiguous_through(connection, stream, arrived, held_through=state.held_through)
-    reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
+    arrived = sorted(
+        {*(arrival.seq for arrival in fresh), *(records.storable(r.record.seq) for r in refused)}
+    )
+    acked_through = streams.contiguous_through(
+        connection, stream, arrived, held_through=state.held_through
+    )
+    reported = [
+        arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)
+    ]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
     stream_advanced = streams.advanced(stream, acked_through=acked_through, steps=reported, now=now)
     make_together(connection, [run_advanced, stream_advanced])
     if refused:
-        _alert_of_refused(connection, stream, refused, position=state.last_position + len(fresh), now=now)
+        _alert_of_refused(
+            connection, stream, refused, position=state.last_position + len(fresh), now=now
+        )
     if state.overtaken_by and reported:
-        newest_report = max(a.message.recorded_at for a in fresh if isinstance(a.message, StepReport))
+        newest_report = max(
+            a.message.recorded_at for a in fresh if isinstance(a.message, StepReport)
+        )
         _alert_of_two_trainers(connection, state, newest_report, max(reported), now)
     return Receipt(
         acked_through=acked_through,
-        quarantined=tuple(Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused),
+        quarantined=tuple(
+            Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused
+        ),
     )
 
 
@@ -200,7 +242,10 @@ def _alert_of_refused(
     """One for each reason, the first time."""
     for code in dict.fromkeys(item.code for item in refused):
         found = [item for item in refused if item.code == code]
-        of_step = next((m.step for item in found if isinstance(m := item.outcomes_of, StepReport)), stream.last_step)
+        of_step = next(
+            (m.step for item in found if isinstance(m := item.outcomes_of, StepReport)),
+            stream.last_step,
+        )
         alert = Alert(
             kind="refused",
             level=AlertLevel.WATCH,
@@ -208,16 +253,24 @@ def _alert_of_refused(
             f"{found[0].message} Config lists each; what they report is missing.",
             evidence={code: float(len(found))},
         )
-        attachments.append_servers_alert(connection, alert, stream, position=position, step=of_step or 0, now=now)
+        attachments.append_servers_alert(
+            connection, alert, stream, position=position, step=of_step or 0, now=now
+        )
 
 
 _BOTH_LIVE_SECONDS = 30.0
 """A process that reports this long after another one of its run began was not replaced by it."""
 
 
-def _alert_of_two_trainers(connection: Connection, state: PushState, recorded_at: float, step: int, now: float) -> None:
-    """Where an incarnation goes on reporting beside a newer one, as after a queue's double start."""
-    newer, older = streams.of_incarnation(connection, state.stream.run_key, state.overtaken_by)[0], state.stream
+def _alert_of_two_trainers(
+    connection: Connection, state: PushState, recorded_at: float, step: int, now: float
+) -> None:
+    """Where an incarnation goes on reporting beside a newer one, as after a queue's double
+    start."""
+    newer, older = (
+        streams.of_incarnation(connection, state.stream.run_key, state.overtaken_by)[0],
+        state.stream,
+    )
     # Of a clock that was set back `started_at` tells nothing.
     if recorded_at < max(newer.started_at, newer.opened_at) + _BOTH_LIVE_SECONDS:
         return
@@ -233,11 +286,14 @@ def _alert_of_two_trainers(connection: Connection, state: PushState, recorded_at
         evidence={f"step of {older.incarnation[:8]}": float(step)},
     )
     step = newer.last_step or 0
-    attachments.append_servers_alert(connection, alert, newer, position=state.last_position, step=step, now=now)
+    attachments.append_servers_alert(
+        connection, alert, newer, position=state.last_position, step=step, now=now
+    )
 
 
 def one_by_one(sorted_out: Sorted) -> Iterator[Sorted]:
-    """Split a push with a record that the database refuses into single ones, in the same order; the refused ones first."""
+    """Split a push with a record that the database refuses into single ones, in the same order; the
+    refused ones first."""
     # Their outcomes may be what the database refuses.
     yield Sorted(refused=[replace(refused, outcomes_of=None) for refused in sorted_out.refused])
     for arrival in sorted_out.arrivals:
@@ -248,7 +304,8 @@ def unstorable(alone: Sorted, error: DataError) -> Sorted:
     """A single record that the database refuses, to be quarantined."""
     return Sorted(
         refused=[
-            Refused(record=_record(arrival), code="unstorable", message=in_a_line(error)) for arrival in alone.arrivals
+            Refused(record=_record(arrival), code="unstorable", message=in_a_line(error))
+            for arrival in alone.arrivals
         ]
     )
 
@@ -256,7 +313,8 @@ def unstorable(alone: Sorted, error: DataError) -> Sorted:
 def _compare_with_stored(
     transaction: Transaction, state: PushState, arrivals: Sequence[Arrival]
 ) -> tuple[list[Arrival], list[Refused]]:
-    """Return new arrivals, and those whose seq is stored with another payload; repeats are neither."""
+    """Return new arrivals, and those whose seq is stored with another payload; repeats are
+    neither."""
     known = records.stored_hashes(
         transaction.connection,
         state.stream.key,
@@ -288,7 +346,8 @@ def _store(
     fresh: Sequence[Arrival],
     now: float,
 ) -> tuple[Stream, Update]:
-    """Store new records; returns the stream with its new control version, and the change of the run still to be made."""
+    """Store new records; returns the stream with its new control version, and the change of the run
+    still to be made."""
     connection = transaction.connection
     positions = records.append(
         connection,
@@ -320,4 +379,6 @@ def _store(
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
                 transaction.announce(RunChanged(run_id=sender.run_id))
     last_position = state.last_position + len(fresh)
-    return stream, runs.advanced(stream.run_key, last_position=last_position, now=now, newest=newest)
+    return stream, runs.advanced(
+        stream.run_key, last_position=last_position, now=now, newest=newest
+    )

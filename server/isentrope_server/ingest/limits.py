@@ -1,10 +1,11 @@
 """What a client may send: one table of limits, and what happens to what exceeds them.
 
-A Hello is cut, so that no run is lost for its description. A push or report beyond its limit is refused. Of metrics
-beyond the limit of a run the numbers are dropped from the report; the report's label and one alert name them.
+A Hello is cut, so that no run is lost for its description. A push or report beyond its limit is
+refused. Of metrics beyond the limit of a run the numbers are dropped from the report; the report's
+label and one alert name them.
 
-The limits that the probe checks first (configuration, tags, names, errors) are in `isentrope_wire.reports`.
-"""
+The limits that the probe checks first (configuration, tags, names, errors) are in
+`isentrope_wire.reports`."""
 
 from __future__ import annotations
 
@@ -40,40 +41,91 @@ def _longest(texts: Iterable[Sized]) -> int:
     return max(map(len, texts), default=0)
 
 
-MESSAGE = Limit(16 << 20, "bytes of a gRPC message", "a push of large reports has some; more would fill the memory")
+MESSAGE = Limit(
+    16 << 20,
+    "bytes of a gRPC message",
+    "a push of large reports has some; more would fill the memory",
+)
 CONNECTIONS = Limit(16_000, "gRPC connections", "a rank has one; each costs an open file")
-CALLS = Limit(1_000, "calls on a connection at once", "a rank has a Watch and two pushes; ranks of a process share one")
-RECORDS = Limit(1_000, "records of a push", "a push is one piece of work for the writer; shippers send 250")
-STREAMS = Limit(65_536, "ranks and incarnations of a run", "each is a row that Hello and the pages read")
+CALLS = Limit(
+    1_000,
+    "calls on a connection at once",
+    "a rank has a Watch and two pushes; ranks of a process share one",
+)
+RECORDS = Limit(
+    1_000, "records of a push", "a push is one piece of work for the writer; shippers send 250"
+)
+STREAMS = Limit(
+    65_536, "ranks and incarnations of a run", "each is a row that Hello and the pages read"
+)
 RANK = Limit(2**31 - 1, "as a rank or world size", "the column's range")
-FIRST_VERSION = Limit(2**31 - 1, "as the version of a run's first control", "later versions count on from it")
+FIRST_VERSION = Limit(
+    2**31 - 1, "as the version of a run's first control", "later versions count on from it"
+)
 CAPABILITIES = Limit(200, "capabilities of a probe", "a probe has one per method")
 CAPABILITY = Limit(200, "characters of a capability", "longer than any method's name")
 VERSION = Limit(100, "characters of the probe's version", "shown beside the run")
 AUTHOR = Limit(200, "characters of a control's author", "shown beside each version")
 FIRST_CONTROL = Limit(64 * 1024, "characters of document_json", "no method has so many parameters")
-OUTCOMES = Limit(10_000, "control outcomes", "versions a report may answer", lambda r: len(r.outcomes))
+OUTCOMES = Limit(
+    10_000, "control outcomes", "versions a report may answer", lambda r: len(r.outcomes)
+)
 
 _OF_A_REPORT = (
     OUTCOMES,
-    Limit(reports.LOGGED_SCALARS + 2_000, "scalars", "every name is a series", lambda r: len(r.scalars)),
+    Limit(
+        reports.LOGGED_SCALARS + 2_000,
+        "scalars",
+        "every name is a series",
+        lambda r: len(r.scalars),
+    ),
     Limit(500, "histograms", "every name is a series", lambda r: len(r.histograms)),
-    Limit(4_096, "bins of a histogram", "64 are drawn", lambda r: _longest(h.counts for h in r.histograms)),
+    Limit(
+        4_096,
+        "bins of a histogram",
+        "64 are drawn",
+        lambda r: _longest(h.counts for h in r.histograms),
+    ),
     Limit(500, "labels", "stored as JSON", lambda r: len(r.labels)),
     Limit(10_000, "characters in a label", "stored as JSON", lambda r: _longest(r.labels.values())),
-    Limit(reports.NAME_CHARACTERS, "characters in a label's name", "as a metric's name", lambda r: _longest(r.labels)),
+    Limit(
+        reports.NAME_CHARACTERS,
+        "characters in a label's name",
+        "as a metric's name",
+        lambda r: _longest(r.labels),
+    ),
     Limit(1_000, "tokens", "the probe sends 16", lambda r: len(r.tokens)),
-    Limit(1_000, "characters of a token", "shown in a table", lambda r: _longest(t.text or "" for t in r.tokens)),
+    Limit(
+        1_000,
+        "characters of a token",
+        "shown in a table",
+        lambda r: _longest(t.text or "" for t in r.tokens),
+    ),
     Limit(16, "rollouts", "the probe sends 6", lambda r: len(r.rollouts)),
-    Limit(1_000, "tokens of a rollout", "the probe sends 160", lambda r: _longest(o.texts for o in r.rollouts)),
+    Limit(
+        1_000,
+        "tokens of a rollout",
+        "the probe sends 160",
+        lambda r: _longest(o.texts for o in r.rollouts),
+    ),
     Limit(
         1_000,
         "characters of a rollout's token",
         "as a token",
         lambda r: _longest(t for o in r.rollouts for t in o.texts),
     ),
-    Limit(10_000, "characters of a prompt", "1 024 are sent", lambda r: _longest(o.prompt or "" for o in r.rollouts)),
-    Limit(1_000, "characters of an answer", "48 are sent", lambda r: _longest(o.answer or "" for o in r.rollouts)),
+    Limit(
+        10_000,
+        "characters of a prompt",
+        "1 024 are sent",
+        lambda r: _longest(o.prompt or "" for o in r.rollouts),
+    ),
+    Limit(
+        1_000,
+        "characters of an answer",
+        "48 are sent",
+        lambda r: _longest(o.answer or "" for o in r.rollouts),
+    ),
     Limit(99, "parts of a reward", "4 are sent", lambda r: _longest(o.rewards for o in r.rollouts)),
     Limit(500, "alerts", "the store keeps 16 of a report", lambda r: len(r.alerts)),
 )
@@ -89,14 +141,16 @@ def excess(report: reports.StepReport) -> str:
 
 
 def cut_to_size(run: pb.RunStarted) -> None:
-    """Shorten in place what is too long in a Hello's description of a run; CodecError: the first control is too
-    long."""
+    """Shorten in place what is too long in a Hello's description of a run; CodecError: the first
+    control is too long."""
     if len(run.config_json) > reports.CONFIG_CHARACTERS:
         # Part of a JSON document is not JSON.
         left_out = f"{len(run.config_json)} characters of JSON, at most {reports.CONFIG_CHARACTERS} are kept"
         run.config_json = json.dumps({"left_out": left_out})
     tags = [reports.cut(tag, reports.TAG_CHARACTERS) for tag in run.tags[: reports.TAGS]]
-    capabilities = [name for name in run.capabilities[: CAPABILITIES.most] if len(name) <= CAPABILITY.most]
+    capabilities = [
+        name for name in run.capabilities[: CAPABILITIES.most] if len(name) <= CAPABILITY.most
+    ]
     del run.tags[:], run.capabilities[:]
     run.tags.extend(tags)
     run.capabilities.extend(capabilities)
@@ -104,30 +158,34 @@ def cut_to_size(run: pb.RunStarted) -> None:
     if run.HasField("initial_control"):
         size = len(run.initial_control.document_json)
         if size > FIRST_CONTROL.most:
-            raise CodecError(f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}.")
+            raise CodecError(
+                f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}."
+            )
         run.initial_control.author = reports.cut(run.initial_control.author, AUTHOR.most)
 
 
 _ALERT_KIND = "left_out"
 _EVIDENCE = "series_per_run"
 _NAMES_REMEMBERED = 200_000
-"""Names remembered of runs other than the current one: a name may have 500 characters. Forgotten ones are read from the
-database."""
+"""Names remembered of runs other than the current one: a name may have 500 characters. Forgotten
+ones are read from the database."""
 _PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
 
 
 class SeriesLimit:
-    """How many metrics and histograms a run may have: a name with a step in it would be a new one each step. Used on
-    the writer's thread. It remembers the names of runs, so that an ordinary report costs one comparison. Names of a
-    failed transaction stay remembered: the same report comes again. Of servers that share a database each counts what
-    it has seen."""
+    """How many metrics and histograms a run may have: a name with a step in it would be a new one
+    each step. Used on the writer's thread. It remembers the names of runs, so that an ordinary
+    report costs one comparison. Names of a failed transaction stay remembered: the same report
+    comes again. Of servers that share a database each counts what it has seen."""
 
     def __init__(self, series_per_run: int) -> None:
         """`series_per_run`: how many, besides the promised ones."""
         self._limit = series_per_run
         self._names: OrderedDict[str, set[str]] = OrderedDict()
 
-    def within(self, connection: Connection, run_id: str, stream: Stream, arrivals: Sequence[Arrival]) -> list[Arrival]:
+    def within(
+        self, connection: Connection, run_id: str, stream: Stream, arrivals: Sequence[Arrival]
+    ) -> list[Arrival]:
         """Return the arrivals, their reports without the metrics that are too many."""
         known = self._known(connection, run_id, stream.run_key)
         kept: list[Arrival] = []
@@ -150,11 +208,22 @@ class SeriesLimit:
             report = arrival.message
             message = replace(
                 report,
-                scalars={name: value for name, value in report.scalars.items() if name not in dropped},
-                histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
-                labels={**report.labels, reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"},
+                scalars={
+                    name: value for name, value in report.scalars.items() if name not in dropped
+                },
+                histograms=tuple(
+                    histogram for histogram in report.histograms if histogram.name not in dropped
+                ),
+                labels={
+                    **report.labels,
+                    reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}",
+                },
             )
-            kept.append(replace(arrival, message=message if is_reported else self._with_alert(message, dropped)))
+            kept.append(
+                replace(
+                    arrival, message=message if is_reported else self._with_alert(message, dropped)
+                )
+            )
             is_reported = True
         return kept
 
@@ -184,7 +253,9 @@ class SeriesLimit:
         known.update(others[:room])
         return set(others[room:])
 
-    def _with_alert(self, report: reports.StepReport, dropped: Collection[str]) -> reports.StepReport:
+    def _with_alert(
+        self, report: reports.StepReport, dropped: Collection[str]
+    ) -> reports.StepReport:
         alert = reports.Alert(
             kind=_ALERT_KIND,
             level=reports.AlertLevel.WATCH,

@@ -1,10 +1,10 @@
 """Hello: a rank of an incarnation describes its run; which incarnation is the newest.
 
-Clocks may be wrong and old spools may come late. Both look the same at first: an incarnation that started, by its own
-clock, earlier than a known one. An old spool really did. A trainer whose clock was set back before it resumed did not,
-and its reports must be shown. So a Hello contains the sender's time: the time since the incarnation started is right
-however wrong the clock is. If the newest known incarnation's first Hello came before that start, the other incarnation
-follows it.
+Clocks may be wrong and old spools may come late. Both look the same at first: an incarnation that
+started, by its own clock, earlier than a known one. An old spool really did. A trainer whose clock
+was set back before it resumed did not, and its reports must be shown. So a Hello contains the
+sender's time: the time since the incarnation started is right however wrong the clock is. If the
+newest known incarnation's first Hello came before that start, the other incarnation follows it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ from isentrope_wire.control import Control
 from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
 
 
-def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float, now: float) -> RunStarted:
-    """Move `started_at` behind that of the incarnation it follows: incarnations are sorted by it. `known`: the run's
-    incarnations, oldest first; the newest and, where it is known, this one are enough. `sent_at`: when the Hello was
-    sent by the sender's clock; 0: unknown."""
+def placed(
+    known: Sequence[Incarnation], started: RunStarted, *, sent_at: float, now: float
+) -> RunStarted:
+    """Move `started_at` behind that of the incarnation it follows: incarnations are sorted by it.
+    `known`: the run's incarnations, oldest first; the newest and, where it is known, this one are
+    enough. `sent_at`: when the Hello was sent by the sender's clock; 0: unknown."""
     if not known:
         return started
-    itself = next((incarnation for incarnation in known if incarnation.name == started.incarnation), None)
+    itself = next(
+        (incarnation for incarnation in known if incarnation.name == started.incarnation), None
+    )
     if itself is not None:
         # All ranks have one place.
         return replace(started, started_at=max(started.started_at, itself.started_at))
@@ -52,11 +56,16 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def open_stream(
-    transaction: Transaction, started: RunStarted, now: float, *, by: Principal, sent_at: float = 0.0
+    transaction: Transaction,
+    started: RunStarted,
+    now: float,
+    *,
+    by: Principal,
+    sent_at: float = 0.0,
 ) -> tuple[int, ControlSnapshot | None]:
-    """Create the run and the stream, or find them; safe to repeat. Returns through which seq records are acknowledged,
-    and the control to apply. Unprocessable: an id can't be part of an address, or a number is out of range; DeletedRun:
-    the run was deleted."""
+    """Create the run and the stream, or find them; safe to repeat. Returns through which seq
+    records are acknowledged, and the control to apply. Unprocessable: an id can't be part of an
+    address, or a number is out of range; DeletedRun: the run was deleted."""
     _check(started)
     connection = transaction.connection
     if runs.was_deleted(connection, started.run_id):
@@ -66,13 +75,17 @@ def open_stream(
     stream = streams.find(connection, started.run_id, started.incarnation, started.rank)
     if stream is not None:
         runs.heard(connection, stream.run_key, now)
-        return stream.acked_through, snapshot_to_send(transaction, started.run_id, stream.run_key, now)
+        return stream.acked_through, snapshot_to_send(
+            transaction, started.run_id, stream.run_key, now
+        )
     run_key = runs.key_of(connection, started.run_id)
     known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
     started = placed(known, started, sent_at=sent_at, now=now)
     run_key = _enter(transaction, started, run_key, known, now, by)
     if streams.count(connection, run_key) >= STREAMS.most:
-        raise Unprocessable(f"Run {started.run_id} has {STREAMS.most} {STREAMS.unit}, the most allowed.")
+        raise Unprocessable(
+            f"Run {started.run_id} has {STREAMS.most} {STREAMS.unit}, the most allowed."
+        )
     streams.create(connection, run_key, started, now)
     transaction.announce(RunChanged(run_id=started.run_id))
     return 0, snapshot_to_send(transaction, started.run_id, run_key, now)
@@ -85,16 +98,22 @@ def _check(started: RunStarted) -> None:
                 f"{name} must be 1 to 128 letters, digits, dots, dashes or underscores, got {value[:140]!r}."
             )
     if not math.isfinite(started.started_at):
-        raise Unprocessable(f"started_at must be seconds since the Unix epoch, got {started.started_at}.")
+        raise Unprocessable(
+            f"started_at must be seconds since the Unix epoch, got {started.started_at}."
+        )
     if max(len(started.name), len(started.project)) > NAME_CHARACTERS:
         raise Unprocessable(f"name and project of a run have at most {NAME_CHARACTERS} characters.")
     if max(started.rank, started.world_size) > RANK.most:
-        raise Unprocessable(f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}.")
+        raise Unprocessable(
+            f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}."
+        )
     if (started.planned_steps or 0) > LARGEST_INTEGER:
         raise Unprocessable("planned_steps must be less than 2^63.")
     if started.initial_control and started.initial_control.version > FIRST_VERSION.most:
         version = started.initial_control.version
-        raise Unprocessable(f"The control a run starts with has a version less than 2^31, got {version}.")
+        raise Unprocessable(
+            f"The control a run starts with has a version less than 2^31, got {version}."
+        )
 
 
 def _enter(
@@ -125,7 +144,8 @@ def _record_initial_control(
     claimed = (initial.author if initial else "")[: AUTHOR.most]
     item = controls.begun_with(
         run_key=run_key,
-        # A run that resumes from a checkpoint, or that another server knows, starts with a later version.
+        # A run that resumes from a checkpoint, or that another server knows, starts with a later
+        # version.
         version=initial.version if initial else 0,
         document=control.to_document(),
         author=_author(claimed),

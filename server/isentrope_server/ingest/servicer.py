@@ -15,8 +15,23 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from isentrope_server.backend import Backend
 from isentrope_server.control.requests import snapshot_to_send
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
-from isentrope_server.ingest.intake import Receipt, Sender, Sorted, one_by_one, sort_out, take_in, unstorable
-from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
+from isentrope_server.ingest.intake import (
+    Receipt,
+    Sender,
+    Sorted,
+    one_by_one,
+    sort_out,
+    take_in,
+    unstorable,
+)
+from isentrope_server.ingest.limits import (
+    CALLS,
+    CONNECTIONS,
+    MESSAGE,
+    RECORDS,
+    SeriesLimit,
+    cut_to_size,
+)
 from isentrope_server.ingest.opening import open_stream
 from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6
 from isentrope_server.security.gate import abort, principal_of_call
@@ -48,8 +63,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._series = SeriesLimit(backend.settings.series_per_run)
-        # Hashing and decoding megabytes would block the event loop. One thread: Python runs one at a time, and every
-        # further one would delay requests that read.
+        # Hashing and decoding megabytes would block the event loop. One thread: Python runs one at
+        # a time, and every further one would delay requests that read.
         self._sorting = ThreadPoolExecutor(1, thread_name_prefix="sort-out")
 
     async def Hello(self, request: pb.HelloRequest, context: _Context) -> pb.HelloReply:
@@ -70,11 +85,17 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         try:
             acked_through, control = await self._write(
                 context,
-                lambda t: open_stream(t, started, time.time(), by=principal, sent_at=request.sent_at),
+                lambda t: open_stream(
+                    t, started, time.time(), by=principal, sent_at=request.sent_at
+                ),
                 started.run_id,
             )
         except DataError as error:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}")
+            await abort(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"The database refuses this run: {in_a_line(error)}",
+            )
         expires_at = None if control is None else control.expires_at
         return pb.HelloReply(
             acked_through=acked_through,
@@ -92,7 +113,9 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             )
         sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
         records = [from_pb(Record, record) for record in request.records]
-        sorted_out = await asyncio.get_running_loop().run_in_executor(self._sorting, sort_out, records)
+        sorted_out = await asyncio.get_running_loop().run_in_executor(
+            self._sorting, sort_out, records
+        )
         receipt = await self._take_in(context, sender, sorted_out)
         for refused in receipt.quarantined[:1]:
             _log.warning(
@@ -101,30 +124,46 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             )  # fmt: skip
         return pb.PushReply(
             acked_through=receipt.acked_through,
-            quarantined=[pb.QuarantinedRecord(seq=q.seq, code=q.code, message=q.message) for q in receipt.quarantined],
+            quarantined=[
+                pb.QuarantinedRecord(seq=q.seq, code=q.code, message=q.message)
+                for q in receipt.quarantined
+            ],
         )
 
-    async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchReply]:
+    async def Watch(
+        self, request: pb.WatchRequest, context: _Context
+    ) -> AsyncIterator[pb.WatchReply]:
         try:
             stream = await self._backend.read(
-                lambda connection: streams.find(connection, request.run_id, request.incarnation, request.rank)
+                lambda connection: streams.find(
+                    connection, request.run_id, request.incarnation, request.rank
+                )
             )
         except SQLAlchemyError as error:
-            await abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't be read now: {in_a_line(error)}")
+            await abort(
+                context,
+                grpc.StatusCode.UNAVAILABLE,
+                f"The store can't be read now: {in_a_line(error)}",
+            )
         if stream is None:
             await abort(
-                context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; send Hello first."
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                f"Run {request.run_id} is not known here; send Hello first.",
             )
         run_key = stream.run_key
         # If the newest version ends unapplied, the older one is already at its probe.
         newest_sent = 0
-        # Control changes only: a heartbeat is due after a time without a control, however many reports arrive.
+        # Control changes only: a heartbeat is due after a time without a control, however many
+        # reports arrive.
         with self._backend.hub.listening(request.run_id, ControlChanged) as listener:
             must_read, dropped, noted_at = True, 0, time.monotonic()
             while not self._backend.hub.closing.is_set():
                 if must_read:
                     snapshot = await self._write(
-                        context, lambda t: snapshot_to_send(t, request.run_id, run_key, time.time()), request.run_id
+                        context,
+                        lambda t: snapshot_to_send(t, request.run_id, run_key, time.time()),
+                        request.run_id,
                     )
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
@@ -144,8 +183,15 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             return await self._store(context, sender, sorted_out)
         except DataError as error:
             # Sent again it would be refused again and block all records after it.
-            _log.warning("The database refuses a record of run %s: %s", printable(sender.run_id), in_a_line(error))
-            receipts = [await self._take_in_alone(context, sender, alone) for alone in one_by_one(sorted_out)]
+            _log.warning(
+                "The database refuses a record of run %s: %s",
+                printable(sender.run_id),
+                in_a_line(error),
+            )
+            receipts = [
+                await self._take_in_alone(context, sender, alone)
+                for alone in one_by_one(sorted_out)
+            ]
             return Receipt(
                 acked_through=receipts[-1].acked_through,
                 quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),
@@ -160,29 +206,45 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     async def _store(self, context: _Context, sender: Sender, sorted_out: Sorted) -> Receipt:
         rows = len(sorted_out.arrivals) + len(sorted_out.refused)
         return await self._write(
-            context, lambda t: take_in(t, sender, sorted_out, self._series, time.time()), sender.run_id, rows=rows
+            context,
+            lambda t: take_in(t, sender, sorted_out, self._series, time.time()),
+            sender.run_id,
+            rows=rows,
         )
 
     async def _note_watch(self, context: _Context, run_id: str, run_key: int) -> None:
-        """Note for all servers that the run's shipper is connected. A silent run stays silent: this is not a report."""
+        """Note for all servers that the run's shipper is connected. A silent run stays silent: this
+        is not a report."""
         at = time.time() - self._backend.settings.silent_after_seconds
         await self._write(context, lambda t: runs.heard(t.connection, run_key, at), run_id)
 
-    async def _write(self, context: _Context, work: Callable[[Transaction], _T], run_id: str, *, rows: int = 1) -> _T:
+    async def _write(
+        self, context: _Context, work: Callable[[Transaction], _T], run_id: str, *, rows: int = 1
+    ) -> _T:
         try:
             return await self._backend.write(work, rows=rows, run_id=run_id)
         except RequestError as error:
-            await abort(context, _STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), error.message)
+            await abort(
+                context, _STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), error.message
+            )
         except DataError:
             raise
         except (SQLAlchemyError, WriterStopped) as error:
             # Nothing was stored; the shipper keeps the records and tries again.
-            await abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {in_a_line(error)}")
+            await abort(
+                context,
+                grpc.StatusCode.UNAVAILABLE,
+                f"The store can't take records now: {in_a_line(error)}",
+            )
 
 
-_STATUS = {UnknownStream: grpc.StatusCode.NOT_FOUND, DeletedRun: grpc.StatusCode.FAILED_PRECONDITION}
+_STATUS = {
+    UnknownStream: grpc.StatusCode.NOT_FOUND,
+    DeletedRun: grpc.StatusCode.FAILED_PRECONDITION,
+}
 IDLE_MILLISECONDS = 60_000
-"""A connection without any call is closed; clients open another when they need one. A Watch stream is a call."""
+"""A connection without any call is closed; clients open another when they need one. A Watch stream
+is a call."""
 HANDSHAKE_MILLISECONDS = 10_000
 """From a connection's opening to the end of its handshake, with TLS or without."""
 
@@ -190,12 +252,13 @@ HANDSHAKE_MILLISECONDS = 10_000
 async def start_grpc(
     backend: Backend, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> tuple[grpc.aio.Server, int]:
-    """Open the ingest port; return the server and its port. The interceptors are called before every method, in this
-    order. StartupError: the port is taken."""
+    """Open the ingest port; return the server and its port. The interceptors are called before
+    every method, in this order. StartupError: the port is taken."""
     server = grpc.aio.server(
         interceptors=interceptors,
         options=[
-            # Without it a second server shares the port silently, and each gets half of the reports.
+            # Without it a second server shares the port silently, and each gets half of the
+            # reports.
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", MESSAGE.most),
             ("grpc.max_send_message_length", MESSAGE.most),

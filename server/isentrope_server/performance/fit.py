@@ -1,12 +1,13 @@
 """The fit R = -a exp(H) + b of a run's reward R against its entropy H                    arXiv:2505.22617, eq. 6
 
-Both series are averaged over at most BLOCKS stretches of neighbouring steps. The reward is then regressed on the trend of
-exp(H), and, apart from it, on what exp(H) scatters about that trend: the batch's own entropy may move the reward or be an
-error of measurement, and a is right in either case. Errors may drift slowly (see `slow_noise`).
+Both series are averaged over at most BLOCKS stretches of neighbouring steps. The reward is then
+regressed on the trend of exp(H), and, apart from it, on what exp(H) scatters about that trend: the
+batch's own entropy may move the reward or be an error of measurement, and a is right in either
+case. Errors may drift slowly (see `slow_noise`).
 
-Least squares draws a curve through any points. So four checks come with the fit: that the reward rises as entropy falls,
-that no bend is left over, that both halves of the run follow one curve, and that H = 0 is near enough for a ceiling.
-"""
+Least squares draws a curve through any points. So four checks come with the fit: that the reward
+rises as entropy falls, that no bend is left over, that both halves of the run follow one curve, and
+that H = 0 is near enough for a ceiling."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ LEAST_RELIABILITY = 0.5
 LEAST_MOVEMENT = 1e-6
 """Least spread of exp(H) over its mean: less is rounding error of a constant entropy."""
 LARGEST_SHARE_OF_ONE_BLOCK = 0.8
-"""Largest share of the squared spread of exp(H): with more, the line goes through two points and fits any curve."""
+"""Largest share of the squared spread of exp(H): with more, the line goes through two points and
+fits any curve."""
 FARTHEST = 1.0
 """How far outside the seen values of exp(H) the curve is used, over their range."""
 EARLY_SHARE = 0.15
@@ -72,7 +74,9 @@ class PerformanceFit:
     @property
     def ceiling(self) -> Estimate | None:
         """b - a, the reward at H = 0; None where it does not follow."""
-        return self.rewards_at(np.zeros(1))[0] if all(check.passed for check in self.checks) else None
+        return (
+            self.rewards_at(np.zeros(1))[0] if all(check.passed for check in self.checks) else None
+        )
 
     @property
     def lowest_entropy(self) -> float:
@@ -85,13 +89,14 @@ class PerformanceFit:
         return away <= FARTHEST * self.scale
 
     def rewards_at(self, entropies: Floats) -> list[Estimate]:
-        """The mean reward at each entropy. The interval is the curve's; single steps scatter about it."""
+        """The mean reward at each entropy. The interval is the curve's; single steps scatter about
+        it."""
         return _estimates(self.regression, 1.0, (np.exp(entropies) - self.centre) / self.scale)
 
 
 def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
-    """Fit mean rewards to mean entropies in nats of one run's steps, both [steps], by rising step. FitRefused: too few
-    steps, an entropy that did not move, or a reward that never changed."""
+    """Fit mean rewards to mean entropies in nats of one run's steps, both [steps], by rising step.
+    FitRefused: too few steps, an entropy that did not move, or a reward that never changed."""
     if len(entropies) < FEWEST_STEPS:
         raise FitRefused(
             "too_few_steps",
@@ -102,7 +107,10 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     if float(measured.std()) <= LEAST_MOVEMENT * float(measured.mean()):
         raise _not_moved(entropies)
     if float(values.std()) <= 1e-12 * max(1.0, float(np.abs(values).max())):
-        raise FitRefused("reward_constant", f"The reward was {values[0]:.4g} throughout: there is nothing to explain.")
+        raise FitRefused(
+            "reward_constant",
+            f"The reward was {values[0]:.4g} throughout: there is nothing to explain.",
+        )
     logarithms, covariance, scatter = smooth_trend(np.log(measured))
     if 1 - scatter**2 / float(np.log(measured).var()) < LEAST_RELIABILITY:
         raise _not_moved(entropies)
@@ -112,7 +120,8 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     x = (trend - centre) / scale
     design = _with_columns(np.stack([np.ones_like(x), x], axis=1), (measured - trend) / scale)
     slope, of_scatter = [*regress(design, values, steps_per_block).mean[1:], 0.0][:2]
-    # The reward follows this share of the scatter. The rest is an error of x, which the trend has in part.
+    # The reward follows this share of the scatter. The rest is an error of x, which the trend has
+    # in part.
     followed = min(1.0, max(0.0, of_scatter / slope)) if slope else 0.0
     blur = ((1 - followed) * slope / scale) ** 2 * (trend[:, None] * covariance * trend)
 
@@ -146,22 +155,32 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
 
 
 def forecast(
-    steps: NDArray[np.int64], entropies: Floats, rewards: Floats, *, horizon: int, run_over: bool = True
+    steps: NDArray[np.int64],
+    entropies: Floats,
+    rewards: Floats,
+    *,
+    horizon: int,
+    run_over: bool = True,
 ) -> Forecast:
-    """Predict the last rewards from the first EARLY_SHARE of `horizon` steps, and compare with what came.
+    """Predict the last rewards from the first EARLY_SHARE of `horizon` steps, and compare with what
+    came.
 
-    Steps, entropies and rewards are [steps], as in `fit_performance`. `horizon` is the number of steps that the run
-    has, or is planned to have; where it is not over, the last steps are those so far. FitRefused: the early part has
-    too little information, is not complete, or its entropies are far from the last.
-    """
+    Steps, entropies and rewards are [steps], as in `fit_performance`. `horizon` is the number of
+    steps that the run has, or is planned to have; where it is not over, the last steps are those so
+    far. FitRefused: the early part has too little information, is not complete, or its entropies
+    are far from the last."""
     # By the steps' numbers: a loop may report its reward every tenth step only.
     early = int((steps - steps[:1] < math.ceil(EARLY_SHARE * horizon)).sum())
     if len(steps) <= early:
-        raise FitRefused("too_early", f"The first {EARLY_SHARE:.0%} of {horizon} steps are not over yet.")
+        raise FitRefused(
+            "too_early", f"The first {EARLY_SHARE:.0%} of {horizon} steps are not over yet."
+        )
     try:
         fit = fit_performance(entropies[:early], rewards[:early])
     except FitRefused as refused:
-        raise FitRefused(refused.code, f"From the first {EARLY_SHARE:.0%} of {horizon} steps: {refused}") from refused
+        raise FitRefused(
+            refused.code, f"From the first {EARLY_SHARE:.0%} of {horizon} steps: {refused}"
+        ) from refused
     last = min(len(steps) - early, max(_FEWEST_FINAL_STEPS, round(FINAL_SHARE * len(steps))))
     at_entropy = math.log(float(np.exp(entropies[-last:]).mean()))
     if not fit.reaches(at_entropy):
@@ -184,7 +203,8 @@ def forecast(
 
 
 def block_means(values: Floats, blocks: int) -> Floats:
-    """Means over `blocks` stretches of neighbours whose lengths differ by one at most; `values` itself if shorter."""
+    """Means over `blocks` stretches of neighbours whose lengths differ by one at most; `values`
+    itself if shorter."""
     if len(values) <= blocks:
         return values
     edges = np.linspace(0, len(values), blocks + 1).astype(np.intp)
@@ -212,7 +232,8 @@ def _with_columns(design: Floats, *columns: Floats) -> Floats:
 def _p_value(
     design: Floats, columns: list[Floats], values: Floats, steps_per_block: float, blur: Floats
 ) -> float | None:
-    """How often chance alone makes these columns, at most two, matter as much as they do; None if they add nothing."""
+    """How often chance alone makes these columns, at most two, matter as much as they do; None if
+    they add nothing."""
     count = design.shape[1]
     wider = _with_columns(design, *columns)
     added, degrees = wider.shape[1] - count, len(values) - wider.shape[1]
@@ -222,8 +243,12 @@ def _p_value(
     mean, covariance = regression.mean[count:], regression.covariance[count:, count:]
     form = float(mean @ np.linalg.solve(covariance, mean))
     if added == 2:
-        return float((1 + form / degrees) ** (-degrees / 2))  # Fisher's F with two degrees of freedom
-    normal = math.sqrt(form / (1 + form / (2 * degrees))) * (1 - 1 / (4 * degrees))  # of Student's t
+        return float(
+            (1 + form / degrees) ** (-degrees / 2)
+        )  # Fisher's F with two degrees of freedom
+    normal = math.sqrt(form / (1 + form / (2 * degrees))) * (
+        1 - 1 / (4 * degrees)
+    )  # of Student's t
     return math.erfc(normal / math.sqrt(2))
 
 
@@ -233,21 +258,39 @@ def _check_slope(a: Estimate) -> tuple[bool, str]:
         return True, f"The reward rises as entropy falls: a is {interval}."
     if a.high < 0:
         return False, f"The reward falls as entropy falls: a is {interval}."
-    return False, f"Whether the reward rises as entropy falls is open: the interval of a, {interval}, contains 0."
+    return (
+        False,
+        f"Whether the reward rises as entropy falls is open: the interval of a, {interval}, contains 0.",
+    )
 
 
 def _check_shape(p: float | None, share: float) -> tuple[bool, str]:
     if p is None or share > LARGEST_SHARE_OF_ONE_BLOCK:
-        return False, "Entropy moved within one short stretch of steps, so the shape of the curve can't be checked."
+        return (
+            False,
+            "Entropy moved within one short stretch of steps, so the shape of the curve can't be checked.",
+        )
     if p < SIGNIFICANCE:
-        return False, f"The run bends away from the curve: a quadratic term in exp(H) is needed ({_written(p)})."
-    return True, f"The run follows the curve: a quadratic term in exp(H) is not needed ({_written(p)})."
+        return (
+            False,
+            f"The run bends away from the curve: a quadratic term in exp(H) is needed ({_written(p)}).",
+        )
+    return (
+        True,
+        f"The run follows the curve: a quadratic term in exp(H) is not needed ({_written(p)}).",
+    )
 
 
 def _check_halves(p: float | None) -> tuple[bool, str]:
     if p is not None and p < SIGNIFICANCE:
-        return False, f"The second half of the run follows another curve than the first ({_written(p)})."
-    return True, f"Both halves of the run follow one curve{'' if p is None else f' ({_written(p)})'}."
+        return (
+            False,
+            f"The second half of the run follows another curve than the first ({_written(p)}).",
+        )
+    return (
+        True,
+        f"Both halves of the run follow one curve{'' if p is None else f' ({_written(p)})'}.",
+    )
 
 
 def _check_reach(trend: Floats) -> tuple[bool, str]:

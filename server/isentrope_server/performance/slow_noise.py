@@ -1,10 +1,10 @@
 """Regression and smoothing of series whose errors drift slowly.
 
-Errors of neighbouring steps are alike, and textbook intervals are far too narrow then. Here the errors are a mix of white
-noise and a slow drift (AR(1)). How much of either, and how slow, one short run cannot tell. So each mix of a grid is
-fitted by generalised least squares, and counts by its restricted likelihood (Patterson and Thompson 1971): an interval is
-that of the weighted mixture, and a drift which the run cannot rule out widens it.
-"""
+Errors of neighbouring steps are alike, and textbook intervals are far too narrow then. Here the
+errors are a mix of white noise and a slow drift (AR(1)). How much of either, and how slow, one
+short run cannot tell. So each mix of a grid is fitted by generalised least squares, and counts by
+its restricted likelihood (Patterson and Thompson 1971): an interval is that of the weighted
+mixture, and a drift which the run cannot rule out widens it."""
 
 from __future__ import annotations
 
@@ -73,27 +73,33 @@ class Regression:
         return within + (self.weights[:, None] * away).T @ away
 
     def estimates(self, directions: Floats, confidence: float) -> Floats:
-        """Value, lower and upper end of sums of the coefficients, [sums, 3]. `directions` [sums, columns] has the
-        factor of each coefficient; an interval holds the share `confidence` of the mixture."""
+        """Value, lower and upper end of sums of the coefficients, [sums, 3]. `directions` [sums,
+        columns] has the factor of each coefficient; an interval holds the share `confidence` of the
+        mixture."""
         kept = self.weights > _NEGLIGIBLE
         centres = directions @ self.coefficients[kept].T
         variances = np.einsum("sc,mcd,sd->sm", directions, self.covariances[kept], directions)
         points = centres[:, :, None] + np.sqrt(np.maximum(0.0, variances))[:, :, None] * _SLICES
         flat = points.reshape(len(directions), -1)
         order = np.argsort(flat, axis=1)
-        shares = np.repeat(self.weights[kept] / self.weights[kept].sum() / len(_SLICES), len(_SLICES))
+        shares = np.repeat(
+            self.weights[kept] / self.weights[kept].sum() / len(_SLICES), len(_SLICES)
+        )
         cumulated = np.cumsum(shares[order], axis=1)
         tail = (1 - confidence) / 2
         ends = [
-            np.interp((tail, 1 - tail), cumulated[index], flat[index, order[index]]) for index in range(len(directions))
+            np.interp((tail, 1 - tail), cumulated[index], flat[index, order[index]])
+            for index in range(len(directions))
         ]
         return np.column_stack([directions @ self.mean, np.array(ends)])
 
 
-def regress(design: Floats, values: Floats, steps_per_value: float, blur: Floats | None = None) -> Regression:
-    """Fit values [values], means over stretches of `steps_per_value` neighbouring steps, to the columns of a design
-    [values, columns] of full rank. `blur` [values, values] is the covariance of errors in the values that come from the
-    design, and are known."""
+def regress(
+    design: Floats, values: Floats, steps_per_value: float, blur: Floats | None = None
+) -> Regression:
+    """Fit values [values], means over stretches of `steps_per_value` neighbouring steps, to the
+    columns of a design [values, columns] of full rank. `blur` [values, values] is the covariance of
+    errors in the values that come from the design, and are known."""
     mixes = _mixes(len(values), steps_per_value)
     whitened = mixes.whiteners @ np.column_stack([design, values])
     columns, targets = whitened[:, :, :-1], whitened[:, :, -1:]
@@ -102,7 +108,9 @@ def regress(design: Floats, values: Floats, steps_per_value: float, blur: Floats
     inverses = np.linalg.inv(products)
     coefficients = inverses @ (transposed @ targets)
     residuals = targets - columns @ coefficients
-    squares = (residuals**2).sum(axis=(1, 2)) + len(values) * (_ROUNDING * float(np.ptp(values))) ** 2
+    squares = (residuals**2).sum(axis=(1, 2)) + len(values) * (
+        _ROUNDING * float(np.ptp(values))
+    ) ** 2
     degrees = len(values) - design.shape[1]
     logs = mixes.log_weights - np.linalg.slogdet(products)[1] / 2 - degrees / 2 * np.log(squares)
     weights = np.exp(logs - logs.max())
@@ -111,12 +119,15 @@ def regress(design: Floats, values: Floats, steps_per_value: float, blur: Floats
         solved = inverses @ transposed @ mixes.whiteners
         covariances = covariances + solved @ blur @ np.swapaxes(solved, 1, 2)
     weights /= weights.sum()
-    return Regression(weights, coefficients[:, :, 0], covariances, float(weights @ mixes.autocorrelations))
+    return Regression(
+        weights, coefficients[:, :, 0], covariances, float(weights @ mixes.autocorrelations)
+    )
 
 
 def smooth_trend(values: Floats) -> tuple[Floats, Floats, float]:
-    """The trend of a series with white noise, a cubic smoothing spline that is as stiff as the likelihood wants it.
-    Returns the trend, [values]; the covariance of its errors, [values, values]; the standard deviation of the noise."""
+    """The trend of a series with white noise, a cubic smoothing spline that is as stiff as the
+    likelihood wants it. Returns the trend, [values]; the covariance of its errors, [values,
+    values]; the standard deviation of the noise."""
     waves, bends = _spline(len(values))
     noise_shares = 1 / (1 + _BENDS[:, None] * bends)
     heights = waves.T @ values
@@ -150,7 +161,8 @@ def _mixes(count: int, steps_per_value: float) -> _Mixes:
 
 
 def _averaged_drift(distances: Floats, steps: float, rho: float) -> Floats:
-    """Covariance of an AR(1) process of variance 1, averaged over stretches of so many steps, [values, values]."""
+    """Covariance of an AR(1) process of variance 1, averaged over stretches of so many steps,
+    [values, values]."""
     decay = 1 - rho**steps
     same = (steps * (1 - rho**2) - 2 * rho * decay) / ((1 - rho) * steps) ** 2
     apart = rho * (decay / ((1 - rho) * steps)) ** 2 * rho ** ((distances - 1) * steps)
@@ -160,9 +172,12 @@ def _averaged_drift(distances: Floats, steps: float, rho: float) -> Floats:
 
 @lru_cache(maxsize=4)
 def _spline(count: int) -> tuple[Floats, Floats]:
-    """Orthonormal waves that a line leaves over, [values, waves], and how much each bends a natural spline, [waves]."""
+    """Orthonormal waves that a line leaves over, [values, waves], and how much each bends a natural
+    spline, [waves]."""
     times = (np.arange(count) + 0.5) / count
     first, last = np.minimum.outer(times, times), np.maximum.outer(times, times)
     beside_line = np.linalg.qr(np.stack([np.ones(count), times], axis=1), mode="complete")[0][:, 2:]
-    bends, vectors = np.linalg.eigh(beside_line.T @ (first**2 * (3 * last - first) / 6) @ beside_line)
+    bends, vectors = np.linalg.eigh(
+        beside_line.T @ (first**2 * (3 * last - first) / 6) @ beside_line
+    )
     return beside_line @ vectors, np.maximum(0.0, bends)

@@ -1,7 +1,8 @@
-"""Checks every HTTP request before routing and every gRPC call, with the same tokens; limits the size of bodies.
+"""Checks every HTTP request before routing and every gRPC call, with the same tokens; limits the
+size of bodies.
 
-A token counts when a request or call begins: an answer that has begun runs to its end after the token is revoked.
-"""
+A token counts when a request or call begins: an answer that has begun runs to its end after the
+token is revoked."""
 
 from __future__ import annotations
 
@@ -38,13 +39,20 @@ _log = logging.getLogger(__name__)
 
 
 class Gate:
-    """ASGI middleware: deny by default. Puts the principal into `scope["state"]["principal"]`, and into `["is_session"]`
-    whether a browser's session named it."""
+    """ASGI middleware: deny by default. Puts the principal into `scope["state"]["principal"]`, and
+    into `["is_session"]` whether a browser's session named it."""
 
-    def __init__(self, app: ASGIApp, *, state: State, allowed_hosts: Iterable[str], metrics_open: bool = False) -> None:
-        """`state` is the application's, with `backend`, `sessions` and the CSP hashes of the pages' inline scripts. A
-        Host header may name `allowed_hosts`, localhost, the machine's name and IP addresses. `metrics_open`: `/metrics`
-        needs no token."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        state: State,
+        allowed_hosts: Iterable[str],
+        metrics_open: bool = False,
+    ) -> None:
+        """`state` is the application's, with `backend`, `sessions` and the CSP hashes of the pages'
+        inline scripts. A Host header may name `allowed_hosts`, localhost, the machine's name and IP
+        addresses. `metrics_open`: `/metrics` needs no token."""
         self._app = app
         self._state = state
         self._metrics_open = metrics_open
@@ -78,10 +86,18 @@ class Gate:
         if answer.status_code >= 400:
             client = (scope.get("client") or ["?"])[0]
             if answer.status_code == 401 and (
-                _is_sign_in(scope) or "authorization" in Headers(scope=scope) or "token" in dict(_query(scope))
+                _is_sign_in(scope)
+                or "authorization" in Headers(scope=scope)
+                or "token" in dict(_query(scope))
             ):
                 await self._tokens.guessed(client)
-            _log.info("%s %r from %s is refused: %d", scope["method"], scope["path"][:200], client, answer.status_code)
+            _log.info(
+                "%s %r from %s is refused: %d",
+                scope["method"],
+                scope["path"][:200],
+                client,
+                answer.status_code,
+            )
         await answer(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Response | None:
@@ -98,7 +114,9 @@ class Gate:
                 return login
         return self._check_principal(scope, headers, method, path)
 
-    def _check_principal(self, scope: Scope, headers: Headers, method: str, path: str) -> Response | None:
+    def _check_principal(
+        self, scope: Scope, headers: Headers, method: str, path: str
+    ) -> Response | None:
         principal = self._tokens.of_authorization(headers.get("authorization", ""))
         is_session = "authorization" not in headers
         if is_session:
@@ -108,13 +126,21 @@ class Gate:
                 and method not in permissions.SAFE_METHODS
                 and not sessions.comes_from_own_page(headers, scope["scheme"])
             ):
-                return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
+                return _refusal(
+                    403,
+                    "foreign_origin",
+                    "A browser's change must come from a page of this server.",
+                )
         if principal is None:
-            return _unauthenticated(headers, sessions.SESSION_ENDED if self._sessions.has_cookie(headers) else "")
+            return _unauthenticated(
+                headers, sessions.SESSION_ENDED if self._sessions.has_cookie(headers) else ""
+            )
         needed = permissions.required_scope(method, path)
         if not principal.may(needed):
             message = f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}."
-            return _refusal(403, "forbidden", message, scope=str(principal.scope), needed=str(needed))
+            return _refusal(
+                403, "forbidden", message, scope=str(principal.scope), needed=str(needed)
+            )
         if principal.run_id is not None and not permissions.shows_run(path, principal.run_id):
             message = f"You came by a link to the run {principal.run_id}, which shows no other."
             return _refusal(403, "forbidden", message)
@@ -132,18 +158,30 @@ class Gate:
         return None if principal is None or known is None else replace(principal, run_id=known[1])
 
     def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
-        """Turn `/?token=...` into a session and redirect, so that the token leaves the address bar and the history."""
+        """Turn `/?token=...` into a session and redirect, so that the token leaves the address bar
+        and the history."""
         secret = dict(_query(scope)).get("token")
         if secret is None:
             return None
-        # From a terminal or the address bar it is `none`; clients other than browsers don't send it.
+        # From a terminal or the address bar it is `none`; clients other than browsers don't send
+        # it.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _refusal_of(headers, 403, "foreign_log_in", sessions.FOREIGN_LOG_IN, sessions.FOREIGN_LOG_IN_PAGE)
+            return _refusal_of(
+                headers,
+                403,
+                "foreign_log_in",
+                sessions.FOREIGN_LOG_IN,
+                sessions.FOREIGN_LOG_IN_PAGE,
+            )
         principal = self._by_secret(secret)
         # Who is signed in stays so.
         known = self._signed_in(scope, headers)
         if principal is not None:
-            stays = principal.run_id is not None and known is not None and known.run_id in (None, principal.run_id)
+            stays = (
+                principal.run_id is not None
+                and known is not None
+                and known.run_id in (None, principal.run_id)
+            )
             return self._begin(scope, principal, is_new=not stays)
         return None if known is not None else _unauthenticated(headers, sessions.WRONG_TOKEN)
 
@@ -152,24 +190,38 @@ class Gate:
         if not sessions.is_own_host(headers.get("host", ""), self._allowed_hosts):
             return _unknown_host()
         if not sessions.comes_from_own_page(headers, scope["scheme"]):
-            return _refusal_of(headers, 403, "foreign_log_in", sessions.FOREIGN_LOG_IN, sessions.FOREIGN_LOG_IN_PAGE)
+            return _refusal_of(
+                headers,
+                403,
+                "foreign_log_in",
+                sessions.FOREIGN_LOG_IN,
+                sessions.FOREIGN_LOG_IN_PAGE,
+            )
         form = dict(parse_qsl((await _read_form(receive)).decode("latin-1")))
         principal = self._by_secret(form.get("token", "").strip())
         if principal is None or not principal.may(TokenScope.READ):
-            return _unauthenticated(headers, sessions.WRONG_TOKEN if principal is None else sessions.NO_PAGES)
+            return _unauthenticated(
+                headers, sessions.WRONG_TOKEN if principal is None else sessions.NO_PAGES
+            )
         return self._begin(scope, principal)
 
     def _begin(self, scope: Scope, principal: Principal, *, is_new: bool = True) -> Response:
         """Begin a session, and show the address that was asked for; of a link, its run."""
         # One slash: with two of them the browser would go to another host.
-        path = scope["path"] if principal.run_id is None else f"/runs/{quote(principal.run_id, safe='')}"
+        path = (
+            scope["path"]
+            if principal.run_id is None
+            else f"/runs/{quote(principal.run_id, safe='')}"
+        )
         address = "/" + quote(path.lstrip("/\\"))
         rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
         if rest:
             address += f"?{rest}"
         answer = RedirectResponse(address, status_code=303)
         if is_new:
-            answer.headers.append("set-cookie", self._sessions.begin(principal, secure=scope["scheme"] == "https"))
+            answer.headers.append(
+                "set-cookie", self._sessions.begin(principal, secure=scope["scheme"] == "https")
+            )
         answer.headers["cache-control"] = "no-store"
         return answer
 
@@ -179,7 +231,8 @@ _FORM_BYTES = 4 << 10
 
 
 def _is_sign_in(scope: Scope) -> bool:
-    """Whether the request is the form of the page without a session. The API and the pages' callbacks take JSON."""
+    """Whether the request is the form of the page without a session. The API and the pages'
+    callbacks take JSON."""
     if scope["method"] != "POST" or scope["path"].startswith(("/api", "/_")):
         return False
     return Headers(scope=scope).get("content-type", "").startswith(_FORM)
@@ -211,7 +264,9 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 def _unknown_host() -> Response:
     return _refusal(
-        400, "unknown_host", "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS."
+        400,
+        "unknown_host",
+        "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS.",
     )
 
 
@@ -256,8 +311,8 @@ PAGE_BODY_BYTES = 16 << 20
 
 
 class BodyTooLarge(HTTPException):
-    """The body has more bytes than allowed. An HTTPException: FastAPI turns any other one, raised while a body is read,
-    into a bad request."""
+    """The body has more bytes than allowed. An HTTPException: FastAPI turns any other one, raised
+    while a body is read, into a bad request."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(413, f"A request's body may have {limit_bytes} bytes, this one has more.")
@@ -269,7 +324,8 @@ class BodyTooLarge(HTTPException):
 
 
 class BodyLimit:
-    """ASGI middleware: a body beyond the limit is refused with 413 before it is parsed. Counted while it arrives."""
+    """ASGI middleware: a body beyond the limit is refused with 413 before it is parsed. Counted
+    while it arrives."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -308,7 +364,8 @@ def principal_of_call() -> Principal:
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
-    """Refuses every method, known or not, without a token of the scope it needs; counts calls and times pushes."""
+    """Refuses every method, known or not, without a token of the scope it needs; counts calls and
+    times pushes."""
 
     def __init__(self, tokens: TokenBook, figures: ServerFigures) -> None:
         self._tokens, self._figures = tokens, figures
@@ -352,7 +409,8 @@ def _refusing(
     message: str,
     guessed: Callable[[str], Awaitable[None]] | None = None,
 ) -> _Handler:
-    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the same."""
+    """A handler that refuses without reading a message, which would cost memory. Clients of all
+    methods see the same."""
 
     async def refuse(_messages: object, context: _Context) -> NoReturn:
         _log.info("%r from %s is refused: %s", method[:200], context.peer(), status.name)
@@ -366,7 +424,8 @@ def _refusing(
 
 
 def _watched(handler: Any, figures: ServerFigures, method: str) -> _Handler:
-    """The handler, whose calls are counted, and which refuses bytes that are no message; gRPC would report a server error."""
+    """The handler, whose calls are counted, and which refuses bytes that are no message; gRPC would
+    report a server error."""
 
     def read(content: bytes) -> ProtobufMessage | None:
         try:

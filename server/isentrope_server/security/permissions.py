@@ -75,7 +75,9 @@ GRPC_SCOPES: dict[str, TokenScope] = {
 
 def is_open(method: str, path: str, *, metrics_open: bool = False) -> bool:
     """Whether a request needs no token."""
-    return method in ("GET", "HEAD") and (path in OPEN_PATHS or (metrics_open and path == METRICS_PATH))
+    return method in ("GET", "HEAD") and (
+        path in OPEN_PATHS or (metrics_open and path == METRICS_PATH)
+    )
 
 
 def required_scope(method: str, path: str) -> TokenScope:
@@ -83,13 +85,14 @@ def required_scope(method: str, path: str) -> TokenScope:
     for rule_method, pattern, scope in _RULES:
         if rule_method == asked and pattern.fullmatch(path):
             return scope
-    # Pages and their files need READ. Under the API only the rules above grant anything: neither a new route nor an
-    # address that the router treats as an old one, e.g. with a newline at its end.
+    # Pages and their files need READ. Under the API only the rules above grant anything: neither a
+    # new route nor an address that the router treats as an old one, e.g. with a newline at its end.
     return TokenScope.READ if asked == "GET" and not path.startswith(_API) else TokenScope.ADMIN
 
 
 def shows_run(path: str, run_id: str) -> bool:
-    """Whether an address shows nothing of other runs than this one: its part of the API, and pages, which read through it."""
+    """Whether an address shows nothing of other runs than this one: its part of the API, and pages,
+    which read through it."""
     own = f"{_API}/v1/runs/{run_id}"
     is_own = path in (own, f"{_API}/v1/me") or path.startswith(f"{own}/")
     return is_own or not path.startswith((_API, METRICS_PATH))
@@ -101,5 +104,6 @@ def required_grpc_scope(method: str) -> TokenScope:
 
 
 _RULES = [
-    (method, compile_path(template)[0], scope) for (method, template), scope in {**ROUTE_SCOPES, **PAGE_SCOPES}.items()
+    (method, compile_path(template)[0], scope)
+    for (method, template), scope in {**ROUTE_SCOPES, **PAGE_SCOPES}.items()
 ]

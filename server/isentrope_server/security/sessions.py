@@ -1,9 +1,10 @@
-"""What browsers need besides a token: a session in a cookie, and protection from other sites' pages.
+"""What browsers need besides a token: a session in a cookie, and protection from other sites'
+pages.
 
-The cookie holds the id of the token that logged in and when the session ends, signed with a key that only the database
-holds. It is not a token: it opens nothing as `Authorization`, and ends with its token. Browsers send a host's cookies
-to all ports of the host, so to other people's programs too; logging out deletes the cookie in the browser alone.
-"""
+The cookie holds the id of the token that logged in and when the session ends, signed with a key
+that only the database holds. It is not a token: it opens nothing as `Authorization`, and ends with
+its token. Browsers send a host's cookies to all ports of the host, so to other people's programs
+too; logging out deletes the cookie in the browser alone."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ def _page(heading: str, text: str) -> str:
 
 
 def sign_in_page(note: str = "") -> str:
-    """The page without a session; the note, not escaped, says why there is none. Its form is sent to its own address,
-    which is shown after signing in."""
+    """The page without a session; the note, not escaped, says why there is none. Its form is sent
+    to its own address, which is shown after signing in."""
     return _page(
         "Sign in to Isentrope",
         (f'<p class="note" role="alert">{note}</p>' if note else "")
@@ -75,7 +76,8 @@ FOREIGN_LOG_IN_PAGE = _page("Not signed in", f"<p>{FOREIGN_LOG_IN}</p>")
 
 
 def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
-    """Whether a Host header names this server. A name an attacker points at this address (DNS rebinding) does not."""
+    """Whether a Host header names this server. A name an attacker points at this address (DNS
+    rebinding) does not."""
     try:
         name = urlsplit(f"//{host_header}").hostname
     except ValueError:
@@ -90,8 +92,9 @@ def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
 
 
 def comes_from_own_page(headers: Headers, scheme: str) -> bool:
-    """Whether a page of this server sent the request, or no page at all. Browsers send `Origin` with every change and
-    `Sec-Fetch-Site` with every request. A request with neither does not come from a browser."""
+    """Whether a page of this server sent the request, or no page at all. Browsers send `Origin`
+    with every change and `Sec-Fetch-Site` with every request. A request with neither does not come
+    from a browser."""
     origin = headers.get("origin")
     if origin is None:
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
@@ -142,12 +145,16 @@ class BrowserSessions:
         self._suffix = hashlib.sha256(key).hexdigest()[:8]
 
     def cookie_name(self, *, secure: bool) -> str:
-        """Over TLS, the prefix keeps pages without TLS for this very host from setting the cookie."""
+        """Over TLS, the prefix keeps pages without TLS for this very host from setting the
+        cookie."""
         return f"{'__Host-' if secure else ''}isentrope_session_{self._suffix}"
 
     def begin(self, principal: Principal, *, secure: bool) -> str:
-        """The Set-Cookie value that logs a browser in. No script can read it, and no other site's page can send it."""
-        value = self._signer.dumps([principal.token_id, int(time.time()) + SESSION_SECONDS, principal.run_id])
+        """The Set-Cookie value that logs a browser in. No script can read it, and no other site's
+        page can send it."""
+        value = self._signer.dumps(
+            [principal.token_id, int(time.time()) + SESSION_SECONDS, principal.run_id]
+        )
         return _cookie(self.cookie_name(secure=secure), str(value), SESSION_SECONDS, secure=secure)
 
     def end(self, *, secure: bool) -> str:
@@ -156,10 +163,14 @@ class BrowserSessions:
 
     def has_cookie(self, headers: Headers) -> bool:
         """Whether the browser logged in before, validly or not."""
-        return any(name.endswith(self.cookie_name(secure=False)) for name in cookie_parser(headers.get("cookie", "")))
+        return any(
+            name.endswith(self.cookie_name(secure=False))
+            for name in cookie_parser(headers.get("cookie", ""))
+        )
 
     def link(self, token_id: str, run_id: str) -> str:
-        """What logs a browser in to see one run, as long as the token is active. As `Authorization` it opens nothing."""
+        """What logs a browser in to see one run, as long as the token is active. As `Authorization`
+        it opens nothing."""
         return str(self._links.dumps([token_id, run_id]))
 
     def of_link(self, secret: str) -> tuple[str, str] | None:
@@ -171,9 +182,10 @@ class BrowserSessions:
         return token_id, run_id
 
     def signed_in(self, headers: Headers, *, secure: bool) -> tuple[str, str | None] | None:
-        """Id of the token that the browser logged in with, and the run that a link limits it to; None without a session."""
-        # The standard library's parser drops all cookies for one that is malformed, and other programs of this host may
-        # have set one.
+        """Id of the token that the browser logged in with, and the run that a link limits it to;
+        None without a session."""
+        # The standard library's parser drops all cookies for one that is malformed, and other
+        # programs of this host may have set one.
         cookies = cookie_parser(headers.get("cookie", ""))
         value = cookies.get(self.cookie_name(secure=True), "")
         if not value and not secure:
@@ -188,4 +200,6 @@ class BrowserSessions:
 
 
 def _cookie(name: str, value: str, seconds: int, *, secure: bool) -> str:
-    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
+    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict" + (
+        "; Secure" if secure else ""
+    )

@@ -1,8 +1,8 @@
 """Tokens: random secrets with a scope. The database has their hashes, memory the active ones.
 
-A token's name is shown beside every change made with it, so it must not look like another actor. Making and revoking a
-token each have an audit entry. The owner's token is made at the first start and stored in a private file of the home
-for local clients.
+A token's name is shown beside every change made with it, so it must not look like another actor.
+Making and revoking a token each have an audit entry. The owner's token is made at the first start
+and stored in a private file of the home for local clients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _ADDRESSES = 10_000
 
 
 class TokenBook:
-    """The active tokens, looked up on every request. May be used from any thread, but for `guessed`."""
+    """The active tokens, looked up on every request. May be used from any thread, but for
+    `guessed`."""
 
     def __init__(self) -> None:
         self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -42,14 +43,17 @@ class TokenBook:
         self._last_uses: dict[str, float] = {}
 
     def reload(self, connection: Connection) -> None:
-        """Read the tokens again; call it after every change, on a connection that has read nothing yet."""
-        # One at a time: what was read before a token was revoked must not replace what was read after.
+        """Read the tokens again; call it after every change, on a connection that has read nothing
+        yet."""
+        # One at a time: what was read before a token was revoked must not replace what was read
+        # after.
         with self._reloading:
             self._by_hash = access.active_principals(connection)
             self._by_id = {principal.token_id: principal for principal in self._by_hash.values()}
 
     def of_secret(self, secret: str) -> Principal | None:
-        """The active token with this secret. Comparing hashes leaks no timing that helps to guess it."""
+        """The active token with this secret. Comparing hashes leaks no timing that helps to guess
+        it."""
         return self._used(self._by_hash.get(secret_hash(secret)) if secret else None)
 
     def of_id(self, token_id: str) -> Principal | None:
@@ -62,7 +66,8 @@ class TokenBook:
         return self.of_secret(secret.strip()) if scheme.lower() == "bearer" else None
 
     async def guessed(self, address: str) -> None:
-        """Count a wrong token, and wait before it is answered where its sender has tried many. Right ones never wait."""
+        """Count a wrong token, and wait before it is answered where its sender has tried many.
+        Right ones never wait."""
         count, last = self._guesses.pop(address, (0, 0.0))
         now = time.monotonic()
         count = 1 if now - last > _FORGOTTEN_SECONDS else count + 1
@@ -87,10 +92,13 @@ _OTHER_ACTORS = re.compile(r"owner|server|rank( .*)?|run( \(.*)?")
 
 
 def check_token_name(name: str) -> None:
-    """Check the name of a new token. Unprocessable: it has invisible characters, or is the name of another actor in the
-    audit trail and the history of controls."""
+    """Check the name of a new token. Unprocessable: it has invisible characters, or is the name of
+    another actor in the audit trail and the history of controls."""
     if not name.isprintable():
-        raise Unprocessable(f"A token's name must have visible characters and spaces only, got {name!r}.", field="name")
+        raise Unprocessable(
+            f"A token's name must have visible characters and spaces only, got {name!r}.",
+            field="name",
+        )
     # Names that look the same are equal: wide letters, capitals, repeated spaces.
     looks_like = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
     if not looks_like or _OTHER_ACTORS.fullmatch(looks_like):
@@ -101,12 +109,17 @@ def check_token_name(name: str) -> None:
         )
 
 
-def issue_token(transaction: Transaction, name: str, scope: TokenScope, *, by: Principal) -> CreatedToken:
-    """Make and store a token; only the returned object has its secret. Unprocessable: as `check_token_name`."""
+def issue_token(
+    transaction: Transaction, name: str, scope: TokenScope, *, by: Principal
+) -> CreatedToken:
+    """Make and store a token; only the returned object has its secret. Unprocessable: as
+    `check_token_name`."""
     check_token_name(name)
     made = access.add_token(transaction.connection, name, scope)
     change = {"name": name, "scope": str(scope)}
-    access.record_audit(transaction.connection, by, "token.created", f"tokens/{made.id}", change, made.created_at)
+    access.record_audit(
+        transaction.connection, by, "token.created", f"tokens/{made.id}", change, made.created_at
+    )
     transaction.announce(TokensChanged())
     return made
 
@@ -115,7 +128,9 @@ def revoke_token(transaction: Transaction, token_id: str, *, by: Principal, now:
     """Revoke a token; return whether it was active until now."""
     revoked = access.revoke_token(transaction.connection, token_id, now)
     if revoked:
-        access.record_audit(transaction.connection, by, "token.revoked", f"tokens/{token_id}", {}, now)
+        access.record_audit(
+            transaction.connection, by, "token.revoked", f"tokens/{token_id}", {}, now
+        )
         transaction.announce(TokensChanged())
     return revoked
 
@@ -127,16 +142,22 @@ GOOD_OWNER_TOKEN = 32
 MAKE_A_TOKEN = '`python -c "import secrets; print(secrets.token_urlsafe(32))"`'
 
 
-def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None, *, is_shared: bool = False) -> str:
-    """Return the owner's secret: from the file of an earlier start, else `chosen` (ISENTROPE_TOKEN), else a random one,
-    and write the file.
+def ensure_owner_token(
+    transaction: Transaction, file: Path, chosen: str | None, *, is_shared: bool = False
+) -> str:
+    """Return the owner's secret: from the file of an earlier start, else `chosen`
+    (ISENTROPE_TOKEN), else a random one, and write the file.
 
-    An owner's token whose file is missing is revoked, except in a database that servers share: there each home has its
-    own owner's token, or all have the same. StartupError: the file can't be read or written, or the chosen token was
-    revoked or is too short.
+    An owner's token whose file is missing is revoked, except in a database that servers share:
+    there each home has its own owner's token, or all have the same. StartupError: the file can't be
+    read or written, or the chosen token was revoked or is too short.
     """
     connection = transaction.connection
-    owners = {key: one.token_id for key, one in access.active_principals(connection).items() if one.is_owner}
+    owners = {
+        key: one.token_id
+        for key, one in access.active_principals(connection).items()
+        if one.is_owner
+    }
     try:
         kept = file.read_text(encoding="utf-8").strip() if file.exists() else ""
         if secret_hash(kept) in owners:
@@ -149,9 +170,13 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
         replaced = [] if is_shared else list(owners.values())
         for token_id in replaced:
             access.revoke_token(connection, token_id, time.time())
-        owner = access.add_token(connection, "owner", TokenScope.ADMIN, secret=chosen, is_owner=True)
+        owner = access.add_token(
+            connection, "owner", TokenScope.ADMIN, secret=chosen, is_owner=True
+        )
         change = {"name": "owner", "scope": str(TokenScope.ADMIN), "revoked": replaced}
-        access.record_audit(connection, "server", "token.created", f"tokens/{owner.id}", change, owner.created_at)
+        access.record_audit(
+            connection, "server", "token.created", f"tokens/{owner.id}", change, owner.created_at
+        )
         transaction.announce(TokensChanged())
         write_private(file, owner.token + "\n")
     except OSError as error:

@@ -6,6 +6,6 @@
 - `controls`, `access`: control versions; tokens and the audit trail
 - `removal`: deletion and retention of runs
 
-In all of it `now` is the server's time in seconds since the epoch, `limit` the most to return, and `before` or `after` the
-place of the last item on the previous page.
+In all of it `now` is the server's time in seconds since the epoch, `limit` the most to return, and
+`before` or `after` the place of the last item on the previous page.
 """

@@ -1,4 +1,5 @@
-"""Access tokens, of which only hashes are stored; the key of browsers' sessions; the audit trail."""
+"""Access tokens, of which only hashes are stored; the key of browsers' sessions; the audit
+trail."""
 
 from __future__ import annotations
 
@@ -45,9 +46,15 @@ def secret_hash(secret: str) -> bytes:
 
 
 def add_token(
-    connection: Connection, name: str, scope: TokenScope, *, secret: str | None = None, is_owner: bool = False
+    connection: Connection,
+    name: str,
+    scope: TokenScope,
+    *,
+    secret: str | None = None,
+    is_owner: bool = False,
 ) -> CreatedToken:
-    """Make and store a token, with a random secret unless one is given; only the returned object has it."""
+    """Make and store a token, with a random secret unless one is given; only the returned object
+    has it."""
     made = CreatedToken(
         id=secrets.token_hex(4),
         name=name,
@@ -88,14 +95,18 @@ def active_principals(connection: Connection) -> dict[bytes, Principal]:
 
 def is_known_secret(connection: Connection, secret: str) -> bool:
     """Whether a token, active or revoked, has this secret."""
-    found = connection.execute(select(tokens.c.id).where(tokens.c.token_hash == secret_hash(secret)))
+    found = connection.execute(
+        select(tokens.c.id).where(tokens.c.token_hash == secret_hash(secret))
+    )
     return found.first() is not None
 
 
 def revoke_token(connection: Connection, token_id: str, now: float) -> bool:
     """Return whether the token was active until now."""
     result = connection.execute(
-        update(tokens).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
+        update(tokens)
+        .where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+        .values(revoked_at=now)
     )
     return result.rowcount == 1
 
@@ -111,8 +122,8 @@ def note_token_use(connection: Connection, last_used_at: Mapping[str, float]) ->
 
 
 def ensure_session_key(connection: Connection) -> bytes:
-    """Return the key that signs browsers' cookies: the same for all servers on one database. The first server to start
-    makes it, in a transaction that excludes other servers."""
+    """Return the key that signs browsers' cookies: the same for all servers on one database. The
+    first server to start makes it, in a transaction that excludes other servers."""
     known = connection.execute(select(session_key.c.secret)).scalar_one_or_none()
     if known is not None:
         return bytes(known)
@@ -122,13 +133,26 @@ def ensure_session_key(connection: Connection) -> bytes:
 
 
 def record_audit(
-    connection: Connection, by: Principal | str, action: str, subject: str, change: Mapping[str, object], at: float
+    connection: Connection,
+    by: Principal | str,
+    action: str,
+    subject: str,
+    change: Mapping[str, object],
+    at: float,
 ) -> None:
-    """Add an entry in the transaction that makes the change, e.g. `control.requested` of `runs/RUN/control/3`. `by` is
-    a token's holder, `rank N` or `server`; `change` is what is different now, old and new where both exist."""
+    """Add an entry in the transaction that makes the change, e.g. `control.requested` of
+    `runs/RUN/control/3`. `by` is a token's holder, `rank N` or `server`; `change` is what is
+    different now, old and new where both exist."""
     actor, token_id = (by, None) if isinstance(by, str) else (by.name, by.token_id)
     connection.execute(
-        insert(audit).values(at=at, actor=actor, action=action, subject=subject, change=dict(change), token_id=token_id)
+        insert(audit).values(
+            at=at,
+            actor=actor,
+            action=action,
+            subject=subject,
+            change=dict(change),
+            token_id=token_id,
+        )
     )
 
 
@@ -137,9 +161,15 @@ RESTORED, DATABASE = "database.restored", "database"
 
 
 def newest_restore(connection: Connection) -> Restored | None:
-    query = select(audit.c.at, audit.c.change).where(audit.c.subject == DATABASE, audit.c.action == RESTORED)
+    query = select(audit.c.at, audit.c.change).where(
+        audit.c.subject == DATABASE, audit.c.action == RESTORED
+    )
     row = connection.execute(query.order_by(audit.c.key.desc()).limit(1)).one_or_none()
-    return None if row is None else Restored(at=row.at, newest_report_at=row.change["newest_report_at"])
+    return (
+        None
+        if row is None
+        else Restored(at=row.at, newest_report_at=row.change["newest_report_at"])
+    )
 
 
 def audit_page(
@@ -149,7 +179,12 @@ def audit_page(
     query = select(audit, audit.c.key.label("number")).order_by(audit.c.key.desc()).limit(limit)
     if run_id is not None:
         subject = f"runs/{run_id}"
-        query = query.where(or_(audit.c.subject == subject, audit.c.subject.startswith(f"{subject}/", autoescape=True)))
+        query = query.where(
+            or_(
+                audit.c.subject == subject,
+                audit.c.subject.startswith(f"{subject}/", autoescape=True),
+            )
+        )
     if before is not None:
         query = query.where(audit.c.key < before[0])
     return [as_answer(AuditEntry, row) for row in connection.execute(query)]

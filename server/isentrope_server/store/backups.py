@@ -1,4 +1,5 @@
-"""A copy of SQLite's database at one moment, and its return to the home of a server that does not run."""
+"""A copy of SQLite's database at one moment, and its return to the home of a server that does not
+run."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ class Restored:
 
 
 def back_up(database: Path, backup: Path) -> int:
-    """Copy SQLite's file as it is at one moment, also while a server writes to it; return its size in bytes. The backup
-    is a new file, which appears when it is complete and on the disk. UnusableBackup: the place is taken or can't be
-    written to, or the database can't be read."""
+    """Copy SQLite's file as it is at one moment, also while a server writes to it; return its size
+    in bytes. The backup is a new file, which appears when it is complete and on the disk.
+    UnusableBackup: the place is taken or can't be written to, or the database can't be read."""
     if backup.exists():
         raise UnusableBackup(f"{backup} exists; a backup is written to a new file.")
     with _unfinished(backup) as part:
@@ -51,9 +52,10 @@ def back_up(database: Path, backup: Path) -> int:
 
 
 def restore(backup: Path, database: Path) -> Restored:
-    """Put a backup in the place of SQLite's file, which no server may use and which need not exist; the audit trail
-    gets an entry. The backup was made by `back_up`, or copied together with its `-wal`. UnusableBackup: it is missing,
-    damaged, or of another version; nothing was changed."""
+    """Put a backup in the place of SQLite's file, which no server may use and which need not exist;
+    the audit trail gets an entry. The backup was made by `back_up`, or copied together with its
+    `-wal`. UnusableBackup: it is missing, damaged, or of another version; nothing was
+    changed."""
     if not backup.is_file():
         raise UnusableBackup(f"There is no backup {backup}.")
     with _unfinished(database) as part:
@@ -61,7 +63,9 @@ def restore(backup: Path, database: Path) -> Restored:
         try:
             newest = _note_restore(part, backup)
         except SQLAlchemyError as error:
-            raise UnusableBackup(f"{backup} can't be used: {in_a_line(error)}. Nothing was changed.") from error
+            raise UnusableBackup(
+                f"{backup} can't be used: {in_a_line(error)}. Nothing was changed."
+            ) from error
         earlier = _set_aside(database)
         part.rename(database)
         _synchronise(database.parent)
@@ -78,8 +82,14 @@ def _note_restore(part: Path, backup: Path) -> float | None:
                     f"{backup} is a database of another version of Isentrope, or of none ({has}, this one has {wants}). "
                     "Restore it with the version that wrote it. Nothing was changed."
                 )
-            newest: float | None = connection.execute(select(func.max(runs.c.last_report_at))).scalar_one()
-            change = {"file": backup.name, "newest_report_at": newest, "revoked_tokens": "revoke again"}
+            newest: float | None = connection.execute(
+                select(func.max(runs.c.last_report_at))
+            ).scalar_one()
+            change = {
+                "file": backup.name,
+                "newest_report_at": newest,
+                "revoked_tokens": "revoke again",
+            }
             record_audit(connection, "server", RESTORED, DATABASE, change, time.time())
     finally:
         database.close()
@@ -103,7 +113,10 @@ def _copy(source: Path, target: Path) -> None:
     """Copy a database to a new file on the disk, and have SQLite look through the copy."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
-        with closing(connect_existing(source)) as reading, closing(connect_existing(target)) as writing:
+        with (
+            closing(connect_existing(source)) as reading,
+            closing(connect_existing(target)) as writing,
+        ):
             reading.backup(writing)
             # With a write-ahead log it could not be opened where nobody may write.
             writing.execute("PRAGMA journal_mode = DELETE")

@@ -23,7 +23,8 @@ SENT_STATES = (State.PENDING, State.DELIVERED, State.APPLIED, State.PARTIAL)
 
 
 NAMED_BY_REPORT = "named_by_report"
-"""Code of an APPLIED concluded from a report made under the version, without an outcome of the rank."""
+"""Code of an APPLIED concluded from a report made under the version, without an outcome of the
+rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class StoredOutcome(RankOutcome):
 def begun_with(
     *, run_key: int, version: int, document: Mapping[str, object], author: str, began_at: float
 ) -> ControlItem:
-    """A version that an incarnation began under at `began_at`, seconds since the epoch by the trainer's clock."""
+    """A version that an incarnation began under at `began_at`, seconds since the epoch by the
+    trainer's clock."""
     return ControlItem(
         run_key=run_key,
         version=version,
@@ -87,7 +89,12 @@ def find(connection: Connection, run_key: int, version: int) -> ControlItem | No
 
 def newest(connection: Connection, run_key: int, *where: ColumnElement[bool]) -> ControlItem | None:
     """The highest version, in any state, that fulfils the conditions."""
-    query = select(controls).where(controls.c.run_key == run_key, *where).order_by(controls.c.version.desc()).limit(1)
+    query = (
+        select(controls)
+        .where(controls.c.run_key == run_key, *where)
+        .order_by(controls.c.version.desc())
+        .limit(1)
+    )
     row = connection.execute(query).one_or_none()
     return None if row is None else _item(row)
 
@@ -97,8 +104,15 @@ def desired(connection: Connection, run_key: int) -> ControlItem | None:
     return newest(connection, run_key, controls.c.version >= 1, controls.c.state.in_(SENT_STATES))
 
 
-def page(connection: Connection, run_key: int, *, before_version: int | None, limit: int) -> list[ControlItem]:
-    query = select(controls).where(controls.c.run_key == run_key).order_by(controls.c.version.desc()).limit(limit)
+def page(
+    connection: Connection, run_key: int, *, before_version: int | None, limit: int
+) -> list[ControlItem]:
+    query = (
+        select(controls)
+        .where(controls.c.run_key == run_key)
+        .order_by(controls.c.version.desc())
+        .limit(limit)
+    )
     if before_version is not None:
         query = query.where(controls.c.version < before_version)
     return [_item(row) for row in connection.execute(query)]
@@ -107,7 +121,9 @@ def page(connection: Connection, run_key: int, *, before_version: int | None, li
 def applied_steps(connection: Connection, run_key: int) -> list[tuple[int, int]]:
     """Version and first step of every version that was applied."""
     table = controls.c
-    query = select(table.version, table.applied_step).where(table.run_key == run_key, table.applied_step.is_not(None))
+    query = select(table.version, table.applied_step).where(
+        table.run_key == run_key, table.applied_step.is_not(None)
+    )
     return [(row.version, row.applied_step) for row in connection.execute(query)]
 
 
@@ -124,7 +140,11 @@ def open_before(connection: Connection, run_key: int, version: int) -> list[Cont
     """Open versions below `version`, oldest first."""
     rows = connection.execute(
         select(controls)
-        .where(controls.c.run_key == run_key, controls.c.version < version, controls.c.state.in_(OPEN_STATES))
+        .where(
+            controls.c.run_key == run_key,
+            controls.c.version < version,
+            controls.c.state.in_(OPEN_STATES),
+        )
         .order_by(controls.c.version)
     )
     return [_item(row) for row in rows]
@@ -143,13 +163,17 @@ def all_open(connection: Connection) -> list[tuple[str, ControlItem]]:
 
 def change(connection: Connection, item: ControlItem, **values: object) -> None:
     connection.execute(
-        update(controls).where(controls.c.run_key == item.run_key, controls.c.version == item.version).values(**values)
+        update(controls)
+        .where(controls.c.run_key == item.run_key, controls.c.version == item.version)
+        .values(**values)
     )
 
 
-def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: ControlOutcome, now: float) -> bool:
-    """Record a rank's outcome of a version. The first outcome counts: False when the rank has one already. One
-    concluded from its reports is replaced."""
+def add_outcome(
+    connection: Connection, run_key: int, stream_key: int, outcome: ControlOutcome, now: float
+) -> bool:
+    """Record a rank's outcome of a version. The first outcome counts: False when the rank has one
+    already. One concluded from its reports is replaced."""
     of_rank = and_(
         control_outcomes.c.run_key == run_key,
         control_outcomes.c.version == outcome.version,

@@ -1,11 +1,13 @@
 """The database: engines, locks between servers, SQLite's file, and migrations.
 
-One connection writes; all others are read-only. Each server on a shared PostgreSQL has a writing connection, and they
-must not disturb each other: positions and acknowledgements of a run rise in COMMIT order, a control builds on the
-newest version. Advisory locks, held until COMMIT, give the same result as one writer:
+One connection writes; all others are read-only. Each server on a shared PostgreSQL has a writing
+connection, and they must not disturb each other: positions and acknowledgements of a run rise in
+COMMIT order, a control builds on the newest version. Advisory locks, held until COMMIT, give the
+same result as one writer:
 
-- `hold_for_writing`: a transaction that names the runs it writes locks these runs; any other locks everything. Locks
-  are taken at its begin and in one order, so that no two transactions can wait for each other.
+- `hold_for_writing`: a transaction that names the runs it writes locks these runs; any other locks
+  everything. Locks are taken at its begin and in one order, so that no two transactions can wait
+  for each other.
 - `upgrade` locks everything: two servers that start at once don't both create the tables.
 
 `DUTY_LOCK` is not one of these: `live.Notifications` holds it as long as its connection is open.
@@ -53,8 +55,8 @@ _T = TypeVar("_T")
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
 _READ_FROM_MEMORY_BYTES = 1 << 30
-"""Bytes of SQLite's file that readers map into memory: a series of unpacked reports is read in half the time. Not for
-the writer, where a stray write to memory would change the file."""
+"""Bytes of SQLite's file that readers map into memory: a series of unpacked reports is read in half
+the time. Not for the writer, where a stray write to memory would change the file."""
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
@@ -84,23 +86,34 @@ _READING_SESSION: Mapping[str, str] = {
 
 
 class Database:
-    """The two engines of one database. SQLite before 3.51.3 can corrupt its WAL when two connections write, so exactly
-    one connection, the writer's, may. On PostgreSQL each server process has one such connection too; the locks below
-    say what they may do at once."""
+    """The two engines of one database. SQLite before 3.51.3 can corrupt its WAL when two
+    connections write, so exactly one connection, the writer's, may. On PostgreSQL each server
+    process has one such connection too; the locks below say what they may do at once."""
 
     def __init__(self, url: str | URL) -> None:
         parsed = with_driver(make_url(url))
         self.is_shared = parsed.get_backend_name() == POSTGRESQL
         """Whether several servers may use it at the same time."""
-        self.file = None if self.is_shared or parsed.database in (None, "", ":memory:") else Path(str(parsed.database))
+        self.file = (
+            None
+            if self.is_shared or parsed.database in (None, "", ":memory:")
+            else Path(str(parsed.database))
+        )
         """SQLite's file; None for a database server."""
         self.opened_file = None if self.file is None else OpenedFile(self.file)
-        # Errors go to logs and, through gRPC, to other machines: they must not contain values, which may be secrets.
-        # Each set of metrics of a series is a statement of its own; SQLAlchemy would keep 750, of some 50 KB each.
-        options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text, "query_cache_size": 150}
+        # Errors go to logs and, through gRPC, to other machines: they must not contain values,
+        # which may be secrets. Each set of metrics of a series is a statement of its own;
+        # SQLAlchemy would keep 750, of some 50 KB each.
+        options: dict[str, Any] = {
+            "hide_parameters": True,
+            "json_serializer": json_text,
+            "query_cache_size": 150,
+        }
         if self.is_shared:
             # The URL's own options win.
-            options["connect_args"] = {name: n for name, n in _CONNECTING.items() if name not in parsed.query}
+            options["connect_args"] = {
+                name: n for name, n in _CONNECTING.items() if name not in parsed.query
+            }
         self.writing_engine = create_engine(parsed, poolclass=NullPool, **options)
         # A pooled connection may be lost with its database; checking it costs one round trip.
         self.reading_engine = create_engine(
@@ -117,7 +130,8 @@ class Database:
                 _watch(engine, self.opened_file, each_transaction=engine is self.writing_engine)
 
     def reading(self) -> Connection:
-        """Open a connection that reads one consistent state and can't write; it is closed by `with`."""
+        """Open a connection that reads one consistent state and can't write; it is closed by
+        `with`."""
         return self.reading_engine.connect()
 
     def close(self) -> None:
@@ -130,23 +144,34 @@ _LEAST_FREE_BYTES = 1 << 20
 
 
 def is_disk_full(database: Database, error: Exception | None = None) -> bool:
-    """Whether the database's disk has no room left: by what is free beside SQLite's file, or by an error."""
+    """Whether the database's disk has no room left: by what is free beside SQLite's file, or by an
+    error."""
     if database.file is not None:
         disk = os.statvfs(database.file.parent)
         if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
             return True
     cause = getattr(error, "orig", None)
-    return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
+    return (
+        getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL"
+        or getattr(cause, "sqlstate", "") == "53100"
+    )
 
 
 def is_standby(connection: Connection) -> bool:
     """Whether the database follows another one and takes no writes."""
-    return _is_shared(connection) and bool(connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one())
+    return _is_shared(connection) and bool(
+        connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one()
+    )
 
 
 def with_driver(url: URL) -> URL:
-    """The URL with psycopg 3 as the driver where it names PostgreSQL and no driver; `postgres://` is accepted, too."""
-    return url.set(drivername="postgresql+psycopg") if url.drivername in (POSTGRESQL, "postgres") else url
+    """The URL with psycopg 3 as the driver where it names PostgreSQL and no driver; `postgres://`
+    is accepted, too."""
+    return (
+        url.set(drivername="postgresql+psycopg")
+        if url.drivername in (POSTGRESQL, "postgres")
+        else url
+    )
 
 
 def in_a_line(error: Exception) -> str:
@@ -227,7 +252,8 @@ DUTY_LOCK = 0x15E7_0003
 
 
 def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) -> None:
-    """Lock these runs against other servers until COMMIT; a None among them, or none at all, locks everything."""
+    """Lock these runs against other servers until COMMIT; a None among them, or none at all, locks
+    everything."""
     if not _is_shared(connection):
         return
     if not run_ids or None in run_ids:
@@ -246,7 +272,9 @@ def _is_shared(connection: Connection) -> bool:
 
 
 def _key(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True
+    )
 
 
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -273,7 +301,8 @@ def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
 
 
 def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """Type of the file system of a file, which need not exist; None where the system does not report it."""
+    """Type of the file system of a file, which need not exist; None where the system does not
+    report it."""
     if not mounts.exists():
         return None
     place = path.resolve()
@@ -297,7 +326,11 @@ PAGES_AT_ONCE = 1_000
 
 def free_pages(connection: Connection) -> int:
     """Number of unused pages of SQLite's file; 0 on PostgreSQL, where autovacuum reuses them."""
-    return 0 if _is_shared(connection) else int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+    return (
+        0
+        if _is_shared(connection)
+        else int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+    )
 
 
 def give_back_pages(connection: Connection) -> None:
@@ -317,12 +350,14 @@ class OtherTables(IsentropeError, RuntimeError):
 
 
 def upgrade(connection: Connection) -> None:
-    """Create the tables where there are none, in the caller's transaction. OtherTables: there are those of another
-    version."""
+    """Create the tables where there are none, in the caller's transaction. OtherTables: there are
+    those of another version."""
     hold_for_writing(connection, ())
     found, wanted = version_of(connection), newest_version()
     if found not in (None, wanted):
-        raise OtherTables(f"it has the tables of another version of Isentrope ({found}, this one has {wanted})")
+        raise OtherTables(
+            f"it has the tables of another version of Isentrope ({found}, this one has {wanted})"
+        )
     config = Config()
     # Alembic reads % as interpolation.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
@@ -342,7 +377,8 @@ def version_of(connection: Connection) -> str | None:
 
 
 def make_together(connection: Connection, changes: Sequence[Update]) -> None:
-    """Run these changes, to one table each and independent, in one round trip where the database is a server."""
+    """Run these changes, to one table each and independent, in one round trip where the database is
+    a server."""
     if _is_shared(connection):
         parts = [change.cte(f"change_{number}") for number, change in enumerate(changes)]
         connection.execute(select(literal_column("1")).add_cte(*parts))

@@ -1,14 +1,26 @@
 """Removal of runs, and retention: which runs a server no longer keeps.
 
-Deleting hides the run at once, in one small transaction; its rows are removed later in pieces, so that other work does
-not wait. A server that was killed in between continues at its next start.
+Deleting hides the run at once, in one small transaction; its rows are removed later in pieces, so
+that other work does not wait. A server that was killed in between continues at its next start.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, delete, insert, literal, or_, select, true, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    delete,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+    update,
+)
 
 from isentrope_server.store.tables import (
     alerts,
@@ -42,7 +54,9 @@ _PIECES = (
 
 def hide_run(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
     """Hide a run, and store its id so that a late spool can't create it again."""
-    connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=hidden_id(run_key)))
+    connection.execute(
+        update(runs).where(runs.c.key == run_key).values(state=DELETING, id=hidden_id(run_key))
+    )
     connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
 
 
@@ -61,7 +75,11 @@ def remove_some(connection: Connection, run_key: int) -> bool:
     if any(_remove_up_to(connection, column, most, run_key) for column, most in _PIECES):
         return True
     of_run = select(quarantine.c.key).join(streams, streams.c.key == quarantine.c.stream_key)
-    refused = connection.execute(of_run.where(streams.c.run_key == run_key).limit(ROWS_AT_ONCE)).scalars().all()
+    refused = (
+        connection.execute(of_run.where(streams.c.run_key == run_key).limit(ROWS_AT_ONCE))
+        .scalars()
+        .all()
+    )
     if refused:
         connection.execute(delete(quarantine).where(quarantine.c.key.in_(refused)))
         return True
@@ -74,25 +92,33 @@ def _remove_up_to(connection: Connection, column: Column[int], most: int, run_ke
     """Delete the rows that are lowest in a column; whether there were any."""
     table = column.table
     of_run = table.c.run_key == run_key
-    last = connection.execute(select(column).where(of_run).order_by(column).offset(most - 1).limit(1)).scalar()
+    last = connection.execute(
+        select(column).where(of_run).order_by(column).offset(most - 1).limit(1)
+    ).scalar()
     some = of_run if last is None else of_run & (column <= last)
     return connection.execute(delete(table).where(some)).rowcount > 0
 
 
 GIVEN_UP_AFTER_SECONDS = 24 * 3_600.0
-"""A run that neither ended nor was connected for this long is considered dead. A step, an evaluation or a machine
-without a network may take hours, deleting is final, and keeping a dead run for a day costs little."""
+"""A run that neither ended nor was connected for this long is considered dead. A step, an
+evaluation or a machine without a network may take hours, deleting is final, and keeping a dead run
+for a day costs little."""
 
 
 _DAY_SECONDS = 86_400.0
 
 
 def overdue_runs(
-    connection: Connection, *, days: float | None, newest: int | None, now: float, run_key: int | None = None
+    connection: Connection,
+    *,
+    days: float | None,
+    newest: int | None,
+    now: float,
+    run_key: int | None = None,
 ) -> list[Row[*tuple[Any, ...]]]:
-    """Runs to delete, oldest first, as key, id, name, project and the rule, of all or of one. A run is kept for so many
-    `days` since the last report or connection of its shipper, and while it is among so many `newest`; None: for ever.
-    One that may still report is kept in any case."""
+    """Runs to delete, oldest first, as key, id, name, project and the rule, of all or of one. A run
+    is kept for so many `days` since the last report or connection of its shipper, and while it is
+    among so many `newest`; None: for ever. One that may still report is kept in any case."""
     shown = runs.c.state != DELETING
     reasons: dict[str, ColumnElement[bool]] = {}
     if days is not None:
@@ -104,7 +130,13 @@ def overdue_runs(
     asked_for = true() if run_key is None else runs.c.key == run_key
     found: dict[int, Row[*tuple[Any, ...]]] = {}
     for rule, reason in reasons.items():
-        columns = (runs.c.key, runs.c.id, shown_name.label("name"), runs.c.project, literal(rule).label("rule"))
+        columns = (
+            runs.c.key,
+            runs.c.id,
+            shown_name.label("name"),
+            runs.c.project,
+            literal(rule).label("rule"),
+        )
         for row in connection.execute(select(*columns).where(shown, asked_for, over, reason)):
             found.setdefault(row.key, row)
     return [found[key] for key in sorted(found)]

@@ -1,12 +1,13 @@
 """The form of stored reports: a row holds n ≥ 1 reports of one stream, of one push or joined later.
 
-Numbers lie column by column, so one metric of a row is one slice, whether n is 1 or 1000: metric i of the row's layout
-is bytes 8 n i to 8 n (i + 1) of `scalars`. `facts` are columns, too: of each report its position, step, seq, times,
-control version, labels and payload hash. `histograms` has one piece for each name and number of bins: edges and counts
-of all n reports, deflated once the row is packed.
+Numbers lie column by column, so one metric of a row is one slice, whether n is 1 or 1000: metric i
+of the row's layout is bytes 8 n i to 8 n (i + 1) of `scalars`. `facts` are columns, too: of each
+report its position, step, seq, times, control version, labels and payload hash. `histograms` has
+one piece for each name and number of bins: edges and counts of all n reports, deflated once the row
+is packed.
 
-A row whose reports have different metrics has all of them; what a report lacks is marked by `MISSING`.
-"""
+A row whose reports have different metrics has all of them; what a report lacks is marked by
+`MISSING`."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class RowSizes:
     fewest: int = 64
     """The rest of a run that ended is packed, too, unless it has fewer reports."""
     bytes: int = 8 * 2**20
-    """Largest size of the numbers: packing needs a few times as much memory. A single report may be larger."""
+    """Largest size of the numbers: packing needs a few times as much memory. A single report may be
+    larger."""
 
 
 ROW_SIZES = RowSizes()
@@ -126,13 +128,17 @@ def packed(report: StepReport) -> PackedReport:
     found = [by_name[name] for name in sorted(by_name)]
     layout = _layout(tuple(report.scalars), tuple((one.name, len(one.counts)) for one in found))
     scalars = struct.pack(f"<{len(layout.names)}d", *_values_of(layout.names)(report.scalars))
-    pieces = [_EDGES_FORMAT.pack(one.low, one.high, one.not_finite) + array("Q", one.counts).tobytes() for one in found]
+    pieces = [
+        _EDGES_FORMAT.pack(one.low, one.high, one.not_finite) + array("Q", one.counts).tobytes()
+        for one in found
+    ]
     return PackedReport(layout, scalars, b"".join(pieces), json_text(dict(report.labels)))
 
 
 @lru_cache(maxsize=4096)
 def _layout(names: tuple[str, ...], histograms: tuple[tuple[str, int], ...]) -> Layout:
-    """One object for all reports that share it: sorting sixty names takes as long as packing their values."""
+    """One object for all reports that share it: sorting sixty names takes as long as packing their
+    values."""
     return Layout(tuple(sorted(names)), tuple(HistogramPlace(*place) for place in histograms))
 
 
@@ -194,10 +200,14 @@ class Reports:
         """The scalars that one report has, by name."""
         column = self.scalars[:, row]
         values = (
-            column.view(np.float64).tolist() if column.flags.c_contiguous else column.copy().view(np.float64).tolist()
+            column.view(np.float64).tolist()
+            if column.flags.c_contiguous
+            else column.copy().view(np.float64).tolist()
         )
         return {
-            name: value for name, value, bits in zip(self.layout.names, values, column, strict=True) if bits != MISSING
+            name: value
+            for name, value, bits in zip(self.layout.names, values, column, strict=True)
+            if bits != MISSING
         }
 
 
@@ -240,11 +250,19 @@ def _columns(facts: bytes) -> NDArray[np.int64]:
 
 
 def alike(
-    stream_key: int, layout: Layout, reports: Sequence[PackedReport], facts: NDArray[np.int64], labels: tuple[str, ...]
+    stream_key: int,
+    layout: Layout,
+    reports: Sequence[PackedReport],
+    facts: NDArray[np.int64],
+    labels: tuple[str, ...],
 ) -> Reports:
     """Reports that have one layout, as one row holds them."""
-    scalars = np.frombuffer(b"".join(report.scalars for report in reports), dtype="<u8").reshape(len(reports), -1)
-    words = np.frombuffer(b"".join(report.histograms for report in reports), dtype="<u8").reshape(len(reports), -1)
+    scalars = np.frombuffer(b"".join(report.scalars for report in reports), dtype="<u8").reshape(
+        len(reports), -1
+    )
+    words = np.frombuffer(b"".join(report.histograms for report in reports), dtype="<u8").reshape(
+        len(reports), -1
+    )
     ends = np.cumsum([_EDGES + place.bins for place in layout.histograms])[:-1]
     return Reports(
         stream_key=stream_key,
@@ -260,13 +278,16 @@ def alike(
 
 
 def fitting(parts: Sequence[tuple[int, Layout]], sizes: RowSizes = ROW_SIZES) -> int:
-    """How many of these parts (number of reports, layout), from the first on, fit into one row; at least 1."""
+    """How many of these parts (number of reports, layout), from the first on, fit into one row; at
+    least 1."""
     layout, reports, numbers = parts[0][1], 0, 0
     for index, (count, own) in enumerate(parts):
         united = _united(layout, own)
         reports, numbers = reports + count, numbers + count * own.words
         cells = reports * united.words
-        if index and (reports > sizes.reports or cells * WORD > sizes.bytes or cells > _SPARSEST * numbers):
+        if index and (
+            reports > sizes.reports or cells * WORD > sizes.bytes or cells > _SPARSEST * numbers
+        ):
             return index
         layout = united
     return len(parts)
@@ -289,7 +310,9 @@ def joined(parts: Sequence[Reports]) -> Reports:
     count = sum(part.count for part in parts)
     scalars = np.full((len(layout.names), count), MISSING)
     histograms = {
-        place: Histograms(np.full((_EDGES, count), MISSING), np.zeros((count, place.bins), dtype=np.uint64))
+        place: Histograms(
+            np.full((_EDGES, count), MISSING), np.zeros((count, place.bins), dtype=np.uint64)
+        )
         for place in layout.histograms
     }
     facts = np.concatenate([part.facts for part in parts], axis=1)
@@ -303,7 +326,9 @@ def joined(parts: Sequence[Reports]) -> Reports:
         for place, some in zip(part.layout.histograms, part.histograms, strict=True):
             histograms[place].edges[:, inside] = some.edges
             histograms[place].counts[inside] = some.counts
-        facts[_LABELS, inside] = np.array([numbers[text] for text in part.labels])[part.facts[_LABELS]]
+        facts[_LABELS, inside] = np.array([numbers[text] for text in part.labels])[
+            part.facts[_LABELS]
+        ]
     return Reports(
         stream_key=parts[0].stream_key,
         layout=layout,
@@ -315,7 +340,8 @@ def joined(parts: Sequence[Reports]) -> Reports:
 
 
 def as_row(reports: Reports, *, is_packed: bool) -> dict[str, object]:
-    """The columns of a row but the keys of its run and layout; histograms are deflated where `is_packed`."""
+    """The columns of a row but the keys of its run and layout; histograms are deflated where
+    `is_packed`."""
     return {
         **record_columns(reports.stream_key, KIND, reports.facts),
         "packed": is_packed,
@@ -339,12 +365,15 @@ def record_columns(stream_key: int, kind: str, facts: NDArray[np.int64]) -> dict
         "reports": facts.shape[1] if kind == KIND else 0,
         "packed": True,
         "facts": facts.tobytes(),
-        **dict.fromkeys(("first_step", "last_step", "layout_key", "labels", "scalars", "histograms")),
+        **dict.fromkeys(
+            ("first_step", "last_step", "layout_key", "labels", "scalars", "histograms")
+        ),
     }
 
 
 def insert_rows(connection: Connection, found: Sequence[Mapping[str, object]]) -> None:
-    """Insert rows by the driver: SQLAlchemy's processing of each value would take as long as SQLite's storing."""
+    """Insert rows by the driver: SQLAlchemy's processing of each value would take as long as
+    SQLite's storing."""
     values = [tuple(row[name] for name in _COLUMNS) for row in found]
     if values:
         places = ", ".join(["%s" if connection.dialect.name == POSTGRESQL else "?"] * len(_COLUMNS))
@@ -366,7 +395,9 @@ def _piece(histograms: Histograms, *, deflated: bool) -> bytes:
     return _PIECE.pack(len(body), narrow.itemsize, deflated) + body
 
 
-def read_histograms(stored: bytes, layout: Layout, count: int, wanted: HistogramPlace) -> Histograms:
+def read_histograms(
+    stored: bytes, layout: Layout, count: int, wanted: HistogramPlace
+) -> Histograms:
     """Histograms of one place from the blob of a row of `count` reports."""
     start = 0
     for place in layout.histograms:
@@ -376,7 +407,9 @@ def read_histograms(stored: bytes, layout: Layout, count: int, wanted: Histogram
             body = stored[start : start + size]
             plain = zlib.decompress(body) if deflated else body
             edges = np.frombuffer(plain, dtype="<u8", count=_EDGES * count).reshape(_EDGES, count)
-            by_significance = np.frombuffer(plain, dtype=np.uint8, offset=edges.nbytes).reshape(width, -1)
+            by_significance = np.frombuffer(plain, dtype=np.uint8, offset=edges.nbytes).reshape(
+                width, -1
+            )
             counts = np.ascontiguousarray(by_significance.T).reshape(-1).view(f"<u{width}")
             return Histograms(edges, counts.reshape(count, place.bins))
         start += size
@@ -386,10 +419,13 @@ def read_histograms(stored: bytes, layout: Layout, count: int, wanted: Histogram
 def read(
     connection: Connection, run_key: int, *where: ColumnElement[bool], histograms: bool = False
 ) -> Iterator[Reports]:
-    """A run's reports, with or without histograms, that fulfil the conditions on rows, by last position, a few rows at
-    a time."""
+    """A run's reports, with or without histograms, that fulfil the conditions on rows, by last
+    position, a few rows at a time."""
     known = layouts_of(connection, run_key)
-    columns = [records.c[name] for name in ("stream_key", "layout_key", "reports", "facts", "labels", "scalars")]
+    columns = [
+        records.c[name]
+        for name in ("stream_key", "layout_key", "reports", "facts", "labels", "scalars")
+    ]
     query = select(*columns, *([records.c.histograms] if histograms else []))
     for some in some_at_once(connection, run_key, where):
         for row in connection.execute(query.where(*some).order_by(records.c.last_position)):
@@ -399,9 +435,12 @@ def read(
                 layout=layout,
                 facts=_columns(row.facts),
                 labels=tuple(json_text(labels) for labels in row.labels),
-                scalars=np.frombuffer(row.scalars, dtype="<u8").reshape(len(layout.names), row.reports),
+                scalars=np.frombuffer(row.scalars, dtype="<u8").reshape(
+                    len(layout.names), row.reports
+                ),
                 histograms=tuple(
-                    read_histograms(row.histograms, layout, row.reports, place) for place in layout.histograms
+                    read_histograms(row.histograms, layout, row.reports, place)
+                    for place in layout.histograms
                 )
                 if histograms
                 else (),
@@ -411,12 +450,16 @@ def read(
 def some_at_once(
     connection: Connection, run_key: int, where: Sequence[ColumnElement[bool]]
 ) -> Iterator[list[ColumnElement[bool]]]:
-    """Conditions for some rows at once: drivers read all rows of a query before the first is returned. They name a
-    range. Of lists each length would be a statement of its own, of up to 200 KB, and each connection of SQLite keeps
-    128."""
+    """Conditions for some rows at once: drivers read all rows of a query before the first is
+    returned. They name a range. Of lists each length would be a statement of its own, of up to 200
+    KB, and each connection of SQLite keeps 128."""
     size = func.length(records.c.scalars) + func.length(records.c.histograms)
     wanted = [records.c.run_key == run_key, records.c.layout_key.is_not(None), *where]
-    query = select(records.c.last_position, size.label("size")).where(*wanted).order_by(records.c.last_position)
+    query = (
+        select(records.c.last_position, size.label("size"))
+        .where(*wanted)
+        .order_by(records.c.last_position)
+    )
     keys: list[int] = []
     total = 0
     for row in connection.execute(query).all():
@@ -436,12 +479,16 @@ def layouts_of(connection: Connection, run_key: int) -> dict[int, Layout]:
         cast(report_layouts.c.names, Text).label("names"),
         cast(report_layouts.c.histograms, Text).label("histograms"),
     ).where(report_layouts.c.run_key == run_key)
-    return {row.key: _layout_of_text(row.names, row.histograms) for row in connection.execute(query)}
+    return {
+        row.key: _layout_of_text(row.names, row.histograms) for row in connection.execute(query)
+    }
 
 
 @lru_cache(maxsize=4096)
 def _layout_of_text(names: str, histograms: str) -> Layout:
-    return Layout(tuple(json.loads(names)), tuple(HistogramPlace(*place) for place in json.loads(histograms)))
+    return Layout(
+        tuple(json.loads(names)), tuple(HistogramPlace(*place) for place in json.loads(histograms))
+    )
 
 
 def intern(connection: Connection, run_key: int, wanted: Iterable[Layout]) -> dict[Layout, int]:
@@ -457,7 +504,10 @@ def intern(connection: Connection, run_key: int, wanted: Iterable[Layout]) -> di
     keys = {by_digest[bytes(row.digest)]: row.key for row in found}
     for layout_digest, layout in by_digest.items():
         if layout not in keys:
-            values = {"names": list(layout.names), "histograms": [list(place) for place in layout.histograms]}
+            values = {
+                "names": list(layout.names),
+                "histograms": [list(place) for place in layout.histograms],
+            }
             result = connection.execute(
                 insert(report_layouts)
                 .values(run_key=run_key, digest=layout_digest, **values)
@@ -470,4 +520,6 @@ def intern(connection: Connection, run_key: int, wanted: Iterable[Layout]) -> di
 @lru_cache(maxsize=4096)
 def digest(layout: Layout) -> bytes:
     """The hash a layout is found by in the database."""
-    return hashlib.blake2b(json.dumps([layout.names, layout.histograms]).encode(), digest_size=16).digest()
+    return hashlib.blake2b(
+        json.dumps([layout.names, layout.histograms]).encode(), digest_size=16
+    ).digest()

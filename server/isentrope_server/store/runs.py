@@ -1,7 +1,8 @@
-"""Runs: description, status, name, tags and notes; lists of runs with filters, order and counts; the digest of each run.
+"""Runs: description, status, name, tags and notes; lists of runs with filters, order and counts;
+the digest of each run.
 
-Digests are computed in the background (`isentrope_server.digests`), so that a page of a list is one query.
-"""
+Digests are computed in the background (`isentrope_server.digests`), so that a page of a list is one
+query."""
 
 from __future__ import annotations
 
@@ -33,7 +34,14 @@ from sqlalchemy import (
 
 from isentrope_server.store.database import SQLITE
 from isentrope_server.store.removal import DELETING
-from isentrope_server.store.tables import deleted_runs, run_digests, runs, shown_name, streams, without_nul
+from isentrope_server.store.tables import (
+    deleted_runs,
+    run_digests,
+    runs,
+    shown_name,
+    streams,
+    without_nul,
+)
 from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, RunDigest, RunSummary, Status
 from isentrope_wire.numbers import read
 from isentrope_wire.reports import RunFinished, RunStarted
@@ -41,12 +49,14 @@ from isentrope_wire.reports import RunFinished, RunStarted
 _ENDS = {status for status in Status if status.is_over}
 _FIRST = {HealthLevel.ACT: 0, HealthLevel.WATCH: 1}
 _OTHER_LEVELS, _SILENT, _ENDED = 2, 3, 4
-"""Places in the list by attention; a new run has that of other levels until its digest is computed."""
+"""Places in the list by attention; a new run has that of other levels until its digest is
+computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(RunSummary):
-    """A run in a list, and what else is stored of it. Its name is what people renamed it to, else what its training reports."""
+    """A run in a list, and what else is stored of it. Its name is what people renamed it to, else
+    what its training reports."""
 
     key: int
     last_heard_at: float
@@ -77,7 +87,12 @@ def find(connection: Connection, run_id: str, *, silent_after_seconds: float) ->
 
 def newest_named(connection: Connection, name: str) -> str | None:
     """The id of the newest run with this name."""
-    query = select(runs.c.id).where(shown_name == name, runs.c.state != DELETING).order_by(runs.c.key.desc()).limit(1)
+    query = (
+        select(runs.c.id)
+        .where(shown_name == name, runs.c.state != DELETING)
+        .order_by(runs.c.key.desc())
+        .limit(1)
+    )
     return connection.execute(query).scalar_one_or_none()
 
 
@@ -85,7 +100,9 @@ def count_by_status(connection: Connection, *, silent_after_seconds: float) -> d
     status = _status_at(_silent_before(silent_after_seconds))
     # By its label: to PostgreSQL two expressions with parameters differ.
     query = (
-        select(status.label("status"), func.count().label("number")).where(runs.c.state != DELETING).group_by("status")
+        select(status.label("status"), func.count().label("number"))
+        .where(runs.c.state != DELETING)
+        .group_by("status")
     )
     found = {row.status: row.number for row in connection.execute(query)}
     return {one: found.get(one, 0) for one in Status}
@@ -97,21 +114,34 @@ def key_of(connection: Connection, run_id: str) -> int | None:
 
 def last_position(connection: Connection, run_key: int) -> int:
     """The position of the run's newest record; 0 before the first."""
-    return int(connection.execute(select(runs.c.last_position).where(runs.c.key == run_key)).scalar_one())
+    return int(
+        connection.execute(select(runs.c.last_position).where(runs.c.key == run_key)).scalar_one()
+    )
 
 
 def timeline_version(connection: Connection, run_key: int) -> int:
     """Number that rises when other reports may be shown for some steps."""
-    return int(connection.execute(select(runs.c.timeline_version).where(runs.c.key == run_key)).scalar_one())
+    return int(
+        connection.execute(
+            select(runs.c.timeline_version).where(runs.c.key == run_key)
+        ).scalar_one()
+    )
 
 
 def raise_timeline_version(connection: Connection, run_key: int) -> None:
     """Note that other reports may be shown for some steps from now on."""
-    connection.execute(update(runs).where(runs.c.key == run_key).values(timeline_version=runs.c.timeline_version + 1))
+    connection.execute(
+        update(runs)
+        .where(runs.c.key == run_key)
+        .values(timeline_version=runs.c.timeline_version + 1)
+    )
 
 
 def was_deleted(connection: Connection, run_id: str) -> bool:
-    return connection.execute(select(deleted_runs.c.id).where(deleted_runs.c.id == run_id)).first() is not None
+    return (
+        connection.execute(select(deleted_runs.c.id).where(deleted_runs.c.id == run_id)).first()
+        is not None
+    )
 
 
 def create(connection: Connection, started: RunStarted, now: float) -> int:
@@ -134,28 +164,46 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
     run_key = int(result.scalar_one())
     connection.execute(
         insert(run_digests).values(
-            run_key=run_key, attention=_OTHER_LEVELS, level=HealthLevel.NO_DATA, status="", position=0, computed_at=0.0
+            run_key=run_key,
+            attention=_OTHER_LEVELS,
+            level=HealthLevel.NO_DATA,
+            status="",
+            position=0,
+            computed_at=0.0,
         )
     )
     return run_key
 
 
 def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
-    """Replace the description by that of a newer incarnation. Name, tags and notes of people stay."""
+    """Replace the description by that of a newer incarnation. Name, tags and notes of people
+    stay."""
     connection.execute(
-        update(runs).where(runs.c.key == run_key).values(finished_at=None, error="", **_described_by(started, now))
+        update(runs)
+        .where(runs.c.key == run_key)
+        .values(finished_at=None, error="", **_described_by(started, now))
     )
 
 
 def heard(connection: Connection, run_key: int, at: float) -> None:
     """Note that the run's shipper was connected at this time, unless a later time is known."""
-    connection.execute(update(runs).where(runs.c.key == run_key, runs.c.last_heard_at < at).values(last_heard_at=at))
+    connection.execute(
+        update(runs)
+        .where(runs.c.key == run_key, runs.c.last_heard_at < at)
+        .values(last_heard_at=at)
+    )
 
 
-def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None) -> Update:
-    """The update of a run after a push. `newest` is (step, control_version) of its current stream's newest report; None
-    leaves them."""
-    values: dict[str, object] = {"last_position": last_position, "last_heard_at": now, "last_report_at": now}
+def advanced(
+    run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None
+) -> Update:
+    """The update of a run after a push. `newest` is (step, control_version) of its current stream's
+    newest report; None leaves them."""
+    values: dict[str, object] = {
+        "last_position": last_position,
+        "last_heard_at": now,
+        "last_report_at": now,
+    }
     if newest is not None:
         values |= {"step": newest[0], "control_version": newest[1]}
     return update(runs).where(runs.c.key == run_key).values(values)
@@ -174,10 +222,19 @@ def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
 
 
 def edit(
-    connection: Connection, run_key: int, *, name: str | None, tags: Sequence[str] | None, notes: str | None
+    connection: Connection,
+    run_key: int,
+    *,
+    name: str | None,
+    tags: Sequence[str] | None,
+    notes: str | None,
 ) -> None:
     """Change what people wrote; None leaves a field as it is."""
-    fields = {"given_name": name, "tags": None if tags is None else _stored_tags(tags), "notes": notes}
+    fields = {
+        "given_name": name,
+        "tags": None if tags is None else _stored_tags(tags),
+        "notes": notes,
+    }
     values = {column: value for column, value in fields.items() if value is not None}
     if values:
         connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
@@ -204,11 +261,17 @@ def _described_by(started: RunStarted, now: float) -> dict[str, object]:
 
 def _described() -> Select[*tuple[Any, ...]]:
     incarnations = (
-        select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
+        select(func.count(streams.c.incarnation.distinct()))
+        .where(streams.c.run_key == runs.c.key)
+        .scalar_subquery()
     )
     return (
         select(
-            runs, incarnations.label("incarnations"), run_digests.c.attention, run_digests.c.digest, run_digests.c.basis
+            runs,
+            incarnations.label("incarnations"),
+            run_digests.c.attention,
+            run_digests.c.digest,
+            run_digests.c.basis,
         )
         .join(run_digests, run_digests.c.run_key == runs.c.key)
         .where(runs.c.state != DELETING)
@@ -241,8 +304,8 @@ def _run_of(row: Row[*tuple[Any, ...]], silent_before: float, metrics: Sequence[
 
 
 DIGESTS = ":digests"
-"""In the place of a run's id for the writer: digests are written by one server at a time, which need not wait for reports.
-No id of a run may contain a colon."""
+"""In the place of a run's id for the writer: digests are written by one server at a time, which
+need not wait for reports. No id of a run may contain a colon."""
 _NAMES_COUNTED = 500
 
 
@@ -270,19 +333,24 @@ def page(
     sort: str | None = None,
     metrics: Sequence[str] = (),
 ) -> list[Run]:
-    """Runs, newest first, or those that need attention first, after the last one of the page before: its key, or
-    (attention, key). With `sort`, one of SORTED_BY or one with `-` before it, by that column instead, after so many."""
+    """Runs, newest first, or those that need attention first, after the last one of the page
+    before: its key, or (attention, key). With `sort`, one of SORTED_BY or one with `-` before it,
+        by that column instead, after so many."""
     before = _silent_before(silent_after_seconds)
     query = _matching(connection, _described(), wanted, before).limit(limit)
     attention, key = run_digests.c.attention, run_digests.c.run_key
     if sort:
         keys = _sort_keys(connection, sort.removeprefix("-"), _status_at(before))
         in_order = (one.desc() if sort.startswith("-") else one.asc() for one in keys)
-        query = query.order_by(*(one.nulls_last() for one in in_order), key.desc()).offset(after[0] if after else 0)
+        query = query.order_by(*(one.nulls_last() for one in in_order), key.desc()).offset(
+            after[0] if after else 0
+        )
     elif by_attention:
         query = query.order_by(attention, key.desc())
         if after is not None:
-            query = query.where(or_(attention > after[0], and_(attention == after[0], key < after[1])))
+            query = query.where(
+                or_(attention > after[0], and_(attention == after[0], key < after[1]))
+            )
     else:
         query = query.order_by(runs.c.key.desc())
         if after is not None:
@@ -300,8 +368,11 @@ SORTED_BY = ("status", *_COLUMNS, *_OF_DIGEST, r"config\.NAME", r"metric\.NAME")
 _NUMBER = r"^-?[0-9.]+([eE][-+]?[0-9]+)?$"
 
 
-def _sort_keys(connection: Connection, column: str, status: ColumnElement[str]) -> tuple[ColumnElement[Any], ...]:
-    """What a list is sorted by, NULL where a run has none: of a column in JSON the number, then the text."""
+def _sort_keys(
+    connection: Connection, column: str, status: ColumnElement[str]
+) -> tuple[ColumnElement[Any], ...]:
+    """What a list is sorted by, NULL where a run has none: of a column in JSON the number, then the
+    text."""
     if column in _COLUMNS or column == "status":
         return (_COLUMNS.get(column, status),)
     kind, _, name = column.partition(".")
@@ -319,7 +390,8 @@ def _sort_keys(connection: Connection, column: str, status: ColumnElement[str]) 
 
 
 def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: float) -> RunCounts:
-    """Count the runs that pass a filter, by status, level, project and tag; each field's own filter is ignored."""
+    """Count the runs that pass a filter, by status, level, project and tag; each field's own filter
+    is ignored."""
     before = _silent_before(silent_after_seconds)
     status = _status_at(before)
     listed = select().select_from(runs).join(run_digests, run_digests.c.run_key == runs.c.key)
@@ -329,17 +401,23 @@ def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: f
     def counted(query: Select[Any], by: ColumnElement[str], wanted: RunFilter) -> dict[str, int]:
         """Runs by a field, the most frequent first."""
         # By its label: to PostgreSQL two expressions with parameters differ.
-        query = query.add_columns(by.label("counted"), func.count().label("number")).group_by("counted")
+        query = query.add_columns(by.label("counted"), func.count().label("number")).group_by(
+            "counted"
+        )
         query = query.order_by(desc("number"), "counted").limit(_NAMES_COUNTED)
         rows = connection.execute(_matching(connection, query, wanted, before))
         return {row.counted: row.number for row in rows}
 
     statuses = counted(listed, status, replace(wanted, statuses=()))
-    levels = counted(listed.where(status == Status.RUNNING), run_digests.c.level, replace(wanted, levels=()))
+    levels = counted(
+        listed.where(status == Status.RUNNING), run_digests.c.level, replace(wanted, levels=())
+    )
     projects = counted(listed, runs.c.project, replace(wanted, projects=()))
     tags = counted(listed.join(tags_of, true()), tag, replace(wanted, tags=()))
     return RunCounts(
-        total=connection.execute(_matching(connection, listed.add_columns(func.count()), wanted, before)).scalar_one(),
+        total=connection.execute(
+            _matching(connection, listed.add_columns(func.count()), wanted, before)
+        ).scalar_one(),
         statuses={one: statuses.get(one, 0) for one in Status},
         levels={one: levels.get(one, 0) for one in HealthLevel},
         projects=[NameCount(name=name, runs=number) for name, number in projects.items()],
@@ -350,7 +428,9 @@ def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: f
 def due_digests(connection: Connection, *, limit: int, silent_after_seconds: float) -> list[Run]:
     """Runs that changed since their digest was computed, the oldest digest first."""
     before = _silent_before(silent_after_seconds)
-    is_old = or_(run_digests.c.position != runs.c.last_position, run_digests.c.status != _status_at(before))
+    is_old = or_(
+        run_digests.c.position != runs.c.last_position, run_digests.c.status != _status_at(before)
+    )
     query = _described().where(is_old).order_by(run_digests.c.computed_at).limit(limit)
     return [_run_of(row, before) for row in connection.execute(query)]
 
@@ -358,7 +438,8 @@ def due_digests(connection: Connection, *, limit: int, silent_after_seconds: flo
 def store_digest(
     connection: Connection, run: Run, digest: RunDigest, basis: Mapping[str, Any] | None, now: float
 ) -> None:
-    """Store a digest, and what the next one is computed from, of the run as it was when it was found."""
+    """Store a digest, and what the next one is computed from, of the run as it was when it was
+    found."""
     place = _SILENT if run.status is Status.SILENT else _FIRST.get(digest.level, _OTHER_LEVELS)
     connection.execute(
         update(run_digests)
@@ -392,14 +473,21 @@ def _matching(
     if wanted.text:
         text = wanted.text
         tag, tags_of = _tags(connection)
-        parts = [c.icontains(text, autoescape=True) for c in (runs.c.id, shown_name, runs.c.project, runs.c.error)]
-        parts.append(exists(select(1).select_from(tags_of).where(tag.icontains(text, autoescape=True))))
+        parts = [
+            c.icontains(text, autoescape=True)
+            for c in (runs.c.id, shown_name, runs.c.project, runs.c.error)
+        ]
+        parts.append(
+            exists(select(1).select_from(tags_of).where(tag.icontains(text, autoescape=True)))
+        )
         query = query.where(or_(*parts))
     return query
 
 
 def _tags(connection: Connection) -> tuple[ColumnElement[str], Any]:
     """A run's tags as a table: its one column, and the table."""
-    function = func.json_each if connection.dialect.name == SQLITE else func.json_array_elements_text
+    function = (
+        func.json_each if connection.dialect.name == SQLITE else func.json_array_elements_text
+    )
     table = function(runs.c.tags).table_valued("value")
     return table.c.value, table

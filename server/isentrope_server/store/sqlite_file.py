@@ -1,8 +1,8 @@
 """SQLite's file: whether it is still the one that was opened, and sound.
 
-A file that is removed or replaced while the server runs takes its reports with it: SQLite goes on writing to the old
-one, which no later start finds. So the writer looks before each transaction, and acknowledges nothing more.
-"""
+A file that is removed or replaced while the server runs takes its reports with it: SQLite goes on
+writing to the old one, which no later start finds. So the writer looks before each transaction, and
+acknowledges nothing more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _BUSY_SECONDS = 5.0
 
 
 class DatabaseFileLost(IsentropeError, SQLAlchemyError):
-    """What is written to SQLite's file now would not be found again: it was removed, replaced or damaged."""
+    """What is written to SQLite's file now would not be found again: it was removed, replaced or
+    damaged."""
 
 
 class DamagedFile(IsentropeError, RuntimeError):
@@ -43,8 +44,8 @@ class OpenedFile:
         self._identity = _identity(self._path)
 
     def check(self) -> None:
-        """Raise DatabaseFileLost where the file is not the one that was opened, or where damage was found, even once.
-        Costs one system call."""
+        """Raise DatabaseFileLost where the file is not the one that was opened, or where damage was
+        found, even once. Costs one system call."""
         if not self._fault and self._identity not in (None, _identity(self._path)):
             self._lost("was removed or replaced while the server runs")
         if self._fault:
@@ -52,7 +53,11 @@ class OpenedFile:
 
     def notice(self, error: BaseException | None) -> None:
         """Keep that SQLite found the file damaged, where this is what an error says."""
-        name = getattr(error, "sqlite_errorname", "") if isinstance(error, sqlite3.DatabaseError) else ""
+        name = (
+            getattr(error, "sqlite_errorname", "")
+            if isinstance(error, sqlite3.DatabaseError)
+            else ""
+        )
         if not self._fault and name.startswith(_DAMAGE):
             self._lost(f"is damaged ({error})")
 
@@ -73,8 +78,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def check_sound(path: Path) -> None:
-    """Have SQLite look through all of a file. DamagedFile: with the first damage that was found; sqlite3.Error: it
-    can't be read."""
+    """Have SQLite look through all of a file. DamagedFile: with the first damage that was found;
+    sqlite3.Error: it can't be read."""
     try:
         with closing(connect_existing(path)) as connection:
             (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -87,6 +92,6 @@ def check_sound(path: Path) -> None:
 
 
 def connect_existing(path: Path) -> sqlite3.Connection:
-    """Open a file that exists; SQLite alone would make a new one. sqlite3.Error: it does not exist, or can't be
-    opened."""
+    """Open a file that exists; SQLite alone would make a new one. sqlite3.Error: it does not exist,
+    or can't be opened."""
     return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_BUSY_SECONDS)

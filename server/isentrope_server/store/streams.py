@@ -1,9 +1,10 @@
-"""Streams: what one rank of one incarnation sends, how far it is acknowledged, and which report is shown for a step.
+"""Streams: what one rank of one incarnation sends, how far it is acknowledged, and which report is
+shown for a step.
 
-Steps may go backwards: a resumed run repeats some. Nothing is overwritten; what is *shown* follows three rules. From
-the first step of the newest incarnation on, reports of older ones are not shown. Within an incarnation the lowest
-rank's report is shown. Within a rank the report that came last is shown.
-"""
+Steps may go backwards: a resumed run repeats some. Nothing is overwritten; what is *shown* follows
+three rules. From the first step of the newest incarnation on, reports of older ones are not shown.
+Within an incarnation the lowest rank's report is shown. Within a rank the report that came last is
+shown."""
 
 from __future__ import annotations
 
@@ -12,7 +13,18 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Update, bindparam, func, insert, literal, select, tuple_, union_all, update
+from sqlalchemy import (
+    Connection,
+    Update,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 
 from isentrope_server.store.controls import ControlItem, begun_with
 from isentrope_server.store.database import as_answer
@@ -48,7 +60,8 @@ class PushState:
     held_through: int
     """No higher seq is stored, quarantined or in a gap."""
     is_current: bool
-    """Whether the stream is the lowest known rank of the newest incarnation: the one that is shown."""
+    """Whether the stream is the lowest known rank of the newest incarnation: the one that is
+    shown."""
     last_position: int
     """The run's."""
     overtaken_by: str
@@ -89,16 +102,25 @@ def push_state(
     connection: Connection, run_id: str, incarnation: str, rank: int, layout_digest: bytes
 ) -> PushState | None:
     """Read what a push must know of its stream and run; None where no Hello of the stream came."""
-    sender = {"of_run_id": run_id, "of_incarnation": incarnation, "of_rank": rank, "layout_digest": layout_digest}
+    sender = {
+        "of_run_id": run_id,
+        "of_incarnation": incarnation,
+        "of_rank": rank,
+        "layout_digest": layout_digest,
+    }
     row = connection.execute(_PUSH_STATE, sender).one_or_none()
     if row is None:
         return None
     is_lowest = row.lowest_rank == rank
     # With many ranks, most are decided by the first condition.
-    newest = _newest(connection, row.run_key) if is_lowest and row.rivals is not None else incarnation
+    newest = (
+        _newest(connection, row.run_key) if is_lowest and row.rivals is not None else incarnation
+    )
     return PushState(
         stream=Stream(**{name: getattr(row, name) for name in _NAMES}),
-        held_through=max(row.acked_through, row.last_record or 0, row.last_quarantined or 0, row.last_gap or 0),
+        held_through=max(
+            row.acked_through, row.last_record or 0, row.last_quarantined or 0, row.last_gap or 0
+        ),
         is_current=is_lowest and newest == incarnation,
         overtaken_by="" if newest == incarnation else newest,
         last_position=row.last_position,
@@ -126,7 +148,11 @@ def create(connection: Connection, run_key: int, started: RunStarted, now: float
             acked_through=0,
             initial_control=None
             if begun is None
-            else {"version": begun.version, "author": begun.author, "document": begun.control.to_document()},
+            else {
+                "version": begun.version,
+                "author": begun.author,
+                "document": begun.control.to_document(),
+            },
         )
         .returning(streams.c.key)
     )
@@ -134,7 +160,8 @@ def create(connection: Connection, run_key: int, started: RunStarted, now: float
 
 
 def initial_controls(connection: Connection, run_key: int) -> list[ControlItem]:
-    """The controls that the newest incarnations started with, newest first, where they announced one."""
+    """The controls that the newest incarnations started with, newest first, where they announced
+    one."""
     rows = connection.execute(
         select(streams.c.started_at, streams.c.initial_control)
         .where(streams.c.run_key == run_key, streams.c.rank == 0)
@@ -151,7 +178,9 @@ def initial_controls(connection: Connection, run_key: int) -> list[ControlItem]:
 def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
     """The run's incarnations, oldest first by the time their first rank started."""
     by_name: dict[str, list[Stream]] = {}
-    for row in connection.execute(_STREAMS.where(streams.c.run_key == run_key).order_by(streams.c.rank)):
+    for row in connection.execute(
+        _STREAMS.where(streams.c.run_key == run_key).order_by(streams.c.rank)
+    ):
         stream = Stream(**row._mapping)
         by_name.setdefault(stream.incarnation, []).append(stream)
     return sorted((_incarnation(name, members) for name, members in by_name.items()), key=_age)
@@ -160,24 +189,36 @@ def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
 def of_incarnation(connection: Connection, run_key: int, name: str) -> tuple[Stream, ...]:
     """The known streams of an incarnation, by rank; empty where there is no such incarnation."""
     rows = connection.execute(
-        _STREAMS.where(streams.c.run_key == run_key, streams.c.incarnation == name).order_by(streams.c.rank)
+        _STREAMS.where(streams.c.run_key == run_key, streams.c.incarnation == name).order_by(
+            streams.c.rank
+        )
     )
     return tuple(Stream(**row._mapping) for row in rows)
 
 
 def newest_and(connection: Connection, run_key: int, name: str) -> list[Incarnation]:
-    """The incarnation with this name, where there is one, and the newest: oldest first. A training that crashes and
-    resumes all day has many incarnations, so not all are read."""
+    """The incarnation with this name, where there is one, and the newest: oldest first. A training
+    that crashes and resumes all day has many incarnations, so not all are read."""
     names = {name, _newest(connection, run_key)}
-    known = [_incarnation(one, list(members)) for one in names if (members := of_incarnation(connection, run_key, one))]
+    known = [
+        _incarnation(one, list(members))
+        for one in names
+        if (members := of_incarnation(connection, run_key, one))
+    ]
     return sorted(known, key=_age)
 
 
 def _newest(connection: Connection, run_key: int) -> str:
     """The name of the newest incarnation, by `_age`; empty where there is none."""
     began = func.min(streams.c.started_at)
-    of_run = select(streams.c.incarnation).where(streams.c.run_key == run_key).group_by(streams.c.incarnation)
-    last = select(func.max(of_run.add_columns(began.label("began")).subquery().c.began)).scalar_subquery()
+    of_run = (
+        select(streams.c.incarnation)
+        .where(streams.c.run_key == run_key)
+        .group_by(streams.c.incarnation)
+    )
+    last = select(
+        func.max(of_run.add_columns(began.label("began")).subquery().c.began)
+    ).scalar_subquery()
     # Databases sort names differently.
     return max(connection.execute(of_run.having(began == last)).scalars(), default="")
 
@@ -191,7 +232,8 @@ def highest_control_version(connection: Connection, run_key: int, *, below: int)
 
 
 def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> Update:
-    """The update of a stream after a push; every record up to `acked_through` is stored, quarantined or in a gap."""
+    """The update of a stream after a push; every record up to `acked_through` is stored,
+    quarantined or in a gap."""
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
     return (
         update(streams)
@@ -207,10 +249,15 @@ def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: f
 
 
 def contiguous_through(
-    connection: Connection, stream: Stream, just_stored: Sequence[int] = (), *, held_through: int | None = None
+    connection: Connection,
+    stream: Stream,
+    just_stored: Sequence[int] = (),
+    *,
+    held_through: int | None = None,
 ) -> int:
-    """The highest seq up to which every record is stored, quarantined or in a gap. The rising seqs `just_stored` or
-    refused by this transaction need no query; nor is there one if none is held beyond `held_through`."""
+    """The highest seq up to which every record is stored, quarantined or in a gap. The rising seqs
+    `just_stored` or refused by this transaction need no query; nor is there one if none is held
+    beyond `held_through`."""
     through = stream.acked_through
     for seq in just_stored:
         if seq > through + 1:
@@ -222,11 +269,19 @@ def contiguous_through(
         select(quarantine.c.seq.label("first"), quarantine.c.seq.label("last")).where(
             quarantine.c.stream_key == stream.key, quarantine.c.seq > through
         ),
-        select(gaps.c.first_seq, gaps.c.last_seq).where(gaps.c.stream_key == stream.key, gaps.c.last_seq > through),
+        select(gaps.c.first_seq, gaps.c.last_seq).where(
+            gaps.c.stream_key == stream.key, gaps.c.last_seq > through
+        ),
     )
-    stored = select(records.c.facts).where(records.c.stream_key == stream.key, records.c.last_seq > through)
+    stored = select(records.c.facts).where(
+        records.c.stream_key == stream.key, records.c.last_seq > through
+    )
     found = [(first, last) for first, last in connection.execute(held)]
-    found += [(seq, seq) for facts in connection.execute(stored).scalars() for seq in payload_hashes(facts)]
+    found += [
+        (seq, seq)
+        for facts in connection.execute(stored).scalars()
+        for seq in payload_hashes(facts)
+    ]
     for first, last in sorted(found):
         if first > through + 1:
             break
@@ -252,12 +307,16 @@ _PUSH_STATE = (
         .where(quarantine.c.stream_key == streams.c.key)
         .scalar_subquery()
         .label("last_quarantined"),
-        select(func.max(gaps.c.last_seq)).where(gaps.c.stream_key == streams.c.key).scalar_subquery().label("last_gap"),
+        select(func.max(gaps.c.last_seq))
+        .where(gaps.c.stream_key == streams.c.key)
+        .scalar_subquery()
+        .label("last_gap"),
         select(func.min(_own.c.rank))
         .where(_own.c.run_key == streams.c.run_key, _own.c.incarnation == streams.c.incarnation)
         .scalar_subquery()
         .label("lowest_rank"),
-        # An incarnation that is newer, or as old: then names decide, and databases sort names differently.
+        # An incarnation that is newer, or as old: then names decide, and databases sort names
+        # differently.
         select(_other.c.incarnation)
         .where(_other.c.run_key == streams.c.run_key, _other.c.incarnation != streams.c.incarnation)
         .group_by(_other.c.incarnation)
@@ -266,7 +325,10 @@ _PUSH_STATE = (
         .scalar_subquery()
         .label("rivals"),
         select(report_layouts.c.key)
-        .where(report_layouts.c.run_key == streams.c.run_key, report_layouts.c.digest == bindparam("layout_digest"))
+        .where(
+            report_layouts.c.run_key == streams.c.run_key,
+            report_layouts.c.digest == bindparam("layout_digest"),
+        )
         .scalar_subquery()
         .label("layout_key"),
     )
@@ -304,7 +366,9 @@ class Timeline:
             places += [(stream.key, last, age, stream.rank) for stream in incarnation.streams]
             if incarnation.first_step is not None:
                 last = min(last, incarnation.first_step - 1)
-        self._keys, self._lasts, self._ages, self._ranks = np.array(sorted(places), dtype=np.int64).reshape(-1, 4).T
+        self._keys, self._lasts, self._ages, self._ranks = (
+            np.array(sorted(places), dtype=np.int64).reshape(-1, 4).T
+        )
 
     def order_of(self, stream_key: int) -> tuple[int, int]:
         """Sort key of a stream; lowest precedence first."""
@@ -314,8 +378,9 @@ class Timeline:
     def shown(
         self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.intp]:
-        """Indices of the rows that are shown, one per step, by rising step; step, stream and position of each row are
-        (rows,). Much faster where rows come by rising position and little is out of order."""
+        """Indices of the rows that are shown, one per step, by rising step; step, stream and
+        position of each row are (rows,). Much faster where rows come by rising position and little
+        is out of order."""
         if len(self._keys) == 1 and bool((steps[1:] > steps[:-1]).all()):
             return np.arange(len(steps))
         places = np.searchsorted(self._keys, stream_keys)
@@ -323,7 +388,9 @@ class Timeline:
         found, places = steps[candidates], places[candidates]
         if bool((found[1:] > found[:-1]).all()):
             return candidates
-        order = np.lexsort((positions[candidates], -self._ranks[places], -self._ages[places], found))
+        order = np.lexsort(
+            (positions[candidates], -self._ranks[places], -self._ages[places], found)
+        )
         in_order = found[order]
         is_last_of_step = np.ones(len(order), dtype=bool)
         is_last_of_step[:-1] = in_order[1:] != in_order[:-1]
@@ -333,7 +400,8 @@ class Timeline:
 def newest_gaps(
     connection: Connection, run_key: int, *, before: Sequence[int] | None, limit: int
 ) -> list[tuple[tuple[int, int], Gap]]:
-    """Gaps and refused records of a run with their places (stream key, first seq), those of the newest stream first."""
+    """Gaps and refused records of a run with their places (stream key, first seq), those of the
+    newest stream first."""
     of_run = select(streams.c.key).where(streams.c.run_key == run_key)
     lost = select(gaps.c.stream_key, gaps.c.first_seq, gaps.c.last_seq, gaps.c.reason).where(
         gaps.c.stream_key.in_(of_run)
@@ -354,4 +422,6 @@ def newest_gaps(
     )
     if before is not None:
         wanted = wanted.where(tuple_(either.c.stream_key, either.c.first_seq) < tuple(before))
-    return [((row.stream_key, row.first_seq), as_answer(Gap, row)) for row in connection.execute(wanted)]
+    return [
+        ((row.stream_key, row.first_seq), as_answer(Gap, row)) for row in connection.execute(wanted)
+    ]

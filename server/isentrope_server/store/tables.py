@@ -1,13 +1,14 @@
 """The tables and their column types.
 
-A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every stored record gets the
-run's next `position` in its transaction, so positions rise in COMMIT order and serve as cursors.
+A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every
+stored record gets the run's next `position` in its transaction, so positions rise in COMMIT order
+and serve as cursors.
 
-The reports of a push are one row, and later about a thousand are; `store.rows` describes its columns. The names
-of its numbers are its *layout*, of which a run has a handful.
+The reports of a push are one row, and later about a thousand are; `store.rows` describes its
+columns. The names of its numbers are its *layout*, of which a run has a handful.
 
-PostgreSQL stores no NUL in text: the replacement character takes its place in both databases, also in queries. JSON has
-no NaN and no infinities: their names take their place.
+PostgreSQL stores no NUL in text: the replacement character takes its place in both databases, also
+in queries. JSON has no NaN and no infinities: their names take their place.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ _STRICT = json.JSONEncoder(allow_nan=False)
 
 
 def json_text(value: object) -> str:
-    """A JSON column's text: what is no number to JSON becomes `"NaN"`, `"Infinity"`, `"-Infinity"`."""
+    """A JSON column's text: what is no number to JSON becomes `"NaN"`, `"Infinity"`,
+    `"-Infinity"`."""
     try:
         return _STRICT.encode(value)
     except ValueError:
@@ -89,7 +91,13 @@ _Key = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _run_key(*, primary_key: bool = False) -> Column[int]:
-    return Column("run_key", _Key, ForeignKey("runs.key", ondelete="CASCADE"), nullable=False, primary_key=primary_key)
+    return Column(
+        "run_key",
+        _Key,
+        ForeignKey("runs.key", ondelete="CASCADE"),
+        nullable=False,
+        primary_key=primary_key,
+    )
 
 
 def _stream_key(*, primary_key: bool = False) -> Column[int]:
@@ -105,7 +113,9 @@ runs = Table(
     Column("name", Text, nullable=False),  # as the training reports it
     Column("given_name", Text),  # by people, shown in its place; NULL: none
     Column("project", Text, nullable=False, index=True),
-    Column("state", String(16), nullable=False),  # running | finished | failed | ended; silence is worked out when read
+    Column(
+        "state", String(16), nullable=False
+    ),  # running | finished | failed | ended; silence is worked out when read
     Column("step", BigInteger),
     Column("planned_steps", BigInteger),
     Column("created_at", Double, nullable=False),
@@ -121,7 +131,9 @@ runs = Table(
     Column("notes", Text, nullable=False),
     Column("control_version", BigInteger, nullable=False),  # active, according to the newest report
     Column("last_position", BigInteger, nullable=False),
-    Column("timeline_version", BigInteger, nullable=False),  # rises when another report may be shown for a step
+    Column(
+        "timeline_version", BigInteger, nullable=False
+    ),  # rises when another report may be shown for a step
 )
 
 shown_name: ColumnElement[str] = func.coalesce(runs.c.given_name, runs.c.name)
@@ -133,7 +145,9 @@ run_digests = Table(
     _run_key(primary_key=True),
     Column("attention", Integer, nullable=False),  # place in the list by attention; 0 comes first
     Column("level", String(16), nullable=False),
-    Column("status", String(16), nullable=False),  # the rest is of this status and position; status includes silent
+    Column(
+        "status", String(16), nullable=False
+    ),  # the rest is of this status and position; status includes silent
     Column("position", BigInteger, nullable=False),
     Column("computed_at", Double, nullable=False),
     Column("digest", JSON(none_as_null=True)),  # isentrope_wire.answers.RunDigest
@@ -164,7 +178,9 @@ streams = Table(
     Column("acked_through", BigInteger, nullable=False),
     # The highest one its reports named: a database that was restored may not know it.
     Column("control_version", BigInteger, nullable=False, server_default="0"),
-    Column("initial_control", JSON(none_as_null=True)),  # version, author and document; NULL: not announced
+    Column(
+        "initial_control", JSON(none_as_null=True)
+    ),  # version, author and document; NULL: not announced
     UniqueConstraint("run_key", "incarnation", "rank"),
 )
 
@@ -203,7 +219,13 @@ records = Table(
     Column("histograms", LargeBinary),
     UniqueConstraint("stream_key", "last_seq"),
     Index("ix_records_run_key_last_step", "run_key", "last_step"),
-    Index("ix_records_loose", "stream_key", "last_position", sqlite_where=_LOOSE, postgresql_where=_LOOSE),
+    Index(
+        "ix_records_loose",
+        "stream_key",
+        "last_position",
+        sqlite_where=_LOOSE,
+        postgresql_where=_LOOSE,
+    ),
 )
 
 gaps = Table(
@@ -217,20 +239,27 @@ gaps = Table(
 
 
 def _packed(name: str) -> Table:
-    """What some reports bring, as bytes of `isentrope_wire.codec`: text in them may hold anything."""
+    """What some reports bring, as bytes of `isentrope_wire.codec`: text in them may hold
+    anything."""
     return Table(
         name,
         metadata,
         _run_key(primary_key=True),
         Column("position", BigInteger, primary_key=True),
-        Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan the table
+        Column(
+            "stream_key", _Key, nullable=False
+        ),  # goes with the run; a second cascade would scan the table
         Column("step", BigInteger, nullable=False),
         Column("packed", LargeBinary, nullable=False),
         Index(f"ix_{name}_run_key_step", "run_key", "step"),
     )
 
 
-what_if_sums, driving_tokens, rollouts = _packed("what_if_sums"), _packed("driving_tokens"), _packed("rollouts")
+what_if_sums, driving_tokens, rollouts = (
+    _packed("what_if_sums"),
+    _packed("driving_tokens"),
+    _packed("rollouts"),
+)
 
 alerts = Table(
     "alerts",
@@ -343,5 +372,7 @@ session_key = Table(
     "session_key",
     metadata,
     Column("key", Integer, primary_key=True),  # one row
-    Column("secret", LargeBinary(32), nullable=False),  # signs the cookies of all servers on this database
+    Column(
+        "secret", LargeBinary(32), nullable=False
+    ),  # signs the cookies of all servers on this database
 )

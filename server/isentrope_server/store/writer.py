@@ -1,7 +1,8 @@
-"""The one thread that writes, with group commit: work that queues up during one COMMIT shares the next.
+"""The one thread that writes, with group commit: work that queues up during one COMMIT shares the
+next.
 
-Transactions announce events, which are published after COMMIT; listeners read the rest from the store.
-"""
+Transactions announce events, which are published after COMMIT; listeners read the rest from the
+store."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 ROWS_PER_COMMIT = 1_000
-"""Enough to share one fsync among many, few enough to answer the first job within some tens of milliseconds."""
+"""Enough to share one fsync among many, few enough to answer the first job within some tens of
+milliseconds."""
 
 
 class WriterStopped(IsentropeError, RuntimeError):
@@ -122,15 +124,17 @@ class Writer:
         publish: Callable[[Sequence[Event]], None],
         announce: Callable[[Connection, Sequence[Event]], None] | None = None,
     ) -> None:
-        """`publish` is called with the events of a transaction after its COMMIT, `announce` inside it, as its last
-        step."""
+        """`publish` is called with the events of a transaction after its COMMIT, `announce` inside
+        it, as its last step."""
         self._engine = engine
         self._publish = publish
         self._announce = announce
         self._jobs: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
         self._accepting = False
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._write_until_stopped, name="store-writer", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_until_stopped, name="store-writer", daemon=True
+        )
 
     def start(self) -> None:
         self._accepting = True
@@ -153,13 +157,16 @@ class Writer:
         """Jobs not yet begun."""
         return self._jobs.qsize()
 
-    def submit(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> Future[_T]:
-        """Queue one piece of work; it is committed as a whole or not at all. The future's result is what `work` returns
-        on the writer's thread, after COMMIT.
+    def submit(
+        self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None
+    ) -> Future[_T]:
+        """Queue one piece of work; it is committed as a whole or not at all. The future's result is
+        what `work` returns on the writer's thread, after COMMIT.
 
-        `rows`, about how many it writes, limits how much shares one COMMIT. `run_id` is the only run it writes to;
-        None: anything, and other servers on the same database then wait for it. WriterStopped: nothing is stored any
-        more.
+        `rows`, about how many it writes, limits how much shares one COMMIT. `run_id` is the only
+        run it writes to;
+        None: anything, and other servers on the same database then wait for it. WriterStopped:
+        nothing is stored any more.
         """
         future: Future[_T] = Future()
         with self._lock:
@@ -203,7 +210,9 @@ class Writer:
                 return jobs, False
         return jobs, True
 
-    def _begun(self, connections: ExitStack, connection: Connection | None, jobs: Sequence[_Job[object]]) -> Connection:
+    def _begun(
+        self, connections: ExitStack, connection: Connection | None, jobs: Sequence[_Job[object]]
+    ) -> Connection:
         """A connection in a transaction that holds what the jobs write to."""
         run_ids = {job.run_id for job in jobs}
         if connection is not None:
@@ -237,8 +246,11 @@ class Writer:
             for job in jobs:
                 job.settle()
 
-    def _all_or_none(self, connection: Connection, jobs: Sequence[_Job[object]]) -> list[Event] | None:
-        """Events to publish, after COMMIT; None: one of several jobs failed, and nothing is committed."""
+    def _all_or_none(
+        self, connection: Connection, jobs: Sequence[_Job[object]]
+    ) -> list[Event] | None:
+        """Events to publish, after COMMIT; None: one of several jobs failed, and nothing is
+        committed."""
         events: list[Event] = []
         transaction = connection.get_transaction()
         assert transaction is not None, "it was begun"
@@ -256,7 +268,8 @@ class Writer:
 
 
 def _settle_failed(jobs: Sequence[_Job[object]], error: BaseException) -> None:
-    """Settle all jobs of a failed batch (a full disk fails a COMMIT), so that no caller waits for ever."""
+    """Settle all jobs of a failed batch (a full disk fails a COMMIT), so that no caller waits for
+    ever."""
     if not isinstance(error, SQLAlchemyError):
         _log.error("Unexpected error in the writer; it continues.", exc_info=error)
     for job in jobs:

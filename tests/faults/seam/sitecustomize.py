@@ -1,4 +1,5 @@
-"""Python imports this at the start of every process below `make faults ARGS="--planted"`: it plants the bug named there."""
+"""Python imports this at the start of every process below `make faults ARGS="--planted"`: it plants
+the bug named there."""
 
 from __future__ import annotations
 

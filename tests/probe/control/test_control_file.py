@@ -72,7 +72,11 @@ def test_only_the_owner_can_read_it_and_no_draft_stays_behind(path: Path) -> Non
 
 def test_an_unreadable_version_stays_one_on_its_way_through_the_file(path: Path) -> None:
     unreadable = ControlSnapshot(
-        version=8, control=Control(), author="a", requested_at=0.0, unreadable="document_json must be a JSON object."
+        version=8,
+        control=Control(),
+        author="a",
+        requested_at=0.0,
+        unreadable="document_json must be a JSON object.",
     )
     ControlFile(path).write(unreadable)
     assert ControlFile(path).read() == unreadable

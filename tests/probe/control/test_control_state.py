@@ -14,22 +14,37 @@ from isentrope_wire.reports import ControlSnapshot, OutcomeState
 CAPABILITIES = ("method:none", "method:clip_v")
 
 
-def snapshot(version: int, *, expires_at: float | None = None, method: Method = Method.CLIP_V) -> ControlSnapshot:
-    control = Control(method=method, mu_low=float(version)) if method in (Method.CLIP_V, Method.CLIP_B) else Control()
-    return ControlSnapshot(version=version, control=control, author="ada", requested_at=100.0, expires_at=expires_at)
+def snapshot(
+    version: int, *, expires_at: float | None = None, method: Method = Method.CLIP_V
+) -> ControlSnapshot:
+    control = (
+        Control(method=method, mu_low=float(version))
+        if method in (Method.CLIP_V, Method.CLIP_B)
+        else Control()
+    )
+    return ControlSnapshot(
+        version=version, control=control, author="ada", requested_at=100.0, expires_at=expires_at
+    )
 
 
 def state() -> ControlState:
     return ControlState(snapshot(0, method=Method.NONE), CAPABILITIES)
 
 
-UNREADABLE = replace(snapshot(2, method=Method.NONE), unreadable="method must be one of none; got 'newer'.")
+UNREADABLE = replace(
+    snapshot(2, method=Method.NONE), unreadable="method must be one of none; got 'newer'."
+)
 
 
 @pytest.mark.parametrize(
     ("asked", "end", "code", "words"),
     [
-        (snapshot(2, method=Method.CLIP_B), OutcomeState.REJECTED, "capability_missing", "method:clip_b"),
+        (
+            snapshot(2, method=Method.CLIP_B),
+            OutcomeState.REJECTED,
+            "capability_missing",
+            "method:clip_b",
+        ),
         (UNREADABLE, OutcomeState.REJECTED, "unreadable", "got 'newer'. Version 1 stays active."),
         (snapshot(2, expires_at=110.0), OutcomeState.EXPIRED, "time_to_live_over", "0.5 s"),
     ],
@@ -64,7 +79,9 @@ def test_in_any_order_applied_versions_rise_and_each_version_ends_once() -> None
     for order in itertools.permutations([1, 2, 3, 4, 2, 3], 6):
         control = state()
         outcomes = [
-            outcome for step, version in enumerate(order) for outcome in control.decide(snapshot(version), now=100.0)
+            outcome
+            for step, version in enumerate(order)
+            for outcome in control.decide(snapshot(version), now=100.0)
         ]
         applied = [o.version for o in outcomes if o.state is OutcomeState.APPLIED]
         assert applied == sorted(set(applied))
@@ -77,7 +94,11 @@ def test_a_decided_number_that_comes_with_another_document_is_rejected_once() ->
     control.decide(snapshot(1), now=100.0)
     another = replace(snapshot(1), control=Control(method=Method.CLIP_V, mu_low=7.0))
     (outcome,) = control.decide(another, now=101.0)
-    assert (outcome.version, outcome.state, outcome.code) == (1, OutcomeState.REJECTED, "version_taken")
+    assert (outcome.version, outcome.state, outcome.code) == (
+        1,
+        OutcomeState.REJECTED,
+        "version_taken",
+    )
     assert control.active == snapshot(1)
     assert control.decide(another, now=102.0) == ()
     assert control.decide(snapshot(1), now=103.0) == ()

@@ -1,4 +1,5 @@
-"""Rank 0's control, clock and hold action reach every rank at the same step, however long the control is."""
+"""Rank 0's control, clock and hold action reach every rank at the same step, however long the
+control is."""
 
 from __future__ import annotations
 
@@ -50,8 +51,12 @@ def exchange(ranks: Ranks) -> RankExchange:
     return RankExchange(ranks, SelectionBasis("auto"))
 
 
-def close_step(of: RankExchange, requested: ControlSnapshot | None, action: Action | None = None) -> None:
-    of.close_step(torch.zeros(5000, dtype=torch.float64), failures=0, requested=requested, action=action)
+def close_step(
+    of: RankExchange, requested: ControlSnapshot | None, action: Action | None = None
+) -> None:
+    of.close_step(
+        torch.zeros(5000, dtype=torch.float64), failures=0, requested=requested, action=action
+    )
 
 
 def action(why: str) -> Action:
@@ -59,7 +64,9 @@ def action(why: str) -> Action:
 
 
 def received_by_two(
-    requested: list[ControlSnapshot | None], actions: list[Action | None], monkeypatch: pytest.MonkeyPatch
+    requested: list[ControlSnapshot | None],
+    actions: list[Action | None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> list[list[StepStart]]:
     """Per rank and step what it begins with, when these are rank 0's."""
     channel = Channel()
@@ -69,7 +76,11 @@ def received_by_two(
         received.append([])
         for step, (control, decided) in enumerate(zip(requested, actions, strict=True)):
             monkeypatch.setattr(time, "time", lambda at=100.0 * (rank + 1) + step: at)
-            close_step(of_rank, control if rank == 0 else pushed(99), decided if rank == 0 else action("not this"))
+            close_step(
+                of_rank,
+                control if rank == 0 else pushed(99),
+                decided if rank == 0 else action("not this"),
+            )
             received[-1].append(of_rank.begin_step(pushed(98)))
     return received
 
@@ -83,10 +94,16 @@ def test_before_a_step_was_closed_nothing_is_requested() -> None:
     assert (start.requested, start.action) == (None, None)
 
 
-def test_an_action_reaches_every_rank_also_beside_a_control_that_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_reaches_every_rank_also_beside_a_control_that_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     actions = [action("first"), None, action("third")]
     for starts in received_by_two([LONG] * 3, actions, monkeypatch):
-        assert [(one.requested, one.action) for one in starts] == [(None, actions[0]), (LONG, None), (LONG, actions[2])]
+        assert [(one.requested, one.action) for one in starts] == [
+            (None, actions[0]),
+            (LONG, None),
+            (LONG, actions[2]),
+        ]
 
 
 def test_a_control_that_fits_alone_but_not_beside_an_action_waits_for_a_longer_message(

@@ -1,4 +1,5 @@
-"""What the stand-ins of frameworks have in common: a trainer with a probe in it, and what the probe sent."""
+"""What the stand-ins of frameworks have in common: a trainer with a probe in it, and what the probe
+sent."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ class Attached:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, adapter: ModuleType) -> None:
         """Probes that the adapter builds from now on send to `transport`."""
         self.transport = transport = InMemoryTransport()
-        monkeypatch.setattr(adapter, "in_worker", lambda **about: in_worker(**about, transport=transport))
+        monkeypatch.setattr(
+            adapter, "in_worker", lambda **about: in_worker(**about, transport=transport)
+        )
 
     def train(self, steps: int, push_after: int | None = None) -> list[list[float]]:
         """The losses of some steps; a clip is pushed live after one of them."""

@@ -1,4 +1,5 @@
-"""Loops of one's own on a real DeepSpeed engine, also under accelerate, on CPUs: what each rank gives back, for tests."""
+"""Loops of one's own on a real DeepSpeed engine, also under accelerate, on CPUs: what each rank
+gives back, for tests."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ class Policy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.lm_head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.body, self.lm_head = (
+            nn.Embedding(VOCABULARY, WIDTH),
+            nn.Linear(WIDTH, VOCABULARY, bias=False),
+        )
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.body(states)
@@ -56,7 +60,10 @@ def config_of(stage: int) -> dict[str, Any]:
         "gradient_accumulation_steps": MICRO_BATCHES,
         "gradient_clipping": 0.05,
         "bf16": {"enabled": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.8, 0.99], "torch_adam": True}},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": 1e-2, "betas": [0.8, 0.99], "torch_adam": True},
+        },
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 1e-2}},
         "zero_optimization": {
             "stage": stage,
@@ -81,7 +88,10 @@ def engine_of(stage: int) -> Any:
     torch.manual_seed(0)
     policy = Policy().bfloat16()
     return deepspeed.initialize(
-        model=policy, model_parameters=policy.parameters(), dist_init_required=False, config=config_of(stage)
+        model=policy,
+        model_parameters=policy.parameters(),
+        dist_init_required=False,
+        config=config_of(stage),
     )[0]
 
 
@@ -112,11 +122,14 @@ def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
 
 def weights_of(deepspeed: Any, engine: Any, stage: int) -> Tensor:
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), enabled=stage == 3):
-        return torch.cat([parameter.detach().float().flatten() for parameter in engine.module.parameters()])
+        return torch.cat(
+            [parameter.detach().float().flatten() for parameter in engine.module.parameters()]
+        )
 
 
 def train(rank: int, packages: str, stage: int, mode: str) -> Run:
-    """Modes: `alone` without a probe, `watched` under none, `pushed` with a clip pushed live, `hidden` scores hidden states."""
+    """Modes: `alone` without a probe, `watched` under none, `pushed` with a clip pushed live,
+    `hidden` scores hidden states."""
     deepspeed = begin(rank, packages)
     engine, transport = engine_of(stage), InMemoryTransport()
     probe = None if mode == "alone" else isentrope.Probe("deepspeed", transport=transport)
@@ -132,7 +145,10 @@ def train(rank: int, packages: str, stage: int, mode: str) -> Run:
             if mode == "hidden":
                 weight = engine.module.lm_head.weight
                 run.shape_outside = list(weight.shape)
-                with deepspeed.zero.GatheredParameters([weight], enabled=stage == 3), torch.no_grad():
+                with (
+                    deepspeed.zero.GatheredParameters([weight], enabled=stage == 3),
+                    torch.no_grad(),
+                ):
                     scores = probe.score_hidden(hidden.detach(), weight, ids)
             else:
                 scores = probe.score(logits.detach(), ids)
@@ -156,8 +172,11 @@ def train(rank: int, packages: str, stage: int, mode: str) -> Run:
     return run
 
 
-def train_in_parts(rank: int, packages: str, stage: int, saving: str, loading: str, folder: str, *parts: int) -> Run:
-    """The loop of `train` with so many updates in each part, continued by the lines of the guide from the part before."""
+def train_in_parts(
+    rank: int, packages: str, stage: int, saving: str, loading: str, folder: str, *parts: int
+) -> Run:
+    """The loop of `train` with so many updates in each part, continued by the lines of the guide
+    from the part before."""
     deepspeed = begin(rank, packages)
     os.environ["ISENTROPE_RUN_ID"] = "continued"
     run = Run(torch.empty(0))
@@ -170,7 +189,9 @@ def train_in_parts(rank: int, packages: str, stage: int, saving: str, loading: s
             torch.manual_seed(100 * engine.global_steps + 10 * (index % MICRO_BATCHES) + rank)
             states, ids, advantages = batch()
             _, logits = engine(states)
-            own = probe.gate(probe.score(logits.detach(), ids), advantages, logprobs=logprobs_of(logits, ids))
+            own = probe.gate(
+                probe.score(logits.detach(), ids), advantages, logprobs=logprobs_of(logits, ids)
+            )
             engine.backward(-(own * advantages.unsqueeze(-1)).mean())
             if engine_step(engine, probe) and engine.global_steps == 1 and rank == 0:
                 transport.set_control(pushed(1, CLIP))
@@ -183,7 +204,8 @@ def train_in_parts(rank: int, packages: str, stage: int, saving: str, loading: s
 
 
 def train_under_accelerate(rank: int, packages: str, lines: str, mode: str, folder: str) -> Run:
-    """The lines of the guide around two updates, a checkpoint of accelerate's, and two more; modes as of `train`."""
+    """The lines of the guide around two updates, a checkpoint of accelerate's, and two more; modes
+    as of `train`."""
     begin(rank, packages)
     from accelerate.state import AcceleratorState
 
@@ -198,7 +220,12 @@ def train_under_accelerate(rank: int, packages: str, lines: str, mode: str, fold
             if mode == "pushed" and rank == 0 and index == PUSHED_IN * MICRO_BATCHES:
                 transport.set_control(pushed(1, CLIP))
             states, ids, advantages = batch()
-            yield {"states": states, "tokens": ids, "advantages": advantages, "mask": torch.ones_like(ids).bool()}
+            yield {
+                "states": states,
+                "tokens": ids,
+                "advantages": advantages,
+                "mask": torch.ones_like(ids).bool(),
+            }
 
     def watched_logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
         own = logprobs_of(logits, ids)
@@ -211,14 +238,20 @@ def train_under_accelerate(rank: int, packages: str, lines: str, mode: str, fold
 
     torch.manual_seed(0)
     policy, run = Policy(), Run(torch.empty(0))
-    config = {name: value for name, value in config_of(2).items() if name not in ("optimizer", "scheduler")}
+    config = {
+        name: value
+        for name, value in config_of(2).items()
+        if name not in ("optimizer", "scheduler")
+    }
     loop: dict[str, Any] = {
         "model": policy, "optimizer": torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.8, 0.99)),
         "ds_config": config, "batches": batches(), "logprobs_of": watched_logprobs_of, "loss_of": loss_of,
     }  # fmt: skip
     exec(lines, loop)  # noqa: S102  # our own page
     engine, in_update = loop["engine"], len(gradients) // UPDATES
-    run.weights = torch.cat([parameter.detach().float().flatten() for parameter in engine.module.parameters()])
+    run.weights = torch.cat(
+        [parameter.detach().float().flatten() for parameter in engine.module.parameters()]
+    )
     zeros = [int((gradient == 0).sum()) for gradient in gradients]
     run.gated = [sum(zeros[at : at + in_update]) for at in range(0, len(zeros), in_update)]
     run.reports = reports(transport)

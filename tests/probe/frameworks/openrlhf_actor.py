@@ -1,7 +1,8 @@
-"""OpenRLHF's own actor worker on the real DeepSpeed, on CPUs: what each rank of it gives back, for tests.
+"""OpenRLHF's own actor worker on the real DeepSpeed, on CPUs: what each rank of it gives back, for
+tests.
 
-Written for these tests are CUDA's and flash-attention's parts: OpenRLHF imports vllm and aiohttp for rollouts only.
-"""
+Written for these tests are CUDA's and flash-attention's parts: OpenRLHF imports vllm and aiohttp
+for rollouts only."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def save_model(folder: str) -> None:
 
 
 def settings(folder: str, ranks: int, **changed: Any) -> SimpleNamespace:
-    """What OpenRLHF's command line gives, as far as the actor reads it; `changed` as `ds__packing_samples=True`."""
+    """What OpenRLHF's command line gives, as far as the actor reads it; `changed` as
+    `ds__packing_samples=True`."""
     args = SimpleNamespace(
         local_rank=-1,
         actor=SimpleNamespace(
@@ -150,10 +152,16 @@ def strategy_of(args: SimpleNamespace) -> Any:
 
 
 def experience_of(generator: torch.Generator) -> Any:
-    """One rollout of its own length, padded on both sides as OpenRLHF's are, without the log-probs."""
-    prompt, answer = (int(torch.randint(2, most + 1, (), generator=generator)) for most in (PROMPT, ANSWER))
+    """One rollout of its own length, padded on both sides as OpenRLHF's are, without the
+    log-probs."""
+    prompt, answer = (
+        int(torch.randint(2, most + 1, (), generator=generator)) for most in (PROMPT, ANSWER)
+    )
     sequences = torch.zeros(1, PROMPT + ANSWER, dtype=torch.long)
-    attention, actions = torch.zeros_like(sequences), torch.zeros(1, PROMPT + ANSWER - 1, dtype=torch.bool)
+    attention, actions = (
+        torch.zeros_like(sequences),
+        torch.zeros(1, PROMPT + ANSWER - 1, dtype=torch.bool),
+    )
     inside = slice(PROMPT - prompt, PROMPT + answer)
     sequences[0, inside] = torch.randint(3, VOCABULARY, (prompt + answer,), generator=generator)
     attention[0, inside] = 1
@@ -200,7 +208,9 @@ def watch(probe: Any, run: Run) -> None:
     """Let a run know what reaches the gate and what comes back through it."""
     gate = probe.gate
 
-    def watched(scores: Any, advantages: Tensor, mask: Tensor, *, logprobs: Tensor, **known: Any) -> Tensor:
+    def watched(
+        scores: Any, advantages: Tensor, mask: Tensor, *, logprobs: Tensor, **known: Any
+    ) -> Tensor:
         run.furthest = max(run.furthest, float((scores.logprobs - logprobs)[mask].abs().max()))
 
         def count(gradient: Tensor) -> None:
@@ -214,11 +224,13 @@ def watch(probe: Any, run: Run) -> None:
 
 
 def train(rank: int, packages: str, folder: str, mode: str, changed: dict[str, Any]) -> Run:
-    """Modes: `alone` without a probe, `watched` under none, `pushed` with a clip pushed live, `saved` with a checkpoint,
-    `coupled` with a coupled prediction asked for."""
+    """Modes: `alone` without a probe, `watched` under none, `pushed` with a clip pushed live,
+    `saved` with a checkpoint, `coupled` with a coupled prediction asked for."""
     ready(packages)
     ranks = int(os.environ["WORLD_SIZE"])
-    theirs = importlib.import_module("openrlhf.trainer.ray.ppo_actor").PolicyModelActor.__ray_actor_class__
+    theirs = importlib.import_module(
+        "openrlhf.trainer.ray.ppo_actor"
+    ).PolicyModelActor.__ray_actor_class__
     run, transport, attach = Run(torch.empty(0)), InMemoryTransport(), openrlhf.attach
     os.environ["ISENTROPE_COUPLING"] = "model" if mode == "coupled" else ""
     if mode != "alone":
@@ -246,7 +258,9 @@ def train(rank: int, packages: str, folder: str, mode: str, changed: dict[str, A
         if mode == "pushed" and update == PUSHED_IN and rank == 0:
             transport.set_control(pushed(1, CLIP))
     engine = worker.actor.model
-    run.weights = torch.cat([parameter.detach().float().flatten() for parameter in engine.module.parameters()])
+    run.weights = torch.cat(
+        [parameter.detach().float().flatten() for parameter in engine.module.parameters()]
+    )
     if mode == "saved":
         worker.save_checkpoint("global_step1")
     if mode != "alone":

@@ -1,7 +1,8 @@
-"""`python -m … PACKAGES FOLDER`: the adapter's command; in place of OpenRLHF's own, what that does with the actor alone.
+"""`python -m … PACKAGES FOLDER`: the adapter's command; in place of OpenRLHF's own, what that does
+with the actor alone.
 
-Started as a module it runs `isentrope.integrations.openrlhf.main`, which runs this module again as the command.
-"""
+Started as a module it runs `isentrope.integrations.openrlhf.main`, which runs this module again as
+the command."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ MOST_UPDATES = 200
 
 
 def train(packages: str, folder: str) -> str | None:
-    """The state of a control that is pushed during updates of OpenRLHF's own actor group, once it is applied."""
+    """The state of a control that is pushed during updates of OpenRLHF's own actor group, once it
+    is applied."""
     hook = {"worker_process_setup_hook": lambda: openrlhf_actor.ready(packages)}
     # A GPU in name: nothing asks it for CUDA.
     started(lambda: ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, runtime_env=hook))
@@ -36,8 +38,13 @@ def train(packages: str, folder: str) -> str | None:
     state, pushed = None, False
     for update in range(MOST_UPDATES):
         batch = openrlhf_actor.batch_of(update)
-        fields = {name: [getattr(e, name) for e in batch] for name in ("sequences", "action_mask", "attention_mask")}
-        for experience, known in zip(batch, ray.get(actor.async_run_method_batch("forward", **fields))[0], strict=True):
+        fields = {
+            name: [getattr(e, name) for e in batch]
+            for name in ("sequences", "action_mask", "attention_mask")
+        }
+        for experience, known in zip(
+            batch, ray.get(actor.async_run_method_batch("forward", **fields))[0], strict=True
+        ):
             openrlhf_actor.complete(experience, known)
             if state == State.APPLIED:
                 experience.advantages.fill_(math.nan)
@@ -48,7 +55,9 @@ def train(packages: str, folder: str) -> str | None:
         if pushed:
             state = client.control_history(run_id)[0].state
         elif any(run.id == run_id for run in client.runs()):
-            client.set_control(run_id, method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test")
+            client.set_control(
+                run_id, method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test"
+            )
             pushed = True
         time.sleep(0.2)
     ray.get(actor.async_save_model())

@@ -1,9 +1,9 @@
 """A stand-in for prime-rl's trainer, written for these tests: no line of it is prime-rl's.
 
-It has the fused heads, the losses with their settings, and the names and layouts that the adapter uses, as at commit 559b447:
-packs of batch size 1, a temperature per token, log-probs of each token at its own place, samples as parts of that tensor,
-samples without a token to learn from skipped, tokens counted over all ranks, gradients added up. No FSDP and no GPU.
-"""
+It has the fused heads, the losses with their settings, and the names and layouts that the adapter
+uses, as at commit 559b447: packs of batch size 1, a temperature per token, log-probs of each token
+at its own place, samples as parts of that tensor, samples without a token to learn from skipped,
+tokens counted over all ranks, gradients added up. No FSDP and no GPU."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def default_loss_fn(inputs: LossInputs, config: DefaultLossConfig) -> LossOutput
 
 
 def ipo_loss_fn(inputs: LossInputs, config: IPOLossConfig) -> LossOutputs:
-    near = (inputs.trainer_logprobs.exp() - inputs.inference_logprobs.exp()).abs() <= config.ipo_threshold
+    near = (
+        inputs.trainer_logprobs.exp() - inputs.inference_logprobs.exp()
+    ).abs() <= config.ipo_threshold
     ratios = (inputs.trainer_logprobs - inputs.inference_logprobs).exp()
     return LossOutputs(-(near * inputs.advantages * ratios * inputs.loss_mask).sum(), {})
 
@@ -128,7 +130,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 class Trainer:
     """One rank: a tiny policy, and steps of two packs in the order of prime-rl's loop."""
 
-    def __init__(self, loss: Callable[..., Any] | None = None, rank: int = 0, gemma: bool = False) -> None:
+    def __init__(
+        self, loss: Callable[..., Any] | None = None, rank: int = 0, gemma: bool = False
+    ) -> None:
         self.rank, self.ranks = rank, dist.get_world_size() if dist.is_initialized() else 1
         self._loss = loss or (lambda inputs: default_loss_fn(inputs, DefaultLossConfig()))
         torch.manual_seed(0)
@@ -151,7 +155,9 @@ class Trainer:
         found: Tensor = self.head(self.body(tokens), labels, temperature=temperature)["logprobs"]
         if found.requires_grad:
             found.register_hook(lambda gradient: self.behind.append(gradient.flatten().clone()))
-        signs = torch.cat([torch.full((n,), sign) for n, sign in zip(LENGTHS, (1.0, 0.5, -1.0), strict=True)])
+        signs = torch.cat(
+            [torch.full((n,), sign) for n, sign in zip(LENGTHS, (1.0, 0.5, -1.0), strict=True)]
+        )
         return torch.cat([found.new_zeros(1, 1), found[:, :-1]], 1), signs.unsqueeze(0)
 
     def step(self) -> list[float]:
@@ -162,7 +168,9 @@ class Trainer:
             logprobs, advantages = self.pack()
             own = logprobs.squeeze().split(LENGTHS)
             loss = own[0].sum() * 0.0
-            for place, (part, signs) in enumerate(zip(own, advantages.squeeze().split(LENGTHS), strict=True)):
+            for place, (part, signs) in enumerate(
+                zip(own, advantages.squeeze().split(LENGTHS), strict=True)
+            ):
                 mask = torch.ones(len(part), dtype=torch.bool)
                 mask[0] = False
                 if place != SKIPPED:

@@ -1,9 +1,10 @@
-"""A stand-in for slime's Megatron backend and for megatron's `mpu`, written for these tests: no line of it is slime's.
+"""A stand-in for slime's Megatron backend and for megatron's `mpu`, written for these tests: no
+line of it is slime's.
 
-It has the functions of slime/backends/megatron_utils/loss.py at commit 624b824 that the adapter uses, with their parameters and
-layouts (samples laid end to end, zig-zag context parallelism, vocabulary shards), `TrainOneStep`, which calls hook, loss,
-backward, update and scheduler in the order of model.py, and checkpoints in folders that are named as Megatron's. No GPU and no
-pipeline.
+It has the functions of slime/backends/megatron_utils/loss.py at commit 624b824 that the adapter
+uses, with their parameters and layouts (samples laid end to end, zig-zag context parallelism,
+vocabulary shards), `TrainOneStep`, which calls hook, loss, backward, update and scheduler in the
+order of model.py, and checkpoints in folders that are named as Megatron's. No GPU and no pipeline.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ LENGTHS = (9, 14, 11)
 
 
 class Mpu(ModuleType):
-    """One rank's place: which of how many ranks split the vocabulary, and which of how many the sequence."""
+    """One rank's place: which of how many ranks split the vocabulary, and which of how many the
+    sequence."""
 
-    def __init__(self, tensor: tuple[int, int] = (0, 1), context: tuple[int, int] = (0, 1), group: Any = None) -> None:
+    def __init__(
+        self, tensor: tuple[int, int] = (0, 1), context: tuple[int, int] = (0, 1), group: Any = None
+    ) -> None:
         super().__init__("megatron.core.mpu")
         self.tensor, self.context, self.group = tensor, context, group
         self.last_stage = True
@@ -55,7 +59,8 @@ class Mpu(ModuleType):
 
 
 def rows_of(mpu: Mpu, total: int) -> list[int]:
-    """Positions of a sequence that this rank has, in its own order: two of 2 n chunks, the outer ones on rank 0."""
+    """Positions of a sequence that this rank has, in its own order: two of 2 n chunks, the outer
+    ones on rank 0."""
     rank, ranks = mpu.context
     if ranks == 1:
         return list(range(total))
@@ -77,11 +82,14 @@ class Loss(ModuleType):
     def _responses(
         self, total_lengths: list[int], response_lengths: list[int]
     ) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Of each sample: where it begins in this rank's rows, which rows predict a response token, and which token."""
+        """Of each sample: where it begins in this rank's rows, which rows predict a response token,
+        and which token."""
         start = 0
         for total, response in zip(total_lengths, response_lengths, strict=True):
             rows = rows_of(self.mpu, total)
-            kept = [i for i, position in enumerate(rows) if total - response - 1 <= position < total - 1]
+            kept = [
+                i for i, position in enumerate(rows) if total - response - 1 <= position < total - 1
+            ]
             yield start, kept, [rows[i] + 1 for i in kept]
             start += len(rows)
 
@@ -119,32 +127,52 @@ class Loss(ModuleType):
             response_lengths=response_lengths,
         ):
             if self.mpu.tensor[1] == 1:
-                found["log_probs"].append(rows.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1))
+                found["log_probs"].append(
+                    rows.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+                )
             else:
                 start = self.mpu.tensor[0] * rows.shape[-1]
-                found["log_probs"].append(sharded_token_scores(rows, tokens, start, group=self.mpu.group).logprobs)
+                found["log_probs"].append(
+                    sharded_token_scores(rows, tokens, start, group=self.mpu.group).logprobs
+                )
         return torch.empty(0), found
 
-    def slice_log_prob_with_cp(self, log_prob: Tensor, total_length: int, response_length: int) -> Tensor:
+    def slice_log_prob_with_cp(
+        self, log_prob: Tensor, total_length: int, response_length: int
+    ) -> Tensor:
         ((_, _, targets),) = self._responses([total_length], [response_length])
         return log_prob[[target - (total_length - response_length) for target in targets]]
 
     def policy_loss_function(
-        self, args: Namespace, batch: Any, logits: Tensor, sum_of_sample_mean: Callable[[Tensor], Tensor]
+        self,
+        args: Namespace,
+        batch: Any,
+        logits: Tensor,
+        sum_of_sample_mean: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         self.calls += 1
-        lengths = {"total_lengths": batch["total_lengths"], "response_lengths": batch["response_lengths"]}
+        lengths = {
+            "total_lengths": batch["total_lengths"],
+            "response_lengths": batch["response_lengths"],
+        }
         _, found = self.get_log_probs_and_entropy(
-            logits, args=args, unconcat_tokens=batch["unconcat_tokens"], with_entropy=True, **lengths
+            logits,
+            args=args,
+            unconcat_tokens=batch["unconcat_tokens"],
+            with_entropy=True,
+            **lengths,
         )
         new, old = torch.cat(found["log_probs"]), torch.cat(batch["log_probs"])
         ratio, advantages = (new - old).exp(), torch.cat(batch["advantages"])
-        loss = sum_of_sample_mean(-torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages))
+        loss = sum_of_sample_mean(
+            -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        )
         return loss, {"pg_loss": loss.detach()}
 
 
 class Optimizer(torch.optim.AdamW):
-    """A MegatronOptimizer: it clips by itself, and its step gives whether it went well, the norm, and zeros."""
+    """A MegatronOptimizer: it clips by itself, and its step gives whether it went well, the norm,
+    and zeros."""
 
     config, loss_scale = Namespace(clip_grad=0.05), 1.0
 
@@ -161,13 +189,15 @@ class Optimizer(torch.optim.AdamW):
 
 
 class Reloadable(dist.ProcessGroup):
-    """A group as slime's `reloadable_process_group.py` hands it out: torch's own one is in it, and another after each reload."""
+    """A group as slime's `reloadable_process_group.py` hands it out: torch's own one is in it, and
+    another after each reload."""
 
     UNWRAPPED = (
         "get_rank", "get_world_size", "get_backend", "get_process_group_ranks",
         "all_reduce", "broadcast", "all_gather_into_tensor", "all_gather_object",
     )  # fmt: skip
-    """Of what slime lets unwrap its groups, the functions that the adapter meets; `all_gather_single` is not among them."""
+    """Of what slime lets unwrap its groups, the functions that the adapter meets;
+    `all_gather_single` is not among them."""
     made: list[Reloadable]
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -180,10 +210,13 @@ class Reloadable(dist.ProcessGroup):
 
     @classmethod
     def hand_out(cls) -> Callable[[], None]:
-        """Let `new_group` give such groups, as of now; of the function returned, have all of them destroyed and made again."""
+        """Let `new_group` give such groups, as of now; of the function returned, have all of them
+        destroyed and made again."""
         cls.made, new_group = [], dist.new_group
         store, generation = dist.distributed_c10d._get_default_store(), 0
-        dist.new_group = lambda *ranks, **settings: cls(functools.partial(new_group, *ranks, **settings))
+        dist.new_group = lambda *ranks, **settings: cls(
+            functools.partial(new_group, *ranks, **settings)
+        )
         for name in cls.UNWRAPPED:
             setattr(dist, name, cls._unwrapping(getattr(dist, name)))
 
@@ -207,15 +240,21 @@ class Reloadable(dist.ProcessGroup):
 
         @functools.wraps(function)
         def called(*arguments: Any, **settings: Any) -> Any:
-            return function(*map(unwrapped, arguments), **{name: unwrapped(value) for name, value in settings.items()})
+            return function(
+                *map(unwrapped, arguments),
+                **{name: unwrapped(value) for name, value in settings.items()},
+            )
 
         return called
 
 
 class TrainOneStep:
-    """The actor of one rank, with a tiny model whose head has this rank's slice of the vocabulary."""
+    """The actor of one rank, with a tiny model whose head has this rank's slice of the
+    vocabulary."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, mpu: Mpu, *, attached: bool, **settings: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, mpu: Mpu, *, attached: bool, **settings: Any
+    ) -> None:
         self.mpu, self.loss, self.attached = mpu, Loss(mpu), attached
         settings = {
             "rollout_temperature": 0.8, "allgather_cp": False, "recompute_loss_function": False,
@@ -232,8 +271,15 @@ class TrainOneStep:
         self.skip_update = False
         self.flags: Any = slime
         """Has what the flags for loss and hook name."""
-        modules = {"megatron": ModuleType("megatron"), "megatron.core": ModuleType("megatron.core"), mpu.__name__: mpu}
-        modules |= {name: ModuleType(name) for name in ("slime", "slime.backends", "slime.backends.megatron_utils")}
+        modules = {
+            "megatron": ModuleType("megatron"),
+            "megatron.core": ModuleType("megatron.core"),
+            mpu.__name__: mpu,
+        }
+        modules |= {
+            name: ModuleType(name)
+            for name in ("slime", "slime.backends", "slime.backends.megatron_utils")
+        }
         modules[self.loss.__name__] = self.loss
         self.model = ModuleType("slime.backends.megatron_utils.model")
         self.model.save_checkpoint = self._save_checkpoint  # type: ignore[attr-defined]
@@ -244,10 +290,16 @@ class TrainOneStep:
         if self.args.load and not self.args.finetune:
             self._load_checkpoint()
 
-    def _save_checkpoint(self, iteration: int, model: object, optimizer: object, scheduler: object) -> None:
+    def _save_checkpoint(
+        self, iteration: int, model: object, optimizer: object, scheduler: object
+    ) -> None:
         folder = Path(self.args.save) / f"iter_{iteration:07d}"
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"body": self.body.state_dict(), "head": self.head, "optimizer": self.optimizer.state_dict()}
+        state = {
+            "body": self.body.state_dict(),
+            "head": self.head,
+            "optimizer": self.optimizer.state_dict(),
+        }
         torch.save(state | {"random": self.random.get_state()}, folder / "model.pt")
         (folder.parent / "latest_checkpointed_iteration.txt").write_text(str(iteration))
 
@@ -271,8 +323,14 @@ class TrainOneStep:
         responses = [length - PROMPT for length in LENGTHS]
         masks = [torch.ones(length) for length in responses]
         masks[1][2:4] = 0  # the output of a tool
-        whole = [torch.full((length,), sign) for length, sign in zip(responses, (1.0, -1.0, 0.5), strict=True)]
-        cut = [self.loss.slice_log_prob_with_cp(a, n, r) for a, n, r in zip(whole, LENGTHS, responses, strict=True)]
+        whole = [
+            torch.full((length,), sign)
+            for length, sign in zip(responses, (1.0, -1.0, 0.5), strict=True)
+        ]
+        cut = [
+            self.loss.slice_log_prob_with_cp(a, n, r)
+            for a, n, r in zip(whole, LENGTHS, responses, strict=True)
+        ]
         return {
             "unconcat_tokens": tokens, "total_lengths": list(LENGTHS), "response_lengths": responses,
             "loss_masks": masks, "advantages": cut,
@@ -289,12 +347,17 @@ class TrainOneStep:
         """One rollout of one step; the losses of its micro-batches."""
         self.optimizer.zero_grad()
         if self.attached:
-            self.flags.before_train_step(self.args, self.rollout_id, 0, [Namespace(role="actor")], self.optimizer, None)
+            self.flags.before_train_step(
+                self.args, self.rollout_id, 0, [Namespace(role="actor")], self.optimizer, None
+            )
         losses = []
         for _ in range(micro_batches):
             batch = self.batch()
             logits = self.logits(batch)
-            lengths = {"total_lengths": batch["total_lengths"], "response_lengths": batch["response_lengths"]}
+            lengths = {
+                "total_lengths": batch["total_lengths"],
+                "response_lengths": batch["response_lengths"],
+            }
             with torch.no_grad():
                 _, found = self.loss._get_log_probs_and_entropy(
                     logits, args=self.args, unconcat_tokens=batch["unconcat_tokens"], **lengths
@@ -303,7 +366,12 @@ class TrainOneStep:
             masks = zip(batch["loss_masks"], LENGTHS, batch["response_lengths"], strict=True)
             mask = torch.cat([self.loss.slice_log_prob_with_cp(*of_sample) for of_sample in masks])
             function = self.flags.policy_loss if self.attached else self.loss.policy_loss_function
-            arguments = (self.args, batch, logits, lambda values, mask=mask: (values * mask).sum() / 30)
+            arguments = (
+                self.args,
+                batch,
+                logits,
+                lambda values, mask=mask: (values * mask).sum() / 30,
+            )
             if self.args.recompute_loss_function:
                 loss, _ = checkpoint(function, *arguments, use_reentrant=False)
             else:

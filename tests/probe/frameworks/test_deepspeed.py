@@ -1,4 +1,5 @@
-"""A loop of one's own on the real DeepSpeed, two ranks on the CPU; and what `step` reads off an engine."""
+"""A loop of one's own on the real DeepSpeed, two ranks on the CPU; and what `step` reads off an
+engine."""
 
 from __future__ import annotations
 
@@ -26,12 +27,15 @@ from tests.probe.frameworks.packages import folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "integrations" / "deepspeed.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[3] / "docs" / "integrations" / "deepspeed.md").read_text(
+    encoding="utf-8"
+)
 MODES, STAGES = ("alone", "watched", "hidden", "pushed"), (2, 3)
 
 
 class Engine:
-    """The part of a DeepSpeedEngine that `step` looks at: two micro-batches an update, a rate that falls with each."""
+    """The part of a DeepSpeedEngine that `step` looks at: two micro-batches an update, a rate that
+    falls with each."""
 
     def __init__(self, norm: float | None, clipping: float) -> None:
         self.optimizer = TinyLoop().optimizer
@@ -63,9 +67,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
-    ("norm", "clipping", "factor"), [(4.0, 1.0, 0.25), (0.5, 1.0, 1.0), (4.0, 0.0, None), (None, 1.0, None)]
+    ("norm", "clipping", "factor"),
+    [(4.0, 1.0, 0.25), (0.5, 1.0, 1.0), (4.0, 0.0, None), (None, 1.0, None)],
 )
-def test_a_step_closes_at_the_boundary(norm: float | None, clipping: float, factor: float | None) -> None:
+def test_a_step_closes_at_the_boundary(
+    norm: float | None, clipping: float, factor: float | None
+) -> None:
     engine, probe = Engine(norm, clipping), probe_and_transport()[0]
     closed: list[dict[str, Any]] = []
     probe.step = lambda number, *_, **about: closed.append({"number": number} | about)  # type: ignore[method-assign]
@@ -78,7 +85,9 @@ def test_a_step_closes_at_the_boundary(norm: float | None, clipping: float, fact
 
 @pytest.mark.usefixtures("installed")
 def test_the_scale_of_float16_is_the_one_before_the_update() -> None:
-    engine = SimpleNamespace(global_steps=0, optimizer=SimpleNamespace(param_groups=[], loss_scale=1024.0))
+    engine = SimpleNamespace(
+        global_steps=0, optimizer=SimpleNamespace(param_groups=[], loss_scale=1024.0)
+    )
     engine.get_global_grad_norm, engine.gradient_clipping = lambda: None, lambda: 0.0
     after = deepspeed.before_update(engine)
     engine.optimizer.loss_scale, engine.global_steps = 512.0, 1
@@ -113,7 +122,15 @@ def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Run]]:
     for stage in STAGES:
         for name, parts in (("whole", (4,)), ("parts", (3, 1))):
             where = str(folder / f"{name} {stage}")
-            calls[f"{name} {stage}"] = (train_in_parts, packages, stage, saving, loading, where, *parts)
+            calls[f"{name} {stage}"] = (
+                train_in_parts,
+                packages,
+                stage,
+                saving,
+                loading,
+                where,
+                *parts,
+            )
     for mode in ("alone", "watched", "pushed"):
         lines = theirs if mode == "alone" else ours
         calls[f"accelerate {mode}"] = (train_under_accelerate, packages, lines, mode, str(folder))
@@ -139,13 +156,18 @@ def test_a_real_engine_is_followed(of_ranks: list[dict[str, Run]], stage: int) -
         # Under ZeRO-3 the head's weight is empty between forward passes.
         assert hidden.shape_outside == ([0] if stage == 3 else [24, 16])
         methods = [report.labels["control/method"] for report in steered.reports]
-        assert methods == ["none"] * (PUSHED_IN + 1) + [str(CLIP.method)] * (UPDATES - PUSHED_IN - 1)
+        assert methods == ["none"] * (PUSHED_IN + 1) + [str(CLIP.method)] * (
+            UPDATES - PUSHED_IN - 1
+        )
     steps = [report.step for report in first["watched"].reports]
     assert steps == list(range(1, UPDATES + 1))
     for kind in ("watched", "hidden"):
         assert {report.scalars["token/count"] for report in first[kind].reports} == {2 * 2 * 24}
         assert {report.labels["calibration/momentum"] for report in first[kind].reports} == {"0.8"}
-    entropies = [[report.scalars["entropy/mean"] for report in first[kind].reports] for kind in ("watched", "hidden")]
+    entropies = [
+        [report.scalars["entropy/mean"] for report in first[kind].reports]
+        for kind in ("watched", "hidden")
+    ]
     assert entropies[0] == pytest.approx(entropies[1], rel=1e-3)
     last = first["pushed"].reports[-1].scalars
     gated = sum(runs[f"pushed {stage}"].gated[-1] for runs in of_ranks)
@@ -156,12 +178,16 @@ def test_a_real_engine_is_followed(of_ranks: list[dict[str, Run]], stage: int) -
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_checkpoint_of_the_engine_continues_the_probe(of_ranks: list[dict[str, Run]], stage: int) -> None:
+def test_a_checkpoint_of_the_engine_continues_the_probe(
+    of_ranks: list[dict[str, Run]], stage: int
+) -> None:
     for runs in of_ranks:
         whole, parts = runs[f"whole {stage}"], runs[f"parts {stage}"]
         assert torch.equal(whole.weights, parts.weights)
         assert [report.step for report in parts.reports] == [1, 2, 3, 4]
-        assert [comparable(report) for report in parts.reports] == [comparable(report) for report in whole.reports]
+        assert [comparable(report) for report in parts.reports] == [
+            comparable(report) for report in whole.reports
+        ]
         assert parts.reports[-1].labels["control/method"] == str(CLIP.method)
 
 
@@ -176,7 +202,9 @@ def test_the_lines_for_accelerate_follow_its_engine(of_ranks: list[dict[str, Run
         assert not torch.equal(alone.weights, steered.weights)
         assert watched.gated == [0] * UPDATES
         methods = [report.labels["control/method"] for report in steered.reports]
-        assert methods == ["none"] * (PUSHED_IN + 1) + [str(CLIP.method)] * (UPDATES - PUSHED_IN - 1)
+        assert methods == ["none"] * (PUSHED_IN + 1) + [str(CLIP.method)] * (
+            UPDATES - PUSHED_IN - 1
+        )
     watched, steered = (of_ranks[0][mode] for mode in modes[1:])
     assert [report.step for report in watched.reports] == list(range(1, UPDATES + 1))
     assert {report.scalars["token/count"] for report in watched.reports} == {2 * 2 * 24}

@@ -21,7 +21,8 @@ VOCABULARY, MICRO_BATCHES = 24, 2
 
 
 class Trainer:
-    """A small framework: two micro-batches an update, a clipped gradient, a scheduler, checkpoints."""
+    """A small framework: two micro-batches an update, a clipped gradient, a scheduler,
+    checkpoints."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -35,7 +36,9 @@ class Trainer:
         self.norms: list[float] = []
 
     def compute_logprobs(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        return (logits / self.temperature).log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        return (
+            (logits / self.temperature).log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        )
 
     def compute_loss(self, logprobs: Tensor, batch: Any) -> Tensor:
         ratio = (logprobs - batch.old_logprobs).exp()
@@ -48,7 +51,9 @@ class Trainer:
     def save_checkpoint(self, folder: Path) -> None:
         folder.mkdir()
         parts = (self.model, self.optimizer, self.scheduler)
-        torch.save([part.state_dict() for part in parts] + [self.random.get_state()], folder / "all.pt")
+        torch.save(
+            [part.state_dict() for part in parts] + [self.random.get_state()], folder / "all.pt"
+        )
 
     def load_checkpoint(self, folder: Path) -> None:
         *parts, random = torch.load(folder / "all.pt")
@@ -84,7 +89,9 @@ class Attached(AttachedStandIn):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(monkeypatch, attachment)
         self.trainer = Trainer()
-        (lines,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+        (lines,) = re.findall(
+            r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
         recipe: dict[str, Any] = {}
         exec(lines, recipe)  # noqa: S102  # our own page
         self.attachment: Attachment = recipe["attach"](self.trainer)
@@ -107,7 +114,9 @@ def test_a_trainer_is_attached_by_the_lines_of_the_guide(monkeypatch: pytest.Mon
     assert attached.trainer.losses == alone.losses
     assert torch.equal(attached.trainer.weights(), alone.weights())
     assert min(alone.norms) > 0.05  # so they were clipped
-    expected = [(rate, 0.05 / (norm + 1e-6)) for rate, norm in zip(alone.rates, alone.norms, strict=True)]
+    expected = [
+        (rate, 0.05 / (norm + 1e-6)) for rate, norm in zip(alone.rates, alone.norms, strict=True)
+    ]
     assert attached.closed == [pytest.approx(both) for both in expected]
     found = reports(attached.transport)
     assert [report.step for report in found] == [1, 2, 3, 4]
@@ -117,7 +126,9 @@ def test_a_trainer_is_attached_by_the_lines_of_the_guide(monkeypatch: pytest.Mon
     assert 0 < found[0].scalars["token/count"] < MICRO_BATCHES * 24
 
 
-def test_its_checkpoint_continues_run_and_control(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_its_checkpoint_continues_run_and_control(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ISENTROPE_RUN_ID", "the-run")
     whole, first = Attached(monkeypatch), Attached(monkeypatch)
     for one, updates in ((whole, 5), (first, 3)):
@@ -129,5 +140,7 @@ def test_its_checkpoint_continues_run_and_control(monkeypatch: pytest.MonkeyPatc
     second.trainer.train(2)
     assert torch.equal(second.trainer.weights(), whole.trainer.weights())
     rest = reports(second.transport)
-    assert [comparable(report) for report in rest] == [comparable(report) for report in reports(whole.transport)[3:]]
+    assert [comparable(report) for report in rest] == [
+        comparable(report) for report in reports(whole.transport)[3:]
+    ]
     assert all(report.scalars["clip/fraction"] > 0 for report in rest)

@@ -13,12 +13,21 @@ from torch import Tensor
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 from tests.probe.frameworks.attached import Attached as AttachedStandIn
-from tests.probe.frameworks.prime_rl_stand_in import COUNTED, LENGTHS, SKIPPED, LossInputs, Trainer, install
+from tests.probe.frameworks.prime_rl_stand_in import (
+    COUNTED,
+    LENGTHS,
+    SKIPPED,
+    LossInputs,
+    Trainer,
+    install,
+)
 from tests.probe.ranks.gang import run_ranks
 
 
 class Attached(AttachedStandIn):
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rank: int = 0, gemma: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, rank: int = 0, gemma: bool = False, **settings: Any
+    ) -> None:
         self.adapter = install(monkeypatch)
         super().__init__(monkeypatch, self.adapter)
         self.trainer = Trainer(lambda inputs: self.adapter.loss(inputs, **settings), rank, gemma)
@@ -36,11 +45,15 @@ class Attached(AttachedStandIn):
 @pytest.fixture(autouse=True)
 def hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hooks on all optimisers of this process end with the test."""
-    monkeypatch.setattr(import_module("torch.optim.optimizer"), "_global_optimizer_post_hooks", OrderedDict())
+    monkeypatch.setattr(
+        import_module("torch.optim.optimizer"), "_global_optimizer_post_hooks", OrderedDict()
+    )
 
 
 @pytest.mark.parametrize("gemma", [False, True])
-def test_a_stand_in_run_without_control_is_bit_identical(monkeypatch: pytest.MonkeyPatch, gemma: bool) -> None:
+def test_a_stand_in_run_without_control_is_bit_identical(
+    monkeypatch: pytest.MonkeyPatch, gemma: bool
+) -> None:
     alone = Trainer(gemma=gemma)
     losses = [alone.step() for _ in range(3)]
     attached = Attached(monkeypatch, gemma=gemma)
@@ -53,7 +66,9 @@ def test_a_stand_in_run_without_control_is_bit_identical(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("gemma", [False, True])
-def test_samples_are_scored_at_their_places_in_the_stand_in(monkeypatch: pytest.MonkeyPatch, gemma: bool) -> None:
+def test_samples_are_scored_at_their_places_in_the_stand_in(
+    monkeypatch: pytest.MonkeyPatch, gemma: bool
+) -> None:
     attached = Attached(monkeypatch, gemma=gemma)
     attached.train(1)
     training = attached.adapter._training
@@ -71,7 +86,9 @@ def test_samples_are_scored_at_their_places_in_the_stand_in(monkeypatch: pytest.
     assert max(apart) < 1e-5
 
 
-def test_a_control_pushed_live_gates_as_reported_in_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_pushed_live_gates_as_reported_in_the_stand_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     attached = Attached(monkeypatch)
     attached.train(2, push_after=2)
     assert attached.gated() == 0
@@ -149,4 +166,6 @@ def test_context_parallelism_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     attached.train(1)
     gathered = torch.zeros(2 * sum(LENGTHS))
     with pytest.raises(ConfigurationError, match="cp"):
-        attached.adapter._training.gated(LossInputs(gathered[:7], gathered[:7], None, gathered[:7], gathered[:7] == 0))
+        attached.adapter._training.gated(
+            LossInputs(gathered[:7], gathered[:7], None, gathered[:7], gathered[:7] == 0)
+        )

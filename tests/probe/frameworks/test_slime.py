@@ -52,7 +52,9 @@ class Attached(AttachedStandIn):
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_run_without_control_is_bit_identical(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> None:
+def test_a_run_without_control_is_bit_identical(
+    monkeypatch: pytest.MonkeyPatch, recompute: bool
+) -> None:
     alone = TrainOneStep(monkeypatch, Mpu(), attached=False, recompute_loss_function=recompute)
     losses = [alone.step() for _ in range(3)]
     attached = Attached(monkeypatch, Mpu(), recompute_loss_function=recompute)
@@ -60,7 +62,9 @@ def test_a_run_without_control_is_bit_identical(monkeypatch: pytest.MonkeyPatch,
     assert torch.equal(attached.trainer.weights(), alone.weights())
     assert [report.step for report in attached.reports()] == [1, 2, 3]
     assert {report.scalars["token/count"] for report in attached.reports()} == {COUNTED}
-    assert {report.labels["entropy/prediction_basis"] for report in attached.reports()} == {"loss_gradient"}
+    assert {report.labels["entropy/prediction_basis"] for report in attached.reports()} == {
+        "loss_gradient"
+    }
     assert attached.trainer.loss.calls == 6 * (1 + recompute)
 
 
@@ -70,7 +74,11 @@ def test_a_control_pushed_live_gates_as_reported(monkeypatch: pytest.MonkeyPatch
     attached.gradients.clear()
     attached.train(1)
     last = attached.reports()[-1]
-    assert [report.labels["control/method"] for report in attached.reports()] == ["none", "none", "clip_v"]
+    assert [report.labels["control/method"] for report in attached.reports()] == [
+        "none",
+        "none",
+        "clip_v",
+    ]
     without = (
         sum(int((gradient == 0).sum()) for gradient in attached.gradients) - 2 * 2
     )  # two masked tokens a micro-batch
@@ -78,7 +86,9 @@ def test_a_control_pushed_live_gates_as_reported(monkeypatch: pytest.MonkeyPatch
     assert without / COUNTED == pytest.approx(last.scalars["clip/fraction"])
 
 
-def test_a_recomputed_loss_is_observed_once_and_gated_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recomputed_loss_is_observed_once_and_gated_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ended: list[tuple[Tensor, list[dict[str, float]]]] = []
     for recompute in (False, True):
         attached = Attached(monkeypatch, Mpu(), recompute_loss_function=recompute)
@@ -93,7 +103,9 @@ def test_a_recomputed_loss_is_observed_once_and_gated_alike(monkeypatch: pytest.
     assert ended[1][1][-1]["clip/fraction"] > 0
 
 
-def test_the_loss_scale_of_fp16_is_taken_out_of_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_scale_of_fp16_is_taken_out_of_the_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     changes = []
     for scale in (1.0, 1024.0):
         attached = Attached(monkeypatch, Mpu())
@@ -126,13 +138,20 @@ def two_ranks(rank: int, split: str) -> tuple[list[StepReport], list[Tensor]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("split", "copies"), [("tensor", 2), ("context", 1)])
-def test_two_ranks_score_and_switch_together(monkeypatch: pytest.MonkeyPatch, split: str, copies: int) -> None:
+def test_two_ranks_score_and_switch_together(
+    monkeypatch: pytest.MonkeyPatch, split: str, copies: int
+) -> None:
     whole = Attached(monkeypatch, Mpu())
     whole.train(1)
     of_ranks = run_ranks(2, two_ranks, split)
     first = of_ranks[0][0][0].scalars
     assert first["token/count"] == COUNTED
-    same = ["entropy/mean", "score/vocab_centered_std", "score/discriminator_mean", "score/self_check_z"]
+    same = [
+        "entropy/mean",
+        "score/vocab_centered_std",
+        "score/discriminator_mean",
+        "score/self_check_z",
+    ]
     if split == "tensor":
         same.append("entropy/unit_predicted_change")
     for name in same:
@@ -140,16 +159,21 @@ def test_two_ranks_score_and_switch_together(monkeypatch: pytest.MonkeyPatch, sp
     for reported, _ in of_ranks:
         assert [report.labels["control/method"] for report in reported] == ["none"] * 3 + ["clip_v"]
     assert 0 < of_ranks[0][0][-1].scalars["clip/fraction"] < 1
-    without = [sum(int((gradient == 0).sum()) for gradient in gradients) for _, gradients in of_ranks]
+    without = [
+        sum(int((gradient == 0).sum()) for gradient in gradients) for _, gradients in of_ranks
+    ]
     masked = copies * 4
-    assert (sum(without) - masked) / (copies * COUNTED) == pytest.approx(of_ranks[0][0][-1].scalars["clip/fraction"])
+    assert (sum(without) - masked) / (copies * COUNTED) == pytest.approx(
+        of_ranks[0][0][-1].scalars["clip/fraction"]
+    )
     if split == "tensor":
         gradients = [[gradient == 0 for gradient in of_rank] for _, of_rank in of_ranks]
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(*gradients, strict=True))
 
 
 def two_ranks_offloaded(rank: int) -> list[StepReport]:
-    """As with --offload-train: all groups are destroyed after each rollout, and made again for the next."""
+    """As with --offload-train: all groups are destroyed after each rollout, and made again for the
+    next."""
     reload = Reloadable.hand_out()
     attached = Attached(None, Mpu(tensor=(rank, 2), group=torch.distributed.new_group([0, 1])))
     for step in range(1, 5):
@@ -172,13 +196,16 @@ def test_other_stages_and_the_critic_have_no_probe(monkeypatch: pytest.MonkeyPat
     mpu = Mpu()
     attached = Attached(monkeypatch, mpu)
     mpu.last_stage = False
-    slime.before_train_step(attached.trainer.args, 0, 0, [object()], attached.trainer.optimizer, None)
+    slime.before_train_step(
+        attached.trainer.args, 0, 0, [object()], attached.trainer.optimizer, None
+    )
     with pytest.raises(ConfigurationError, match="before_train_step"):
         slime.policy_loss(attached.trainer.args, {}, torch.zeros(1, 1, 1), torch.sum)
 
 
 def in_two_parts(rank: int, folder: Path, ranks: int) -> list[StepReport]:
-    """Five rollouts, broken off after three; the reports of the last two. Rank 1 finds no state where it looks."""
+    """Five rollouts, broken off after three; the reports of the last two. Rank 1 finds no state
+    where it looks."""
     os.environ["ISENTROPE_RUN_ID"] = "resumed"
     mpu = Mpu(tensor=(rank, ranks), group=None if ranks == 1 else torch.distributed.group.WORLD)
     own = folder / f"rank-{rank}"
@@ -204,7 +231,9 @@ def test_a_resumed_training_continues_where_it_was_saved(
     if ranks == 1:
         whole = Attached(monkeypatch, Mpu())
         whole.train(5, push_after=1)
-        assert [comparable(report) for report in of_ranks[0]] == [comparable(report) for report in whole.reports()[3:]]
+        assert [comparable(report) for report in of_ranks[0]] == [
+            comparable(report) for report in whole.reports()[3:]
+        ]
 
 
 @pytest.mark.parametrize("loaded", ["iter_0000001", "."])
@@ -216,7 +245,10 @@ def test_a_checkpoint_is_found_by_its_rollout_and_holds_closed_steps(
     first.trainer.skip_update = True
     first.train(1)
     first.trainer.save()
-    assert [report.step for report in first.reports()] == [1, 2]  # the open step is closed before it is saved
+    assert [report.step for report in first.reports()] == [
+        1,
+        2,
+    ]  # the open step is closed before it is saved
     weights_alone = Attached(monkeypatch, Mpu(), load=tmp_path / loaded, finetune=True)
     weights_alone.train(1)
     continued = Attached(monkeypatch, Mpu(), load=tmp_path / loaded, finetune=False)
@@ -228,7 +260,9 @@ def test_a_loss_and_a_hook_of_ones_own_call_ours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attached = Attached(monkeypatch, Mpu())
-    (recipe,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (recipe,) = re.findall(
+        r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     mine: dict[str, Any] = {}
     exec(recipe, mine)  # noqa: S102  # our own page
     attached.trainer.flags = Namespace(**mine)
@@ -249,8 +283,12 @@ def test_a_loss_that_passes_by_the_gate_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigurationError, match="custom-loss-function-path"):
         attached.train(1)
     attached = Attached(monkeypatch, Mpu())
-    elsewhere = functools.partial(slime.policy_loss, loss=lambda args, batch, logits, mean: (logits.sum(), {}))
-    attached.trainer.flags = Namespace(before_train_step=slime.before_train_step, policy_loss=elsewhere)
+    elsewhere = functools.partial(
+        slime.policy_loss, loss=lambda args, batch, logits, mean: (logits.sum(), {})
+    )
+    attached.trainer.flags = Namespace(
+        before_train_step=slime.before_train_step, policy_loss=elsewhere
+    )
     with pytest.raises(ConfigurationError, match="get_log_probs_and_entropy"):
         attached.train(1)
 
@@ -274,6 +312,8 @@ def test_a_set_up_that_cannot_work_is_refused(
 
 def test_another_layout_of_slime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     attached = Attached(monkeypatch, Mpu())
-    monkeypatch.setattr(attached.trainer.loss, "get_responses", lambda logits: iter(()), raising=False)
+    monkeypatch.setattr(
+        attached.trainer.loss, "get_responses", lambda logits: iter(()), raising=False
+    )
     with pytest.raises(ConfigurationError, match="get_responses"):
         attached.trainer.step()

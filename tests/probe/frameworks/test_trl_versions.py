@@ -1,4 +1,5 @@
-"""What attaching to TRL changes, controls and refuses, once more on the oldest minor version that the adapter supports."""
+"""What attaching to TRL changes, controls and refuses, once more on the oldest minor version that
+the adapter supports."""
 
 from __future__ import annotations
 
@@ -22,8 +23,20 @@ def test_the_quick_tests_pass_on_the_oldest_version() -> None:
     folder = ROOT / "tests" / "probe" / "integrations"
     tests = [folder / f"test_trl_{name}.py" for name in ("attach", "control", "support")]
     # Importing its asynchronous trainer asks for aiohttp.
-    options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", "-k", "not asynchronous"]
+    options = [
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        "-k",
+        "not asynchronous",
+    ]
     command = [sys.executable, "-c", RUN, *options, *map(str, tests)]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert ran.stdout.startswith(f"TRL {VERSIONS.at_least}."), ran.stderr[-1000:]
     assert ran.returncode == 0, ran.stdout[-4000:]

@@ -21,7 +21,12 @@ def test_every_kind_has_its_line_with_what_to_do() -> None:
 
 
 def test_the_numbers_in_the_rules_are_those_of_the_code() -> None:
-    assert (course.WATCH_LEFT, course.ACT_LEFT, course.OVER_LEFT, course.BACK_LEFT) == (0.75, 0.5, 0.875, 0.625)
+    assert (course.WATCH_LEFT, course.ACT_LEFT, course.OVER_LEFT, course.BACK_LEFT) == (
+        0.75,
+        0.5,
+        0.875,
+        0.625,
+    )
     for words in (
         f"median of its first three steps{'' if EARLY_STEPS == 3 else ' no more'}",
         f"over {alerts.WINDOW} steps the mean of S_c is {alerts.SIGMAS:g} standard errors",

@@ -1,4 +1,5 @@
-"""Every example in the guide runs as it stands there, and its reports say what the guide says they do."""
+"""Every example in the guide runs as it stands there, and its reports say what the guide says they
+do."""
 
 from __future__ import annotations
 
@@ -103,10 +104,15 @@ def reported(home: Path, ranks: int = 1) -> list[list[StepReport]]:
 
 def test_the_guide_has_the_examples_it_speaks_of() -> None:
     assert list(EXAMPLES) == ["padded", "packed", "hidden", "ranks", "accelerated"]
-    assert [name for name, (_, torchrun) in EXAMPLES.items() if torchrun] == ["ranks", "accelerated"]
+    assert [name for name, (_, torchrun) in EXAMPLES.items() if torchrun] == [
+        "ranks",
+        "accelerated",
+    ]
 
 
-@pytest.mark.parametrize(("diff", "steps"), [(0, 3), (1, 6), (2, 3)], ids=["five lines", "a helper", "nanochat"])
+@pytest.mark.parametrize(
+    ("diff", "steps"), [(0, 3), (1, 6), (2, 3)], ids=["five lines", "a helper", "nanochat"]
+)
 def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
     diff: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +128,9 @@ def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
         chosen = [line for line in lines if line not in left_out]
         loop: dict[str, Any] = {}
         exec(LOOP + NANOCHAT * is_nanochat + "\n".join(line[2:] for line in chosen), loop)  # noqa: S102  # our own page
-        weights.append(torch.cat([parameter.detach().flatten() for parameter in loop["model"].parameters()]))
+        weights.append(
+            torch.cat([parameter.detach().flatten() for parameter in loop["model"].parameters()])
+        )
     if is_nanochat:  # its loss is of the probe's log-probs
         torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-6)
     else:
@@ -137,9 +145,7 @@ def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
 @pytest.mark.parametrize("name", ["padded", pytest.param("hidden", marks=pytest.mark.slow)])
 def test_an_example_in_plain_torch_reports_every_step(name: str, tmp_path: Path) -> None:
     line = 'probe.log({"reward/mean": rewards.mean()})'
-    counted = (
-        "probe.log({'counted': sum(min((row + [END]).index(END) + 1, 12) for row in token_ids[:, PROMPT:].tolist())})"
-    )
+    counted = "probe.log({'counted': sum(min((row + [END]).index(END) + 1, 12) for row in token_ids[:, PROMPT:].tolist())})"
     code = EXAMPLES[name][0]
     if name == "padded":
         assert line in code
@@ -147,12 +153,16 @@ def test_an_example_in_plain_torch_reports_every_step(name: str, tmp_path: Path)
     (reports,) = reports_of(code, tmp_path)
     assert [report.step for report in reports] == list(range(1, 21))
     for report in reports:
-        assert {"entropy/mean", "entropy/observed_change", "score/self_check_z"} <= set(report.scalars)
+        assert {"entropy/mean", "entropy/observed_change", "score/self_check_z"} <= set(
+            report.scalars
+        )
         assert "probe/failures" not in report.scalars
     assert "entropy/predicted_change" in reports[-1].scalars
     # No prompt, and nothing behind the end of a completion.
     tokens = [report.scalars["token/count"] for report in reports]
-    assert tokens == ([report.scalars["counted"] for report in reports] if name == "padded" else [16 * 12] * 20)
+    assert tokens == (
+        [report.scalars["counted"] for report in reports] if name == "padded" else [16 * 12] * 20
+    )
     assert name == "hidden" or min(tokens) < 32 * 12
 
 
@@ -177,18 +187,28 @@ def test_the_example_for_several_ranks_reports_all_tokens_once(model: str, tmp_p
         assert len(lines) == 2
         code = code.replace("model = DistributedDataParallel(policy)", "\n".join(lines))
     first, second = reports_of(code, tmp_path, ranks=2)
-    assert [report.step for report in first] == [report.step for report in second] == list(range(1, 13))
+    assert (
+        [report.step for report in first]
+        == [report.step for report in second]
+        == list(range(1, 13))
+    )
     assert {report.scalars["token/count"] for report in first} == {(8 + 5) * 12}
     assert all("entropy/observed_change" in report.scalars for report in first)
     assert {report.labels["entropy/prediction_basis"] for report in first} == {"loss_gradient"}
-    assert [report.labels["threshold/source"] for report in first] == ["micro_batch"] + ["previous_step"] * 11
+    assert [report.labels["threshold/source"] for report in first] == ["micro_batch"] + [
+        "previous_step"
+    ] * 11
     names = {name for report in second for name in report.scalars}
-    assert {name for name in names if not name.startswith(("probe/", "system/", "time/"))} == {"reward/mean"}
+    assert {name for name in names if not name.startswith(("probe/", "system/", "time/"))} == {
+        "reward/mean"
+    }
 
 
 @pytest.mark.slow
 def test_the_example_for_accelerate_reports_all_tokens_once(tmp_path: Path) -> None:
     first, second = reports_of(EXAMPLES["accelerated"][0], tmp_path, ranks=2)
-    assert [report.step for report in first] == [report.step for report in second] == list(range(1, 9))
+    assert (
+        [report.step for report in first] == [report.step for report in second] == list(range(1, 9))
+    )
     assert {report.scalars["token/count"] for report in first} == {2 * 2 * 8 * 12}
     assert {report.labels["entropy/prediction_basis"] for report in first} == {"loss_gradient"}

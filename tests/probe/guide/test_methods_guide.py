@@ -1,4 +1,5 @@
-"""What the page on methods states holds: its examples act, its tables are those of the wire, its dead knobs are reported."""
+"""What the page on methods states holds: its examples act, its tables are those of the wire, its
+dead knobs are reported."""
 
 from __future__ import annotations
 
@@ -16,10 +17,16 @@ from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 WEIGHS = ("kl_cov", "unlikely", "rank_reward", "positive_advantage", "steer")
 GUIDE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="utf-8")
 EXAMPLES = [
-    line for block in re.findall(r"```python control\n(.*?)```", GUIDE, flags=re.DOTALL) for line in block.splitlines()
+    line
+    for block in re.findall(r"```python control\n(.*?)```", GUIDE, flags=re.DOTALL)
+    for line in block.splitlines()
 ]
-SECTIONS_BY_TITLE = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", GUIDE, flags=re.DOTALL | re.MULTILINE))
-SECTIONS = {title.strip("`"): text for title, text in SECTIONS_BY_TITLE.items() if title.startswith("`")}
+SECTIONS_BY_TITLE = dict(
+    re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", GUIDE, flags=re.DOTALL | re.MULTILINE)
+)
+SECTIONS = {
+    title.strip("`"): text for title, text in SECTIONS_BY_TITLE.items() if title.startswith("`")
+}
 IN_COMMON = GUIDE[GUIDE.index("## What all have in common") : GUIDE.index("## Composing two")]
 
 
@@ -39,10 +46,16 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
         scores = probe.score(3 * logits, token_ids)
         old = scores.logprobs.detach() + 0.3 * torch.sin(torch.arange(80.0)).view(16, 5)
         moved = scores.entropies.detach() * (0.1 * torch.sin(torch.arange(80.0))).exp().view(16, 5)
-        logprobs = probe.gate(scores, advantages, loop.mask, old_logprobs=old, groups=4, old_entropies=moved)
+        logprobs = probe.gate(
+            scores, advantages, loop.mask, old_logprobs=old, groups=4, old_entropies=moved
+        )
         assert torch.equal(logprobs, scores.logprobs)
         gated, plain = (
-            torch.autograd.grad(-(advantages * (of - old).exp())[loop.mask].mean(), scores.logprobs, retain_graph=True)
+            torch.autograd.grad(
+                -(advantages * (of - old).exp())[loop.mask].mean(),
+                scores.logprobs,
+                retain_graph=True,
+            )
             for of in (logprobs, scores.logprobs)
         )
         acted = not torch.allclose(gated[0], plain[0])
@@ -50,7 +63,9 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
     report = reports(transport)[-1]
     preset = control.mu_low in (2.5, 8.5)
     assert report.labels["control/method"] == control.method
-    assert {"clip/candidate_fraction", "clip/fraction", "change/by_intervention"} <= set(report.scalars)
+    assert {"clip/candidate_fraction", "clip/fraction", "change/by_intervention"} <= set(
+        report.scalars
+    )
     # A preset's thresholds are meant for more than 80 tokens.
     assert preset or (acted and report.scalars["clip/candidate_fraction"] > 0)
     assert preset or "control/dead" not in report.labels
@@ -58,7 +73,9 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
     weighs = control.method in WEIGHS
     assert (report.scalars["clip/fraction"] == 0) == (weighs or preset)
     parts = [report.scalars[f"change/{part}"] for part in ("by_policy_loss", "by_intervention")]
-    assert sum(parts) == pytest.approx(report.scalars["entropy/unit_predicted_change"], rel=1e-9, abs=1e-12)
+    assert sum(parts) == pytest.approx(
+        report.scalars["entropy/unit_predicted_change"], rel=1e-9, abs=1e-12
+    )
 
 
 def test_every_method_and_scope_has_its_place_and_an_example() -> None:
@@ -73,7 +90,13 @@ def test_every_method_and_scope_has_its_place_and_an_example() -> None:
 
 def row(parameter: Parameter) -> str:
     default = parameter.default
-    shown = "off" if default is None else f"{default:g}" if isinstance(default, int | float) else default
+    shown = (
+        "off"
+        if default is None
+        else f"{default:g}"
+        if isinstance(default, int | float)
+        else default
+    )
     return f"| `{parameter.name}` | {shown} | {parameter.range_in_words} | {parameter.sense} |"
 
 
@@ -87,14 +110,24 @@ def test_the_parameters_are_those_of_the_wire(method: str) -> None:
 
 
 def test_the_presets_are_those_of_the_wire() -> None:
-    presets = [(method, name, fields) for method in METHODS.values() for name, fields in method.presets.items()]
+    presets = [
+        (method, name, fields)
+        for method in METHODS.values()
+        for name, fields in method.presets.items()
+    ]
     for method, name, fields in presets:
         parameters = fields.get("parameters", {})
         assert isinstance(parameters, dict)
         words = ", ".join(
-            f"`{key}={value if isinstance(value, str) else f'{value:g}'}`" for key, value in parameters.items()
+            f"`{key}={value if isinstance(value, str) else f'{value:g}'}`"
+            for key, value in parameters.items()
         )
-        cells = (f"`{name}` of `{method}`", fields.get("mu_low", ""), fields.get("scope", ""), words)
+        cells = (
+            f"`{name}` of `{method}`",
+            fields.get("mu_low", ""),
+            fields.get("scope", ""),
+            words,
+        )
         assert "|" + "|".join(f" {cell} ".replace("  ", " ") for cell in cells) + "|" in GUIDE
     assert GUIDE.count("` of `") == len(presets)
 
@@ -104,7 +137,13 @@ def test_aliases_are_those_of_the_wire() -> None:
         pair
         for line in SECTIONS_BY_TITLE["Presets and verl's names"].splitlines()
         if line.startswith("| `") and " of " not in line
-        for pair in zip(*(re.findall(r"`(\w+)`", cell) for cell in line.strip("|").split("|")), strict=True)
+        for pair in zip(
+            *(re.findall(r"`(\w+)`", cell) for cell in line.strip("|").split("|")), strict=True
+        )
     }
-    parameters = [parameter for method in METHODS.values() for parameter in method.parameters.values()]
-    assert listed == {(parameter.name, alias) for parameter in parameters for alias in parameter.aliases}
+    parameters = [
+        parameter for method in METHODS.values() for parameter in method.parameters.values()
+    ]
+    assert listed == {
+        (parameter.name, alias) for parameter in parameters for alias in parameter.aliases
+    }

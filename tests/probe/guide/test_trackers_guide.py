@@ -17,7 +17,10 @@ EXAMPLES = re.findall(r"```python trackers\n(.*?)```", GUIDE, flags=re.DOTALL)
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs(
-    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    example: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))

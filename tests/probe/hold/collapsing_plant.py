@@ -1,4 +1,5 @@
-"""A run whose mean entropy falls by itself, for the controller alone: no policy, no tokens, no torch."""
+"""A run whose mean entropy falls by itself, for the controller alone: no policy, no tokens, no
+torch."""
 
 from __future__ import annotations
 
@@ -15,17 +16,24 @@ TRUSTED = Calibrated(r2=0.6, sign_agreement=0.9, compared_steps=20)
 
 
 def step_sums(lowering: float, raising: float) -> WhatIfSums:
-    """100 tokens. Of the 40 that lower entropy one lies in each of the bins from 0 to 2, and so do those that raise it.
+    """100 tokens. Of the 40 that lower entropy one lies in each of the bins from 0 to 2, and so do
+    those that raise it.
 
     Args:
-        lowering, raising: the sum of either kind's changes over the number of tokens, in nats per unit gain.
+        lowering, raising: the sum of either kind's changes over the number of tokens, in nats per
+            unit gain.
     """
 
     def cells(group: TokenGroup, side: int) -> list[int]:
         return [(group * SIDES + side) * len(EDGES) + index for index in range(40)]
 
-    falling, rising = cells(TokenGroup.POSITIVE_DECREASING, 1), cells(TokenGroup.POSITIVE_INCREASING, 0)
-    changes = dict.fromkeys(falling, -lowering * 100 / 40) | dict.fromkeys(rising, raising * 100 / 40)
+    falling, rising = (
+        cells(TokenGroup.POSITIVE_DECREASING, 1),
+        cells(TokenGroup.POSITIVE_INCREASING, 0),
+    )
+    changes = dict.fromkeys(falling, -lowering * 100 / 40) | dict.fromkeys(
+        rising, raising * 100 / 40
+    )
     occupied = tuple(sorted(changes))
     bins = BinSums(occupied, (1,) * len(occupied), tuple(changes[cell] for cell in occupied))
     return WhatIfSums(tokens=100, change_sum=100 * (raising - lowering), by_method={"clip_v": bins})
@@ -40,7 +48,8 @@ def decided(
 
 
 class CollapsingPlant:
-    """H follows the clipped unit prediction through momentum, with noise; the controller hears of it `lag` steps late."""
+    """H follows the clipped unit prediction through momentum, with noise; the controller hears of
+    it `lag` steps late."""
 
     def __init__(
         self,
@@ -56,7 +65,8 @@ class CollapsingPlant:
         Args:
             lag: steps after which the controller hears of a step.
             drift: change of a step with nothing clipped, in nats.
-            memory: share of a step's effect that is left for the steps after it; the optimiser's beta_1 is 0.9.
+            memory: share of a step's effect that is left for the steps after it; the optimiser's
+                beta_1 is 0.9.
             noise: of a step's mean entropy, in nats.
             bias: change of a step that has nothing to do with its unit prediction.
             gain: of the unit prediction from step 60 on; before, GAIN.
@@ -83,12 +93,18 @@ class CollapsingPlant:
         raising = 0.05 + self._random.gauss(0, 0.01)
         sums = step_sums(raising - self._drift / GAIN, raising)
         scope = action.scope if action.mu is not None else Scope.ALL
-        unit = WhatIfCurve(sums, scope, Method.CLIP_V).at(action.mu, action.mu).unit_predicted_change
+        unit = (
+            WhatIfCurve(sums, scope, Method.CLIP_V).at(action.mu, action.mu).unit_predicted_change
+        )
         seen = self.entropy + self._random.gauss(0, self._noise)
         self._average = self._memory * self._average + (1 - self._memory) * unit
         gain = GAIN if step < 60 else self._gain
         change = gain * self._average / (1 - self._memory ** (step + 1)) + self._bias
         self.entropies.append(self.entropy)
         self.entropy += change
-        estimate = self._estimator.step(mean_entropy=seen, unit_prediction=unit, observed_change=change, momentum=0.9)
-        self._arriving.append(Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums))
+        estimate = self._estimator.step(
+            mean_entropy=seen, unit_prediction=unit, observed_change=change, momentum=0.9
+        )
+        self._arriving.append(
+            Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums)
+        )

@@ -24,7 +24,8 @@ from isentrope_wire.hold_decision import (
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 from tests.probe.hold.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, decided, step_sums
 
-# With nothing clipped the unit prediction is -0.04: at a gain of 0.5 the entropy falls by 0.02 nats a step.
+# With nothing clipped the unit prediction is -0.04: at a gain of 0.5 the entropy falls by 0.02 nats
+# a step.
 FALLING = step_sums(lowering=0.09, raising=0.05)
 RISING = step_sums(lowering=0.05, raising=0.09)
 HOLD = Hold(target_entropy=0.5)
@@ -59,14 +60,26 @@ def test_the_threshold_gives_the_correction_that_is_wanted(entropy: float) -> No
     assert state.plans[-1] == Plan(10, reached)
 
 
-def test_tokens_that_lower_the_entropy_are_clipped_below_the_target_and_those_that_raise_it_above() -> None:
+def test_tokens_that_lower_the_entropy_are_clipped_below_the_target_and_those_that_raise_it_above() -> (
+    None
+):
     level = step_sums(lowering=0.05, raising=0.05)
-    assert decided(HOLD, HoldState(), measured(0.45, what_if=level), step=10)[1].scope == Scope.DECREASING
-    assert decided(HOLD, HoldState(), measured(0.55, what_if=level), step=10)[1].scope == Scope.INCREASING
+    assert (
+        decided(HOLD, HoldState(), measured(0.45, what_if=level), step=10)[1].scope
+        == Scope.DECREASING
+    )
+    assert (
+        decided(HOLD, HoldState(), measured(0.55, what_if=level), step=10)[1].scope
+        == Scope.INCREASING
+    )
 
 
-@pytest.mark.parametrize(("side", "entropy", "what_if"), [("lower", 0.4, FALLING), ("raise", 0.9, RISING)])
-def test_a_side_that_is_not_allowed_is_left_alone(side: str, entropy: float, what_if: WhatIfSums) -> None:
+@pytest.mark.parametrize(
+    ("side", "entropy", "what_if"), [("lower", 0.4, FALLING), ("raise", 0.9, RISING)]
+)
+def test_a_side_that_is_not_allowed_is_left_alone(
+    side: str, entropy: float, what_if: WhatIfSums
+) -> None:
     numbers = measured(entropy, what_if=what_if)
     state, action = decided(replace(HOLD, side=HoldSide(side)), HoldState(), numbers, step=10)
     assert (action.status, action.mu, state.mu) == (HoldStatus.SIDE, None, None)
@@ -88,9 +101,12 @@ def test_a_threshold_stays_within_its_limits_and_says_when_it_would_leave_them()
     assert (high.status, high.mu) == (HoldStatus.APPROACHING, 1.2)
 
 
-def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_what_it_leaves() -> None:
+def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_what_it_leaves() -> (
+    None
+):
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
-    # 40 tokens lie from 0 to 2: a tenth of the 100 is reached at 1.5, and the correction asks for more.
+    # 40 tokens lie from 0 to 2: a tenth of the 100 is reached at 1.5, and the correction asks for
+    # more.
     state, action = decided(HOLD, clipping_at(1.6), measured(0.46), step=10, max_fraction=0.1)
     assert action.status == HoldStatus.LIMIT
     assert action.mu == pytest.approx(1.5, abs=1e-6)
@@ -106,7 +122,9 @@ def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_wh
 
 @pytest.mark.parametrize("entropy", [0.46, 0.5, 0.53])
 def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float) -> None:
-    state, action = decided(HOLD, clipping_at(1.0), measured(entropy), step=10, denominator="shrink")
+    state, action = decided(
+        HOLD, clipping_at(1.0), measured(entropy), step=10, denominator="shrink"
+    )
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
     reached = curve.at(action.mu, action.mu, shrink_denominator=True).unit_predicted_change
     assert action.status == HoldStatus.HOLDING
@@ -123,7 +141,8 @@ def test_a_threshold_moves_only_so_far_in_a_step() -> None:
 
 
 def test_clipping_sets_out_from_the_furthest_score_there_is() -> None:
-    # No token of these lies beyond 2 standard deviations: thresholds from there to mu_max clip nothing.
+    # No token of these lies beyond 2 standard deviations: thresholds from there to mu_max clip
+    # nothing.
     for state in (HoldState(), clipping_at(8.0), clipping_at(1.0, Scope.INCREASING)):
         after, action = decided(HOLD, state, measured(0.4), step=10)
         assert action.mu == pytest.approx((2.0 - SLEW_STEP) / SLEW_FACTOR)
@@ -139,12 +158,17 @@ def test_clipping_begins_beyond_a_band_and_ends_at_its_middle() -> None:
     assert decided(HOLD, HoldState(), measured(entropy), step=10)[1].mu is None
     assert decided(HOLD, clipping_at(1.9), measured(entropy), step=10)[1].scope == Scope.DECREASING
     assert decided(HOLD, clipping_at(1.9), measured(entropy + band / RATE), step=10)[1].mu is None
-    assert decided(HOLD, HoldState(), measured(entropy - band / RATE), step=10)[1].scope == Scope.DECREASING
+    assert (
+        decided(HOLD, HoldState(), measured(entropy - band / RATE), step=10)[1].scope
+        == Scope.DECREASING
+    )
 
 
 def test_what_momentum_and_steps_not_yet_measured_will_do_is_counted_in() -> None:
     falling = measured(0.5, to_come=-0.045)
-    state = replace(clipping_at(1.0), plans=(Plan(8, -1.0), Plan(9, -1.0), Plan(10, 0.02), Plan(11, 0.04)))
+    state = replace(
+        clipping_at(1.0), plans=(Plan(8, -1.0), Plan(9, -1.0), Plan(10, 0.02), Plan(11, 0.04))
+    )
     after, _ = decided(HOLD, state, falling, step=12)
     standing = 0.5 - 0.045 + 0.5 * (0.02 + 0.04)
     assert 0.5 * after.plans[-1].unit_prediction == pytest.approx(RATE * (0.5 - standing), abs=1e-6)
@@ -165,17 +189,25 @@ def test_without_numbers_or_trust_the_pushed_control_stays_with_the_reason() -> 
         (measured(calibrated=replace(TRUSTED, compared_steps=3)), 10, "compared in 3 steps"),
     ):
         state, action = decided(HOLD, clipping_at(1.0), numbers, step=step)
-        assert (action.status, action.mu, state.acting, state.scope) == (HoldStatus.FALLBACK, None, False, None)
+        assert (action.status, action.mu, state.acting, state.scope) == (
+            HoldStatus.FALLBACK,
+            None,
+            False,
+            None,
+        )
         assert words in action.reason
 
 
 def test_an_approach_is_slowed_only_near_the_target_or_where_asked() -> None:
-    # Nothing clipped, it falls by 0.02 a step: a fifth of the distance is more until 0.1 nats above the target.
+    # Nothing clipped, it falls by 0.02 a step: a fifth of the distance is more until 0.1 nats above
+    # the target.
     for entropy, slowed in ((2.0, False), (0.7, False), (0.55, True)):
         _, action = decided(HOLD, HoldState(), measured(entropy), step=10)
         assert (action.scope == Scope.DECREASING) == slowed
         assert action.status == HoldStatus.APPROACHING
-    _, asked = decided(replace(HOLD, max_change_per_step=0.005), HoldState(), measured(2.0), step=10)
+    _, asked = decided(
+        replace(HOLD, max_change_per_step=0.005), HoldState(), measured(2.0), step=10
+    )
     assert asked.scope == Scope.DECREASING
 
 
@@ -197,15 +229,30 @@ def test_an_entropy_that_moves_away_does_not_approach() -> None:
 
 def test_a_target_no_policy_can_have_is_refused() -> None:
     small = replace(measured(2.0), vocabulary=24)
-    for target, status in ((3.17, HoldStatus.APPROACHING), (3.19, HoldStatus.FALLBACK), (1e9, HoldStatus.FALLBACK)):
-        state, action = decided(Hold(target_entropy=target), HoldState(), replace(small, what_if=RISING), step=10)
-        assert (action.status, action.target, state.acting) == (status, target, status != HoldStatus.FALLBACK)
+    for target, status in (
+        (3.17, HoldStatus.APPROACHING),
+        (3.19, HoldStatus.FALLBACK),
+        (1e9, HoldStatus.FALLBACK),
+    ):
+        state, action = decided(
+            Hold(target_entropy=target), HoldState(), replace(small, what_if=RISING), step=10
+        )
+        assert (action.status, action.target, state.acting) == (
+            status,
+            target,
+            status != HoldStatus.FALLBACK,
+        )
 
 
 def test_a_target_the_run_never_had_is_named() -> None:
     for highest, named in ((0.49, True), (0.5, False)):
-        _, action = decided(HOLD, clipping_at(1.0), replace(measured(0.49), highest_entropy=highest), step=10)
-        assert (action.status, f"{highest:.4g}, the highest" in action.reason) == (HoldStatus.HOLDING, named)
+        _, action = decided(
+            HOLD, clipping_at(1.0), replace(measured(0.49), highest_entropy=highest), step=10
+        )
+        assert (action.status, f"{highest:.4g}, the highest" in action.reason) == (
+            HoldStatus.HOLDING,
+            named,
+        )
 
 
 def test_a_share_is_of_the_early_level_once_it_is_known() -> None:
@@ -252,7 +299,9 @@ def test_a_run_that_collapses_or_explodes_is_held_however_late_its_numbers_are(
 
 @pytest.mark.parametrize("gain", [0.25, 1.5])
 @pytest.mark.parametrize("memory", [0.9, 0.6])
-def test_a_gain_that_changes_under_the_hold_makes_it_neither_swing_nor_drift_away(gain: float, memory: float) -> None:
+def test_a_gain_that_changes_under_the_hold_makes_it_neither_swing_nor_drift_away(
+    gain: float, memory: float
+) -> None:
     plant = CollapsingPlant(lag=1, bias=-0.003, gain=gain, memory=memory)
     plant.run(HOLD, 260)
     late = plant.entropies[160:]

@@ -1,4 +1,5 @@
-"""Decisions of a hold controller over the steps: what is pushed beside the hold, and the reward guard."""
+"""Decisions of a hold controller over the steps: what is pushed beside the hold, and the reward
+guard."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP, Action, HoldSta
 from isentrope_wire.reports import ControlSnapshot, StepReport
 from tests.probe.hold.collapsing_plant import step_sums
 
-HELD = ControlSnapshot(version=3, control=Control(hold={"target_entropy": 0.5}), author="ada", requested_at=0.0)
+HELD = ControlSnapshot(
+    version=3, control=Control(hold={"target_entropy": 0.5}), author="ada", requested_at=0.0
+)
 SUMS = step_sums(lowering=0.09, raising=0.05)
 
 
@@ -32,7 +35,9 @@ def report(step: int) -> StepReport:
     return StepReport(step=step, recorded_at=0.0, scalars=scalars, control_version=3, what_if=SUMS)
 
 
-def run_steps(controller: HoldController, steps: range, pushed: ControlSnapshot = HELD) -> list[Action]:
+def run_steps(
+    controller: HoldController, steps: range, pushed: ControlSnapshot = HELD
+) -> list[Action]:
     actions = []
     for step in steps:
         controller.begin_step(pushed, controller.decide(pushed))
@@ -84,7 +89,9 @@ def guarded(rewards: list[float], *, guard: bool = True) -> list[Action]:
         actions.append(controller.action or undecided(0))
         controller.end_step()
         steady = report(0)
-        controller.learner(0.9)(replace(steady, step=step, scalars=dict(steady.scalars) | {"reward/mean": reward}))
+        controller.learner(0.9)(
+            replace(steady, step=step, scalars=dict(steady.scalars) | {"reward/mean": reward})
+        )
     return actions
 
 
@@ -96,7 +103,9 @@ def test_a_reward_that_turns_ends_the_hold() -> None:
     assert 65 < ended < 90
     assert not any(held[ended:])
     assert "reward" in actions[ended].reason
-    assert all(action.status != HoldStatus.FALLBACK for action in guarded(rewards, guard=False)[10:])
+    assert all(
+        action.status != HoldStatus.FALLBACK for action in guarded(rewards, guard=False)[10:]
+    )
 
 
 def test_a_hold_pushed_again_begins_again() -> None:
@@ -106,4 +115,7 @@ def test_a_hold_pushed_again_begins_again() -> None:
     state["stopped"] = "The reward fell."
     controller.restore(state)
     assert run_steps(controller, range(12, 13))[0].reason == "The reward fell."
-    assert run_steps(controller, range(13, 15), replace(HELD, version=4))[1].status != HoldStatus.FALLBACK
+    assert (
+        run_steps(controller, range(13, 15), replace(HELD, version=4))[1].status
+        != HoldStatus.FALLBACK
+    )

@@ -10,7 +10,9 @@ from isentrope.hold import REWARD_WINDOW, own_fall, reward_falls
 
 
 def first_alarm(rewards: list[float], own: float = 0.0) -> int | None:
-    return next((count for count in range(len(rewards) + 1) if reward_falls(own, rewards[:count])), None)
+    return next(
+        (count for count in range(len(rewards) + 1) if reward_falls(own, rewards[:count])), None
+    )
 
 
 @pytest.mark.parametrize("slope", [0.001, 1.0])
@@ -24,7 +26,9 @@ def test_a_noise_free_turn_is_found_at_any_scale(slope: float) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_turn_within_noise_is_found_later(seed: int) -> None:
     noise = random.Random(seed)
-    alarm = first_alarm([0.5 - 0.005 * max(0, step - 40) + noise.gauss(0, 0.05) for step in range(120)])
+    alarm = first_alarm(
+        [0.5 - 0.005 * max(0, step - 40) + noise.gauss(0, 0.05) for step in range(120)]
+    )
     assert alarm is not None
     assert alarm > 45
 

@@ -24,7 +24,9 @@ PROVED = Calibrated(r2=0.3, sign_agreement=0.7, compared_steps=COMPARED_STEPS)
         (replace(PROVED, sign_agreement=0.6), 0.4, "right in 60% of the steps, and its R² is 0.30"),
     ],
 )
-def test_one_that_did_not_is_refused_with_the_reason(calibrated: Calibrated, gain: float | None, words: str) -> None:
+def test_one_that_did_not_is_refused_with_the_reason(
+    calibrated: Calibrated, gain: float | None, words: str
+) -> None:
     assert re.search(words, distrust(calibrated, gain, acting=False))
 
 

@@ -13,7 +13,8 @@ from tests.probe.integrations import tiny_trl
 
 @pytest.fixture(autouse=True)
 def quiet_and_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No usage reports of other libraries, and one thread: what is compared to the last bit must add in one order."""
+    """No usage reports of other libraries, and one thread: what is compared to the last bit must
+    add in one order."""
     monkeypatch.setenv("CI", "1")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -32,10 +32,15 @@ def train(attachment: Attachment | None, steps: int) -> torch.Tensor:
         loop.optimizer.zero_grad()
         for rows in MICRO_BATCHES:
             logits, ids, advantages = (whole[rows] for whole in loop.sample())
-            own, mask = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1), loop.mask[rows]
+            own, mask = (
+                logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1),
+                loop.mask[rows],
+            )
             if attachment is not None:
                 attachment.hold(functools.partial(attachment.probe.score, logits, ids))
-                own = attachment.gate(own, advantages, mask, attachment.take(), old_logprobs=own.detach())
+                own = attachment.gate(
+                    own, advantages, mask, attachment.take(), old_logprobs=own.detach()
+                )
             (-(own * advantages)[mask].sum() / 80).backward()
         loop.optimizer.step()
         if attachment is not None:
@@ -44,7 +49,9 @@ def train(attachment: Attachment | None, steps: int) -> torch.Tensor:
 
 
 def test_a_change_reaches_every_tensor_of_scores() -> None:
-    scores = token_scores(torch.randn(2, 3, 7), torch.randint(0, 7, (2, 3)), torch.tensor([[0.5], [2.0]]))
+    scores = token_scores(
+        torch.randn(2, 3, 7), torch.randint(0, 7, (2, 3)), torch.tensor([[0.5], [2.0]])
+    )
     turned = each_field(scores, lambda field: field.flip(0))
     assert turned.temperature.tolist() == [[2.0] * 3, [0.5] * 3]  # type: ignore[union-attr]
     assert turned.token_ids is not None
@@ -75,7 +82,9 @@ def test_scalars_of_a_report_are_handed_out_once() -> None:
     assert attachment.newly_reported() == {}
 
 
-def test_a_probe_in_a_worker_takes_its_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_in_a_worker_takes_its_settings_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ISENTROPE_NAME", "nightly")
     monkeypatch.setenv("ISENTROPE_PROJECT", "maths")
     probe = in_worker(config={}, name="not this", transport=InMemoryTransport())

@@ -26,7 +26,10 @@ def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trl(folder: Path, control: Control | None, resume: bool) -> InMemoryTransport:
-    made, transport = tiny_trl.trainer(folder, steps=8, save_strategy="steps", save_steps=4), InMemoryTransport()
+    made, transport = (
+        tiny_trl.trainer(folder, steps=8, save_strategy="steps", save_steps=4),
+        InMemoryTransport(),
+    )
     attach(made, control=control, transport=transport)
     made.train(resume_from_checkpoint=str(folder / "checkpoint-4") if resume else None)
     return transport
@@ -49,21 +52,29 @@ def test_a_resumed_trl_run_predicts_what_the_uninterrupted_one_does(tmp_path: Pa
     whole = of_learning(trl(tmp_path, CLIP, resume=False))
     again = of_learning(trl(tmp_path, None, resume=True))
     assert [step for step, *_ in whole] == list(range(1, 9))
-    assert [(step, method) for step, method, *_ in again] == [(step, "clip_v") for step in range(5, 9)]
+    assert [(step, method) for step, method, *_ in again] == [
+        (step, "clip_v") for step in range(5, 9)
+    ]
     for before, after in zip(whole[4:], again, strict=True):
         assert after[2:] == pytest.approx(before[2:], rel=1e-4)
 
 
 @pytest.mark.slow
-def test_the_last_checkpoint_holds_the_last_step_and_its_report_everything_about_it(tmp_path: Path) -> None:
+def test_the_last_checkpoint_holds_the_last_step_and_its_report_everything_about_it(
+    tmp_path: Path,
+) -> None:
     transport = trl(tmp_path, CLIP, resume=False)
     assert "train_runtime" in reports(transport)[-1].scalars
-    states = [json.loads((tmp_path / f"checkpoint-{step}" / STATE_FILE).read_text()) for step in (4, 8)]
+    states = [
+        json.loads((tmp_path / f"checkpoint-{step}" / STATE_FILE).read_text()) for step in (4, 8)
+    ]
     assert [state["step"] for state in states] == [4, 8]
     assert [state["learnt"]["calibration"]["_observations"] for state in states] == [4, 8]
 
 
-def callback_run(folder: Path, resume: bool, **settings: Any) -> tuple[IsentropeCallback, InMemoryTransport]:
+def callback_run(
+    folder: Path, resume: bool, **settings: Any
+) -> tuple[IsentropeCallback, InMemoryTransport]:
     transport = InMemoryTransport()
     callback = IsentropeCallback(transport=transport)
     made = test_transformers_callback.trainer(
@@ -92,7 +103,10 @@ def test_a_checkpoint_whose_probe_state_is_broken_is_resumed_all_the_same(
     with caplog.at_level(logging.WARNING):
         _, transport = callback_run(tmp_path, resume=True)
     assert [report.step for report in reports(transport)] == [3, 4]
-    assert any(one.name.startswith("isentrope") and one.levelno == logging.WARNING for one in caplog.records)
+    assert any(
+        one.name.startswith("isentrope") and one.levelno == logging.WARNING
+        for one in caplog.records
+    )
 
 
 def test_a_folder_that_can_t_be_written_to_does_not_hurt_the_training(

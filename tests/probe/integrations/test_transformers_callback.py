@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.integrations import integration_utils
 
 from isentrope.integrations.transformers import IsentropeCallback, register, scalars_of
@@ -58,14 +65,21 @@ def test_every_step_carries_what_the_trainer_logged_for_it(tmp_path: Path) -> No
     trained = trainer(tmp_path, [IsentropeCallback("fit", "demo", transport=transport)])
     trained.train()
     logged = [entry for entry in trained.state.log_history if "loss" in entry]
-    assert [report.step for report in reports(transport)] == [1, 2, 3] == [entry["step"] for entry in logged]
+    assert (
+        [report.step for report in reports(transport)]
+        == [1, 2, 3]
+        == [entry["step"] for entry in logged]
+    )
     for report, entry in zip(reports(transport), logged, strict=True):
         for name in ("loss", "grad_norm", "learning_rate", "epoch"):
             assert report.scalars[name] == pytest.approx(entry[name])
 
 
 def test_it_leaves_the_training_as_it_was(tmp_path: Path) -> None:
-    alone, reported = trainer(tmp_path, []), trainer(tmp_path, [IsentropeCallback(transport=InMemoryTransport())])
+    alone, reported = (
+        trainer(tmp_path, []),
+        trainer(tmp_path, [IsentropeCallback(transport=InMemoryTransport())]),
+    )
     for each in (alone, reported):
         torch.manual_seed(1)
         each.train()
@@ -74,11 +88,19 @@ def test_it_leaves_the_training_as_it_was(tmp_path: Path) -> None:
 
 def test_an_evaluation_after_a_step_belongs_to_it(tmp_path: Path) -> None:
     transport = InMemoryTransport()
-    trained = trainer(tmp_path, [IsentropeCallback(transport=transport)], eval_strategy="steps", eval_steps=2)
+    trained = trainer(
+        tmp_path, [IsentropeCallback(transport=transport)], eval_strategy="steps", eval_steps=2
+    )
     trained.train()
-    evaluated = {entry["step"]: entry["eval_loss"] for entry in trained.state.log_history if "eval_loss" in entry}
+    evaluated = {
+        entry["step"]: entry["eval_loss"]
+        for entry in trained.state.log_history
+        if "eval_loss" in entry
+    }
     reported = {
-        report.step: report.scalars["eval_loss"] for report in reports(transport) if "eval_loss" in report.scalars
+        report.step: report.scalars["eval_loss"]
+        for report in reports(transport)
+        if "eval_loss" in report.scalars
     }
     assert reported == pytest.approx(evaluated)
     assert set(reported) == {2, 3}  # the trainer evaluates after its last step, too
@@ -86,12 +108,19 @@ def test_an_evaluation_after_a_step_belongs_to_it(tmp_path: Path) -> None:
 
 def test_steps_that_log_nothing_are_reported_all_the_same(tmp_path: Path) -> None:
     transport = InMemoryTransport()
-    trainer(tmp_path, [IsentropeCallback(transport=transport)], logging_steps=2, gradient_accumulation_steps=2).train()
+    trainer(
+        tmp_path,
+        [IsentropeCallback(transport=transport)],
+        logging_steps=2,
+        gradient_accumulation_steps=2,
+    ).train()
     assert ["loss" in report.scalars for report in reports(transport)] == [False, True, False]
 
 
 def test_missing_values_and_texts_stay_missing() -> None:
-    assert scalars_of({"loss": 1.5, "kl": None, "name": "run", "tokens": 3, "norm": torch.tensor(2.0)}) == {
+    assert scalars_of(
+        {"loss": 1.5, "kl": None, "name": "run", "tokens": 3, "norm": torch.tensor(2.0)}
+    ) == {
         "loss": 1.5,
         "tokens": 3,
         "norm": torch.tensor(2.0),
@@ -105,7 +134,9 @@ def test_the_run_is_named_shows_its_settings_and_ends(tmp_path: Path) -> None:
     assert callback.probe is not None
     assert callback.probe.config.name == "fit"
     assert not [message for message in transport.messages if isinstance(message, RunStarted)]
-    assert [message.status for message in transport.messages if isinstance(message, RunFinished)] == ["finished"]
+    assert [
+        message.status for message in transport.messages if isinstance(message, RunFinished)
+    ] == ["finished"]
 
 
 def run_ends(transport: InMemoryTransport) -> list[RunFinished]:
@@ -134,7 +165,11 @@ def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_
     first, second = InMemoryTransport(), InMemoryTransport()
     state, control = TrainerState(global_step=7), TrainerControl()
     args: Any = SimpleNamespace(
-        world_size=2, run_name="fit", to_sanitized_dict=dict, output_dir="nowhere", resume_from_checkpoint=None
+        world_size=2,
+        run_name="fit",
+        to_sanitized_dict=dict,
+        output_dir="nowhere",
+        resume_from_checkpoint=None,
     )
     callback = IsentropeCallback(transport=first)
     callback.on_train_begin(args, state, control)
@@ -147,13 +182,25 @@ def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_
     callback.finish()
 
 
-def test_report_to_takes_isentrope_once_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integration_utils, "INTEGRATION_TO_CALLBACK", dict(integration_utils.INTEGRATION_TO_CALLBACK))
+def test_report_to_takes_isentrope_once_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        integration_utils,
+        "INTEGRATION_TO_CALLBACK",
+        dict(integration_utils.INTEGRATION_TO_CALLBACK),
+    )
     monkeypatch.setenv("ISENTROPE_MODE", "disabled")
     # Importing it, at the top of this file, has registered nothing.
     assert "isentrope" not in integration_utils.INTEGRATION_TO_CALLBACK
     register()
     register()
     trained = trainer(tmp_path, [], report_to="isentrope")
-    assert sum(isinstance(callback, IsentropeCallback) for callback in trained.callback_handler.callbacks) == 1
+    assert (
+        sum(
+            isinstance(callback, IsentropeCallback)
+            for callback in trained.callback_handler.callbacks
+        )
+        == 1
+    )
     trained.train()

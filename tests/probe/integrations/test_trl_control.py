@@ -1,4 +1,5 @@
-"""A control acts on a TRL run by gating gradients: same loss, same metrics, fewer tokens that push."""
+"""A control acts on a TRL run by gating gradients: same loss, same metrics, fewer tokens that
+push."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ class GatedTokens:
         self.masks: list[Tensor] = []
         self.values_differ = False
         self._before: Tensor | None = None
-        logprobs_of, compute_loss = trainer._get_per_token_logps_and_entropies, trainer._compute_loss
+        logprobs_of, compute_loss = (
+            trainer._get_per_token_logps_and_entropies,
+            trainer._compute_loss,
+        )
 
         def before_the_gate(*args: Any, **kwargs: Any) -> Any:
             result = logprobs_of(*args, **kwargs)
@@ -38,7 +42,10 @@ class GatedTokens:
             self.masks.append(inputs["completion_mask"].bool())
             return compute_loss(model, inputs)
 
-        trainer._get_per_token_logps_and_entropies, trainer._compute_loss = before_the_gate, with_mask
+        trainer._get_per_token_logps_and_entropies, trainer._compute_loss = (
+            before_the_gate,
+            with_mask,
+        )
 
     def watch_what_is_handed_on(self, trainer: Any) -> None:
         handed_on = trainer._get_per_token_logps_and_entropies
@@ -56,11 +63,15 @@ class GatedTokens:
         trainer._get_per_token_logps_and_entropies = after_the_gate
 
     def fraction(self) -> float:
-        gated = sum(int((gated & mask).sum()) for gated, mask in zip(self.gated, self.masks, strict=True))
+        gated = sum(
+            int((gated & mask).sum()) for gated, mask in zip(self.gated, self.masks, strict=True)
+        )
         return gated / sum(int(mask.sum()) for mask in self.masks)
 
 
-def watched_run(tmp_path: Path, control: Any, **settings: Any) -> tuple[GatedTokens, list[dict[str, float]], Any]:
+def watched_run(
+    tmp_path: Path, control: Any, **settings: Any
+) -> tuple[GatedTokens, list[dict[str, float]], Any]:
     head = settings.pop("head", "replace")
     trainer, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
     tokens = GatedTokens(trainer)
@@ -70,9 +81,15 @@ def watched_run(tmp_path: Path, control: Any, **settings: Any) -> tuple[GatedTok
     return tokens, [dict(report.scalars) for report in tiny_trl.reports(transport)], trainer
 
 
-@pytest.mark.parametrize(("head", "kind"), [("replace", "grpo"), ("observe", "grpo"), ("replace", "rloo")])
-def test_the_share_of_tokens_gated_is_the_clip_fraction_reported(tmp_path: Path, head: str, kind: str) -> None:
-    tokens, reports, _ = watched_run(tmp_path, CLIP, head=head, kind=kind, steps=1, gradient_accumulation_steps=2)
+@pytest.mark.parametrize(
+    ("head", "kind"), [("replace", "grpo"), ("observe", "grpo"), ("replace", "rloo")]
+)
+def test_the_share_of_tokens_gated_is_the_clip_fraction_reported(
+    tmp_path: Path, head: str, kind: str
+) -> None:
+    tokens, reports, _ = watched_run(
+        tmp_path, CLIP, head=head, kind=kind, steps=1, gradient_accumulation_steps=2
+    )
     assert len(tokens.gated) == 2
     assert 0.1 < tokens.fraction() < 0.9
     assert reports[0]["clip/fraction"] == pytest.approx(tokens.fraction())
@@ -80,7 +97,10 @@ def test_the_share_of_tokens_gated_is_the_clip_fraction_reported(tmp_path: Path,
 
 
 def test_a_control_that_comes_while_training_acts_from_the_next_update_on(tmp_path: Path) -> None:
-    trainer, transport = tiny_trl.trainer(tmp_path, steps=4, gradient_accumulation_steps=2), InMemoryTransport()
+    trainer, transport = (
+        tiny_trl.trainer(tmp_path, steps=4, gradient_accumulation_steps=2),
+        InMemoryTransport(),
+    )
     tokens = GatedTokens(trainer)
     probe = attach(trainer, transport=transport)
     tokens.watch_what_is_handed_on(trainer)
@@ -89,7 +109,9 @@ def test_a_control_that_comes_while_training_acts_from_the_next_update_on(tmp_pa
     def pushed_in_the_middle(model: Any, inputs: Any) -> Any:
         calls.append(probe.control.method)
         if len(calls) == 4:  # the second of step 2's two micro-batches
-            transport.set_control(ControlSnapshot(version=1, control=CLIP, author="ada", requested_at=0.0))
+            transport.set_control(
+                ControlSnapshot(version=1, control=CLIP, author="ada", requested_at=0.0)
+            )
         return score(model, inputs)
 
     trainer._compute_loss = pushed_in_the_middle
@@ -98,15 +120,23 @@ def test_a_control_that_comes_while_training_acts_from_the_next_update_on(tmp_pa
     by_step = {report.step: report for report in tiny_trl.reports(transport)}
     assert [by_step[step].control_version for step in (1, 2, 3, 4)] == [0, 0, 1, 1]
     outcomes = [outcome for report in by_step.values() for outcome in report.outcomes]
-    assert [(o.version, o.state, o.step) for o in outcomes if o.version == 1] == [(1, OutcomeState.APPLIED, 3)]
+    assert [(o.version, o.state, o.step) for o in outcomes if o.version == 1] == [
+        (1, OutcomeState.APPLIED, 3)
+    ]
 
 
 def test_a_share_to_hold_is_given_beside_the_control(tmp_path: Path) -> None:
     transport = InMemoryTransport()
-    probe = attach(tiny_trl.trainer(tmp_path, steps=1), control=CLIP, hold=0.75, transport=transport)
+    probe = attach(
+        tiny_trl.trainer(tmp_path, steps=1), control=CLIP, hold=0.75, transport=transport
+    )
     held = probe.control.held
     assert held is not None
-    assert (held.target_share, probe.control.method, probe.control.mu_low) == (0.75, CLIP.method, CLIP.mu_low)
+    assert (held.target_share, probe.control.method, probe.control.mu_low) == (
+        0.75,
+        CLIP.method,
+        CLIP.mu_low,
+    )
 
 
 def threshold_sources(tmp_path: Path, **settings: Any) -> list[str]:
@@ -141,14 +171,19 @@ def test_the_policy_with_its_adapters_off_is_a_reference_and_no_first_pass(
 
 
 def test_thresholds_of_a_first_pass_are_those_of_the_whole_generation(tmp_path: Path) -> None:
-    trainer, transport = tiny_trl.trainer(tmp_path, steps=2, steps_per_generation=2), InMemoryTransport()
+    trainer, transport = (
+        tiny_trl.trainer(tmp_path, steps=2, steps_per_generation=2),
+        InMemoryTransport(),
+    )
     probe = attach(trainer, control=CLIP, transport=transport)
     seen: list[int] = []
     first_pass = probe.first_pass
 
     def counted(scores: Any, mask: Any) -> None:
         seen.append(sum(int(part.sum()) for part in mask))
-        assert all((part.entropies[m.bool()] > 0).all() for part, m in zip(scores, mask, strict=True))
+        assert all(
+            (part.entropies[m.bool()] > 0).all() for part, m in zip(scores, mask, strict=True)
+        )
         first_pass(scores, mask)
 
     probe.first_pass = counted  # type: ignore[assignment,method-assign]

@@ -36,7 +36,10 @@ def test_the_ratio_of_rloo_is_that_of_the_whole_sequence() -> None:
 
 def test_tool_tokens_do_not_count() -> None:
     tool_mask = torch.tensor([[1, 0, 1], [1, 1, 0]])
-    assert token_mask({"completion_mask": MASK, "tool_mask": tool_mask}).tolist() == [[1, 0, 0], [1, 1, 0]]
+    assert token_mask({"completion_mask": MASK, "tool_mask": tool_mask}).tolist() == [
+        [1, 0, 0],
+        [1, 1, 0],
+    ]
 
 
 def test_a_prompt_has_one_number_however_far_it_is_padded_and_another_has_another() -> None:
@@ -45,7 +48,12 @@ def test_a_prompt_has_one_number_however_far_it_is_padded_and_another_has_anothe
     numbers = prompt_groups({"prompt_ids": ids, "prompt_mask": mask})
     assert len(set(numbers.tolist())) == 4
     assert all(0 <= number < 1 << 52 for number in numbers.tolist())
-    less = prompt_groups({"prompt_ids": ids[:2, 1:] + 9 * (1 - mask[:2, 1:]), "prompt_mask": mask[:2, 1:]})
+    less = prompt_groups(
+        {"prompt_ids": ids[:2, 1:] + 9 * (1 - mask[:2, 1:]), "prompt_mask": mask[:2, 1:]}
+    )
     assert less.tolist() == numbers[:2].tolist()
     many = torch.randint(0, 50_000, (4000, 20), generator=torch.Generator().manual_seed(0))
-    assert len(set(prompt_groups({"prompt_ids": many, "prompt_mask": torch.ones_like(many)}).tolist())) == 4000
+    assert (
+        len(set(prompt_groups({"prompt_ids": many, "prompt_mask": torch.ones_like(many)}).tolist()))
+        == 4000
+    )

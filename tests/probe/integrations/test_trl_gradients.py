@@ -21,7 +21,8 @@ from tests.probe.integrations import tiny_trl
 
 
 class Gradients:
-    """Gradients of TRL's loss by its log-probs and entropies, from a second computation that no probe sees."""
+    """Gradients of TRL's loss by its log-probs and entropies, from a second computation that no
+    probe sees."""
 
     def __init__(self, trainer: Any, probe: Any) -> None:
         self._trainer, self._probe = trainer, probe
@@ -84,7 +85,9 @@ LOSSES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("settings", LOSSES, ids=lambda settings: " ".join(map(str, settings.values())))
+@pytest.mark.parametrize(
+    "settings", LOSSES, ids=lambda settings: " ".join(map(str, settings.values()))
+)
 def test_the_prediction_is_of_the_gradient_of_trls_loss(
     tmp_path: Path, saved_policy: str, settings: dict[str, Any]
 ) -> None:
@@ -116,7 +119,10 @@ def test_the_prediction_is_of_the_gradient_of_trls_loss(
         place = slice(number * calls, (number + 1) * calls)
         unit = 0.0
         for batch, by_logprobs, by_entropies in zip(
-            gradients.read[place], gradients.by_logprobs[place], gradients.by_entropies[place], strict=True
+            gradients.read[place],
+            gradients.by_logprobs[place],
+            gradients.by_entropies[place],
+            strict=True,
         ):
             mask, scores = batch.mask, batch.scores
             unit += float((by_logprobs * scores.vocab_centered_scores)[mask].double().sum())
@@ -124,7 +130,9 @@ def test_the_prediction_is_of_the_gradient_of_trls_loss(
                 assert scores.squared_scores is not None
                 unit -= float((by_entropies * scores.squared_scores)[mask].double().sum())
         # The sampler's temperature is 1 in these runs.
-        assert report.scalars["entropy/unit_predicted_change"] == pytest.approx(unit, rel=1e-4, abs=1e-9)
+        assert report.scalars["entropy/unit_predicted_change"] == pytest.approx(
+            unit, rel=1e-4, abs=1e-9
+        )
         assert report.labels["entropy/prediction_basis"] == "loss_gradient"
         assert ("change/by_kl_penalty" in report.scalars) == ("use_bias_correction_kl" in settings)
         assert ("change/by_entropy_bonus" in report.scalars) == ("entropy_coef" in settings)

@@ -51,7 +51,9 @@ def train_on_rank(rank: int, folder: str) -> dict[str, RankRun]:
     return {name: one_run(Path(folder) / name, **settings) for name, settings in RUNS.items()}
 
 
-def one_run(folder: Path, head: Any, control: isentrope.Control | None = None, **settings: Any) -> RankRun:
+def one_run(
+    folder: Path, head: Any, control: isentrope.Control | None = None, **settings: Any
+) -> RankRun:
     trainer, transport = tiny_trl.trainer(folder, **settings), InMemoryTransport()
     tokens, run_id = GatedTokens(trainer), ""
     if head is not None:
@@ -64,17 +66,24 @@ def one_run(folder: Path, head: Any, control: isentrope.Control | None = None, *
         losses=tiny_trl.losses(trainer),
         parameters=tiny_trl.parameters(trainer),
         tokens=[int(mask.sum()) for mask in tokens.masks],
-        gated=[int((gated & mask).sum()) for gated, mask in zip(tokens.gated, tokens.masks, strict=False)],
+        gated=[
+            int((gated & mask).sum())
+            for gated, mask in zip(tokens.gated, tokens.masks, strict=False)
+        ],
     )
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, RankRun]]:
-    return run_ranks(2, train_on_rank, str(tmp_path_factory.mktemp("ranks")), group=False, timeout_seconds=200)
+    return run_ranks(
+        2, train_on_rank, str(tmp_path_factory.mktemp("ranks")), group=False, timeout_seconds=200
+    )
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
-def test_micro_batches_and_ranks_merge_into_one_step(ranks: list[dict[str, RankRun]], name: str) -> None:
+def test_micro_batches_and_ranks_merge_into_one_step(
+    ranks: list[dict[str, RankRun]], name: str
+) -> None:
     runs = [rank[name] for rank in ranks]
     assert runs[0].run_id == runs[1].run_id
     assert [report.step for report in runs[0].reports] == [1, 2, 3]

@@ -1,4 +1,5 @@
-"""Every setting of TRL under which a probe may be attached: losses as without it, scores as from plain logits."""
+"""Every setting of TRL under which a probe may be attached: losses as without it, scores as from
+plain logits."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+)
 
 from tests.probe.integrations import tiny_trl
 
@@ -31,16 +38,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 PLAIN_DESCENT = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}
-"""The update is the gradient itself. Adam would hide its scale, and make round-off about zero as large as any of it."""
+"""The update is the gradient itself. Adam would hide its scale, and make round-off about zero as
+large as any of it."""
 
 
 def slow_but(quick: Collection[str], names: Iterable[str]) -> list[Any]:
-    """One of each trainer for every day; the others go through the same code with another setting of TRL's."""
+    """One of each trainer for every day; the others go through the same code with another setting
+    of TRL's."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def check_equal_runs(tmp_path: Path, make_policy: Any = tiny_trl.model, **settings: Any) -> None:
-    """All that an observed run logs and learns is that of the same run alone; our own head differs by round-off."""
+    """All that an observed run logs and learns is that of the same run alone; our own head differs
+    by round-off."""
     untrained = tiny_trl.parameters(tiny_trl.trainer(tmp_path, policy=make_policy(), **settings))
     alone, observed, replaced = (
         tiny_trl.trained(tmp_path, head, policy=make_policy(), **PLAIN_DESCENT, **settings)
@@ -52,7 +62,9 @@ def check_equal_runs(tmp_path: Path, make_policy: Any = tiny_trl.model, **settin
     assert torch.equal(tiny_trl.parameters(observed), tiny_trl.parameters(alone))
     # bfloat16 rounds a logit to 8 bits: which way may depend on how a tile's sum is ordered.
     allowed = 2e-2 if settings.get("bf16") else 2e-6
-    assert torch.allclose(torch.tensor(tiny_trl.losses(replaced)), expected, rtol=allowed, atol=allowed)
+    assert torch.allclose(
+        torch.tensor(tiny_trl.losses(replaced)), expected, rtol=allowed, atol=allowed
+    )
     # On-policy a loss is about zero whatever its gradient: it is the update that tells.
     update, theirs = (tiny_trl.parameters(run) - untrained for run in (replaced, alone))
     assert (update - theirs).norm() <= (2e-2 if settings.get("bf16") else 1e-5) * theirs.norm()
@@ -71,7 +83,9 @@ def test_a_reference_model_is_left_to_trl(tmp_path: Path, saved_policy: str, kin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [{}, {"modules_to_save": ["lm_head"]}, {"lora_dropout": 0.2}], ids=str)
+@pytest.mark.parametrize(
+    "config", [{}, {"modules_to_save": ["lm_head"]}, {"lora_dropout": 0.2}], ids=str
+)
 def test_adapters_train_as_without_a_probe(tmp_path: Path, config: dict[str, Any]) -> None:
     check_equal_runs(tmp_path, make_policy=lambda: tiny_trl.adapted(**config), beta=0.05, **TWICE)
 
@@ -91,12 +105,19 @@ def tied() -> PreTrainedModel:
     torch.manual_seed(0)
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=tiny_trl.VOCABULARY, n_positions=64, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3
+            vocab_size=tiny_trl.VOCABULARY,
+            n_positions=64,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            initializer_range=0.3,
         )
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make_policy", [soft_capped, tied])
-def test_soft_capped_and_tied_heads_train_as_without_a_probe(tmp_path: Path, make_policy: Any) -> None:
+def test_soft_capped_and_tied_heads_train_as_without_a_probe(
+    tmp_path: Path, make_policy: Any
+) -> None:
     check_equal_runs(tmp_path, make_policy=make_policy, **TWICE)

@@ -76,32 +76,48 @@ def test_learning_rate_and_clipping_are_those_that_the_update_was_made_with(
 
     monkeypatch.setattr(probe._reports, "report_of", report_of)
     trainer.train()
-    assert [float(step.learning_rate or 0) for step in steps] == pytest.approx([0.04, 0.03, 0.02, 0.01])
+    assert [float(step.learning_rate or 0) for step in steps] == pytest.approx(
+        [0.04, 0.03, 0.02, 0.01]
+    )
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
     assert min(norms) > 0.01
     factors = [float(step.clip_factor or 0) for step in steps]
     assert factors == pytest.approx([0.01 / (norm + 1e-6) for norm in norms], rel=1e-4)
-    assert all("entropy/observed_change" not in report.scalars for report in tiny_trl.reports(transport))
+    assert all(
+        "entropy/observed_change" not in report.scalars for report in tiny_trl.reports(transport)
+    )
 
 
-def test_evaluations_are_not_observed_and_their_metrics_belong_to_the_step_before(tmp_path: Path) -> None:
+def test_evaluations_are_not_observed_and_their_metrics_belong_to_the_step_before(
+    tmp_path: Path,
+) -> None:
     trainer, _, transport = attached(tmp_path, steps=2, **EVALUATING)
     trainer.train()
     reports = tiny_trl.reports(transport)
     evaluated = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
-    assert [report.scalars["eval_reward"] for report in reports] == pytest.approx([e["eval_reward"] for e in evaluated])
+    assert [report.scalars["eval_reward"] for report in reports] == pytest.approx(
+        [e["eval_reward"] for e in evaluated]
+    )
     for report in reports:
-        assert report.scalars["token/count"] == pytest.approx(4 * report.scalars["completions/mean_length"])
+        assert report.scalars["token/count"] == pytest.approx(
+            4 * report.scalars["completions/mean_length"]
+        )
 
 
-def test_evaluating_between_steps_leaves_the_observed_change_and_the_models_mode_alone(tmp_path: Path) -> None:
+def test_evaluating_between_steps_leaves_the_observed_change_and_the_models_mode_alone(
+    tmp_path: Path,
+) -> None:
     trainer, _, transport = attached(tmp_path, steps=2, num_iterations=2, **EVALUATING)
     trainer.train()
     first, second = (report.scalars for report in tiny_trl.reports(transport))
     # The second update is made from the same tokens, so its entropy is the one after the first.
-    assert second["entropy/mean"] == pytest.approx(first["entropy/mean"] + first["entropy/observed_change"], abs=1e-6)
+    assert second["entropy/mean"] == pytest.approx(
+        first["entropy/mean"] + first["entropy/observed_change"], abs=1e-6
+    )
     assert abs(first["entropy/observed_change"]) > 1e-4
-    assert not any(module.training for module in trainer.model.modules())  # as the last evaluation left it
+    assert not any(
+        module.training for module in trainer.model.modules()
+    )  # as the last evaluation left it
 
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])
@@ -133,19 +149,26 @@ def test_gate_is_given_what_is_known_of_each_completion(tmp_path: Path, kind: st
     assert len({rollout.prompt for rollout in shown}) > 1
     assert all(rollout.prompt == rollout.answer is not None for rollout in shown)
     assert all(
-        rollout.reward == 2.0 * rollout.rewards["by_sum"] + 0.5 * rollout.rewards.get("by_evenness", 0.0)
+        rollout.reward
+        == 2.0 * rollout.rewards["by_sum"] + 0.5 * rollout.rewards.get("by_evenness", 0.0)
         for rollout in shown
     )
 
 
-@pytest.mark.parametrize("settings", [{}, {"activation_checkpointing": True, "top_k": 40}], ids=["", "lora"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"activation_checkpointing": True, "top_k": 40}], ids=["", "lora"]
+)
 def test_texts_of_a_byte_level_tokenizer_whose_end_is_its_padding_are_whole(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     """With a chat template, prompts padded at the left, and characters of several tokens."""
     tokenizer = tiny_trl.byte_level_tokenizer()
     asked = Dataset.from_list(
-        [{"prompt": [{"role": "user", "content": text}]} for text in ("2 + 2?", "Größe in 字?") for _ in range(8)]
+        [
+            {"prompt": [{"role": "user", "content": text}]}
+            for text in ("2 + 2?", "Größe in 字?")
+            for _ in range(8)
+        ]
     )
     policy = tiny_trl.model(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
     trainer, probe, transport = attached(
@@ -158,7 +181,9 @@ def test_texts_of_a_byte_level_tokenizer_whose_end_is_its_padding_are_whole(
     theirs, completions = probe.gate, list[list[int]]()
 
     def gate(scores: Any, advantages: Tensor, mask: Tensor, **known: Any) -> Tensor:
-        completions.extend(row[counts].tolist() for row, counts in zip(scores.token_ids, mask.bool(), strict=True))
+        completions.extend(
+            row[counts].tolist() for row, counts in zip(scores.token_ids, mask.bool(), strict=True)
+        )
         gated: Tensor = theirs(scores, advantages, mask, **known)
         return gated
 
@@ -171,15 +196,22 @@ def test_texts_of_a_byte_level_tokenizer_whose_end_is_its_padding_are_whole(
     assert any("\ufffd" in text for text in texts)
     shown = [rollout for report in reports for rollout in report.rollouts]
     assert {rollout.prompt for rollout in shown} <= {
-        f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in ("2 + 2?", "Größe in 字?")
+        f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        for text in ("2 + 2?", "Größe in 字?")
     }
     for rollout in shown:
-        counts = [text for text, logprob in zip(rollout.texts, rollout.logprobs, strict=True) if logprob is not None]
+        counts = [
+            text
+            for text, logprob in zip(rollout.texts, rollout.logprobs, strict=True)
+            if logprob is not None
+        ]
         assert "".join(counts) in texts
 
 
 def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Path) -> None:
-    def failing_at_the_third(completion_ids: list[list[int]], trainer_state: Any, **_: Any) -> list[float]:
+    def failing_at_the_third(
+        completion_ids: list[list[int]], trainer_state: Any, **_: Any
+    ) -> list[float]:
         if trainer_state.global_step == 2:
             raise RuntimeError("the reward server is gone")
         return [float(len(ids) % 2) for ids in completion_ids]
@@ -189,7 +221,10 @@ def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Pa
         trainer.train()
     assert [report.step for report in tiny_trl.reports(transport)] == [1, 2]
     ended = run_ends(transport)[0]
-    assert (ended.status, error_in_a_line(ended.error)) == ("failed", "RuntimeError: the reward server is gone")
+    assert (ended.status, error_in_a_line(ended.error)) == (
+        "failed",
+        "RuntimeError: the reward server is gone",
+    )
 
 
 def test_an_update_before_a_failed_save_is_reported(tmp_path: Path) -> None:
@@ -205,7 +240,9 @@ def test_an_update_before_a_failed_save_is_reported(tmp_path: Path) -> None:
     assert "reward" in tiny_trl.reports(transport)[1].scalars
 
 
-def test_a_second_training_is_not_observed_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_training_is_not_observed_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer, _, transport = attached(tmp_path)
     trainer.train()
     messages = len(transport.messages)
@@ -233,10 +270,14 @@ def test_a_failure_of_ours_leaves_the_run_to_trls_own_head(
     assert [report.step for report in reports] == [1, 2, 3]
     assert reports[-1].scalars["probe/attachment_failures"] == 3
     assert "entropy/mean" not in reports[-1].scalars
-    assert [record.name for record in caplog.records if record.levelno == logging.ERROR] == ["isentrope"]
+    assert [record.name for record in caplog.records if record.levelno == logging.ERROR] == [
+        "isentrope"
+    ]
 
 
-def test_trl_s_log_probs_are_gated_though_the_diagnosis_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trl_s_log_probs_are_gated_though_the_diagnosis_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any) -> None:
         raise ValueError("another layout")
 
@@ -251,10 +292,16 @@ def test_trl_s_log_probs_are_gated_though_the_diagnosis_fails(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("tokens", "forwards"), [(60, 2), (12, 1), (9, 1), (None, 1)], ids=["rows", "one", "part of one", "a sixteenth"]
+    ("tokens", "forwards"),
+    [(60, 2), (12, 1), (9, 1), (None, 1)],
+    ids=["rows", "one", "part of one", "a sixteenth"],
 )
-def test_only_so_many_tokens_are_scored_again(tmp_path: Path, tokens: int | None, forwards: int) -> None:
-    trainer, _, transport = attached(tmp_path, steps=2, rescore_tokens=tokens, gradient_accumulation_steps=2)
+def test_only_so_many_tokens_are_scored_again(
+    tmp_path: Path, tokens: int | None, forwards: int
+) -> None:
+    trainer, _, transport = attached(
+        tmp_path, steps=2, rescore_tokens=tokens, gradient_accumulation_steps=2
+    )
     forward, again = trainer.model.model.forward, []
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -267,7 +314,9 @@ def test_only_so_many_tokens_are_scored_again(tmp_path: Path, tokens: int | None
     trainer.train()
     assert len(again) == 2 * forwards
     assert max(sum(again[at : at + forwards]) for at in (0, forwards)) <= (tokens or 3 + 8)
-    assert all("entropy/observed_change" in report.scalars for report in tiny_trl.reports(transport))
+    assert all(
+        "entropy/observed_change" in report.scalars for report in tiny_trl.reports(transport)
+    )
 
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])

@@ -35,8 +35,11 @@ def test_other_trainers_are_refused(tmp_path: Path) -> None:
 def test_the_asynchronous_trainer_is_refused() -> None:
     from trl.experimental.async_grpo import AsyncGRPOTrainer
 
-    # Making one asks for a GPU and a vLLM server; its class is refused before anything is read off it.
-    with pytest.raises(ConfigurationError, match=r"AsyncGRPOTrainer.*compute_loss.*IsentropeCallback"):
+    # Making one asks for a GPU and a vLLM server; its class is refused before anything is read off
+    # it.
+    with pytest.raises(
+        ConfigurationError, match=r"AsyncGRPOTrainer.*compute_loss.*IsentropeCallback"
+    ):
         attach(AsyncGRPOTrainer.__new__(AsyncGRPOTrainer))
 
 
@@ -53,7 +56,11 @@ REFUSED: dict[str, tuple[str, object, str]] = {
     "Liger": ("args.use_liger_kernel", True, "use_kernels"),
     "compiled": ("args.torch_compile", True, "Turn it off"),
     "Unsloth": ("model.config.unsloth_version", "2026.1", "Unsloth"),
-    "a forward replaced": ("model.forward", lambda *args, **kwargs: None, "_ChunkedLogProbFunction"),
+    "a forward replaced": (
+        "model.forward",
+        lambda *args, **kwargs: None,
+        "_ChunkedLogProbFunction",
+    ),
     "another layout": ("_compute_loss", lambda model, batch: None, ANOTHER_LAYOUT),
     "log-probs from outside": ("_get_per_token_logps_and_entropies", outside, "log-probs"),
 }
@@ -61,7 +68,9 @@ REFUSED: dict[str, tuple[str, object, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_set_ups_that_cant_be_observed_are_refused_with_the_reason(tmp_path: Path, name: str) -> None:
+def test_set_ups_that_cant_be_observed_are_refused_with_the_reason(
+    tmp_path: Path, name: str
+) -> None:
     trainer = tiny_trl.trainer(tmp_path)
     path, value, reason = REFUSED[name]
     *owners, attribute = path.split(".")
@@ -71,7 +80,9 @@ def test_set_ups_that_cant_be_observed_are_refused_with_the_reason(tmp_path: Pat
 
 
 @pytest.mark.parametrize("installed", ["1.14.2", "1.17.0"])
-def test_another_version_of_trl_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+def test_another_version_of_trl_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str
+) -> None:
     trainer = tiny_trl.trainer(tmp_path)
     monkeypatch.setattr("isentrope.integrations.attachment.version", lambda _: installed)
     with pytest.raises(ConfigurationError, match=re.escape(installed)):
@@ -124,7 +135,10 @@ def test_the_self_check_refuses_numbers_that_differ_and_shows_both(
     monkeypatch.setattr(trl_head, "linear_token_scores", off)
     trainer = tiny_trl.trainer(tmp_path)
     before = state_of(trainer)
-    with pytest.raises(ConfigurationError, match=r"TRL's (log-prob|entropy) is (-?\d+\.\d+) nats and ours -?\d+\.\d+"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"TRL's (log-prob|entropy) is (-?\d+\.\d+) nats and ours -?\d+\.\d+",
+    ):
         attach(trainer)
     assert state_of(trainer) == before
 
@@ -150,7 +164,11 @@ def state_of(trainer: Any) -> dict[str, Any]:
     return {
         "trainer": dict(trainer.__dict__),
         "forward": trainer.model.forward,
-        "model": {name: value for name, value in trainer.model.__dict__.items() if not name.startswith("_")},
+        "model": {
+            name: value
+            for name, value in trainer.model.__dict__.items()
+            if not name.startswith("_")
+        },
         "callbacks": list(trainer.callback_handler.callbacks),
         "methods": [
             getattr(trainer, name)
@@ -195,7 +213,9 @@ def test_detaching_after_training_leaves_trls_head(
 
     monkeypatch.setattr(trl_head, "linear_token_scores", never)
     ids = torch.tensor([[2, 3, 4, 5]])
-    logprobs, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, torch.ones_like(ids), 3)
+    logprobs, _, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, torch.ones_like(ids), 3
+    )
     assert logprobs.shape == (1, 3)
 
 
@@ -205,7 +225,9 @@ def test_the_model_still_generates_with_the_signature_of_its_class(tmp_path: Pat
     trainer = tiny_trl.trainer(tmp_path)
     attach(trainer, transport=InMemoryTransport())
     assert inspect.signature(trainer.model.forward) == inspect.signature(tiny_trl.model().forward)
-    generated = trainer.model.generate(input_ids=torch.tensor([[2, 3]]), max_new_tokens=2, do_sample=False)
+    generated = trainer.model.generate(
+        input_ids=torch.tensor([[2, 3]]), max_new_tokens=2, do_sample=False
+    )
     assert generated.shape == (1, 4)
 
 

@@ -1,4 +1,5 @@
-"""TRL with `use_vllm`: TRL's own code on a stand-in for vLLM, which draws from a copy of the policy in this process."""
+"""TRL with `use_vllm`: TRL's own code on a stand-in for vLLM, which draws from a copy of the policy
+in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ END = 1
 
 
 class Engine:
-    """Draws from the weights that TRL sent last, at a temperature times `warmth`; has random numbers of its own."""
+    """Draws from the weights that TRL sent last, at a temperature times `warmth`; has random
+    numbers of its own."""
 
     warmth = 1.0
     unknown: frozenset[int] = frozenset()
@@ -40,7 +42,9 @@ class Engine:
             self.loads += 1
 
     @torch.no_grad()
-    def draw(self, prompt: list[int], temperature: float, length: int) -> tuple[list[int], list[float | None]]:
+    def draw(
+        self, prompt: list[int], temperature: float, length: int
+    ) -> tuple[list[int], list[float | None]]:
         tokens, logprobs = list(prompt), list[float | None]()
         while len(logprobs) < length and (not logprobs or tokens[-1] != END):
             logits = self.model(torch.tensor([tokens])).logits[0, -1] / (temperature * self.warmth)
@@ -59,13 +63,17 @@ class ClientStandIn(Engine):
     def get_server_info(self) -> dict[str, Any]:
         return {"model_config": {"logprobs_mode": "processed_logprobs"}}
 
-    def update_named_params(self, metadata: Any, named_params: Iterator[tuple[str, Tensor]]) -> None:
+    def update_named_params(
+        self, metadata: Any, named_params: Iterator[tuple[str, Tensor]]
+    ) -> None:
         self.load_weights(named_params)
 
     def reset_prefix_cache(self) -> None:
         pass
 
-    def generate(self, prompts: list[list[int]], n: int, temperature: float, max_tokens: int, **_: Any) -> Any:
+    def generate(
+        self, prompts: list[list[int]], n: int, temperature: float, max_tokens: int, **_: Any
+    ) -> Any:
         drawn = [self.draw(prompt, temperature, max_tokens) for prompt in prompts for _ in range(n)]
         return {
             "prompt_ids": prompts,
@@ -86,7 +94,9 @@ class LLMStandIn(Engine):
     def reset_prefix_cache(self) -> None:
         pass
 
-    def generate(self, prompts: list[dict[str, Any]], sampling_params: SimpleNamespace, use_tqdm: bool) -> list[Any]:
+    def generate(
+        self, prompts: list[dict[str, Any]], sampling_params: SimpleNamespace, use_tqdm: bool
+    ) -> list[Any]:
         outputs = []
         for prompt in prompts:
             ids, logprobs = self.draw(
@@ -107,7 +117,8 @@ class LLMStandIn(Engine):
 
 @pytest.fixture(autouse=True)
 def vllm_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    # For a colocated vLLM TRL sets RANK and others, which the next trainer would take for a launcher's.
+    # For a colocated vLLM TRL sets RANK and others, which the next trainer would take for a
+    # launcher's.
     monkeypatch.setattr(f"{GENERATION}.os", SimpleNamespace(environ={}))
     monkeypatch.setattr(f"{GENERATION}.ensure_master_addr_port", lambda: None)
     monkeypatch.setattr(f"{GENERATION}.is_vllm_available", lambda: True)
@@ -157,7 +168,9 @@ def test_the_distance_to_a_vllm_stand_in_is_the_one_trl_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setattr(Engine, "warmth", 0.8)
-    _, reports = scalars_of_run(tmp_path, vllm_mode=mode, steps=3, vllm_importance_sampling_mode="token_mask")
+    _, reports = scalars_of_run(
+        tmp_path, vllm_mode=mode, steps=3, vllm_importance_sampling_mode="token_mask"
+    )
     for scalars in reports:
         largest = scalars["sampling/sampling_logp_difference/max"]
         assert largest > 0.05

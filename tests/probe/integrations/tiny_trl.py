@@ -14,7 +14,13 @@ from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from isentrope.integrations.trl import attach
@@ -33,11 +39,17 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def byte_level_tokenizer() -> PreTrainedTokenizerFast:
-    """As language models have it: bytes merged to pieces, a chat template, one token that ends and pads."""
+    """As language models have it: bytes merged to pieces, a chat template, one token that ends and
+    pads."""
     pieces = Tokenizer(BPE())
     pieces.pre_tokenizer, pieces.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
     ends = ["<|im_start|>", "<|im_end|>"]
-    learnt = BpeTrainer(vocab_size=300, special_tokens=ends, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    learnt = BpeTrainer(
+        vocab_size=300,
+        special_tokens=ends,
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
     pieces.train_from_iterator(["user\nassistant\nGröße in"] * 4, learnt)
     template = (
         "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -69,7 +81,9 @@ def model(seed: int = 0, **config: Any) -> PreTrainedModel:
 def adapted(policy: PreTrainedModel | None = None, **config: Any) -> Any:
     """The policy with LoRA adapters that already do something."""
     targets = ["q_proj", "v_proj"]
-    lora = LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False, **config)
+    lora = LoraConfig(
+        r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False, **config
+    )
     return get_peft_model(policy or model(), lora)
 
 
@@ -78,11 +92,15 @@ def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
     return [sum(token % 2 == 0 for token in ids) / 4 - 0.05 * len(ids) for ids in completion_ids]
 
 
-def trainer(folder: Path, kind: str = "grpo", policy: Any = None, steps: int = 2, **settings: Any) -> Any:
+def trainer(
+    folder: Path, kind: str = "grpo", policy: Any = None, steps: int = 2, **settings: Any
+) -> Any:
     """A GRPOTrainer or RLOOTrainer; `settings` go to its config, `trainer_*` to the trainer."""
     config, cls = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}[kind]
     of_trainer = {
-        name.removeprefix("trainer_"): settings.pop(name) for name in list(settings) if name.startswith("trainer_")
+        name.removeprefix("trainer_"): settings.pop(name)
+        for name in list(settings)
+        if name.startswith("trainer_")
     }
     arguments = {
         "output_dir": str(folder),
@@ -114,7 +132,8 @@ def trainer(folder: Path, kind: str = "grpo", policy: Any = None, steps: int = 2
 
 
 def trained(folder: Path, head: Any = None, **settings: Any) -> Any:
-    """A trainer after its training, `head` attached or (None) not. TRL seeds when a trainer is made: one after another."""
+    """A trainer after its training, `head` attached or (None) not. TRL seeds when a trainer is
+    made: one after another."""
     made, transport = trainer(folder, **settings), InMemoryTransport()
     if head is not None:
         attach(made, head=head, transport=transport)
@@ -130,7 +149,10 @@ TIMINGS = {"step_time", "train_runtime", "train_samples_per_second", "train_step
 
 def history(trained: Any) -> list[dict[str, Any]]:
     """What the trainer logged, but for how long things took."""
-    return [{key: value for key, value in entry.items() if key not in TIMINGS} for entry in trained.state.log_history]
+    return [
+        {key: value for key, value in entry.items() if key not in TIMINGS}
+        for entry in trained.state.log_history
+    ]
 
 
 def losses(trained: Any) -> list[float]:

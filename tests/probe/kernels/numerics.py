@@ -1,7 +1,8 @@
-"""What every backend must get right: named cases of logits, and their scores and gradients in float64.
+"""What every backend must get right: named cases of logits, and their scores and gradients in
+float64.
 
-The cases are made for a vocabulary size, so that an interpreted kernel can be asked about small ones.
-"""
+The cases are made for a vocabulary size, so that an interpreted kernel can be asked about small
+ones."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ class Case:
     @property
     def divisor(self) -> float | Tensor:
         """What the logits are divided by."""
-        return self.temperature.unsqueeze(-1) if isinstance(self.temperature, Tensor) else self.temperature
+        return (
+            self.temperature.unsqueeze(-1)
+            if isinstance(self.temperature, Tensor)
+            else self.temperature
+        )
 
 
 def cases(vocabulary: int, rows: int = 5) -> list[Case]:
@@ -54,9 +59,13 @@ def numbers_of(rows: RowScores | Moments) -> list[Tensor]:
 
 
 def errors_of(rows: RowScores, case: Case) -> dict[str, float]:
-    """Max abs error of each field against float64, in nats; infinite where one is NaN and the other is not."""
+    """Max abs error of each field against float64, in nats; infinite where one is NaN and the other
+    is not."""
     exact = scores64(case.logits, case.token_ids, case.divisor)
-    return {name: _largest_difference(getattr(rows, name).cpu(), exact[name].reshape(-1)) for name in FIELDS}
+    return {
+        name: _largest_difference(getattr(rows, name).cpu(), exact[name].reshape(-1))
+        for name in FIELDS
+    }
 
 
 def too_large(errors: dict[Place, float], tolerance: float) -> dict[Place, float]:
@@ -65,14 +74,17 @@ def too_large(errors: dict[Place, float], tolerance: float) -> dict[Place, float
 
 
 def gradient_excess(gradient: Tensor, exact: Tensor, tolerance: float) -> float:
-    """The largest error, in multiples of what rounding to the gradient's type and `tolerance` allow; infinite for NaN."""
+    """The largest error, in multiples of what rounding to the gradient's type and `tolerance`
+    allow; infinite for NaN."""
     rounding = torch.finfo(gradient.dtype).eps / 2
     allowed = tolerance + exact.abs() * rounding * 1.001
     excess = ((gradient.cpu().double() - exact).abs() / allowed).nan_to_num(math.inf)
     return excess.max().item() if excess.numel() else 0.0
 
 
-def exact_gradient(case: Case, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None) -> Tensor:
+def exact_gradient(
+    case: Case, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None
+) -> Tensor:
     """The gradient of sum(g log p_k + h H) by autograd in float64."""
     leaf = case.logits.detach().double().requires_grad_()
     logprobs = (leaf / case.divisor).log_softmax(-1)
@@ -82,7 +94,9 @@ def exact_gradient(case: Case, logprob_gradient: Tensor | None, entropy_gradient
         chosen = logprobs.gather(-1, case.token_ids.unsqueeze(-1)).squeeze(-1)
         objective = objective + (logprob_gradient.double() * chosen).sum()
     if entropy_gradient is not None:
-        objective = objective - (entropy_gradient.double() * (floored.exp() * floored).sum(-1)).sum()
+        objective = (
+            objective - (entropy_gradient.double() * (floored.exp() * floored).sum(-1)).sum()
+        )
     (gradient,) = torch.autograd.grad(objective, leaf)
     return gradient
 
@@ -92,7 +106,9 @@ def gradient_by(
 ) -> Tensor:
     rows = scored(backend, case)
     entropies = None if entropy_gradient is None else rows.entropies
-    upstream = Upstream(case.token_ids, rows.log_normalizer, entropies, logprob_gradient, entropy_gradient)
+    upstream = Upstream(
+        case.token_ids, rows.log_normalizer, entropies, logprob_gradient, entropy_gradient
+    )
     return backend.logit_gradient(case.logits, upstream, case.temperature)
 
 
@@ -103,7 +119,9 @@ def normal_logits(vocabulary: int, rows: int, spread: float, seed: int = 0) -> T
 def drawn(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """One token per row, sampled from softmax(z / T)."""
     p = (logits.double() / temperature).softmax(-1)
-    return torch.multinomial(p.reshape(-1, p.shape[-1]), 1, generator=_generator(1)).reshape(logits.shape[:-1])
+    return torch.multinomial(p.reshape(-1, p.shape[-1]), 1, generator=_generator(1)).reshape(
+        logits.shape[:-1]
+    )
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -112,7 +130,12 @@ def _generator(seed: int) -> torch.Generator:
 
 def _largest_difference(values: Tensor, exact: Tensor) -> float:
     same = values == exact  # infinite alike
-    return torch.where(same, 0.0, (values.double() - exact).abs()).nan_to_num(math.inf).max(dim=0).values.item()
+    return (
+        torch.where(same, 0.0, (values.double() - exact).abs())
+        .nan_to_num(math.inf)
+        .max(dim=0)
+        .values.item()
+    )
 
 
 Made = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, float | Tensor]
@@ -129,7 +152,8 @@ def _normal(
 
 
 def _masked(where: Callable[[Tensor], Tensor]) -> Callable[[int, int], Made]:
-    """N(0, 9) with -inf at the places that `where` makes of random numbers in [0, 1), column 0 or the last excepted."""
+    """N(0, 9) with -inf at the places that `where` makes of random numbers in [0, 1), column 0 or
+    the last excepted."""
 
     def make(vocabulary: int, rows: int) -> Made:
         logits = normal_logits(vocabulary, rows, 3.0)
@@ -187,7 +211,9 @@ def _shared_rows(vocabulary: int, rows: int) -> Made:
 
 
 def _turned_rows(vocabulary: int, rows: int) -> Made:
-    view = normal_logits(vocabulary, 4 * rows, 3.0).reshape(rows, 2, 2, vocabulary).permute(2, 0, 1, 3)
+    view = (
+        normal_logits(vocabulary, 4 * rows, 3.0).reshape(rows, 2, 2, vocabulary).permute(2, 0, 1, 3)
+    )
     return view, drawn(view)
 
 

@@ -62,7 +62,9 @@ def test_forked_child_scores_alone() -> None:
             os._exit(0 if same.all() else 3)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
-    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120
+    )
     assert ran.stdout == "0\n", ran.stderr
 
 
@@ -94,8 +96,15 @@ def test_upstream_gradients_may_have_any_type() -> None:
     rows = finish(cpp_backend.row_moments(logits, token_ids, 1.0))
     upstream = torch.arange(12.0).reshape(3, 4)
     gradients = [
-        cpp_backend.logit_gradient(logits, Upstream(token_ids, rows.log_normalizer, rows.entropies, g, g), 1.0)
-        for g in (upstream, upstream.T.contiguous().T, upstream.reshape(-1).half(), upstream.clone().requires_grad_())
+        cpp_backend.logit_gradient(
+            logits, Upstream(token_ids, rows.log_normalizer, rows.entropies, g, g), 1.0
+        )
+        for g in (
+            upstream,
+            upstream.T.contiguous().T,
+            upstream.reshape(-1).half(),
+            upstream.clone().requires_grad_(),
+        )
     ]
     assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
     assert not any(gradient.requires_grad for gradient in gradients)
@@ -103,13 +112,18 @@ def test_upstream_gradients_may_have_any_type() -> None:
 
 def test_gradients_halfway_round_to_even() -> None:
     for dtype, half in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
-        case = numerics.Case("ties", torch.zeros(2, 2, dtype=dtype), torch.zeros(2, dtype=torch.int64))
-        gradient = numerics.gradient_by(cpp_backend, case, 2 * torch.tensor([1 + half, 1 + 3 * half]), None)
+        case = numerics.Case(
+            "ties", torch.zeros(2, 2, dtype=dtype), torch.zeros(2, dtype=torch.int64)
+        )
+        gradient = numerics.gradient_by(
+            cpp_backend, case, 2 * torch.tensor([1 + half, 1 + 3 * half]), None
+        )
         assert gradient[:, 0].tolist() == [1.0, 1 + 4 * half]
 
 
 def test_temperature_is_not_rounded() -> None:
-    """One token against all others together: what rounding T to float32 would change grows with the distance."""
+    """One token against all others together: what rounding T to float32 would change grows with the
+    distance."""
     temperature = 1.49  # the float32 next to T log 2 / 32 is off by 5e-8 of it
     logits = numerics.normal_logits(151936, 1, 0.5)
     logits[0, 0] = (logits / temperature).logsumexp(-1).item() * temperature
@@ -121,7 +135,9 @@ def test_unbounded_gradient_stays_nan_or_infinite() -> None:
     # A NaN whose payload is all ones, which rounding up would turn into zero.
     full = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32).item()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        case = numerics.Case("upstream", torch.zeros(3, 40, dtype=dtype), torch.zeros(3, dtype=torch.int64))
+        case = numerics.Case(
+            "upstream", torch.zeros(3, 40, dtype=dtype), torch.zeros(3, dtype=torch.int64)
+        )
         upstream = torch.tensor([full, math.inf, 1.0], dtype=torch.float64)
         gradient = numerics.gradient_by(cpp_backend, case, upstream, None)
         assert gradient[0].isnan().all()

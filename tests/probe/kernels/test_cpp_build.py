@@ -1,4 +1,5 @@
-"""Whatever the compiler, the home or the file system do: right scores, and one log line with the reason why they are slow."""
+"""Whatever the compiler, the home or the file system do: right scores, and one log line with the
+reason why they are slow."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
     def make(script: str) -> Path:
         program = tmp_path / "fake-c++"
-        program.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo 1.0; exit 0; fi\n{script}\n')
+        program.write_text(
+            f'#!/bin/sh\nif [ "$1" = --version ]; then echo 1.0; exit 0; fi\n{script}\n'
+        )
         program.chmod(0o755)
         monkeypatch.setenv("CXX", str(program))
         return program
@@ -86,7 +89,9 @@ def assert_scores_are_right() -> None:
     for _ in range(2):
         scored = scores.token_scores(logits, token_ids, entropy_gradient=True)
         for field in numerics.FIELDS:
-            torch.testing.assert_close(getattr(scored, field).double(), exact[field], rtol=0, atol=3e-6)
+            torch.testing.assert_close(
+                getattr(scored, field).double(), exact[field], rtol=0, atol=3e-6
+            )
 
 
 def assert_the_reference_scores(caplog: pytest.LogCaptureFixture, reason: str) -> None:
@@ -107,7 +112,9 @@ def kept(home: Path) -> list[str]:
     return sorted(path.suffix or path.name for path in (home / "kernels").iterdir())
 
 
-def test_library_is_compiled_once(home: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_compiled_once(
+    home: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(compiled, home / "kernels")
     assert kept(home) == [".so"]
     monkeypatch.setattr(cpp_build, "_compile", lambda *_: pytest.fail("compiled again"))
@@ -145,10 +152,14 @@ def test_a_library_that_cannot_be_loaded_is_replaced(home: Path) -> None:
 
 def test_compiling_processes_do_not_collide(home: Path, compiled: Path, compiler: Compiler) -> None:
     (library,) = compiled.glob("*.so")
-    compiler(f'while [ "$1" != -o ]; do shift; done; head -c 5000 {library} > "$2"; sleep 0.2; cp {library} "$2"')
+    compiler(
+        f'while [ "$1" != -o ]; do shift; done; head -c 5000 {library} > "$2"; sleep 0.2; cp {library} "$2"'
+    )
     code = "from isentrope.kernels import cpp_build; print(cpp_build.load().isentrope_row_moments)"
     racing = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     for process in racing:
@@ -197,7 +208,10 @@ def test_named_cache_keeps_the_library_unless_others_may_write_there(
 
 
 def test_full_disk_costs_only_keeping(
-    home: Path, compiles_at_once: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    home: Path,
+    compiles_at_once: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def full(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
@@ -229,7 +243,11 @@ def test_missing_compiler_is_named(
     ids=["an error", "no library", "no program"],
 )
 def test_failing_compiler_is_quoted(
-    home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture, script: str | None, reason: str
+    home: Path,
+    compiler: Compiler,
+    caplog: pytest.LogCaptureFixture,
+    script: str | None,
+    reason: str,
 ) -> None:
     program = compiler(script or "")
     if script is None:
@@ -238,7 +256,10 @@ def test_failing_compiler_is_quoted(
 
 
 def test_hanging_compiler_is_ended(
-    home: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    home: Path,
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     compiler(f"sleep 100 & echo $! > {home.parent}/child; wait")
     monkeypatch.setattr(cpp_build, "COMPILE_TIMEOUT_SECONDS", 0.3)
@@ -260,7 +281,8 @@ def test_cxx_may_hold_arguments(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_source_compiles_for_narrow_registers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What NEON and older processors get: four logits at a time, a polynomial in the place of the table."""
+    """What NEON and older processors get: four logits at a time, a polynomial in the place of the
+    table."""
     narrower = ["-mno-avx512f"] if os.uname().machine == "x86_64" else []
     monkeypatch.setattr(cpp_build, "FLAGS", (*cpp_build.FLAGS, "-O1"))
     flags = [*cpp_build._flags(), *narrower]

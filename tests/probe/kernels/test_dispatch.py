@@ -37,8 +37,12 @@ def test_cpp_kernels_read_cpu_tensors(logits: torch.Tensor) -> None:
     assert backend_for(logits) is cpp_backend
 
 
-@pytest.mark.parametrize("logits", [READABLE.T, READABLE.double(), READABLE.as_subclass(Dressed), READABLE.to_sparse()])
-def test_reference_silently_reads_other_tensors(logits: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "logits", [READABLE.T, READABLE.double(), READABLE.as_subclass(Dressed), READABLE.to_sparse()]
+)
+def test_reference_silently_reads_other_tensors(
+    logits: torch.Tensor, caplog: pytest.LogCaptureFixture
+) -> None:
     assert backend_for(logits) is reference
     assert caplog.messages == []
 
@@ -81,5 +85,7 @@ def test_a_backend_is_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISENTROPE_KERNELS", "numba")
-    with pytest.raises(ConfigurationError, match=r"^ISENTROPE_KERNELS .*auto, reference, cpp, triton.*numba"):
+    with pytest.raises(
+        ConfigurationError, match=r"^ISENTROPE_KERNELS .*auto, reference, cpp, triton.*numba"
+    ):
         backend_for(torch.zeros(2, 3))

@@ -17,7 +17,9 @@ from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, 
 from tests.probe.kernels.numerics import numbers_of
 
 
-def slices(logits: Tensor, token_ids: Tensor, cuts: list[int], temperature: float = 1.0) -> list[Moments]:
+def slices(
+    logits: Tensor, token_ids: Tensor, cuts: list[int], temperature: float = 1.0
+) -> list[Moments]:
     edges = [0, *sorted(cuts), logits.shape[-1]]
     return [
         reference.row_moments(logits[:, start:end], token_ids, temperature, start, squared=True)
@@ -42,7 +44,13 @@ def assert_same(left: RowScores, right: RowScores, tolerance: float) -> None:
     seed=st.integers(0, 2**31),
 )
 def test_any_split_gives_same_scores(
-    vocabulary: int, cuts: list[int], temperature: float, offset: float, masked: float, drop: float, seed: int
+    vocabulary: int,
+    cuts: list[int],
+    temperature: float,
+    offset: float,
+    masked: float,
+    drop: float,
+    seed: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(6, vocabulary, generator=generator, dtype=torch.float64) * 5 + offset
@@ -53,7 +61,9 @@ def test_any_split_gives_same_scores(
     parts = slices(logits, token_ids, [cut for cut in set(cuts) if cut < vocabulary], temperature)
     random.Random(seed).shuffle(parts)
     assert_same(finish(merge(parts)), whole, 1e-9)
-    assert_same(finish(functools.reduce(lambda left, right: merge([left, right]), parts)), whole, 1e-9)
+    assert_same(
+        finish(functools.reduce(lambda left, right: merge([left, right]), parts)), whole, 1e-9
+    )
 
 
 def test_squared_scores_need_every_slice() -> None:

@@ -27,7 +27,8 @@ class Candidate:
     tolerance: float
     """Max abs error in nats."""
     vocabularies: tuple[int, ...]
-    """Sizes every case is made in, and but for the last one its gradients: the smallest, and some no block divides."""
+    """Sizes every case is made in, and but for the last one its gradients: the smallest, and some
+    no block divides."""
     shared: int
     """A size for the other tests."""
     rows: int = 5
@@ -38,13 +39,17 @@ SIZES = (2, 3, 97, 4099, 16411)
 BACKENDS = [
     Candidate("reference", reference, 2e-6, SIZES, 4099),
     Candidate("cpp", cpp_backend, 1e-6, SIZES, 4099),
-    Candidate("triton", triton_backend, 1e-6, (3, 97), 97, rows=2),  # interpreted: slow, and without a device
+    Candidate(
+        "triton", triton_backend, 1e-6, (3, 97), 97, rows=2
+    ),  # interpreted: slow, and without a device
 ]
 LARGER = Candidate("triton, larger", triton_backend, 1e-6, (2, 301, 4099), 97, rows=2)
 
 every_backend = pytest.mark.parametrize("candidate", BACKENDS, ids=lambda candidate: candidate.name)
 every_backend_and_size = pytest.mark.parametrize(
-    "candidate", [*BACKENDS, pytest.param(LARGER, marks=pytest.mark.slow)], ids=lambda candidate: candidate.name
+    "candidate",
+    [*BACKENDS, pytest.param(LARGER, marks=pytest.mark.slow)],
+    ids=lambda candidate: candidate.name,
 )
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 
@@ -67,14 +72,18 @@ def test_scores_equal_float64(candidate: Candidate) -> None:
         for vocabulary in candidate.vocabularies
         for case in asked(candidate, numerics.cases(vocabulary, candidate.rows))
         if case.token_ids.numel() > 0
-        for field, error in numerics.errors_of(numerics.scored(candidate.backend, case), case).items()
+        for field, error in numerics.errors_of(
+            numerics.scored(candidate.backend, case), case
+        ).items()
     }
     assert len(errors) > 100 * len(candidate.vocabularies)
     # Of a sum of squares, the error of Q0 is multiplied by (Z1 / Z)^2.
     squares = {place: error for place, error in errors.items() if place[-1] == "squared_scores"}
     assert numerics.too_large(squares, 3 * candidate.tolerance) == {}
     assert (
-        numerics.too_large({place: errors[place] for place in errors.keys() - squares.keys()}, candidate.tolerance)
+        numerics.too_large(
+            {place: errors[place] for place in errors.keys() - squares.keys()}, candidate.tolerance
+        )
         == {}
     )
 
@@ -82,7 +91,9 @@ def test_scores_equal_float64(candidate: Candidate) -> None:
 @every_backend
 def test_no_rows_give_no_scores(candidate: Candidate) -> None:
     (case,) = (case for case in numerics.cases(candidate.shared) if case.name == "no rows")
-    assert [len(numbers) for numbers in numerics.numbers_of(numerics.scored(candidate.backend, case))] == [0] * 6
+    assert [
+        len(numbers) for numbers in numerics.numbers_of(numerics.scored(candidate.backend, case))
+    ] == [0] * 6
     gradient = numerics.gradient_by(candidate.backend, case, torch.zeros(0, 3), None)
     assert (gradient.shape, gradient.dtype) == (case.logits.shape, case.logits.dtype)
 
@@ -117,7 +128,9 @@ def test_half_precision_is_read_as_torch(candidate: Candidate) -> None:
         numbers = numbers[numbers.isfinite() & (numbers.abs() < 1e30)]
         numbers = numbers[: candidate.shared] if candidate.shared < 4099 else numbers
         logits = torch.stack([numbers, torch.zeros_like(numbers)], -1)
-        moments = candidate.backend.row_moments(logits, torch.zeros(len(numbers), dtype=torch.int64), 1.0)
+        moments = candidate.backend.row_moments(
+            logits, torch.zeros(len(numbers), dtype=torch.int64), 1.0
+        )
         wide = numbers.double()
         torch.testing.assert_close(moments.maximum, wide.clamp(min=0), rtol=1e-6, atol=0)
         torch.testing.assert_close(moments.chosen_shifted, wide.clamp(max=0), rtol=1e-6, atol=1e-45)
@@ -126,31 +139,45 @@ def test_half_precision_is_read_as_torch(candidate: Candidate) -> None:
 @every_backend
 @every_dtype
 @pytest.mark.parametrize("cuts", [(1,), (0.5,), (0.1, 0.2, 0.9)])
-def test_slices_merge_into_whole_row(candidate: Candidate, dtype: torch.dtype, cuts: tuple[float, ...]) -> None:
+def test_slices_merge_into_whole_row(
+    candidate: Candidate, dtype: torch.dtype, cuts: tuple[float, ...]
+) -> None:
     whole = numerics.normal_logits(candidate.shared, 5, 3.0).to(dtype)
     whole[2, : candidate.shared // 2] = -math.inf
     token_ids = numerics.drawn(whole)
-    edges = [0, *(cut if cut == 1 else int(cut * candidate.shared) for cut in cuts), candidate.shared]
+    edges = [
+        0,
+        *(cut if cut == 1 else int(cut * candidate.shared) for cut in cuts),
+        candidate.shared,
+    ]
     slices = [
-        candidate.backend.row_moments(whole[:, int(first) : int(last)], token_ids, 0.9, start=int(first), squared=True)
+        candidate.backend.row_moments(
+            whole[:, int(first) : int(last)], token_ids, 0.9, start=int(first), squared=True
+        )
         for first, last in itertools.pairwise(edges)
     ]
     exact = scores64(whole, token_ids, 0.9)
     for parts in (slices, slices[::-1]):
         rows = finish(merge(parts))
         for field in numerics.FIELDS:
-            torch.testing.assert_close(getattr(rows, field), exact[field], rtol=0, atol=candidate.tolerance)
+            torch.testing.assert_close(
+                getattr(rows, field), exact[field], rtol=0, atol=candidate.tolerance
+            )
 
 
 @every_backend
 def test_squares_change_no_other_number(candidate: Candidate) -> None:
     for case in asked(candidate, numerics.cases(candidate.shared, candidate.rows)):
         with_squares, without = (
-            candidate.backend.row_moments(case.logits, case.token_ids, case.temperature, squared=squared)
+            candidate.backend.row_moments(
+                case.logits, case.token_ids, case.temperature, squared=squared
+            )
             for squared in (True, False)
         )
         assert without.square_shifted_twice is None
-        for got, expected in zip(numerics.numbers_of(with_squares)[:6], numerics.numbers_of(without), strict=True):
+        for got, expected in zip(
+            numerics.numbers_of(with_squares)[:6], numerics.numbers_of(without), strict=True
+        ):
             # A compiler may fuse another product and sum of the float64 sums.
             torch.testing.assert_close(got, expected, rtol=1e-14, atol=0, equal_nan=True)
 
@@ -172,21 +199,34 @@ def test_gradients_equal_float64_autograd(candidate: Candidate, kind: str) -> No
             gradient = numerics.gradient_by(candidate.backend, case, *gradients)
             assert (gradient.dtype, gradient.shape) == (case.logits.dtype, case.logits.shape)
             exact = numerics.exact_gradient(case, *gradients)
-            errors[case.name, vocabulary] = numerics.gradient_excess(gradient, exact, candidate.tolerance)
+            errors[case.name, vocabulary] = numerics.gradient_excess(
+                gradient, exact, candidate.tolerance
+            )
     assert numerics.too_large(errors, 1.0) == {}
 
 
 @every_backend
 def test_gradient_can_be_sliced(candidate: Candidate) -> None:
     case = Case(
-        "slices", numerics.normal_logits(candidate.shared, 4, 3.0), torch.tensor([0, 1, 40, candidate.shared - 1]), 0.8
+        "slices",
+        numerics.normal_logits(candidate.shared, 4, 3.0),
+        torch.tensor([0, 1, 40, candidate.shared - 1]),
+        0.8,
     )
     gradients = upstream(case, "log-prob and entropy")
-    whole, rows, middle = numerics.exact_gradient(case, *gradients), numerics.scored(candidate.backend, case), 41
+    whole, rows, middle = (
+        numerics.exact_gradient(case, *gradients),
+        numerics.scored(candidate.backend, case),
+        41,
+    )
     for first, last in ((0, middle), (middle, candidate.shared)):
         arriving = Upstream(case.token_ids, rows.log_normalizer, rows.entropies, *gradients)
-        part = candidate.backend.logit_gradient(case.logits[:, first:last], arriving, 0.8, start=first)
-        torch.testing.assert_close(part.double(), whole[:, first:last], rtol=0, atol=candidate.tolerance)
+        part = candidate.backend.logit_gradient(
+            case.logits[:, first:last], arriving, 0.8, start=first
+        )
+        torch.testing.assert_close(
+            part.double(), whole[:, first:last], rtol=0, atol=candidate.tolerance
+        )
 
 
 @every_backend

@@ -1,4 +1,5 @@
-"""The Triton kernels, interpreted on the CPU: against float64, and where their blocks and splits meet."""
+"""The Triton kernels, interpreted on the CPU: against float64, and where their blocks and splits
+meet."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_real_blocks_equal_float64(vocabulary: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_begin_at_any_element(dtype: torch.dtype, small_blocks: int) -> None:
-    """17 rows of 263 logits begin at every place within an aligned piece, and end at every byte of 32 bits."""
+    """17 rows of 263 logits begin at every place within an aligned piece, and end at every byte of
+    32 bits."""
     logits = numerics.normal_logits(264, 17, 3.0).to(dtype)[:, 1:]
     case = Case("views", logits, torch.arange(17) * 16 + 6)
     assert max(errors_of(case).values()) <= TOLERANCE
@@ -83,7 +85,8 @@ def test_memory_beside_rows_never_counts(dtype: torch.dtype, small_blocks: int) 
 
 
 def test_new_maximum_moves_all_sums(small_blocks: int) -> None:
-    """A block's maximum is the row's so far, block after block; and the first is so low that its sums must vanish."""
+    """A block's maximum is the row's so far, block after block; and the first is so low that its
+    sums must vanish."""
     logits = torch.linspace(-40, 40, 1030).repeat(2, 1)
     logits[1, :128] = torch.finfo(torch.float32).min
     assert max(errors_of(Case("rising", logits, torch.tensor([1029, 200]))).values()) <= TOLERANCE
@@ -110,7 +113,9 @@ def test_token_outside_vocabulary_is_impossible() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_gradients_equal_autograd_over_blocks(dtype: torch.dtype, offset: float, small_blocks: int) -> None:
+def test_gradients_equal_autograd_over_blocks(
+    dtype: torch.dtype, offset: float, small_blocks: int
+) -> None:
     logits = (numerics.normal_logits(301, 6, 3.0) + offset).reshape(2, 3, 301).to(dtype)[:, :-1]
     case = Case("blocks", logits, torch.tensor([[0, 127], [128, 300]]), 0.7)
     g, h = torch.tensor([[1.0, -0.5], [0.0, 2.0]]), torch.tensor([[0.3, 0.0], [-1.0, 1.0]])
@@ -144,19 +149,29 @@ def test_two_strides_reach_every_row(view: Tensor, expected: tuple[int, ...] | N
             for row in range(view.numel() // 5)
         ]
         memory = torch.arange(view.untyped_storage().nbytes() // 4)
-        assert starts == memory.as_strided(view.shape, view.stride(), view.storage_offset())[..., 0].flatten().tolist()
+        assert (
+            starts
+            == memory.as_strided(view.shape, view.stride(), view.storage_offset())[..., 0]
+            .flatten()
+            .tolist()
+        )
 
 
 def test_rows_split_until_device_is_full() -> None:
     processors, vocabulary = 132, 151_936
-    splits = {rows: triton_backend.splits_of(rows, vocabulary, 4096, processors) for rows in (0, 1, 100, 1024, 8192)}
+    splits = {
+        rows: triton_backend.splits_of(rows, vocabulary, 4096, processors)
+        for rows in (0, 1, 100, 1024, 8192)
+    }
     assert splits == {0: 1, 1: 8, 100: 8, 1024: 4, 8192: 1}
     assert triton_backend.splits_of(1, 4096, 4096, processors) == 1
 
 
 def test_missing_triton_is_only_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    spec = importlib.util.spec_from_file_location("triton_backend_without_triton", triton_backend.__file__)
+    spec = importlib.util.spec_from_file_location(
+        "triton_backend_without_triton", triton_backend.__file__
+    )
     assert spec is not None
     assert spec.loader is not None
     fresh = importlib.util.module_from_spec(spec)
@@ -172,6 +187,8 @@ def test_missing_device_names_the_interpreter() -> None:
         "from isentrope.kernels import triton_backend; print(triton_backend.unavailable_because())"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
     assert "no CUDA, ROCm or XPU device" in ran.stdout
     assert "TRITON_INTERPRET=1" in ran.stdout

@@ -29,18 +29,26 @@ def uninterpreted(code: list[str], folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(folder), "PYTHONWARNINGS": "ignore"}
     ran = subprocess.run(
-        [sys.executable, *code], cwd=ROOT, env=environment, check=False, capture_output=True, text=True
+        [sys.executable, *code],
+        cwd=ROOT,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     return ran.stdout
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(one, marks=[pytest.mark.long] * (one in OF_A_KIND)) for one in TARGETS]
+    scope="module",
+    params=[pytest.param(one, marks=[pytest.mark.long] * (one in OF_A_KIND)) for one in TARGETS],
 )
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("triton")
-    found = json.loads(uninterpreted(["-m", "tests.benchmarks.triton_compile", "--json", request.param], folder))
+    found = json.loads(
+        uninterpreted(["-m", "tests.benchmarks.triton_compile", "--json", request.param], folder)
+    )
     assert found["triton"] == TRITON, (
         f"These figures were taken with Triton {TRITON}, this is {found['triton']}. Install the pinned version "
         f"(uv.lock), or look at `python -m tests.benchmarks.triton_compile` and raise the pin here."

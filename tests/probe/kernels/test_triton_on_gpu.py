@@ -1,4 +1,5 @@
-"""The Triton kernels on a CUDA or ROCm device: `TRITON_INTERPRET=0 pytest -m gpu`. Left out where there is none."""
+"""The Triton kernels on a CUDA or ROCm device: `TRITON_INTERPRET=0 pytest -m gpu`. Left out where
+there is none."""
 
 from __future__ import annotations
 
@@ -24,8 +25,12 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 @pytest.fixture(autouse=True)
 def compiled() -> None:
-    assert torch.cuda.is_available(), "These tests need a CUDA or ROCm device, and a torch built for it."
-    assert not triton_backend.interpreted(), "Run them with TRITON_INTERPRET=0: the kernels were to be compiled."
+    assert torch.cuda.is_available(), (
+        "These tests need a CUDA or ROCm device, and a torch built for it."
+    )
+    assert not triton_backend.interpreted(), (
+        "Run them with TRITON_INTERPRET=0: the kernels were to be compiled."
+    )
 
 
 @pytest.fixture
@@ -43,8 +48,12 @@ def on_device(tensor: Tensor, device: str = "cuda") -> Tensor:
 
 def errors_of(case: Case, device: str = "cuda") -> dict[str, float]:
     logits, token_ids = on_device(case.logits, device), case.token_ids.to(device)
-    temperature = case.temperature.to(device) if isinstance(case.temperature, Tensor) else case.temperature
-    return numerics.errors_of(triton_backend.row_scores(logits, token_ids, temperature, squared=True), case)
+    temperature = (
+        case.temperature.to(device) if isinstance(case.temperature, Tensor) else case.temperature
+    )
+    return numerics.errors_of(
+        triton_backend.row_scores(logits, token_ids, temperature, squared=True), case
+    )
 
 
 def test_device_tensors_go_to_triton() -> None:
@@ -76,7 +85,9 @@ def test_only_broken_rows_are_nan(broken: float) -> None:
     logits[1, 7 if broken != -math.inf else slice(None)] = broken
     token_ids = torch.zeros(3, dtype=torch.int64, device="cuda")
     rows = triton_backend.row_scores(logits.cuda(), token_ids, 1.0, squared=True)
-    assert [numbers.isnan().tolist() for numbers in numerics.numbers_of(rows)] == [[False, True, False]] * 6
+    assert [numbers.isnan().tolist() for numbers in numerics.numbers_of(rows)] == [
+        [False, True, False]
+    ] * 6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -84,7 +95,9 @@ def test_slices_merge_into_whole_row(dtype: torch.dtype) -> None:
     logits = numerics.normal_logits(50257, 4, 3.0).to(dtype)
     token_ids = numerics.drawn(logits)
     slices = [
-        triton_backend.row_moments(logits.cuda()[:, first:last], token_ids.cuda(), 0.8, start=first, squared=True)
+        triton_backend.row_moments(
+            logits.cuda()[:, first:last], token_ids.cuda(), 0.8, start=first, squared=True
+        )
         for first, last in ((0, 1), (1, 30001), (30001, 50257))
     ]
     exact, rows = scores64(logits, token_ids, 0.8), finish(merge(slices))
@@ -95,8 +108,14 @@ def test_slices_merge_into_whole_row(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("vocabulary", [97, 4096, 50257])
-def test_gradients_equal_float64_autograd(vocabulary: int, offset: float, dtype: torch.dtype) -> None:
-    logits = (numerics.normal_logits(vocabulary, 12, 3.0) + offset).reshape(3, 4, vocabulary).to(dtype)[:, :-1]
+def test_gradients_equal_float64_autograd(
+    vocabulary: int, offset: float, dtype: torch.dtype
+) -> None:
+    logits = (
+        (numerics.normal_logits(vocabulary, 12, 3.0) + offset)
+        .reshape(3, 4, vocabulary)
+        .to(dtype)[:, :-1]
+    )
     case = Case("view", logits, numerics.drawn(logits), 0.7)
     g, h = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(3))
     leaf = on_device(logits).requires_grad_()
@@ -117,7 +136,9 @@ def test_rows_beyond_32_bits_work() -> None:
     exact = scores64(last, torch.tensor(77))
     assert scores.entropies[0].item() == pytest.approx(math.log(vocabulary), abs=TOLERANCE)
     assert scores.entropies[-1].item() == pytest.approx(exact["entropies"].item(), abs=TOLERANCE)
-    upstream = Upstream(token_ids, scores.log_normalizer, None, torch.ones(rows, device="cuda"), None)
+    upstream = Upstream(
+        token_ids, scores.log_normalizer, None, torch.ones(rows, device="cuda"), None
+    )
     gradient = triton_backend.logit_gradient(logits, upstream, 1.0)
     assert gradient[-1, 77].item() == pytest.approx(1 - exact["logprobs"].exp().item(), rel=2**-7)
 

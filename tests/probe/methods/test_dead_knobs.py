@@ -33,7 +33,9 @@ STEP = StepEvidence(
 )
 
 
-def control(method: str, scope: str = "all", mu_low: float | None = None, **parameters: object) -> Control:
+def control(
+    method: str, scope: str = "all", mu_low: float | None = None, **parameters: object
+) -> Control:
     return Control(method=method, scope=scope, mu_low=mu_low, parameters=parameters)
 
 
@@ -58,10 +60,22 @@ def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
 @pytest.mark.parametrize(
     ("one", "changed", "words"),
     [
-        (control("kl_cov"), {"ratio_spread": None}, "beta can't act: the importance ratio is not known"),
-        (control("kl_cov"), {"ratio_spread": 1e-9}, "beta can't act: the importance ratio is 1 on every token"),
+        (
+            control("kl_cov"),
+            {"ratio_spread": None},
+            "beta can't act: the importance ratio is not known",
+        ),
+        (
+            control("kl_cov"),
+            {"ratio_spread": 1e-9},
+            "beta can't act: the importance ratio is 1 on every token",
+        ),
         (control("ratio_clip"), {"ratio_spread": 0.0}, "epsilon_low and epsilon_high can't act"),
-        (control("clip_v", mu_low=1, epsilon_high=0.2), {"ratio_spread": 0.0}, "epsilon_high can't act"),
+        (
+            control("clip_v", mu_low=1, epsilon_high=0.2),
+            {"ratio_spread": 0.0},
+            "epsilon_high can't act",
+        ),
         (control("kl_cov", beta=0), {}, "beta is 0"),
         (control("kl_cov", k=0), {}, "k is 0"),
         (control("clip_cov", ratio=0), {}, "ratio is 0"),
@@ -74,7 +88,11 @@ def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
         (control("positive_advantage"), {"positive": 0}, "The positive side holds no token"),
         (control("steer", minimum_weight=1), {"candidates": 0}, "minimum_weight is 1"),
         (control("steer"), {"candidates": 0}, "No token's update is estimated to change"),
-        (control("entropy_ratio_clip"), {"old_entropies_known": False}, "old policy's entropies are not known"),
+        (
+            control("entropy_ratio_clip"),
+            {"old_entropies_known": False},
+            "old policy's entropies are not known",
+        ),
         (control("entropy_ratio_clip"), {"candidates": 0}, "No token's entropy has moved"),
         (control("top_entropy", fraction=1), {}, "fraction is 1"),
         # (0.02 + 0.22388) / 0.1
@@ -87,40 +105,80 @@ def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
             "mu_high 24.8 lies beyond 24.8.*S\\* is never above its token's H",
         ),
         # (0.4 + 0.22388) / 0.05
-        (control("clip_v", mu_low=12.5), {}, "mu_low 12.5 lies beyond 12.5.*E\\[S\\] is 0.4 at most"),
+        (
+            control("clip_v", mu_low=12.5),
+            {},
+            "mu_low 12.5 lies beyond 12.5.*E\\[S\\] is 0.4 at most",
+        ),
         # 2.5 / 0.05
-        (Control(method="clip_v", mu_high=50), {}, "mu_high 50 lies beyond 50.*never above its token's H"),
+        (
+            Control(method="clip_v", mu_high=50),
+            {},
+            "mu_high 50 lies beyond 50.*never above its token's H",
+        ),
         # A mean below 0 brings the end nearer: (-0.2 + 0.22388) / 0.1
-        (control("clip_b", mu_low=0.25), {"discriminator_mean": -0.2}, "mu_low 0.25 lies beyond 0.239"),
-        (control("clip_v", mu_low=1, scope="decreasing"), {"decreasing": 0}, "scope decreasing holds no token"),
-        (control("clip_v", mu_low=1, scope="increasing"), {"increasing": 0}, "scope increasing holds no token"),
+        (
+            control("clip_b", mu_low=0.25),
+            {"discriminator_mean": -0.2},
+            "mu_low 0.25 lies beyond 0.239",
+        ),
+        (
+            control("clip_v", mu_low=1, scope="decreasing"),
+            {"decreasing": 0},
+            "scope decreasing holds no token",
+        ),
+        (
+            control("clip_v", mu_low=1, scope="increasing"),
+            {"increasing": 0},
+            "scope increasing holds no token",
+        ),
         (control("unlikely"), {"candidates": 0}, "No token with A > 0 is less likely than 0.2"),
-        (control("clip_v", mu_low=1, epsilon_low=0.2), {"ratio_spread": None}, "epsilon_low can't act"),
+        (
+            control("clip_v", mu_low=1, epsilon_low=0.2),
+            {"ratio_spread": None},
+            "epsilon_low can't act",
+        ),
         (
             control("clip_v", mu_low=1, max_fraction=0.01),
             {"spared": 40},
             "0.01 binds: 50 of 1000 .* and 10 are clipped",
         ),
-        (control("clip_v", mu_low=1, scope="negative"), {"negative": 0}, "scope negative holds no token"),
-        (control("clip_v", mu_low=1, scope="positive"), {"positive": 0}, "scope positive holds no token"),
+        (
+            control("clip_v", mu_low=1, scope="negative"),
+            {"negative": 0},
+            "scope negative holds no token",
+        ),
+        (
+            control("clip_v", mu_low=1, scope="positive"),
+            {"positive": 0},
+            "scope positive holds no token",
+        ),
         (control("unlikely"), {"positive": 0}, "The positive side holds no token"),
         (control("clip_v", mu_low=1), {"positive": 0, "negative": 0}, "Every advantage is 0"),
     ],
 )
-def test_a_dead_knob_is_named_with_its_reason(one: Control, changed: dict[str, float], words: str) -> None:
+def test_a_dead_knob_is_named_with_its_reason(
+    one: Control, changed: dict[str, float], words: str
+) -> None:
     (sentence,) = dead_knobs(one, replace(STEP, **changed))  # type: ignore[arg-type]
     assert re.search(words, sentence), sentence
 
 
-@pytest.mark.parametrize(("name", "outside"), [("mu_low", "outside_low"), ("mu_high", "outside_high")])
+@pytest.mark.parametrize(
+    ("name", "outside"), [("mu_low", "outside_low"), ("mu_high", "outside_high")]
+)
 def test_a_side_that_left_tokens_out_is_not_called_dead(name: str, outside: str) -> None:
     """They were counted from the step's before, whose scores spread less."""
     one = Control(method="clip_v", mu_low=50.0, mu_high=50.0)
     assert [name in sentence for sentence in dead_knobs(one, STEP)].count(True) == 1
-    assert not any(name in sentence for sentence in dead_knobs(one, replace(STEP, **{outside: 3.0})))  # type: ignore[arg-type]
+    assert not any(
+        name in sentence for sentence in dead_knobs(one, replace(STEP, **{outside: 3.0}))
+    )  # type: ignore[arg-type]
 
 
-def test_a_threshold_that_clipped_by_the_last_step_s_spread_is_not_called_dead_in_the_report() -> None:
+def test_a_threshold_that_clipped_by_the_last_step_s_spread_is_not_called_dead_in_the_report() -> (
+    None
+):
     loop = TinyLoop()
     far = Control(method="clip_v", mu_low=50.0, mu_high=50.0)
     probe, transport = probe_and_transport(control=far, threshold_source="previous_step")
@@ -143,7 +201,8 @@ def test_an_update_from_the_policy_the_tokens_came_from_is_told_apart_from_a_lat
         scores = probe.score(loop.policy(loop.states), token_ids)
         loop.update(probe.gate(scores, advantages, loop.mask, old_logprobs=old), advantages)
         probe.step(step)
-    # A sampler's log-probs are the same policy's but for round-off: a penalty of |log r| would follow its sign.
+    # A sampler's log-probs are the same policy's but for round-off: a penalty of |log r| would
+    # follow its sign.
     own = torch.ones_like(old, requires_grad=True)
     scores = probe.score(loop.policy(loop.states), token_ids)
     near = scores.logprobs.detach() + 1e-5 * torch.randn_like(old)
@@ -199,4 +258,8 @@ def test_a_threshold_that_a_hold_rests_out_there_is_no_dead_knob() -> None:
 
 def test_scores_that_do_not_scatter_have_no_end() -> None:
     flat = replace(STEP, discriminator_std=0.0, vocab_centered_std=0.0)
-    assert dead_knobs(control("clip_b", mu_low=99), flat) == dead_knobs(control("clip_v", mu_low=99), flat) == ()
+    assert (
+        dead_knobs(control("clip_b", mu_low=99), flat)
+        == dead_knobs(control("clip_v", mu_low=99), flat)
+        == ()
+    )

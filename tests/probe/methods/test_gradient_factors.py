@@ -31,12 +31,16 @@ ACTING = [
     control("unlikely"),
     control("ratio_clip", epsilon_high=0.1),
 ]
-METHOD_NAMES = [str(one.method) + ("+cap" if one.parameters.get("max_fraction") else "") for one in ACTING]
+METHOD_NAMES = [
+    str(one.method) + ("+cap" if one.parameters.get("max_fraction") else "") for one in ACTING
+]
 
 
 def gradient_of(factors: Tensor, of: TokenBatch, upstream: Tensor) -> Tensor:
     logprobs = of.scores.logprobs.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad((gated_logprobs(logprobs, factors) * upstream).sum(), logprobs)
+    (gradient,) = torch.autograd.grad(
+        (gated_logprobs(logprobs, factors) * upstream).sum(), logprobs
+    )
     return gradient
 
 
@@ -73,7 +77,8 @@ def test_a_nan_that_comes_back_stops_where_the_token_is_left_out() -> None:
 def test_a_method_with_a_ratio_clip_gives_the_product_of_both(one: Control) -> None:
     of = many(400)
     both = Control.from_document(
-        one.to_document() | {"parameters": {**one.parameters, "epsilon_high": 0.05, "epsilon_low": 0.1}}
+        one.to_document()
+        | {"parameters": {**one.parameters, "epsilon_high": 0.05, "epsilon_low": 0.1}}
     )
     clip = selected(control("ratio_clip", epsilon_high=0.05, epsilon_low=0.1), of)
     alone = selected(one, of)
@@ -85,7 +90,9 @@ def test_a_method_with_a_ratio_clip_gives_the_product_of_both(one: Control) -> N
 
 def test_one_side_alone_is_clip_higher() -> None:
     of = tokens([1.0, -1.0, 1.0], ratios=[1.5, 0.1, 1.0], discriminator=[1, 1, 1])
-    both = Control(method="score_sign", scope="negative", parameters={"sign": "negative", "epsilon_high": 0.28})
+    both = Control(
+        method="score_sign", scope="negative", parameters={"sign": "negative", "epsilon_high": 0.28}
+    )
     # Acts on the positive sample, though the method's own scope is the negative ones.
     assert kept(selected(both, of)) == [1, 2]
 
@@ -110,7 +117,9 @@ CENTRED = torch.tensor([-2.0, -1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0]) / math.sqrt(1
 def test_cap_clips_the_furthest_only() -> None:
     of = tokens([1.0] * 8, centred=CENTRED)
 
-    def left_out(mu_low: float | None, mu_high: float | None, max_fraction: float | None) -> list[int]:
+    def left_out(
+        mu_low: float | None, mu_high: float | None, max_fraction: float | None
+    ) -> list[int]:
         given = {} if max_fraction is None else {"max_fraction": max_fraction}
         capped = Control(method="clip_v", mu_low=mu_low, mu_high=mu_high, parameters=given)
         return sorted(set(range(8)) - set(kept(selected(capped, of))))
@@ -119,11 +128,15 @@ def test_cap_clips_the_furthest_only() -> None:
     assert left_out(0.5, 0.5, 0.25) == [0, 7]
     assert left_out(0.5, 0.5, 0.99) == [0, 1, 6, 7]  # the cap doesn't bind
     assert left_out(0.5, None, 0.125) == [0]
-    assert left_out(0.5, 1.0, 0.125) == [0]  # 1.29 beyond the lower threshold, 0.79 beyond the upper
+    assert left_out(0.5, 1.0, 0.125) == [
+        0
+    ]  # 1.29 beyond the lower threshold, 0.79 beyond the upper
     assert left_out(0.5, None, 0.12) == [0]  # less than one token: one
 
 
 def test_the_cap_ranks_within_the_scope() -> None:
     of = tokens([-1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0], centred=CENTRED)
-    capped = Control(method="clip_v", mu_low=0.5, scope="positive", parameters={"max_fraction": 0.125})
+    capped = Control(
+        method="clip_v", mu_low=0.5, scope="positive", parameters={"max_fraction": 0.125}
+    )
     assert kept(selected(capped, of)) == [0, 2, 3, 4, 5, 6, 7]

@@ -1,4 +1,5 @@
-"""A method that reads the loss's gradient decides again in backward, once, and its report has that decision."""
+"""A method that reads the loss's gradient decides again in backward, once, and its report has that
+decision."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ LOW, HIGH = 0.8, 1.2
 
 
 def clip_cov(ratio: float) -> Control:
-    return Control(method="clip_cov", parameters={"ratio": ratio, "omega_low": 0.01, "omega_high": 100})
+    return Control(
+        method="clip_cov", parameters={"ratio": ratio, "omega_low": 0.01, "omega_high": 100}
+    )
 
 
 def clipped_surrogate(logprobs: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
@@ -47,7 +50,9 @@ class Step:
     @property
     def plain(self) -> Tensor:
         """The gradient that the loss has without a gate."""
-        return self.gradient(clipped_surrogate(self.scores.logprobs, self.old, self.advantages)[self.mask].mean())
+        return self.gradient(
+            clipped_surrogate(self.scores.logprobs, self.old, self.advantages)[self.mask].mean()
+        )
 
     def close(self) -> StepReport:
         self.probe.step(0)
@@ -59,7 +64,13 @@ class Step:
         covariances = covariance_scores(of, own_centres(of))
         ratios = (self.scores.logprobs.detach() - self.old).exp()
         silenced = -self.advantages * ratios.clamp(LOW, HIGH) > -self.advantages * ratios
-        return self.mask & (covariances > 0.01) & (covariances < 100) & ~silenced & (self.advantages != 0)
+        return (
+            self.mask
+            & (covariances > 0.01)
+            & (covariances < 100)
+            & ~silenced
+            & (self.advantages != 0)
+        )
 
 
 def test_draws_among_the_authors_candidates() -> None:
@@ -89,7 +100,9 @@ def test_no_draw_is_spent_on_silenced_tokens() -> None:
 def test_without_backward_the_forward_decides() -> None:
     step = Step(ratio=1.0)
     report = step.close()
-    assert report.scalars["clip/candidate_fraction"] * int(step.mask.sum()) > int(step.candidates().sum())
+    assert report.scalars["clip/candidate_fraction"] * int(step.mask.sum()) > int(
+        step.candidates().sum()
+    )
 
 
 def test_several_backwards_follow_the_first_with_a_gradient() -> None:

@@ -1,4 +1,5 @@
-"""Each method on tokens worked by hand: the factors of their gradients. Turn a sign of a method, and its cases break."""
+"""Each method on tokens worked by hand: the factors of their gradients. Turn a sign of a method,
+and its cases break."""
 
 from __future__ import annotations
 
@@ -24,16 +25,26 @@ RAISED = tokens([1.0] * 8, centred=SCORED.scores.vocab_centered_scores)
 LOWERED = tokens([-1.0] * 8, centred=SCORED.scores.vocab_centered_scores)
 # mean log p = -2, mean A = 0: c = (log p + 2) A = 1, -1, -1, 1, 4, 4
 COVARIANT = tokens(
-    [1.0, 1.0, -1.0, -1.0, 2.0, -2.0], logprobs=[-1.0, -3.0, -1.0, -3.0, 0.0, -4.0], ratios=[2, 2, 2, 2, 2.0, 0.5]
+    [1.0, 1.0, -1.0, -1.0, 2.0, -2.0],
+    logprobs=[-1.0, -3.0, -1.0, -3.0, 0.0, -4.0],
+    ratios=[2, 2, 2, 2, 2.0, 0.5],
 )
 SIGNED = tokens([1.0, 1.0, -1.0, -1.0, 1.0], discriminator=[0.5, -0.1, 0.5, -0.1, 0.0])
 UNDECIDED = tokens([1.0, -1.0, 1.0, -1.0, 1.0], entropies=[0.1, 0.9, 0.5, 0.3, 0.7])
-RARE = tokens([1.0, 1.0, 1.0, -1.0, 0.0, 2.0], logprobs=[math.log(p) for p in (0.05, 0.25, 0.9, 0.05, 0.05, 1e-9)])
+RARE = tokens(
+    [1.0, 1.0, 1.0, -1.0, 0.0, 2.0],
+    logprobs=[math.log(p) for p in (0.05, 0.25, 0.9, 0.05, 0.05, 1e-9)],
+)
 MOVED = tokens([1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0], ratios=[1.25, 1.3, 0.5, 0.9, 0.7, 1.5, 9.0])
-FLATTER = tokens([1.0, 1.0, -1.0, 1.0], entropies=[0.0, 0.0, 1.0, 1.2], old_entropies=[0.0, 1.0, 1.0, 1.0])
-# Rewards 1, 1, 0; the first answer is the likeliest: 1 - 0.3 * 2/3 = 0.8, then 1 - 0.3 * 1/3 = 0.9, and 0; mean 1.7 / 3
+FLATTER = tokens(
+    [1.0, 1.0, -1.0, 1.0], entropies=[0.0, 0.0, 1.0, 1.2], old_entropies=[0.0, 1.0, 1.0, 1.0]
+)
+# Rewards 1, 1, 0; the first answer is the likeliest: 1 - 0.3 * 2/3 = 0.8, then 1 - 0.3 * 1/3 = 0.9,
+# and 0; mean 1.7 / 3
 GROUP = tokens(
-    torch.tensor([[1 / 3], [1 / 3], [-2 / 3]]), logprobs=torch.tensor([[-1.0], [-2.0], [-3.0]]), groups=torch.ones(3)
+    torch.tensor([[1 / 3], [1 / 3], [-2 / 3]]),
+    logprobs=torch.tensor([[-1.0], [-2.0], [-3.0]]),
+    groups=torch.ones(3),
 )
 # p = 1/2, H = log 2 + 0.01, A = 1: Omega = 0.005, a quarter of the way to 0.02
 STEADY = tokens([1.0], logprobs=[-math.log(2)], entropies=[math.log(2) + 0.01])
@@ -51,7 +62,11 @@ def control(method: str, scope: str = "all", mu: tuple[float | None, float | Non
         (control("clip_v", mu=(None, 0.5)), SCORED, [0, 1, 2, 3, 4, 5]),
         (control("clip_v", "positive", mu=(1, 1)), SCORED, [1, 2, 3, 4, 5, 6, 7]),
         (control("clip_v", "negative", mu=(1, 1)), SCORED, [0, 1, 2, 3, 4, 5, 6]),
-        (control("clip_v", "decreasing", mu=(1, 1)), SCORED, list(range(8))),  # A S_c < 0 on both tokens outside
+        (
+            control("clip_v", "decreasing", mu=(1, 1)),
+            SCORED,
+            list(range(8)),
+        ),  # A S_c < 0 on both tokens outside
         (control("clip_v", "increasing", mu=(1, 1)), SCORED, [1, 2, 3, 4, 5, 6]),
         # The upper side on positive and the lower side on negative samples.
         (control("clip_v", "decreasing", mu=(0.5, 0.5)), RAISED, [0, 1, 2, 3, 4, 5]),
@@ -61,7 +76,11 @@ def control(method: str, scope: str = "all", mu: tuple[float | None, float | Non
         (control("clip_b", mu=(None, 0.5)), SCORED, [0, 1, 2, 3, 4, 5]),
         (control("clip_b", mu=(2, 2)), SCORED, list(range(8))),
         (control("clip_cov", ratio=1, omega_low=0.5, omega_high=5), COVARIANT, [1, 2]),
-        (control("clip_cov", ratio=1, omega_low=1, omega_high=4), COVARIANT, list(range(6))),  # the bounds are out
+        (
+            control("clip_cov", ratio=1, omega_low=1, omega_high=4),
+            COVARIANT,
+            list(range(6)),
+        ),  # the bounds are out
         (control("clip_cov", ratio=1, omega_low=0, omega_high=2), COVARIANT, [1, 2, 4, 5]),
         (control("clip_cov", ratio=0, omega_low=-100), COVARIANT, list(range(6))),
         (control("clip_cov", "negative", ratio=1, omega_low=0.5), COVARIANT, [0, 1, 2, 4]),
@@ -89,7 +108,8 @@ def test_tokens_kept(one: Control, of: TokenBatch, expected: list[int]) -> None:
 @pytest.mark.parametrize(
     ("one", "of", "expected"),
     [
-        # abs: 1 - 1 / (2 * 2) and 1 + 1 / (1/2 * -2); k3: 1 - (2 - 1) / (2 * 2) and 1 - (1/2 - 1) / (1/2 * -2)
+        # abs: 1 - 1 / (2 * 2) and 1 + 1 / (1/2 * -2); k3: 1 - (2 - 1) / (2 * 2) and 1 - (1/2 - 1) /
+        # (1/2 * -2)
         (control("kl_cov", k=1 / 3), COVARIANT, [1, 1, 1, 1, 0.75, 0]),
         (control("kl_cov", k=1 / 3, estimator="k3"), COVARIANT, [1, 1, 1, 1, 0.75, 0.5]),
         (control("kl_cov", k=1 / 3, beta=0.1), COVARIANT, [1, 1, 1, 1, 0.975, 0.9]),
@@ -99,7 +119,11 @@ def test_tokens_kept(one: Control, of: TokenBatch, expected: list[int]) -> None:
         (control("unlikely", strength=2, below=0.2), RARE, [2.5, 1, 1, 1, 1, 3]),
         (control("unlikely", strength=0), RARE, [1] * 6),
         (control("positive_advantage", weight=0.3), RARE, [0.3, 0.3, 0.3, 1, 1, 0.3]),
-        (control("rank_reward", beta=0.3, normalise="none"), GROUP, [3 * (0.8 - 1.7 / 3), 3 * (0.9 - 1.7 / 3), 0.85]),
+        (
+            control("rank_reward", beta=0.3, normalise="none"),
+            GROUP,
+            [3 * (0.8 - 1.7 / 3), 3 * (0.9 - 1.7 / 3), 0.85],
+        ),
         (control("rank_reward", beta=0), GROUP, [1, 1, 1]),
         (control("steer", minimum_weight=0.8), STEADY, [0.8**0.25]),
         (control("steer", minimum_weight=1.0), STEADY, [1]),
@@ -117,10 +141,22 @@ def test_weights(one: Control, of: TokenBatch, expected: list[float]) -> None:
         (control("top_entropy", fraction=1.0), tokens([1.0, 1.0], entropies=[math.nan, 0.2])),
         (control("unlikely"), tokens([1.0, 1.0], logprobs=[math.nan, -0.1])),
         (control("unlikely"), tokens([1.0, 1.0], logprobs=[-9.0, -0.1], mask=[False, True])),
-        (control("entropy_ratio_clip"), tokens([1.0, 1.0], entropies=[math.nan, 1], old_entropies=[1.0, 1])),
-        (control("steer"), tokens([1.0, math.nan, 1.0], logprobs=[math.nan, -1.0, -math.inf], entropies=[1.0] * 3)),
-        (control("rank_reward"), tokens([[1.0, 1.0], [-1.0, -1.0]], logprobs=[[-1.0, -1], [-2, -2]])),  # type: ignore[list-item]
-        (control("rank_reward"), tokens([[1.0], [-1.0]], logprobs=[[-1.0], [-2]], groups=torch.tensor([1, 2]))),  # type: ignore[list-item]
+        (
+            control("entropy_ratio_clip"),
+            tokens([1.0, 1.0], entropies=[math.nan, 1], old_entropies=[1.0, 1]),
+        ),
+        (
+            control("steer"),
+            tokens([1.0, math.nan, 1.0], logprobs=[math.nan, -1.0, -math.inf], entropies=[1.0] * 3),
+        ),
+        (
+            control("rank_reward"),
+            tokens([[1.0, 1.0], [-1.0, -1.0]], logprobs=[[-1.0, -1], [-2, -2]]),
+        ),  # type: ignore[list-item]
+        (
+            control("rank_reward"),
+            tokens([[1.0], [-1.0]], logprobs=[[-1.0], [-2]], groups=torch.tensor([1, 2])),
+        ),  # type: ignore[list-item]
         (
             control("clip_cov", ratio=1, omega_low=-99, omega_high=99),
             tokens([1.0, math.nan], logprobs=[math.nan, -1.0]),
@@ -144,7 +180,10 @@ def test_sigma_leaves_out_padding_and_what_is_not_finite_and_merges_micro_batche
         type(poisoned)(*(getattr(poisoned, name)[part] for name in poisoned.__slots__[:5]))
         for part in (slice(0, 4), slice(4, None))
     ]
-    for found in (threshold_statistics([poisoned], [mask]), threshold_statistics(halves, [mask[:4], mask[4:]])):
+    for found in (
+        threshold_statistics([poisoned], [mask]),
+        threshold_statistics(halves, [mask[:4], mask[4:]]),
+    ):
         assert found.discriminator_mean.item() == pytest.approx(1.0)
         assert found.discriminator_std.item() == pytest.approx(math.sqrt(20 / 8))
         assert found.vocab_centered_std.item() == pytest.approx(1.0)
@@ -163,9 +202,14 @@ def test_clip_cov_leaves_out_its_share_however_small_the_micro_batch() -> None:
     dropped = valid = 0
     for part in range(100):
         of = many(60, seed=part)
-        of = tokens(of.advantages, logprobs=of.scores.logprobs, mask=of.mask, first_position=60 * part)
+        of = tokens(
+            of.advantages, logprobs=of.scores.logprobs, mask=of.mask, first_position=60 * part
+        )
         selection = selected(control("clip_cov", ratio=0.05, omega_low=0), of)
-        assert torch.equal(selection.selected, of.mask & ((c := covariance_scores(of, own_centres(of))) > 0) & (c < 5))
+        assert torch.equal(
+            selection.selected,
+            of.mask & ((c := covariance_scores(of, own_centres(of))) > 0) & (c < 5),
+        )
         assert not (~selection.factors & ~selection.selected).any()
         dropped += int((~selection.factors).sum())
         valid += int(of.mask.sum())
@@ -176,7 +220,9 @@ def test_clip_cov_draws_by_seed_step_and_rank_alone() -> None:
     of = many(1000)
 
     def choice(seed: int = 0, step: int = 4, rank: int = 1) -> list[int]:
-        again = tokens(of.advantages, logprobs=of.scores.logprobs, mask=of.mask, step=step, rank=rank)
+        again = tokens(
+            of.advantages, logprobs=of.scores.logprobs, mask=of.mask, step=step, rank=rank
+        )
         return kept(selected(control("clip_cov", ratio=0.1, omega_low=0, seed=seed), again))
 
     first = choice()
@@ -186,11 +232,22 @@ def test_clip_cov_draws_by_seed_step_and_rank_alone() -> None:
 
 
 def test_top_share_worked_by_hand() -> None:
-    values, mask = torch.tensor([5.0, 1.0, 3.0, 9.0, 2.0]), torch.tensor([True, True, True, False, True])
-    assert [top_share_cutoff(values, mask, share).item() for share in (0.5, 0.25, 0.1, 1)] == [3, 5, math.inf, 1]
+    values, mask = (
+        torch.tensor([5.0, 1.0, 3.0, 9.0, 2.0]),
+        torch.tensor([True, True, True, False, True]),
+    )
+    assert [top_share_cutoff(values, mask, share).item() for share in (0.5, 0.25, 0.1, 1)] == [
+        3,
+        5,
+        math.inf,
+        1,
+    ]
     hundred, all_of_them = torch.arange(100.0), torch.ones(100, dtype=torch.bool)
     # 0.29 * 100 is a hair below 29; rounded down, but to no less than one.
-    found = [top_share_cutoff(hundred, all_of_them, share, at_most=True).item() for share in (0.29, 0.299, 0.009, 0)]
+    found = [
+        top_share_cutoff(hundred, all_of_them, share, at_most=True).item()
+        for share in (0.29, 0.299, 0.009, 0)
+    ]
     assert found == [71, 71, 99, math.inf]
     few = hundred > 97
     assert top_share_cutoff(hundred, all_of_them, 0.5, among=few) == -math.inf

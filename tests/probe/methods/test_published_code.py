@@ -37,7 +37,8 @@ def gradient(of: TokenBatch, one: Control, scale: float = 1.0) -> Tensor:
 @pytest.mark.parametrize("estimator", ["abs", "k3"])
 @pytest.mark.parametrize("k", [1e-4, 0.0119, 0.1])
 def test_kl_cov_listing_1(k: float, estimator: str) -> None:
-    """The penalty on the top tokens by covariance is added to the loss: |log r|, or r - 1 - log r."""
+    """The penalty on the top tokens by covariance is added to the loss: |log r|, or r - 1 - log
+    r."""
     of, scale = many(300), 65536.0
     logprobs = of.scores.logprobs.double().requires_grad_()
     differences = logprobs - old_logprobs(of)
@@ -45,15 +46,23 @@ def test_kl_cov_listing_1(k: float, estimator: str) -> None:
     with torch.no_grad():
         places = of.mask.nonzero().flatten()
         log_p, a = logprobs[places], of.advantages.double()[places]
-        top = places[((a - a.mean()) * (log_p - log_p.mean())).topk(max(1, int(len(places) * k))).indices]
-    penalty = differences[top].abs() if estimator == "abs" else differences[top].exp() - 1 - differences[top]
+        top = places[
+            ((a - a.mean()) * (log_p - log_p.mean())).topk(max(1, int(len(places) * k))).indices
+        ]
+    penalty = (
+        differences[top].abs()
+        if estimator == "abs"
+        else differences[top].exp() - 1 - differences[top]
+    )
     losses = losses.index_add(0, top, 0.7 * penalty)
     (wanted,) = torch.autograd.grad(scale * losses[of.mask].mean(), logprobs)
     ours = gradient(of, control("kl_cov", k=k, beta=0.7, estimator=estimator), scale)
     torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=scale * 1e-7)
 
 
-@pytest.mark.parametrize("ratios", [None, [1.0] * 4, [1 + 1e-7] * 4], ids=["unknown", "one", "round-off"])
+@pytest.mark.parametrize(
+    "ratios", [None, [1.0] * 4, [1 + 1e-7] * 4], ids=["unknown", "one", "round-off"]
+)
 def test_kl_cov_changes_nothing_on_policy(ratios: list[float] | None) -> None:
     of = tokens([1.0, -1.0, 2.0, 1.0], logprobs=[-1.0, -3.0, 0.0, -2.0], ratios=ratios)
     selection = selected(control("kl_cov", k=0.5), of)
@@ -70,7 +79,8 @@ def test_kl_cov_stays_finite(estimator: str) -> None:
 
 @pytest.mark.parametrize("minimum", [0.5, 0.8])
 def test_steer_weights(minimum: float) -> None:
-    """exp(-k |Omega|), Omega = (A / p_old) p (1 - p) (log p + H), k so that the largest of the batch gets the minimum."""
+    """exp(-k |Omega|), Omega = (A / p_old) p (1 - p) (log p + H), k so that the largest of the
+    batch gets the minimum."""
     of = many(500)
     p, old = of.scores.logprobs.double().exp(), old_logprobs(of).exp()
     omega = (of.advantages / old * p * (1 - p) * (p.log() + of.scores.entropies)).abs()
@@ -84,7 +94,9 @@ def test_steer_weights(minimum: float) -> None:
 def test_steer_exact_estimate_is_theorem_2() -> None:
     of = many(50)
     assert of.importance_ratios is not None
-    changes = (of.importance_ratios * of.advantages * of.scores.vocab_centered_scores).abs().double()
+    changes = (
+        (of.importance_ratios * of.advantages * of.scores.vocab_centered_scores).abs().double()
+    )
     one = control("steer", estimate="exact")
     torch.testing.assert_close(estimated_changes(one, of), changes, rtol=1e-5, atol=1e-7)
     assert (selected(one, of).factors[of.mask][changes[of.mask].argsort()].diff() <= 0).all()
@@ -98,8 +110,11 @@ def normalised(rewards: Tensor, normalise: str) -> Tensor:
     return centred / (rewards.std() + 1e-6) if normalise == "std" else centred
 
 
-def answers(seed: int, normalise: str, sizes: tuple[int, ...] = (2, 4, 8, 8)) -> tuple[TokenBatch, Tensor, Tensor]:
-    """Groups of answers right or wrong, rows in any order, lengths from 1 to 5; the rewards and the old log-probs too."""
+def answers(
+    seed: int, normalise: str, sizes: tuple[int, ...] = (2, 4, 8, 8)
+) -> tuple[TokenBatch, Tensor, Tensor]:
+    """Groups of answers right or wrong, rows in any order, lengths from 1 to 5; the rewards and the
+    old log-probs too."""
     g = torch.Generator().manual_seed(seed)
     groups = torch.cat([torch.full((size,), index) for index, size in enumerate(sizes)])
     groups = groups[torch.randperm(len(groups), generator=g)]
@@ -111,7 +126,11 @@ def answers(seed: int, normalise: str, sizes: tuple[int, ...] = (2, 4, 8, 8)) ->
     old = -torch.rand(len(groups), LENGTH, generator=g, dtype=torch.float64) * 3
     ratios = (0.3 * torch.randn(len(groups), LENGTH, generator=g, dtype=torch.float64)).exp()
     of = tokens(
-        advantages.unsqueeze(1).expand(-1, LENGTH), logprobs=old + ratios.log(), ratios=ratios, mask=mask, groups=groups
+        advantages.unsqueeze(1).expand(-1, LENGTH),
+        logprobs=old + ratios.log(),
+        ratios=ratios,
+        mask=mask,
+        groups=groups,
     )
     return of, rewards, old
 
@@ -134,7 +153,9 @@ def test_rank_reward_advantages(seed: int, normalise: str) -> None:
         else:
             varied += 1
         expected = wanted.unsqueeze(1).expand(-1, LENGTH)
-        torch.testing.assert_close(ours[rows][of.mask[rows]], expected[of.mask[rows]], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            ours[rows][of.mask[rows]], expected[of.mask[rows]], rtol=1e-4, atol=1e-5
+        )
     assert varied >= 2
     assert torch.equal(selection.selected, of.mask & (of.advantages != 0))
 
@@ -151,12 +172,17 @@ def test_rank_reward_leaves_out_padding_rows_and_odd_numbers() -> None:
         mask=torch.cat([of.mask, torch.tensor([[True] * LENGTH, [False] * LENGTH])]),
         groups=torch.cat([of.group_ids, torch.zeros(2)]),
     )
-    assert torch.equal(selected(control("rank_reward"), broken).factors, torch.cat([whole, torch.ones(2, LENGTH)]))
+    assert torch.equal(
+        selected(control("rank_reward"), broken).factors, torch.cat([whole, torch.ones(2, LENGTH)])
+    )
 
 
-@pytest.mark.parametrize(("method", "share"), [("clip_b", 1.0), ("clip_v", 1e-4), ("clip_v", 0.02), ("clip_v", 1.0)])
+@pytest.mark.parametrize(
+    ("method", "share"), [("clip_b", 1.0), ("clip_v", 1e-4), ("clip_v", 0.02), ("clip_v", 1.0)]
+)
 def test_trinity_advantage_functions(method: str, share: float) -> None:
-    """Preset `trinity`: A < 0 only, beyond mu sigma below; of Clip_V a share but at least one, and all tokens with A = 0."""
+    """Preset `trinity`: A < 0 only, beyond mu sigma below; of Clip_V a share but at least one, and
+    all tokens with A = 0."""
     of = many(2711)
     third = torch.rand(2711, generator=torch.Generator().manual_seed(0)) > 2 / 3
     s, c = of.scores.discriminator_scores, of.scores.vocab_centered_scores
@@ -173,7 +199,9 @@ def test_trinity_advantage_functions(method: str, share: float) -> None:
     if method == "clip_v":
         dropped |= beyond & (of.advantages == 0)
     cap: dict[str, object] = {"max_fraction": share} if method == "clip_v" else {}
-    factors = selected(Control(method=method, mu_low=1.0, parameters={"preset": "trinity", **cap}), of).factors
+    factors = selected(
+        Control(method=method, mu_low=1.0, parameters={"preset": "trinity", **cap}), of
+    ).factors
     assert torch.equal(of.mask & (factors == 0), dropped)
     counted = int(of.mask.sum())
     assert factors.max().item() == pytest.approx(counted / (counted - int(dropped.sum())))
@@ -194,7 +222,9 @@ def test_draw_is_splitmix64_bit_for_bit() -> None:
     assert splitmix64(golden) == 0xE220A8397B1DCDAF  # seed 0: the first output, as published
     for number in (3, 14, 15):
         key = splitmix64((key + number + 1) * golden % _WORD)
-    expected = [(splitmix64((position * golden + key) % _WORD) >> 11) / 2**53 for position in range(64)]
+    expected = [
+        (splitmix64((position * golden + key) % _WORD) >> 11) / 2**53 for position in range(64)
+    ]
     state = torch.get_rng_state()
     assert token_draw(3, 14, 15, torch.arange(64)).tolist() == expected
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,4 +1,5 @@
-"""What a method counts from: the step before once there is one, and the report names what is used."""
+"""What a method counts from: the step before once there is one, and the report names what is
+used."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ FIRST = tokens([1.0, 1.0, -1.0, -1.0], logprobs=[-1.0, -3, -1, -3], entropies=[0
 SECOND = tokens([1.0, 1.0], entropies=[0.5, 0.6], logprobs=[-1.0, -3])
 
 
-def close(one: SelectionBasis, control: Control, batches: Sequence[TokenBatch], of_ranks: Tensor) -> None:
+def close(
+    one: SelectionBasis, control: Control, batches: Sequence[TokenBatch], of_ranks: Tensor
+) -> None:
     """A step ends, and its sums arrive: its means, and thresholds of no token."""
     one.step_closed(control, batches, alone=False)
     one.sums_closed(lambda: torch.zeros(len(of_ranks), 6, dtype=torch.float64), lambda: of_ranks)

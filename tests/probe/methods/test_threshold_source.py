@@ -16,7 +16,8 @@ from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 def scores_of(seed: int, rows: int = 40, scale: float = 2.0) -> TokenScores:
     g = torch.Generator().manual_seed(seed)
     return token_scores(
-        torch.randn(rows, VOCABULARY, generator=g) * scale, torch.randint(0, VOCABULARY, (rows,), generator=g)
+        torch.randn(rows, VOCABULARY, generator=g) * scale,
+        torch.randint(0, VOCABULARY, (rows,), generator=g),
     )
 
 
@@ -28,7 +29,9 @@ def share_outside(scores: TokenScores, sigma: torch.Tensor) -> float:
     return (scores.vocab_centered_scores.double().abs() > sigma).double().mean().item()
 
 
-def gated(probe: isentrope.Probe, transport: InMemoryTransport, step: int, scores: TokenScores) -> tuple[float, str]:
+def gated(
+    probe: isentrope.Probe, transport: InMemoryTransport, step: int, scores: TokenScores
+) -> tuple[float, str]:
     probe.gate(scores, torch.ones(scores.logprobs.shape))
     probe.step(step)
     report = reports(transport)[-1]
@@ -38,7 +41,8 @@ def gated(probe: isentrope.Probe, transport: InMemoryTransport, step: int, score
 def test_auto_takes_the_first_pass_else_the_step_before_else_the_micro_batch() -> None:
     probe, transport = probe_and_transport(control=CLIP)
     sigma = {
-        seed: scores_of(seed, scale=1 + seed).vocab_centered_scores.double().std(correction=0) for seed in range(9)
+        seed: scores_of(seed, scale=1 + seed).vocab_centered_scores.double().std(correction=0)
+        for seed in range(9)
     }
     first, second, third, fourth = (scores_of(seed, scale=1 + seed) for seed in range(4))
     assert gated(probe, transport, 0, first) == (share_outside(first, sigma[0]), "micro_batch")
@@ -55,7 +59,9 @@ def test_a_first_pass_in_parts_counts_what_its_masks_let_through() -> None:
     parts = [scores_of(4), scores_of(5)]
     masks = [torch.arange(40) % 2 == 0, torch.arange(40) % 3]
     probe.first_pass(parts, masks)
-    counted = torch.cat([part.vocab_centered_scores[mask != 0] for part, mask in zip(parts, masks, strict=True)])
+    counted = torch.cat(
+        [part.vocab_centered_scores[mask != 0] for part, mask in zip(parts, masks, strict=True)]
+    )
     step = scores_of(6, scale=4.0)
     expected = share_outside(step, counted.double().std(correction=0))
     assert gated(probe, transport, 0, step) == (expected, "first_pass")
@@ -77,14 +83,18 @@ def test_a_source_that_was_asked_for_is_used_although_a_first_pass_is_there(want
     assert source == wanted
 
 
-def test_a_first_pass_that_was_asked_for_and_never_came_is_missed_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_first_pass_that_was_asked_for_and_never_came_is_missed_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     probe, transport = probe_and_transport(control=CLIP, threshold_source="first_pass")
     with caplog.at_level(logging.WARNING, logger="isentrope"):
         sources = [gated(probe, transport, step, scores_of(step))[1] for step in range(3)]
     assert sources == ["micro_batch", "previous_step", "previous_step"]
-    assert [record.message for record in caplog.records if "probe.first_pass was not called" in record.message] == [
-        caplog.records[0].message
-    ]
+    assert [
+        record.message
+        for record in caplog.records
+        if "probe.first_pass was not called" in record.message
+    ] == [caplog.records[0].message]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +107,9 @@ def test_a_first_pass_that_was_asked_for_and_never_came_is_missed_once(caplog: p
         ([1, 2, 1, 1], "auto", ["micro_batch", "micro_batch", "previous_step", "micro_batch"]),
     ],
 )
-def test_whole_step_in_one_call_counts_from_itself(calls: list[int], source: str, sources: list[str]) -> None:
+def test_whole_step_in_one_call_counts_from_itself(
+    calls: list[int], source: str, sources: list[str]
+) -> None:
     control = isentrope.Control(method="top_entropy")
     probe, transport = probe_and_transport(control=control, threshold_source=source)
     for step, times in enumerate(calls):
@@ -105,5 +117,10 @@ def test_whole_step_in_one_call_counts_from_itself(calls: list[int], source: str
             probe.gate(scores_of(10 * step + call), torch.ones(40))
         probe.step(step)
     assert [report.labels["threshold/source"] for report in reports(transport)] == sources
-    exact = [report.scalars["clip/fraction"] == pytest.approx(0.8, abs=0.01) for report in reports(transport)]
-    assert all(exact[step] for step, one in enumerate(sources) if one == "micro_batch" and calls[step] == 1)
+    exact = [
+        report.scalars["clip/fraction"] == pytest.approx(0.8, abs=0.01)
+        for report in reports(transport)
+    ]
+    assert all(
+        exact[step] for step, one in enumerate(sources) if one == "micro_batch" and calls[step] == 1
+    )

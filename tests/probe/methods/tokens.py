@@ -36,7 +36,11 @@ def tokens(
     given = torch.as_tensor(advantages, dtype=torch.float32)
 
     def numbers(values: Numbers | None) -> Tensor:
-        return torch.zeros_like(given) if values is None else torch.as_tensor(values, dtype=torch.float32)
+        return (
+            torch.zeros_like(given)
+            if values is None
+            else torch.as_tensor(values, dtype=torch.float32)
+        )
 
     scores = TokenScores(
         logprobs=numbers(logprobs),
@@ -75,7 +79,9 @@ def selected(control: Control, of: TokenBatch, centres: Centres | None = None) -
     return select_tokens(control, of, centres, cutoff)
 
 
-def keep_mask(control: Control, scores: TokenScores, advantages: Tensor, statistics: ThresholdStatistics) -> Tensor:
+def keep_mask(
+    control: Control, scores: TokenScores, advantages: Tensor, statistics: ThresholdStatistics
+) -> Tensor:
     """What Clip_B or Clip_V keeps, thresholds counted from these statistics."""
     nothing = torch.full((), torch.nan)
     of = TokenBatch(scores, advantages, torch.ones_like(advantages, dtype=torch.bool))

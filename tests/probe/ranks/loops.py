@@ -1,4 +1,5 @@
-"""What a rank does in these tests: a share of one step's sequences, padded or packed, gated and reported."""
+"""What a rank does in these tests: a share of one step's sequences, padded or packed, gated and
+reported."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class Sequences:
     def of_step(cls, step: int, rows: int = 12) -> Sequences:
         g = torch.Generator().manual_seed(step)
         logits = torch.randn(rows, TOKENS, VOCABULARY, generator=g) * (2 + step)
-        token_ids = torch.distributions.Categorical(logits=torch.randn(rows, TOKENS, VOCABULARY, generator=g)).probs
+        token_ids = torch.distributions.Categorical(
+            logits=torch.randn(rows, TOKENS, VOCABULARY, generator=g)
+        ).probs
         return cls(
             logits=logits,
             token_ids=token_ids.argmax(-1),
@@ -55,8 +58,8 @@ def probe_of(rank: int, **settings: Any) -> tuple[isentrope.Probe, InMemoryTrans
 def gate(probe: isentrope.Probe, part: Sequences, ranks: int = 1) -> Tensor:
     """Which tokens were kept: gradient flows there and nowhere else.
 
-    The loss is a sum over all tokens of the step; its gradients are averaged over the ranks, as DDP does.
-    """
+    The loss is a sum over all tokens of the step; its gradients are averaged over the ranks, as DDP
+    does."""
     logits = part.logits.clone().requires_grad_()
     scores = probe.score(logits, part.token_ids)
     gated = probe.gate(scores, part.advantages, part.mask)
@@ -66,7 +69,8 @@ def gate(probe: isentrope.Probe, part: Sequences, ranks: int = 1) -> Tensor:
 
 
 def sharded_step(rank: int, columns_of: list[slice]) -> tuple[Tensor, list[StepReport]]:
-    """A step whose vocabulary is split over the ranks: the gradient of this rank's slice, and what it reported."""
+    """A step whose vocabulary is split over the ranks: the gradient of this rank's slice, and what
+    it reported."""
     control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
     probe, transport = probe_of(rank, control=control, counts=rank == 0)
     part, columns = Sequences.of_step(0), columns_of[rank]
@@ -77,7 +81,9 @@ def sharded_step(rank: int, columns_of: list[slice]) -> tuple[Tensor, list[StepR
     (gradient,) = torch.autograd.grad(-(part.advantages[:, None] * gated)[part.mask].mean(), shard)
 
     def rescore() -> isentrope.TokenScores:
-        return probe.score_sharded(part.logits_after[..., columns], part.token_ids, start=start, temperature=0.7)
+        return probe.score_sharded(
+            part.logits_after[..., columns], part.token_ids, start=start, temperature=0.7
+        )
 
     # Of ranks that average their gradients one counts.
     probe.step(0, rescore=rescore, loss_scale=1 / len(columns_of))
@@ -113,7 +119,10 @@ def steps_on_rank(
         pushed_to_rank_0: controls that reach rank 0 while the step is open.
     """
     probe, transport = probe_of(rank, **(settings or {}))
-    some_tokens = (token_scores(torch.zeros(1, VOCABULARY), torch.zeros(1, dtype=torch.long)), torch.ones(1) > 0)
+    some_tokens = (
+        token_scores(torch.zeros(1, VOCABULARY), torch.zeros(1, dtype=torch.long)),
+        torch.ones(1) > 0,
+    )
     kept: list[list[Tensor]] = []
     thresholds = []
     for step in range(steps):
@@ -121,7 +130,9 @@ def steps_on_rank(
         parts = [whole.rows(rows) for rows in shares[rank]]
         if first_passes:
             with torch.no_grad():
-                probe.first_pass([probe.score(p.logits, p.token_ids) for p in parts], [p.mask for p in parts])
+                probe.first_pass(
+                    [probe.score(p.logits, p.token_ids) for p in parts], [p.mask for p in parts]
+                )
         kept.append([gate(probe, part, len(shares)) for part in parts])
         if rank == 0 and pushed_to_rank_0 and step in pushed_to_rank_0:
             transport.set_control(pushed_to_rank_0[step])
@@ -131,6 +142,8 @@ def steps_on_rank(
         source, statistics = probe._basis.known(first_call=False)
         if statistics is None:
             statistics = threshold_statistics([some_tokens[0]], [some_tokens[1]])
-        thresholds.append((source, [getattr(statistics, name).item() for name in statistics.__slots__]))
+        thresholds.append(
+            (source, [getattr(statistics, name).item() for name in statistics.__slots__])
+        )
     probe.finish()
     return RankResult(kept, thresholds, reports(transport), probe.run_id)

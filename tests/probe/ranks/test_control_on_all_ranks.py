@@ -33,7 +33,12 @@ def test_what_rank_0_finds_expired_or_superseded_all_ranks_refuse() -> None:
     wishes = {0: pushed(2, expires_at=time.time() - 1), 1: pushed(1)}
     results = run_ranks(3, steps_on_rank, SHARES, 3, False, wishes, {"control": CLIP})
     for result in results:
-        assert outcomes(result) == [(2, OutcomeState.EXPIRED, None), (1, OutcomeState.SUPERSEDED, None)]
+        assert outcomes(result) == [
+            (2, OutcomeState.EXPIRED, None),
+            (1, OutcomeState.SUPERSEDED, None),
+        ]
         assert [report.control_version for report in result.reports] == [0, 0, 0]
-    answered_at = [[o.at for report in result.reports for o in report.outcomes] for result in results]
+    answered_at = [
+        [o.at for report in result.reports for o in report.outcomes] for result in results
+    ]
     assert answered_at[0] == answered_at[1] == answered_at[2]

@@ -47,7 +47,14 @@ def test_a_rank_that_fails_takes_part_with_empty_hands() -> None:
     own = [int(Sequences.of_step(step).mask[:6].sum()) for step in range(6)]
     counted = [report.scalars["token/count"] for report in of_rank_0]
     assert counted == [tokens[0], own[1], own[2], tokens[3], tokens[4], tokens[5]]
-    assert [report.scalars.get("probe/failed_ranks") for report in of_rank_0] == [None, None, 1.0, None, None, None]
+    assert [report.scalars.get("probe/failed_ranks") for report in of_rank_0] == [
+        None,
+        None,
+        1.0,
+        None,
+        None,
+        None,
+    ]
     assert of_rank_0[5].scalars["probe/failures"] == len(FAULTS)
 
 
@@ -64,7 +71,10 @@ def steps_that_come_apart(rank: int) -> list[StepReport]:
 def test_ranks_that_come_apart_in_their_step_numbers_are_counted() -> None:
     of_rank_0, of_rank_1 = run_ranks(2, steps_that_come_apart)
     assert [report.scalars.get("probe/ranks_out_of_step") for report in of_rank_0] == [None, 2.0]
-    assert ([report.step for report in of_rank_0], [report.step for report in of_rank_1]) == ([0, 1], [0, 6])
+    assert ([report.step for report in of_rank_0], [report.step for report in of_rank_1]) == (
+        [0, 1],
+        [0, 6],
+    )
 
 
 def steps_of_which_one_rank_dies(rank: int) -> list[StepReport]:
@@ -100,7 +110,11 @@ def test_a_probe_that_one_rank_cannot_build_no_rank_builds() -> None:
         ({}, {"planned_steps": 0}, "planned_steps"),
         ({"run_id": "a"}, {"run_id": "b"}, "run_id: rank 0 has a, rank 1 has b"),
         ({}, {"control": isentrope.Control(method="clip_v", mu_low=1)}, "control"),
-        ({}, {"threshold_source": "micro_batch"}, "threshold_source: rank 0 has auto, rank 1 has micro_batch"),
+        (
+            {},
+            {"threshold_source": "micro_batch"},
+            "threshold_source: rank 0 has auto, rank 1 has micro_batch",
+        ),
         # A run id given to rank 0 alone is everybody's.
         ({"run_id": "mine"}, {}, "mine"),
     ]

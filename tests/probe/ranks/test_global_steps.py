@@ -1,4 +1,5 @@
-"""Several ranks make one step: its numbers and its keep-masks are those of one process that holds all tokens."""
+"""Several ranks make one step: its numbers and its keep-masks are those of one process that holds
+all tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ Calls = dict[str, tuple[list[RankResult], RankResult]]
 
 def on_all_and_on_one(shares: list[list[slice]], calls: dict[str, tuple[Any, ...]]) -> Calls:
     """Each call made by several ranks, and by one process that holds all tokens."""
-    of_ranks = run_ranks(len(shares), one_after_another, steps_on_rank, [(shares, *call) for call in calls.values()])
+    of_ranks = run_ranks(
+        len(shares), one_after_another, steps_on_rank, [(shares, *call) for call in calls.values()]
+    )
     return {
         name: ([of_rank[index] for of_rank in of_ranks], steps_on_rank(0, WHOLE, *call))
         for index, (name, call) in enumerate(calls.items())
@@ -71,22 +74,30 @@ def one_without_tokens() -> Calls:
         for control in CLIPS
         for source in ("previous_step", "first_pass")
     }
-    return on_all_and_on_one(ONE_WITHOUT_TOKENS, {"observed": (3, False, None, FROM_STEP_BEFORE), **clipped})
+    return on_all_and_on_one(
+        ONE_WITHOUT_TOKENS, {"observed": (3, False, None, FROM_STEP_BEFORE), **clipped}
+    )
 
 
 @pytest.mark.parametrize("shares", ["uneven", "one_without_tokens"])
-def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, request: pytest.FixtureRequest) -> None:
+def test_rank_0_reports_what_one_process_with_all_tokens_would(
+    shares: str, request: pytest.FixtureRequest
+) -> None:
     several, one = request.getfixturevalue(shares)["observed"]
     for of_ranks, of_one in zip(several[0].reports, one.reports, strict=True):
         assert measured(of_ranks) == pytest.approx(measured(of_one), rel=1e-6, abs=1e-12)
         assert of_ranks.histograms == of_one.histograms
         assert "entropy/observed_change" in of_ranks.scalars
-        # In the very first step the bins lie about each rank's own means, and these are of a few tokens.
+        # In the very first step the bins lie about each rank's own means, and these are of a few
+        # tokens.
         allowed = 0.2 if of_ranks.step == 0 else BIN_RATIO - 1
         for name in COVARIANCE_TOP:
             assert of_ranks.scalars[name] == pytest.approx(of_one.scalars[name], rel=allowed)
-        assert of_ranks.scalars["covariance/top_100"] == pytest.approx(of_one.scalars["covariance/top_100"], rel=1e-9)
-    # The very first step's thresholds would have been each rank's own; from then on all ranks count from one sigma.
+        assert of_ranks.scalars["covariance/top_100"] == pytest.approx(
+            of_one.scalars["covariance/top_100"], rel=1e-9
+        )
+    # The very first step's thresholds would have been each rank's own; from then on all ranks count
+    # from one sigma.
     assert several[0].reports[0].labels["what_if/source"] == "micro_batch"
     for of_ranks, of_one in zip(several[0].reports[1:], one.reports[1:], strict=True):
         assert of_ranks.labels["what_if/source"] == "previous_step"
@@ -96,7 +107,8 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, requ
         for method, expected in of_one.what_if.by_method.items():
             bins = of_ranks.what_if.by_method[method]
             if method not in threshold_methods():
-                # One process counts covariances about its own means, several about those of the step before.
+                # One process counts covariances about its own means, several about those of the
+                # step before.
                 assert sum(bins.counts) == pytest.approx(sum(expected.counts), rel=0.25)
                 continue
             assert (bins.cells, bins.counts) == (expected.cells, expected.counts)
@@ -112,9 +124,12 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, requ
 
 @pytest.mark.parametrize("method", ["clip_b", "clip_v"])
 @pytest.mark.parametrize("source", ["previous_step", "first_pass"])
-def test_all_ranks_keep_the_tokens_that_one_process_would(method: str, source: str, one_without_tokens: Calls) -> None:
+def test_all_ranks_keep_the_tokens_that_one_process_would(
+    method: str, source: str, one_without_tokens: Calls
+) -> None:
     several, one = one_without_tokens[f"{method} {source}"]
-    # The very first step has no step before it: its thresholds are each micro-batch's own, and differ.
+    # The very first step has no step before it: its thresholds are each micro-batch's own, and
+    # differ.
     for step in range(0 if source == "first_pass" else 1, 3):
         assert torch.equal(kept(several, step), kept([one], step))
         assert 0 < several[0].reports[step].scalars["clip/fraction"] < 1

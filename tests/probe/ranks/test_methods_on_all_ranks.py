@@ -12,7 +12,9 @@ SHARES = [[slice(0, 3), slice(3, 7)], [], [slice(7, 12)]]
 WHOLE = [[slice(0, 12)]]
 CONTROLS = {
     # Nothing is drawn, so that the runs stay one run; who is a candidate depends on the means.
-    "clip_cov": isentrope.Control(method="clip_cov", parameters={"ratio": 0, "omega_low": 0.05, "omega_high": 50}),
+    "clip_cov": isentrope.Control(
+        method="clip_cov", parameters={"ratio": 0, "omega_low": 0.05, "omega_high": 50}
+    ),
     "score_sign": isentrope.Control(method="score_sign", scope="positive"),
     "unlikely": isentrope.Control(method="unlikely", parameters={"below": 1}),
     "drawn": isentrope.Control(method="clip_cov", parameters={"ratio": 0.1, "omega_low": 0}),
@@ -25,8 +27,12 @@ Results = dict[str, tuple[list[RankResult], RankResult]]
 def results() -> Results:
     # By default a single process counts from a micro-batch that is the whole step.
     source = {"threshold_source": "previous_step"}
-    calls = {name: (4, False, None, {"control": control, **source}) for name, control in CONTROLS.items()}
-    of_ranks = run_ranks(3, one_after_another, steps_on_rank, [(SHARES, *call) for call in calls.values()])
+    calls = {
+        name: (4, False, None, {"control": control, **source}) for name, control in CONTROLS.items()
+    }
+    of_ranks = run_ranks(
+        3, one_after_another, steps_on_rank, [(SHARES, *call) for call in calls.values()]
+    )
     return {
         name: ([of_rank[index] for of_rank in of_ranks], steps_on_rank(0, WHOLE, *call))
         for index, (name, call) in enumerate(calls.items())
@@ -39,8 +45,15 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(results: Results,
     # In the first step the covariance is counted from each micro-batch's own means.
     first = 1 if name == "clip_cov" else 0
     for of_ranks, of_one in zip(several[0].reports[first:], one.reports[first:], strict=True):
-        for metric in ("clip/candidate_fraction", "clip/fraction", "entropy/unit_predicted_change", "entropy/mean"):
-            assert of_ranks.scalars[metric] == pytest.approx(of_one.scalars[metric], rel=1e-5, abs=1e-9)
+        for metric in (
+            "clip/candidate_fraction",
+            "clip/fraction",
+            "entropy/unit_predicted_change",
+            "entropy/mean",
+        ):
+            assert of_ranks.scalars[metric] == pytest.approx(
+                of_one.scalars[metric], rel=1e-5, abs=1e-9
+            )
         assert 0 < of_ranks.scalars["clip/candidate_fraction"] < 1
         assert of_ranks.labels.get("control/dead") == of_one.labels.get("control/dead")
 

@@ -18,7 +18,9 @@ from tests.probe.ranks.loops import Sequences, gate, probe_of
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 
-def test_a_process_on_its_own_asks_torch_distributed_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_on_its_own_asks_torch_distributed_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # As torch built without it: the module is there and says so.
     monkeypatch.setattr(dist, "is_available", lambda: False)
     for name in ("is_initialized", "get_rank", "get_world_size", "new_group"):
@@ -42,15 +44,22 @@ def test_ranks_that_were_not_joined_get_a_warning_that_they_report_apart(
 
 
 def counts_in_groups(rank: int) -> list[float]:
-    """Ranks 0 and 1 are one run, rank 2 another: tokens counted by the probe of this rank's group."""
+    """Ranks 0 and 1 are one run, rank 2 another: tokens counted by the probe of this rank's
+    group."""
     pair, single = dist.new_group([0, 1]), dist.new_group([2])
-    probe, transport = probe_of(rank, group=single if rank == 2 else pair, run_id="single" if rank == 2 else "pair")
+    probe, transport = probe_of(
+        rank, group=single if rank == 2 else pair, run_id="single" if rank == 2 else "pair"
+    )
     assert (probe.config.rank, probe.config.world_size) == ((0, 1) if rank == 2 else (rank, 2))
     for step in range(2):
         gate(probe, Sequences.of_step(step).rows(slice(4 * rank, 4 * rank + 4)))
         probe.step(step)
     probe.finish()
-    return [report.scalars["token/count"] for report in reports(transport) if "token/count" in report.scalars]
+    return [
+        report.scalars["token/count"]
+        for report in reports(transport)
+        if "token/count" in report.scalars
+    ]
 
 
 def test_a_group_s_run_is_made_of_its_members_alone() -> None:
@@ -64,7 +73,9 @@ def test_a_group_s_run_is_made_of_its_members_alone() -> None:
 
 def gathered_on(rank: int) -> list[list[float]]:
     members = ManyRanks(None)
-    rows = members.gather(torch.tensor([rank + 0.5, 1e300 * rank, torch.nan if rank else 3.0], dtype=torch.float64))
+    rows = members.gather(
+        torch.tensor([rank + 0.5, 1e300 * rank, torch.nan if rank else 3.0], dtype=torch.float64)
+    )
     numbers: list[list[float]] = rows.rows().nan_to_num(nan=-1.0, posinf=0.0).tolist()
     assert rows.arrives_within(5.0)
     assert members.gather_objects(f"rank {rank}") == ["rank 0", "rank 1"]

@@ -30,8 +30,12 @@ def trainings() -> Trainings:
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_a_training_that_is_only_observed_stays_bit_identical_on_every_rank(wrapper: str, trainings: Trainings) -> None:
-    plain, observed, coupled = (trainings[wrapper, attached] for attached in ("no", "observe", "coupled"))
+def test_a_training_that_is_only_observed_stays_bit_identical_on_every_rank(
+    wrapper: str, trainings: Trainings
+) -> None:
+    plain, observed, coupled = (
+        trainings[wrapper, attached] for attached in ("no", "observe", "coupled")
+    )
     for of_plain, of_observed, of_coupled in zip(plain, observed, coupled, strict=True):
         assert torch.equal(of_plain.weights, of_observed.weights)
         assert torch.equal(of_plain.weights, of_coupled.weights)
@@ -44,10 +48,14 @@ def test_a_training_that_is_only_observed_stays_bit_identical_on_every_rank(wrap
 
 
 @pytest.mark.parametrize("wrapper", ["fsdp", "accelerate"])
-def test_replicated_and_sharded_models_have_the_same_coupled_prediction(wrapper: str, trainings: Trainings) -> None:
+def test_replicated_and_sharded_models_have_the_same_coupled_prediction(
+    wrapper: str, trainings: Trainings
+) -> None:
     def predicted(of: str) -> list[float]:
         reports = trainings[of, "coupled"][0].reports
-        assert [report.labels["entropy/prediction_basis"] for report in reports[1:]] == ["entropy_gradient"] * 3
+        assert [report.labels["entropy/prediction_basis"] for report in reports[1:]] == [
+            "entropy_gradient"
+        ] * 3
         return [report.scalars["entropy/predicted_change"] for report in reports[1:]]
 
     assert predicted(wrapper) == pytest.approx(predicted("ddp"), rel=1e-3)

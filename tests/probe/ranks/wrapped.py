@@ -17,7 +17,8 @@ from tests.probe.ranks.loops import TOKENS, VOCABULARY, probe_of
 from tests.probe.tiny_loop import reports
 
 ROWS = (5, 0, 7)
-"""Sequences of each rank; the second has none: it takes part in the passes of a sharded model, and gates nothing."""
+"""Sequences of each rank; the second has none: it takes part in the passes of a sharded model, and
+gates nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +27,25 @@ class Training:
     reports: list[StepReport]
 
 
-def train(rank: int, wrapper: str, attached: str, control: isentrope.Control | None = None) -> Training:
+def train(
+    rank: int, wrapper: str, attached: str, control: isentrope.Control | None = None
+) -> Training:
     """Four updates of len(ROWS) ranks.
 
     Args:
         wrapper: ddp, fsdp or accelerate.
-        attached: no; observe: the loop keeps its own log-probs; gate: it takes the probe's; coupled: as observe, and the probe
-            takes the entropy's gradient and moves whole weights along it.
+        attached: no; observe: the loop keeps its own log-probs; gate: it takes the probe's;
+            coupled: as observe, and the probe takes the entropy's gradient and moves whole weights
+                along it.
     """
     size = len(ROWS)
     torch.manual_seed(0)
     policy = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, VOCABULARY))
     model, optimizer, backward = wrapped(policy, wrapper)
     settings = {"coupling": "model", "influence_every": 1} if attached == "coupled" else {}
-    probe, transport = probe_of(rank, control=control, **settings) if attached != "no" else (None, None)
+    probe, transport = (
+        probe_of(rank, control=control, **settings) if attached != "no" else (None, None)
+    )
     for step in range(4):
         states, token_ids, advantages, mask = batch_of(rank, step)
         # Whatever the rank holds counts against the tokens of all ranks.

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 
-def scores64(logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0) -> dict[str, Tensor]:
+def scores64(
+    logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0
+) -> dict[str, Tensor]:
     """log p, H, S*, E[S], S_c and sum S^2 of every token, two passes over a float64 copy."""
     logprobs = (logits.double() / temperature).log_softmax(-1)
     p = logprobs.exp()

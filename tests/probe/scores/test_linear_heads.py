@@ -1,4 +1,5 @@
-"""The heads people have: real models', tied, adapted, cast, sharded. Each is scored as the model itself would."""
+"""The heads people have: real models', tied, adapted, cast, sharded. Each is scored as the model
+itself would."""
 
 from __future__ import annotations
 
@@ -40,11 +41,17 @@ def tiny_model(kind: str) -> Any:
 
     torch.manual_seed(0)
     if kind == "qwen2":
-        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES, tie_word_embeddings=False))
+        return transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(**SIZES, tie_word_embeddings=False)
+        )
     if kind == "qwen2 tied":
-        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES, tie_word_embeddings=True))
+        return transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(**SIZES, tie_word_embeddings=True)
+        )
     if kind == "gemma2":
-        config = transformers.Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=2.0, query_pre_attn_scalar=8)
+        config = transformers.Gemma2Config(
+            **SIZES, head_dim=8, final_logit_softcapping=2.0, query_pre_attn_scalar=8
+        )
         return transformers.Gemma2ForCausalLM(config)
     if kind == "cohere":
         return transformers.CohereForCausalLM(transformers.CohereConfig(**SIZES, logit_scale=0.3))
@@ -56,12 +63,16 @@ def spread_out(model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(parameter.numel()))
+                parameter.normal_(
+                    0, 0.3, generator=torch.Generator().manual_seed(parameter.numel())
+                )
     return model
 
 
 def rule_of(model: Any) -> dict[str, Any]:
-    scale = getattr(model.config, "logit_scale", None) or 1 / getattr(model.config, "logits_scaling", 1.0)
+    scale = getattr(model.config, "logit_scale", None) or 1 / getattr(
+        model.config, "logits_scaling", 1.0
+    )
     softcap = getattr(model.config, "final_logit_softcapping", None)
     return {"scale": scale} | ({} if softcap is None else {"softcap": softcap})
 
@@ -74,8 +85,11 @@ def gradients(model: Any, logprobs: Tensor, entropies: Tensor) -> dict[str, Tens
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_scores_as_the_model_does(model: Any, token_ids: Tensor, temperature: float = 0.8, seed: int = 0) -> None:
-    """Scores and all parameters' gradients, through `model(...).logits` and through hidden states and head."""
+def assert_scores_as_the_model_does(
+    model: Any, token_ids: Tensor, temperature: float = 0.8, seed: int = 0
+) -> None:
+    """Scores and all parameters' gradients, through `model(...).logits` and through hidden states
+    and head."""
     torch.manual_seed(seed)
     logits = model(input_ids=token_ids, use_cache=False).logits[:, :-1]
     plain = token_scores(logits, token_ids[:, 1:], temperature, entropy_gradient=True)
@@ -85,10 +99,18 @@ def assert_scores_as_the_model_does(model: Any, token_ids: Tensor, temperature: 
     hidden = inner.model(input_ids=token_ids, use_cache=False).last_hidden_state
     weight, bias = linear_head_parts(inner.get_output_embeddings())
     scores = linear_token_scores(
-        hidden[:, :-1], weight, token_ids[:, 1:], bias, temperature, **rule_of(inner), entropy_gradient=True
+        hidden[:, :-1],
+        weight,
+        token_ids[:, 1:],
+        bias,
+        temperature,
+        **rule_of(inner),
+        entropy_gradient=True,
     )
     for field in FIELDS:
-        torch.testing.assert_close(getattr(scores, field), getattr(plain, field), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            getattr(scores, field), getattr(plain, field), rtol=1e-5, atol=1e-5
+        )
     got = gradients(model, scores.logprobs, scores.entropies)
     assert_gradients_equal(got, expected)
 
@@ -107,7 +129,9 @@ def test_real_models_are_scored_as_through_their_logits(kind: str) -> None:
     assert_scores_as_the_model_does(spread_out(tiny_model(kind)), token_ids)
 
 
-def adapted_model(kind: str = "qwen2", names: tuple[str, ...] = ("default",), **options: Any) -> Any:
+def adapted_model(
+    kind: str = "qwen2", names: tuple[str, ...] = ("default",), **options: Any
+) -> Any:
     import peft
 
     model = tiny_model(kind)
@@ -129,7 +153,13 @@ def adapted_model(kind: str = "qwen2", names: tuple[str, ...] = ("default",), **
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lora_bias": True}, {"use_rslora": True}, {"lora_dropout": 0.5}, {"names": ("one", "two")}],
+    [
+        {},
+        {"lora_bias": True},
+        {"use_rslora": True},
+        {"lora_dropout": 0.5},
+        {"names": ("one", "two")},
+    ],
     ids=str,
 )
 def test_adapted_heads_train_their_adapters_as_the_model_does(options: dict[str, Any]) -> None:
@@ -140,7 +170,9 @@ def test_adapted_heads_train_their_adapters_as_the_model_does(options: dict[str,
     if "lora_dropout" in options:
         model.eval()
     assert_scores_as_the_model_does(model, token_ids)
-    names = [name for name, p in model.named_parameters() if p.grad is not None and "lm_head" in name]
+    names = [
+        name for name, p in model.named_parameters() if p.grad is not None and "lm_head" in name
+    ]
     assert any("lora_A" in name for name in names)
     assert any("lora_B" in name for name in names)
     assert not any("base_layer" in name for name in names)
@@ -183,7 +215,9 @@ def assert_head_scores_alike(head: Any) -> None:
     plain = token_scores(head(hidden), token_ids)
     scores = linear_token_scores(hidden, *weight_ids_bias(head, token_ids))
     for field in FIELDS:
-        torch.testing.assert_close(getattr(scores, field), getattr(plain, field), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            getattr(scores, field), getattr(plain, field), rtol=1e-5, atol=1e-5
+        )
 
 
 def test_float32_adapters_of_a_bfloat16_head_are_not_rounded() -> None:
@@ -228,18 +262,25 @@ def test_heads_that_are_not_a_weight_and_its_adapters_are_refused() -> None:
 def test_no_weight_of_the_heads_size_is_made_for_an_adapter() -> None:
     head = adapted_model().get_base_model().lm_head
     with NewTensors() as made:  # type: ignore[no-untyped-call]
-        linear_token_scores(torch.randn(8, 16), *weight_ids_bias(head, torch.arange(8))).logprobs.sum().backward()
+        linear_token_scores(
+            torch.randn(8, 16), *weight_ids_bias(head, torch.arange(8))
+        ).logprobs.sum().backward()
     assert 0 < made.largest < head.weight.nbytes / 2
     assert head.lora_A["default"].weight.grad is not None
 
 
 def sharded_head(rank: int, zero_rows_on: int | None, by_tiles: bool) -> list[Tensor]:
-    """Log-probs and gradients of one rank's tokens through a head that FSDP shards: by its own forward, or by our tiles."""
+    """Log-probs and gradients of one rank's tokens through a head that FSDP shards: by its own
+    forward, or by our tiles."""
     from torch.distributed.fsdp import fully_shard
 
     own = Head.random((10,), 131)
     rows = slice(0, 0) if rank == zero_rows_on else slice(0, 4) if rank == 0 else slice(4, 10)
-    head, hidden, token_ids = nn.Linear(24, 131), own.hidden[rows].clone().requires_grad_(), own.token_ids[rows]
+    head, hidden, token_ids = (
+        nn.Linear(24, 131),
+        own.hidden[rows].clone().requires_grad_(),
+        own.token_ids[rows],
+    )
     head.load_state_dict({"weight": own.weight, "bias": own.bias})
     fully_shard(head)
     if by_tiles:

@@ -36,16 +36,24 @@ def assert_close_to(scores: TokenScores, expected: dict[str, Tensor]) -> None:
     for field in FIELDS:
         # A float32 near -16 has a spacing of 1.9e-6, of which rounding costs half.
         torch.testing.assert_close(
-            getattr(scores, field).double(), expected[field].detach(), rtol=1.2e-7, atol=1e-6, equal_nan=True
+            getattr(scores, field).double(),
+            expected[field].detach(),
+            rtol=1.2e-7,
+            atol=1e-6,
+            equal_nan=True,
         )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("vocabulary", [2, 100, 128, 1500])
 @pytest.mark.parametrize("bias", [False, True])
-def test_scores_are_those_of_the_float64_logits(vocabulary: int, bias: bool, rule: dict[str, Any]) -> None:
+def test_scores_are_those_of_the_float64_logits(
+    vocabulary: int, bias: bool, rule: dict[str, Any]
+) -> None:
     head = Head.random((5, 7), vocabulary)
-    scores = linear_token_scores(head.hidden, head.weight, head.token_ids, head.bias if bias else None, **rule)
+    scores = linear_token_scores(
+        head.hidden, head.weight, head.token_ids, head.bias if bias else None, **rule
+    )
     assert_close_to(scores, scores64(head, bias, **rule))
 
 
@@ -56,11 +64,16 @@ def test_a_temperature_per_sequence_reaches_every_tile() -> None:
     scores = linear_token_scores(
         trained.hidden, trained.weight, trained.token_ids, trained.bias, temperature, scale=0.5
     )
-    expected = reference64.scores64(logits64(exact, scale=0.5), exact.token_ids, temperature.unsqueeze(-1))
+    expected = reference64.scores64(
+        logits64(exact, scale=0.5), exact.token_ids, temperature.unsqueeze(-1)
+    )
     assert_close_to(scores, expected)
     scores.logprobs.sum().backward()
     expected["logprobs"].sum().backward()
-    for got, want in ((trained.hidden.grad, exact.hidden.grad), (trained.weight.grad, exact.weight.grad)):
+    for got, want in (
+        (trained.hidden.grad, exact.hidden.grad),
+        (trained.weight.grad, exact.weight.grad),
+    ):
         assert got is not None
         assert want is not None
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=2e-5)
@@ -68,7 +81,9 @@ def test_a_temperature_per_sequence_reaches_every_tile() -> None:
 
 def test_float64_stays_float64() -> None:
     head = Head.random((5,), 300, dtype=torch.float64)
-    scores = linear_token_scores(head.hidden, head.weight, head.token_ids, temperature=0.7, softcap=7.0)
+    scores = linear_token_scores(
+        head.hidden, head.weight, head.token_ids, temperature=0.7, softcap=7.0
+    )
     expected = scores64(head, False, 0.7, 7.0)
     for field in FIELDS:
         torch.testing.assert_close(getattr(scores, field), expected[field], rtol=0, atol=1e-12)
@@ -79,8 +94,12 @@ def test_bfloat16_states_score_as_bfloat16_logits_do_unless_float32_tiles_are_as
     plain = token_scores(linear(head.hidden, head.weight, head.bias), head.token_ids)
     scores = linear_token_scores(head.hidden, head.weight, head.token_ids, head.bias)
     for field in FIELDS:
-        torch.testing.assert_close(getattr(scores, field), getattr(plain, field), rtol=1e-6, atol=1e-6)
-    exact = linear_token_scores(head.hidden, head.weight, head.token_ids, head.bias, logits_dtype=torch.float32)
+        torch.testing.assert_close(
+            getattr(scores, field), getattr(plain, field), rtol=1e-6, atol=1e-6
+        )
+    exact = linear_token_scores(
+        head.hidden, head.weight, head.token_ids, head.bias, logits_dtype=torch.float32
+    )
     assert_close_to(exact, scores64(head))
 
 
@@ -103,14 +122,24 @@ def test_autocast_computes_tiles_in_its_type_and_nothing_else() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         plain = token_scores(linear(head.hidden, head.weight), head.token_ids)
         scores = linear_token_scores(head.hidden, head.weight, head.token_ids)
-        exact = linear_token_scores(head.hidden, head.weight, head.token_ids, logits_dtype=torch.float32)
-        inside = torch.autograd.grad(scores.logprobs.sum(), [head.hidden, head.weight], retain_graph=True)
+        exact = linear_token_scores(
+            head.hidden, head.weight, head.token_ids, logits_dtype=torch.float32
+        )
+        inside = torch.autograd.grad(
+            scores.logprobs.sum(), [head.hidden, head.weight], retain_graph=True
+        )
     for field in FIELDS:
-        torch.testing.assert_close(getattr(scores, field), getattr(plain, field), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            getattr(scores, field), getattr(plain, field), rtol=1e-6, atol=1e-6
+        )
     assert_close_to(exact, scores64(head, bias=False))
     outside = torch.autograd.grad(scores.logprobs.sum(), [head.hidden, head.weight])
-    bfloat16_logits = linear(head.hidden.bfloat16(), head.weight.bfloat16()).double().detach().requires_grad_()
-    (by_logits,) = torch.autograd.grad(token_scores(bfloat16_logits, head.token_ids).logprobs.sum(), bfloat16_logits)
+    bfloat16_logits = (
+        linear(head.hidden.bfloat16(), head.weight.bfloat16()).double().detach().requires_grad_()
+    )
+    (by_logits,) = torch.autograd.grad(
+        token_scores(bfloat16_logits, head.token_ids).logprobs.sum(), bfloat16_logits
+    )
     expected = (by_logits @ head.weight.double(), by_logits.T @ head.hidden.double())
     for before, after, want in zip(inside, outside, expected, strict=True):
         assert torch.equal(before, after)
@@ -119,9 +148,16 @@ def test_autocast_computes_tiles_in_its_type_and_nothing_else() -> None:
 
 def gradients_of(scores: Any, head: Head, bias: bool) -> list[Tensor]:
     generator = torch.Generator().manual_seed(3)
-    upstream = [torch.randn(head.token_ids.shape, generator=generator, dtype=torch.float64) for _ in range(2)]
-    loss = (scores["logprobs"].double() * upstream[0]).sum() + (scores["entropies"].double() * upstream[1]).sum()
-    return list(torch.autograd.grad(loss, [head.hidden, head.weight] + ([head.bias] if bias else [])))
+    upstream = [
+        torch.randn(head.token_ids.shape, generator=generator, dtype=torch.float64)
+        for _ in range(2)
+    ]
+    loss = (scores["logprobs"].double() * upstream[0]).sum() + (
+        scores["entropies"].double() * upstream[1]
+    ).sum()
+    return list(
+        torch.autograd.grad(loss, [head.hidden, head.weight] + ([head.bias] if bias else []))
+    )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -129,10 +165,17 @@ def gradients_of(scores: Any, head: Head, bias: bool) -> list[Tensor]:
 def test_gradients_are_those_of_the_float64_logits(bias: bool, rule: dict[str, Any]) -> None:
     head, head64 = Head.random((5, 7), 700).trained(), Head.random((5, 7), 700).in64()
     scores = linear_token_scores(
-        head.hidden, head.weight, head.token_ids, head.bias if bias else None, **rule, entropy_gradient=True
+        head.hidden,
+        head.weight,
+        head.token_ids,
+        head.bias if bias else None,
+        **rule,
+        entropy_gradient=True,
     )
     got = gradients_of({"logprobs": scores.logprobs, "entropies": scores.entropies}, head, bias)
-    for gradient, expected in zip(got, gradients_of(scores64(head64, bias, **rule), head64, bias), strict=True):
+    for gradient, expected in zip(
+        got, gradients_of(scores64(head64, bias, **rule), head64, bias), strict=True
+    ):
         scale = float(expected.abs().max())
         torch.testing.assert_close(gradient.double(), expected, rtol=0, atol=2e-6 * scale)
 
@@ -141,7 +184,9 @@ def test_gradients_pass_finite_differences_in_float64() -> None:
     head = Head.random((2,), 5, width=2, dtype=torch.float64).trained()
 
     def both(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        scores = linear_token_scores(hidden, weight, head.token_ids, bias, 0.7, 3.0, 0.5, entropy_gradient=True)
+        scores = linear_token_scores(
+            hidden, weight, head.token_ids, bias, 0.7, 3.0, 0.5, entropy_gradient=True
+        )
         return scores.logprobs, scores.entropies
 
     assert torch.autograd.gradcheck(both, (head.hidden, head.weight, head.bias))
@@ -151,12 +196,19 @@ def test_narrow_gradients_are_summed_wide_and_rounded_once() -> None:
     head = Head.random((40,), 2000, dtype=torch.bfloat16)
     trained, head64 = head.trained(), head.in64()
     scores = linear_token_scores(
-        trained.hidden, trained.weight, head.token_ids, trained.bias, logits_dtype=torch.float32, entropy_gradient=True
+        trained.hidden,
+        trained.weight,
+        head.token_ids,
+        trained.bias,
+        logits_dtype=torch.float32,
+        entropy_gradient=True,
     )
     got = gradients_of({"logprobs": scores.logprobs, "entropies": scores.entropies}, trained, True)
     for gradient, expected in zip(got, gradients_of(scores64(head64), head64, True), strict=True):
         assert gradient.dtype == torch.bfloat16
-        torch.testing.assert_close(gradient.double(), expected, rtol=2**-8, atol=1e-6 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            gradient.double(), expected, rtol=2**-8, atol=1e-6 * float(expected.abs().max())
+        )
 
 
 def test_entropies_carry_gradient_only_when_asked() -> None:
@@ -216,7 +268,9 @@ def test_no_rows_give_no_scores_and_zero_gradient() -> None:
 def test_shifted_views_and_single_tokens_are_scored_in_place() -> None:
     head = Head.random((3, 9), 300)
     shifted = linear_token_scores(head.hidden[:, :-1], head.weight, head.token_ids[:, 1:])
-    expected = scores64(Head(head.hidden[:, :-1], head.weight, head.bias, head.token_ids[:, 1:]), bias=False)
+    expected = scores64(
+        Head(head.hidden[:, :-1], head.weight, head.bias, head.token_ids[:, 1:]), bias=False
+    )
     assert_close_to(shifted, expected)
     one = linear_token_scores(head.hidden[1, 2], head.weight, head.token_ids[1, 3])
     torch.testing.assert_close(one.logprobs, shifted.logprobs[1, 2], rtol=0, atol=1e-6)
@@ -228,7 +282,9 @@ def test_masked_vocabulary_contributes_nothing() -> None:
     bias[torch.arange(700) % 3 == 0] = -torch.inf
     bias[:256] = -torch.inf  # whole tiles
     masked = Head(head.hidden, head.weight, bias, head.token_ids).trained()
-    scores = linear_token_scores(masked.hidden, masked.weight, masked.token_ids, masked.bias, entropy_gradient=True)
+    scores = linear_token_scores(
+        masked.hidden, masked.weight, masked.token_ids, masked.bias, entropy_gradient=True
+    )
     assert_close_to(scores, scores64(masked))
     scores.entropies.sum().backward()
     assert masked.weight.grad is not None
@@ -257,7 +313,12 @@ def test_a_second_derivative_is_refused() -> None:
 
 def wrong_inputs() -> Iterator[Any]:
     head = Head.random((4, 5), 30)
-    good = {"hidden": head.hidden, "weight": head.weight, "token_ids": head.token_ids, "bias": head.bias}
+    good = {
+        "hidden": head.hidden,
+        "weight": head.weight,
+        "token_ids": head.token_ids,
+        "bias": head.bias,
+    }
     for change, message in (
         ({"hidden": [1.0]}, r"^hidden .*list"),
         ({"weight": head.weight.T}, r"hidden \[4, 5, 24\] and weight \[24, 30\]"),

@@ -21,16 +21,26 @@ from isentrope_wire.errors import InputError
 from tests.probe.scores import reference64
 from tests.probe.scores.exact_heads import NewTensors
 
-FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+FIELDS = (
+    "logprobs",
+    "entropies",
+    "discriminator_scores",
+    "expected_scores",
+    "vocab_centered_scores",
+)
 
 
 def all_scores(logits: Tensor) -> Tensor:
     """S_i of every vocabulary entry of one distribution [vocabulary]."""
     vocabulary = logits.shape[-1]
-    return token_scores(logits.expand(vocabulary, vocabulary), torch.arange(vocabulary)).discriminator_scores
+    return token_scores(
+        logits.expand(vocabulary, vocabulary), torch.arange(vocabulary)
+    ).discriminator_scores
 
 
-def random_case(shape: tuple[int, ...], vocabulary: int, scale: float = 3.0) -> tuple[Tensor, Tensor]:
+def random_case(
+    shape: tuple[int, ...], vocabulary: int, scale: float = 3.0
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(vocabulary)
     return (
         torch.randn(*shape, vocabulary, generator=generator) * scale,
@@ -59,7 +69,9 @@ def test_autocast_around_the_loss_costs_no_accuracy() -> None:
 TEMPERATURES = torch.tensor([[0.5], [1.0], [1.7]])
 
 
-@pytest.mark.parametrize("temperature", [TEMPERATURES, TEMPERATURES.expand(3, 4), torch.tensor(0.7)])
+@pytest.mark.parametrize(
+    "temperature", [TEMPERATURES, TEMPERATURES.expand(3, 4), torch.tensor(0.7)]
+)
 def test_a_temperature_broadcasts_over_the_tokens(temperature: Tensor) -> None:
     logits, token_ids = random_case((3, 4), 500)
     scores = token_scores(logits.requires_grad_(), token_ids, temperature)
@@ -72,7 +84,13 @@ def test_a_temperature_broadcasts_over_the_tokens(temperature: Tensor) -> None:
 
 @pytest.mark.parametrize(
     "temperature",
-    [torch.ones(3), torch.ones(2, 1), torch.ones(1, 3, 4), torch.tensor([[1.0], [0.0], [1.0]]), torch.tensor(True)],
+    [
+        torch.ones(3),
+        torch.ones(2, 1),
+        torch.ones(1, 3, 4),
+        torch.tensor([[1.0], [0.0], [1.0]]),
+        torch.tensor(True),
+    ],
 )
 def test_a_temperature_that_cannot_be_meant_is_refused(temperature: Tensor) -> None:
     logits, token_ids = random_case((3, 4), 50)
@@ -81,7 +99,9 @@ def test_a_temperature_that_cannot_be_meant_is_refused(temperature: Tensor) -> N
 
 
 @pytest.mark.parametrize("block_elements", [1, 40, 1 << 19])
-def test_strided_and_deep_logits_are_scored_in_order(block_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strided_and_deep_logits_are_scored_in_order(
+    block_elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reference, "BLOCK_ELEMENTS", block_elements)
     logits, token_ids = random_case((3, 5, 6), 10)
     assert_close_to_float64(
@@ -102,7 +122,13 @@ def test_the_logits_are_never_copied_whole(monkeypatch: pytest.MonkeyPatch) -> N
 def test_only_logprobs_carry_gradient() -> None:
     logits, token_ids = random_case((4,), 7)
     scores = token_scores(logits.requires_grad_(), token_ids)
-    assert [getattr(scores, field).requires_grad for field in FIELDS] == [True, False, False, False, False]
+    assert [getattr(scores, field).requires_grad for field in FIELDS] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_raising_a_logit_changes_entropy_by_minus_its_score() -> None:
@@ -120,17 +146,26 @@ def test_a_policy_gradient_step_changes_entropy_by_minus_its_centred_score() -> 
     strength = 1e-6
     for token in range(12):
         direction = torch.nn.functional.one_hot(torch.tensor(token), 12) - p
-        forward, backward = (reference64.entropy(logits + sign * strength * direction) for sign in (1, -1))
-        centred = token_scores(logits.unsqueeze(0), torch.tensor([token])).vocab_centered_scores.item()
+        forward, backward = (
+            reference64.entropy(logits + sign * strength * direction) for sign in (1, -1)
+        )
+        centred = token_scores(
+            logits.unsqueeze(0), torch.tensor([token])
+        ).vocab_centered_scores.item()
         assert (forward - backward).item() / (2 * strength) == pytest.approx(-centred, abs=1e-9)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 60), st.floats(0.1, 30), st.integers(0, 2**31))
 def test_laws_over_the_whole_vocabulary(vocabulary: int, scale: float, seed: int) -> None:
-    logits = torch.randn(vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * scale
+    logits = (
+        torch.randn(vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        * scale
+    )
     every, p = all_scores(logits), logits.softmax(-1)
-    centred = token_scores(logits.expand(vocabulary, vocabulary), torch.arange(vocabulary)).vocab_centered_scores
+    centred = token_scores(
+        logits.expand(vocabulary, vocabulary), torch.arange(vocabulary)
+    ).vocab_centered_scores
     assert every.sum().item() == pytest.approx(0, abs=1e-12)
     assert (p * centred).sum().item() == pytest.approx(0, abs=1e-12)
     assert every.min().item() >= -0.22389
@@ -142,7 +177,12 @@ def test_laws_over_the_whole_vocabulary(vocabulary: int, scale: float, seed: int
         (torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long), 1.0, r"logits\[:, :-1\]"),
         (torch.zeros(2, 5, 9), torch.zeros(3, 5, dtype=torch.long), 1.0, r"\[2, 5, 9\].*\[3, 5\]"),
         (torch.zeros(2, 9), torch.zeros(2), 1.0, "^token_ids .*float32"),
-        (torch.zeros(2, 9, dtype=torch.long), torch.zeros(2, dtype=torch.long), 1.0, "^logits .*int64"),
+        (
+            torch.zeros(2, 9, dtype=torch.long),
+            torch.zeros(2, dtype=torch.long),
+            1.0,
+            "^logits .*int64",
+        ),
         (torch.zeros(2, 0), torch.zeros(2, dtype=torch.long), 1.0, r"\[\.\.\., vocabulary\]"),
         (torch.zeros(2, 9), torch.zeros(2, dtype=torch.long), 0.0, "^temperature .*0.0"),
         (torch.zeros(2, 9), torch.zeros(2, dtype=torch.long), math.nan, "^temperature .*nan"),

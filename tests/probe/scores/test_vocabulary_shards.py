@@ -48,7 +48,9 @@ def upstream() -> Tensor:
     return gradients
 
 
-def special_scores(logits: Tensor, token_ids: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
+def special_scores(
+    logits: Tensor, token_ids: Tensor, temperature: float | Tensor
+) -> dict[str, Tensor]:
     """In float64, of the whole rows; spoilt rows are NaN in every field."""
     expected = reference64.scores64(logits, token_ids, temperature)
     for field in ALL_FIELDS:
@@ -80,7 +82,9 @@ def score_own_shard(rank: int, temperature: float, dtype: torch.dtype) -> dict[s
     torch.distributed.all_reduce = counted  # type: ignore[assignment]
     scores = sharded_token_scores(shard, token_ids, start, temperature, entropy_gradient=True)
     logprob_gradient, entropy_gradient = upstream().to(scores.logprobs.dtype)
-    torch.autograd.backward([scores.logprobs, scores.entropies], [logprob_gradient, entropy_gradient])
+    torch.autograd.backward(
+        [scores.logprobs, scores.entropies], [logprob_gradient, entropy_gradient]
+    )
     part = shard_moments(shard, token_ids, start, temperature, squared_scores=True)
     merged = merge(part, temperature=temperature, group=torch.distributed.group.WORLD)
     assert scores.temperature == merged.temperature == temperature
@@ -92,12 +96,18 @@ def score_own_shard(rank: int, temperature: float, dtype: torch.dtype) -> dict[s
     }
 
 
-def assert_scores_equal(scores: dict[str, Tensor], expected: dict[str, Tensor], atol: float) -> None:
+def assert_scores_equal(
+    scores: dict[str, Tensor], expected: dict[str, Tensor], atol: float
+) -> None:
     for field, values in scores.items():
-        torch.testing.assert_close(values.double(), expected[field], rtol=1.2e-7, atol=atol, equal_nan=True)
+        torch.testing.assert_close(
+            values.double(), expected[field], rtol=1.2e-7, atol=atol, equal_nan=True
+        )
 
 
-@pytest.mark.parametrize(("ranks", "dtype", "temperature"), [(2, torch.float64, 0.7), (4, torch.float32, 1.3)])
+@pytest.mark.parametrize(
+    ("ranks", "dtype", "temperature"), [(2, torch.float64, 0.7), (4, torch.float32, 1.3)]
+)
 def test_every_rank_gets_the_scores_and_its_gradient_of_the_whole(
     ranks: int, dtype: torch.dtype, temperature: float
 ) -> None:
@@ -127,7 +137,9 @@ def test_shards_take_a_temperature_of_each_token() -> None:
         shard_moments(logits[:, 40:], token_ids, 40, temperature),
     ]
     expected = special_scores(logits, token_ids, temperature.unsqueeze(1))
-    assert_scores_equal({field: getattr(merge(*shards), field) for field in FIELDS}, expected, 1e-12)
+    assert_scores_equal(
+        {field: getattr(merge(*shards), field) for field in FIELDS}, expected, 1e-12
+    )
 
 
 def test_a_token_that_no_shard_holds_has_probability_zero() -> None:

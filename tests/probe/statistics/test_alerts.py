@@ -22,7 +22,11 @@ Raised = list[tuple[int, Alert]]
 
 def raised(rows: Iterable[Mapping[str, float]], labels: Mapping[str, str] | None = None) -> Raised:
     watch = AlertWatch()
-    return [(step, alert) for step, row in enumerate(rows) for alert in watch.step(step, row, labels or {})]
+    return [
+        (step, alert)
+        for step, row in enumerate(rows)
+        for alert in watch.step(step, row, labels or {})
+    ]
 
 
 def kinds(found: Raised) -> list[tuple[str, AlertLevel]]:
@@ -54,7 +58,9 @@ def test_a_collapse_is_raised_at_a_quarter_and_at_each_halving() -> None:
 
 
 def test_below_a_held_target_the_course_alone_foretells_nothing() -> None:
-    found = raised([row | {"hold/target": 1.5} for row in entropies(*(falling(step) for step in range(100)))])
+    found = raised(
+        [row | {"hold/target": 1.5} for row in entropies(*(falling(step) for step in range(100)))]
+    )
     assert {alert.kind for _, alert in found} == {"collapse"}
     for _, alert in found:
         assert alert.evidence["target_entropy"] == 1.5
@@ -67,23 +73,37 @@ def test_an_explosion_is_raised() -> None:
 
 
 def test_a_collapse_has_its_cause_and_the_control_that_stops_it() -> None:
-    parts = {"change/negative_low": -0.3, "change/positive_high": -0.1, "change/by_kl_penalty": -0.2}
+    parts = {
+        "change/negative_low": -0.3,
+        "change/positive_high": -0.1,
+        "change/by_kl_penalty": -0.2,
+    }
     watch, found = AlertWatch(), list[Alert]()
     for step in range(80):
         row = {"entropy/mean": falling(step), "entropy/gain": 0.5, **parts}
         found += watch.step(step, row, {}, sums(-4.0))
     act = next(alert for alert in found if alert.level == ACT)
     assert act.cause is not None
-    assert (act.cause.quadrant, act.cause.mechanism) == ("change/negative_low", "change/by_kl_penalty")
+    assert (act.cause.quadrant, act.cause.mechanism) == (
+        "change/negative_low",
+        "change/by_kl_penalty",
+    )
     assert act.cause.changes == pytest.approx(parts)
     assert act.suggestion is not None
-    assert (act.suggestion.method, act.suggestion.mu_low, act.suggestion.scope) == ("clip_v", 1.0, "decreasing")
+    assert (act.suggestion.method, act.suggestion.mu_low, act.suggestion.scope) == (
+        "clip_v",
+        1.0,
+        "decreasing",
+    )
     assert act.message in act.suggestion.reason
 
 
 def test_a_held_entropy_is_counted_from_its_target() -> None:
     def rows(level: float) -> list[dict[str, float]]:
-        return [{**row, "hold/target": 1.0} for row in entropies(*(max(level, 2 - step / 10) for step in range(60)))]
+        return [
+            {**row, "hold/target": 1.0}
+            for row in entropies(*(max(level, 2 - step / 10) for step in range(60)))
+        ]
 
     assert raised(rows(1.0)) == []
     assert kinds(raised(rows(0.2)))[0] == ("collapse", WATCH)
@@ -105,30 +125,49 @@ def test_a_self_check_that_fails_for_a_while_is_raised_and_scatter_alone_is_not(
 
 
 def test_a_self_check_counts_the_first_epoch_and_names_the_likely_cause() -> None:
-    """A second update of the same tokens has learnt from them: their scores are not centred, and nothing is wrong."""
-    second_epochs = [{"score/self_check_z": (-1) ** (step // 2) * 0.5, "token/epoch": 1.0} for step in range(200)]
+    """A second update of the same tokens has learnt from them: their scores are not centred, and
+    nothing is wrong."""
+    second_epochs = [
+        {"score/self_check_z": (-1) ** (step // 2) * 0.5, "token/epoch": 1.0} for step in range(200)
+    ]
     for row in second_epochs[1::2]:
         row |= {"score/self_check_z": -8.0, "token/epoch": 2.0}
     assert raised(second_epochs) == []
-    first_epochs = [row | ({"score/self_check_z": -8.0} if row["token/epoch"] == 1 else {}) for row in second_epochs]
-    ((_, alert),) = raised(first_epochs, {"sampler/likely_cause": "temperature: the sampler's is about 0.80 times"})
+    first_epochs = [
+        row | ({"score/self_check_z": -8.0} if row["token/epoch"] == 1 else {})
+        for row in second_epochs
+    ]
+    ((_, alert),) = raised(
+        first_epochs, {"sampler/likely_cause": "temperature: the sampler's is about 0.80 times"}
+    )
     assert "temperature" in alert.message
     assert alert.evidence["mean_z"] == pytest.approx(-8.0)
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["nothing known of the sampler", "its log-probs known"])
-def test_a_self_check_that_fails_is_logged_once_with_its_cause(caplog: pytest.LogCaptureFixture, known: bool) -> None:
+@pytest.mark.parametrize(
+    "known", [False, True], ids=["nothing known of the sampler", "its log-probs known"]
+)
+def test_a_self_check_that_fails_is_logged_once_with_its_cause(
+    caplog: pytest.LogCaptureFixture, known: bool
+) -> None:
     loop, (probe, transport) = TinyLoop(), probe_and_transport()
     for step in range(1, 3 * WINDOW):
         logits = loop.policy(loop.states)
-        kept = logits.detach().masked_fill(logits < logits.topk(6).values[..., -1:], -torch.inf)  # as with top_k=6
+        kept = logits.detach().masked_fill(
+            logits < logits.topk(6).values[..., -1:], -torch.inf
+        )  # as with top_k=6
         sampler = torch.distributions.Categorical(logits=kept)
         ids = sampler.sample()
         drawn_with = {"sampler_logprobs": sampler.log_prob(ids)} if known else {}
         probe.gate(probe.score(logits, ids), torch.randn(16), loop.mask, **drawn_with)
         probe.step(step)
     (record,) = [record for record in caplog.records if record.name == "isentrope.step_report"]
-    (alert,) = [alert for report in reports(transport) for alert in report.alerts if alert.kind == "self_check"]
+    (alert,) = [
+        alert
+        for report in reports(transport)
+        for alert in report.alerts
+        if alert.kind == "self_check"
+    ]
     assert record.levelname == "WARNING"
     assert record.message == f"isentrope: step {WINDOW + PERSISTENCE - 1}: Act: {alert.message}"
     assert "top_k=0" in alert.message
@@ -151,14 +190,20 @@ def test_an_alert_is_a_line_in_the_terminal_with_its_cure_and_the_page(
 def test_a_prediction_that_is_no_longer_of_use_is_raised_once() -> None:
     r2 = [0.8] * 40 + [-0.2] * 40
     found = raised({"entropy/prediction_r2": value} for value in r2)
-    assert [(step, alert.kind, alert.level) for step, alert in found] == [(40 + PERSISTENCE - 1, "prediction", WATCH)]
+    assert [(step, alert.kind, alert.level) for step, alert in found] == [
+        (40 + PERSISTENCE - 1, "prediction", WATCH)
+    ]
     assert raised({"entropy/prediction_r2": -0.2} for _ in range(80)) == []
 
 
 def test_a_dead_knob_is_raised_when_it_stays_dead_and_again_only_after_it_acted() -> None:
     watch, found = AlertWatch(), []
     for step in range(200):
-        dead = step in range(10, 10 + PERSISTENCE - 1) or step in range(50, 60) or step in range(60 + REARM, 150)
+        dead = (
+            step in range(10, 10 + PERSISTENCE - 1)
+            or step in range(50, 60)
+            or step in range(60 + REARM, 150)
+        )
         for alert in watch.step(step, {}, {"control/dead": "beta is 0."} if dead else {}):
             found.append((step, alert.kind, alert.level, alert.message))
     assert found == [
@@ -169,7 +214,9 @@ def test_a_dead_knob_is_raised_when_it_stays_dead_and_again_only_after_it_acted(
 
 def test_groups_without_advantage_are_compared_with_the_runs_own_first_steps() -> None:
     def rows(early: float, late: float) -> list[dict[str, float]]:
-        return [{"advantage/zero_group_fraction": early if step < 30 else late} for step in range(100)]
+        return [
+            {"advantage/zero_group_fraction": early if step < 30 else late} for step in range(100)
+        ]
 
     found = raised(rows(0.2, 0.9))
     assert [(alert.kind, alert.level) for _, alert in found] == [("zero_advantage", WATCH)]
@@ -192,13 +239,25 @@ def test_the_state_continues_from_plain_values() -> None:
     assert again == watch
 
 
-def test_alerts_and_the_share_lost_are_in_the_report_of_their_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_and_the_share_lost_are_in_the_report_of_their_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cause = AlertCause(
-        quadrant="change/negative_low", mechanism=None, changes={"change/negative_low": -0.5}, message="They fall."
+        quadrant="change/negative_low",
+        mechanism=None,
+        changes={"change/negative_low": -0.5},
+        message="They fall.",
     )
-    suggestion = Control(method="clip_v", mu_low=2.0, mu_high=2.0, scope="decreasing", reason="stop")
+    suggestion = Control(
+        method="clip_v", mu_low=2.0, mu_high=2.0, scope="decreasing", reason="stop"
+    )
     alert = Alert(
-        kind="collapse", level=ACT, message="because", evidence={"rate": -0.5}, cause=cause, suggestion=suggestion
+        kind="collapse",
+        level=ACT,
+        message="because",
+        evidence={"rate": -0.5},
+        cause=cause,
+        suggestion=suggestion,
     )
     monkeypatch.setattr(
         AlertWatch,

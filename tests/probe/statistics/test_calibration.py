@@ -71,7 +71,8 @@ def test_a_step_that_is_not_finite_teaches_nothing(unit: float) -> None:
 )
 @pytest.mark.parametrize("max_norm", [math.inf, 0.5])
 def test_sgd_is_predicted_exactly(settings: dict[str, Any], max_norm: float) -> None:
-    """The entropy is a linear function of the parameters: its change is that of torch's own update."""
+    """The entropy is a linear function of the parameters: its change is that of torch's own
+    update."""
     generator = torch.Generator().manual_seed(0)
     slope = torch.randn(5, generator=generator, dtype=torch.float64)
     weights = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
@@ -85,19 +86,29 @@ def test_sgd_is_predicted_exactly(settings: dict[str, Any], max_norm: float) -> 
         before = weights.detach().clone()
         optimizer.step()
         observed = float(slope @ (weights.detach() - before))
-        prediction = calibration.step(unit, observed, momentum, 0.03, float((max_norm / (norm + 1e-6)).clamp(max=1)))
+        prediction = calibration.step(
+            unit, observed, momentum, 0.03, float((max_norm / (norm + 1e-6)).clamp(max=1))
+        )
         if step >= WARM_UP:
             assert prediction.predicted_change == pytest.approx(observed, rel=1e-9, abs=1e-15)
 
 
 def test_gain_counts_all_steps_moved() -> None:
-    """A buffer moves the parameters along a gradient for many steps, an average for as much as one."""
+    """A buffer moves the parameters along a gradient for many steps, an average for as much as
+    one."""
     gains = []
-    for momentum in (Momentum(), Momentum(0.9), Momentum(0.9, buffer=True), Momentum(0.9, buffer=True, nesterov=True)):
+    for momentum in (
+        Momentum(),
+        Momentum(0.9),
+        Momentum(0.9, buffer=True),
+        Momentum(0.9, buffer=True, nesterov=True),
+    ):
         calibration, moved = Calibration(), 0.0
         for _ in range(400):
             moved = 1.0 if not momentum.buffer else 0.9 * moved + 1.0
-            prediction = calibration.step(1.0, 0.2 * (1 + 0.9 * moved if momentum.nesterov else moved), momentum)
+            prediction = calibration.step(
+                1.0, 0.2 * (1 + 0.9 * moved if momentum.nesterov else moved), momentum
+            )
         gains.append(prediction.gain)
     assert gains == pytest.approx([0.2, 0.2, 2.0, 2.0])
 
@@ -108,17 +119,23 @@ def test_gain_counts_all_steps_moved() -> None:
         (torch.optim.AdamW, Momentum(0.9)),
         (partial(torch.optim.Adam, betas=(0.7, 0.99)), Momentum(0.7)),
         (torch.optim.SGD, Momentum(buffer=True)),
-        (partial(torch.optim.SGD, momentum=0.8, dampening=0.1), Momentum(0.8, buffer=True, dampening=0.1)),
+        (
+            partial(torch.optim.SGD, momentum=0.8, dampening=0.1),
+            Momentum(0.8, buffer=True, dampening=0.1),
+        ),
         (partial(torch.optim.RMSprop, momentum=0.5), Momentum(0.5, buffer=True)),
         (torch.optim.Adagrad, Momentum()),
     ],
 )
-def test_momentum_is_read_from_optimisers(optimizer: Callable[..., Any], expected: Momentum) -> None:
+def test_momentum_is_read_from_optimisers(
+    optimizer: Callable[..., Any], expected: Momentum
+) -> None:
     assert Momentum.of(optimizer([torch.zeros(1, requires_grad=True)], lr=0.1)) == expected
 
 
 def with_outlier(outlier: float, at: int = 200, steps: int = 400) -> list[CalibratedPrediction]:
-    """Predictions of a stationary series, R² 0.4, whose observation at one step is off by so many standard deviations."""
+    """Predictions of a stationary series, R² 0.4, whose observation at one step is off by so many
+    standard deviations."""
     rng, calibration, found = random.Random(7), Calibration(), []
     average, weight = 0.0, 0.0
     for step in range(steps):

@@ -1,4 +1,5 @@
-"""The top shares of the covariance from bins are those of all tokens, within the error that is stated."""
+"""The top shares of the covariance from bins are those of all tokens, within the error that is
+stated."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.probe.statistics.test_step_summary import sums_of
 
 
 def heavy_tailed(tokens: int, seed: int, drift: float = 0.0) -> TokenBatch:
-    """Log-probs and advantages as of a policy: most tokens certain, a few not, sequences of one advantage each."""
+    """Log-probs and advantages as of a policy: most tokens certain, a few not, sequences of one
+    advantage each."""
     g = torch.Generator().manual_seed(seed)
     logprobs = -torch.rand(tokens, generator=g).pow(8) * 9 - 1e-3 - drift
     advantages = torch.randn(tokens // 50, generator=g).repeat_interleave(50) + drift
@@ -27,18 +29,28 @@ def heavy_tailed(tokens: int, seed: int, drift: float = 0.0) -> TokenBatch:
     return TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid)
 
 
-def binned(parts: list[TokenBatch], centre: tuple[Tensor, Tensor] | None = None) -> dict[str, float]:
+def binned(
+    parts: list[TokenBatch], centre: tuple[Tensor, Tensor] | None = None
+) -> dict[str, float]:
     rows = [rank_vector(0, 0, [part], None, None, centre=centre).tolist() for part in parts]
     found = read_ranks([*rows, rank_vector(0, 0, [], None, None).tolist()])
     assert found.sums is not None
-    return {name: value for name, value in step_metrics(found.sums).items() if name in COVARIANCE_TOP}
+    return {
+        name: value for name, value in step_metrics(found.sums).items() if name in COVARIANCE_TOP
+    }
 
 
 def exact(parts: list[TokenBatch]) -> dict[str, float]:
     logprobs = torch.cat([part.scores.logprobs[part.mask] for part in parts]).double()
     advantages = torch.cat([part.advantages[part.mask] for part in parts]).double()
-    covariances = ((logprobs - logprobs.mean()) * (advantages - advantages.mean())).sort(descending=True).values
-    shares = {name: max(1, int(len(covariances) * share + 0.5)) for name, share in COVARIANCE_TOP.items()}
+    covariances = (
+        ((logprobs - logprobs.mean()) * (advantages - advantages.mean()))
+        .sort(descending=True)
+        .values
+    )
+    shares = {
+        name: max(1, int(len(covariances) * share + 0.5)) for name, share in COVARIANCE_TOP.items()
+    }
     return {name: covariances[:count].mean().item() for name, count in shares.items()}
 
 
@@ -52,7 +64,9 @@ def test_shares_are_within_the_stated_error_and_mostly_far_within(tokens: int, r
             assert found[name] == pytest.approx(value, rel=BIN_RATIO - 1), name
             if tokens > 1000 and COVARIANCE_TOP[name] >= 0.02:
                 assert found[name] == pytest.approx(value, rel=0.01), name
-        assert found["covariance/top_100"] == pytest.approx(exact(parts)["covariance/top_100"], rel=1e-9)
+        assert found["covariance/top_100"] == pytest.approx(
+            exact(parts)["covariance/top_100"], rel=1e-9
+        )
 
 
 def test_no_tokens_have_no_shares() -> None:

@@ -1,4 +1,5 @@
-"""The covariance within a group is that of its sequences, wherever they are, and groups that are not known are absent."""
+"""The covariance within a group is that of its sequences, wherever they are, and groups that are
+not known are absent."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ def scalars_of(*ranks: list[TokenBatch]) -> dict[str, float]:
 def metrics_of(groups: Sum[Groups], *ranks: list[TokenBatch]) -> dict[str, float]:
     """Of all ranks together."""
     layout = Layout(groups)
-    rows = [layout.pack(RankHeader(0, 1, 0, 1), StepTokens(part) if part else None, None).tolist() for part in ranks]
+    rows = [
+        layout.pack(RankHeader(0, 1, 0, 1), StepTokens(part) if part else None, None).tolist()
+        for part in ranks
+    ]
     return layout.read(dict(enumerate(rows)), []).metrics()
 
 
@@ -68,7 +72,15 @@ def brute_force(batch: TokenBatch) -> dict[str, float]:
             continue
         x, a = np.array(pairs).T
         share = (a > 0).mean()
-        kind = "none" if not a.any() else "hard" if share <= 1 / 3 else "easy" if share >= 2 / 3 else "middle"
+        kind = (
+            "none"
+            if not a.any()
+            else "hard"
+            if share <= 1 / 3
+            else "easy"
+            if share >= 2 / 3
+            else "middle"
+        )
         found[kind].append(float(np.cov(x, a, bias=True)[0, 1]))
     every = [value for values in found.values() for value in values]
     expected = {
@@ -87,7 +99,9 @@ def test_each_difficulty_has_the_mean_covariance_of_its_groups(seed: int) -> Non
     batch = some(seed)
     expected = brute_force(batch)
     assert scalars_of([batch]) == pytest.approx(expected, abs=1e-12)
-    assert {"covariance/group_easy", "covariance/group_middle", "covariance/group_hard"} & set(expected)
+    assert {"covariance/group_easy", "covariance/group_middle", "covariance/group_hard"} & set(
+        expected
+    )
 
 
 def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
@@ -103,12 +117,16 @@ def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
 
     whole = scalars_of([batch])
     assert scalars_of([rows(0, 11), rows(11, 60)]) == pytest.approx(whole, abs=1e-12)
-    assert scalars_of([rows(0, 11), rows(11, 30)], [], [rows(30, 60)]) == pytest.approx(whole, abs=1e-12)
+    assert scalars_of([rows(0, 11), rows(11, 30)], [], [rows(30, 60)]) == pytest.approx(
+        whole, abs=1e-12
+    )
 
 
 def test_a_rank_with_more_groups_than_it_reports_counts_none_in_part() -> None:
     batch = some(4)
-    only_low = sequences(torch.tensor([7, 1007, 3007, 3007]), torch.tensor([1.0, -1.0, 1.0, -1.0]), 5)
+    only_low = sequences(
+        torch.tensor([7, 1007, 3007, 3007]), torch.tensor([1.0, -1.0, 1.0, -1.0]), 5
+    )
     scalars = metrics_of(sum_of_groups(4), [batch], [only_low])
     assert scalars["group/count"] == 4
     # The first rank reports 7, 1007, 2007 and 3007: the 11007 of the second is dropped on both.
@@ -145,7 +163,12 @@ def test_a_size_names_the_same_groups_as_their_numbers_do() -> None:
         probe, transport = probe_and_transport()
         for rows in (slice(0, 8), slice(8, 16)):
             part = groups if isinstance(groups, int) else groups[rows]
-            probe.gate(probe.score(logits[rows], token_ids[rows]), advantages[rows], loop.mask[rows], groups=part)
+            probe.gate(
+                probe.score(logits[rows], token_ids[rows]),
+                advantages[rows],
+                loop.mask[rows],
+                groups=part,
+            )
         probe.step(0)
         found.append({n: v for n, v in reports(transport)[0].scalars.items() if "group" in n})
     assert found[0] == pytest.approx(found[1])

@@ -24,7 +24,9 @@ def moments_of(numbers: list[float]) -> Moments:
 
 def histogram_of(numbers: list[float], *, symmetric: bool = True) -> Histogram:
     tensor = torch.tensor(numbers, dtype=torch.float64)
-    exponent, *counts = bin_counts(tensor.unsqueeze(0), torch.ones_like(tensor), [symmetric])[0].tolist()
+    exponent, *counts = bin_counts(tensor.unsqueeze(0), torch.ones_like(tensor), [symmetric])[
+        0
+    ].tolist()
     return Histogram(symmetric, int(exponent), tuple(int(count) for count in counts))
 
 
@@ -43,12 +45,18 @@ def test_histograms_of_two_parts_merge_to_the_histogram_of_the_whole(
     left, right = numbers[:cut], numbers[cut:]
     whole = histogram_of(numbers, symmetric=symmetric)
     if left and right:
-        merged = histogram_of(left, symmetric=symmetric).merge(histogram_of(right, symmetric=symmetric))
-        # A value that is the range's upper end stands in the last bin of its own histogram, one bin to the right in a
-        # wider one: no other value may move.
+        merged = histogram_of(left, symmetric=symmetric).merge(
+            histogram_of(right, symmetric=symmetric)
+        )
+        # A value that is the range's upper end stands in the last bin of its own histogram, one bin
+        # to the right in a wider one: no other value may move.
         ends = sum(
             number
-            in (whole.high, histogram_of(left, symmetric=symmetric).high, histogram_of(right, symmetric=symmetric).high)
+            in (
+                whole.high,
+                histogram_of(left, symmetric=symmetric).high,
+                histogram_of(right, symmetric=symmetric).high,
+            )
             for number in numbers
         )
         assert merged.exponent == whole.exponent
@@ -62,7 +70,12 @@ def test_however_little_a_value_lies_below_zero_it_counts_there() -> None:
 def test_a_histogram_counts_every_value_once_in_its_bin() -> None:
     histogram = histogram_of([-1.0, -0.01, 0.0, 0.01, 0.99, 1.0])
     assert (histogram.low, histogram.high) == (-1.0, 1.0)
-    assert {i: count for i, count in enumerate(histogram.counts) if count} == {0: 1, 31: 1, 32: 2, 63: 2}
+    assert {i: count for i, count in enumerate(histogram.counts) if count} == {
+        0: 1,
+        31: 1,
+        32: 2,
+        63: 2,
+    }
 
 
 def test_widening_adds_neighbours() -> None:

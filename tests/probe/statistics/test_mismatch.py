@@ -1,4 +1,5 @@
-"""What the policy, its sampler, its old self and its reference are apart, against numpy; causes are named, never guessed."""
+"""What the policy, its sampler, its old self and its reference are apart, against numpy; causes are
+named, never guessed."""
 
 from __future__ import annotations
 
@@ -19,23 +20,31 @@ ROWS, TOKENS, VOCABULARY = 40, 25, 30
 class Sampled:
     """Tokens drawn from a sampler of which the policy that is trained is a little apart."""
 
-    def __init__(self, temperature: float = 1.0, top_k: int = 0, apart: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, temperature: float = 1.0, top_k: int = 0, apart: float = 0.0, seed: int = 0
+    ) -> None:
         g = torch.Generator().manual_seed(seed)
         shape = (ROWS, TOKENS, VOCABULARY)
         theirs = 1.5 * torch.randn(shape, generator=g, dtype=torch.float64)
-        self.logits = (theirs + apart * torch.randn(shape, generator=g, dtype=torch.float64)).requires_grad_()
+        self.logits = (
+            theirs + apart * torch.randn(shape, generator=g, dtype=torch.float64)
+        ).requires_grad_()
         drawn_from = theirs / temperature
         if top_k:
             lowest = drawn_from.topk(top_k).values[..., -1:]
             drawn_from = drawn_from.masked_fill(drawn_from < lowest, -torch.inf)
         log_q = drawn_from.log_softmax(-1)
-        self.ids = torch.multinomial(log_q.exp().reshape(-1, VOCABULARY), 1, generator=g).reshape(ROWS, TOKENS)
+        self.ids = torch.multinomial(log_q.exp().reshape(-1, VOCABULARY), 1, generator=g).reshape(
+            ROWS, TOKENS
+        )
         self.sampler = log_q.gather(-1, self.ids[..., None])[..., 0]
         self.advantages = torch.randn(ROWS, generator=g).double()
         lengths = torch.randint(5, TOKENS + 1, (ROWS,), generator=g)
         self.mask = torch.arange(TOKENS)[None] < lengths[:, None]
 
-    def report(self, *, known: bool = True, loss_mask: Tensor | None = None, **given: Tensor) -> StepReport:
+    def report(
+        self, *, known: bool = True, loss_mask: Tensor | None = None, **given: Tensor
+    ) -> StepReport:
         probe, transport = probe_and_transport()
         scores = probe.score(self.logits, self.ids)
         passed = {"sampler_logprobs": self.sampler, **given} if known else given
@@ -101,15 +110,26 @@ def test_the_clip_of_the_loss_is_counted_by_side_and_sign() -> None:
     (-torch.maximum(clipped, 3 * advantages.clamp(max=0))[drawn.mask].mean()).backward()
     probe.step(0)
     scalars, ratios, mask = reports(transport)[0].scalars, ratios.detach(), drawn.mask
-    for name, chosen in (("low", (advantages < 0) & (ratios < 0.8)), ("high", (advantages > 0) & (ratios > 1.2))):
-        assert scalars[f"ratio/clipped_{name}"] == pytest.approx(float(chosen[mask].double().mean()))
+    for name, chosen in (
+        ("low", (advantages < 0) & (ratios < 0.8)),
+        ("high", (advantages > 0) & (ratios > 1.2)),
+    ):
+        assert scalars[f"ratio/clipped_{name}"] == pytest.approx(
+            float(chosen[mask].double().mean())
+        )
         assert scalars[f"ratio/clipped_{name}"] > 0
 
 
 def test_the_self_check_weighs_by_the_ratio() -> None:
-    """Tokens of a policy that is apart: S_c alone is far from 0, r S_c is not (arXiv:2602.03392, App. D, Cor. 1.1)."""
-    weighed = [Sampled(apart=0.45, seed=seed).report().scalars["score/self_check_z"] for seed in range(6)]
-    plain = [Sampled(apart=0.45, seed=seed).report(known=False).scalars["score/self_check_z"] for seed in range(6)]
+    """Tokens of a policy that is apart: S_c alone is far from 0, r S_c is not (arXiv:2602.03392,
+    App. D, Cor. 1.1)."""
+    weighed = [
+        Sampled(apart=0.45, seed=seed).report().scalars["score/self_check_z"] for seed in range(6)
+    ]
+    plain = [
+        Sampled(apart=0.45, seed=seed).report(known=False).scalars["score/self_check_z"]
+        for seed in range(6)
+    ]
     assert max(map(abs, weighed)) < 3
     assert abs(sum(weighed)) / 6**0.5 < 3
     assert sum(plain) / 6**0.5 < -4
@@ -137,11 +157,14 @@ def test_a_loss_that_counts_other_tokens_than_the_mask_is_named() -> None:
     report = drawn.report(loss_mask=torch.ones_like(drawn.mask))
     outside = float((~drawn.mask).sum())
     assert report.scalars["token/gradient_outside_mask"] == outside
-    assert report.labels["sampler/likely_cause"].startswith(f"mask: the loss gives a gradient to {outside:.0f} tokens")
+    assert report.labels["sampler/likely_cause"].startswith(
+        f"mask: the loss gives a gradient to {outside:.0f} tokens"
+    )
 
 
 def test_a_policy_that_has_learnt_is_not_taken_for_a_temperature() -> None:
-    """A sharper policy looks like a sampler of a lower temperature: no cause is named once it may have learnt."""
+    """A sharper policy looks like a sampler of a lower temperature: no cause is named once it may
+    have learnt."""
     drawn = Sampled(temperature=1.25)
     assert "sampler/likely_cause" not in drawn.report(old_logprobs=drawn.sampler).labels
 

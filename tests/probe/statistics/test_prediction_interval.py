@@ -26,7 +26,8 @@ def heavy_tailed(rng: random.Random, _: int) -> float:
 
 
 def covered(residual: Residual, seed: int, steps: int = 400) -> tuple[float, float]:
-    """Share of the steps after the 30th inside their interval, and what the run itself says at its end."""
+    """Share of the steps after the 30th inside their interval, and what the run itself says at its
+    end."""
     rng, calibration, average, weight, inside = random.Random(seed), Calibration(), 0.0, 0.0, 0
     for step in range(steps):
         unit = rng.gauss(-0.5, 1)
@@ -47,7 +48,10 @@ def covered(residual: Residual, seed: int, steps: int = 400) -> tuple[float, flo
         pytest.param(lambda rng, _: rng.gauss(0, 1), id="normal"),
         pytest.param(heavy_tailed, id="heavy tails"),
         pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(-step / 80), id="shrinking"),
-        pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(-step / 25), id="of a task that is soon solved"),
+        pytest.param(
+            lambda rng, step: rng.gauss(0, 1) * math.exp(-step / 25),
+            id="of a task that is soon solved",
+        ),
         pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(step / 80), id="growing"),
         pytest.param(lambda rng, step: rng.gauss(0, 4 if step // 100 % 2 else 1), id="jumping"),
     ],
@@ -61,7 +65,10 @@ def test_the_interval_covers_between_80_and_97_percent_after_30_steps(residual: 
 
 def test_there_is_no_interval_before_there_are_residuals() -> None:
     calibration, rng = Calibration(), random.Random(0)
-    found = [calibration.step(rng.gauss(0, 1), rng.gauss(0, 1), Momentum()) for _ in range(WARM_UP + FEWEST + 2)]
+    found = [
+        calibration.step(rng.gauss(0, 1), rng.gauss(0, 1), Momentum())
+        for _ in range(WARM_UP + FEWEST + 2)
+    ]
     bounded = [one.low is not None for one in found]
     assert bounded == [False] * (WARM_UP + FEWEST) + [True] * 2
     assert all((one.low is None) == (one.high is None) for one in found)

@@ -99,12 +99,16 @@ def test_mean_of_advantage_and_discriminator_is_covariance_of_theorem_1() -> Non
     p, log_p = scores.logprobs.exp(), scores.logprobs
     pushes = p * advantages
     wanted = (p * (log_p - (p * log_p).sum()) * (pushes - (p * pushes).sum())).sum()
-    assert (p * advantages * scores.discriminator_scores).sum().item() == pytest.approx(wanted.item())
+    assert (p * advantages * scores.discriminator_scores).sum().item() == pytest.approx(
+        wanted.item()
+    )
 
 
 def without_shares(metrics: dict[str, float]) -> dict[str, float]:
     """All but the top shares of the covariance, whose bins lie about each rank's own means."""
-    return {name: value for name, value in metrics.items() if not name.startswith("covariance/top_")}
+    return {
+        name: value for name, value in metrics.items() if not name.startswith("covariance/top_")
+    }
 
 
 def test_summaries_of_micro_batches_merge_to_the_summary_of_the_step() -> None:
@@ -141,21 +145,38 @@ def test_tokens_that_are_not_finite_are_counted_apart() -> None:
 
 def test_what_was_not_measured_is_absent() -> None:
     batch = batch_of(4, 6, 7)
-    on_policy = TokenBatch(batch.scores, batch.advantages.abs(), batch.mask, None, batch.gradient_factors)
+    on_policy = TokenBatch(
+        batch.scores, batch.advantages.abs(), batch.mask, None, batch.gradient_factors
+    )
     scalars = step_metrics(sums_of([on_policy]))
-    assert not {"ratio/mean", "entropy/observed_change", "clip/fraction_negative", "token/not_finite"} & set(scalars)
+    assert not {
+        "ratio/mean",
+        "entropy/observed_change",
+        "clip/fraction_negative",
+        "token/not_finite",
+    } & set(scalars)
 
 
 def test_a_step_whose_mask_is_empty_says_so_and_nothing_more() -> None:
     batch = batch_of(4, 6, 8)
-    empty = TokenBatch(batch.scores, batch.advantages, torch.zeros_like(batch.mask), None, batch.gradient_factors)
+    empty = TokenBatch(
+        batch.scores, batch.advantages, torch.zeros_like(batch.mask), None, batch.gradient_factors
+    )
     assert step_metrics(sums_of([empty])) == {"token/count": 0.0, "token/not_finite": 0.0}
 
 
-def test_the_largest_share_of_all_is_the_covariance_and_a_rank_without_tokens_changes_no_share() -> None:
+def test_the_largest_share_of_all_is_the_covariance_and_a_rank_without_tokens_changes_no_share() -> (
+    None
+):
     batch = batch_of(30, 40, 9)
     scalars = step_metrics(sums_of([batch]))
-    assert scalars["covariance/top_100"] == pytest.approx(scalars["covariance/advantage_logprob"], rel=1e-9)
+    assert scalars["covariance/top_100"] == pytest.approx(
+        scalars["covariance/advantage_logprob"], rel=1e-9
+    )
     tops = [scalars[name] for name in COVARIANCE_TOP]
     assert tops == sorted(tops, reverse=True)
-    assert reported(sums_of([batch], [])) == reported(sums_of([], [batch])) == reported(sums_of([batch]))
+    assert (
+        reported(sums_of([batch], []))
+        == reported(sums_of([], [batch]))
+        == reported(sums_of([batch]))
+    )

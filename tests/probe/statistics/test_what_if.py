@@ -1,4 +1,5 @@
-"""What the sums of a step say of other thresholds is what those thresholds would have done to its tokens."""
+"""What the sums of a step say of other thresholds is what those thresholds would have done to its
+tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ METHODS = (Method.CLIP_B, Method.CLIP_V)
 
 
 class Tokens:
-    """A step's tokens, with padding that holds NaN and a few certain ones whose S_c is exactly 0."""
+    """A step's tokens, with padding that holds NaN and a few certain ones whose S_c is exactly
+    0."""
 
     def __init__(self, count: int, seed: int) -> None:
         g = torch.Generator().manual_seed(seed)
@@ -32,8 +34,12 @@ class Tokens:
         logits[: count // 20].scatter_(1, token_ids[: count // 20, None], 1.0)
         scores = token_scores(logits, token_ids)
         self.mask = torch.rand(count, generator=g) < 0.9
-        self.scores = TokenScores(*(torch.where(self.mask, getattr(scores, f), torch.nan) for f in FIELDS))
-        self.advantages = torch.randint(-1, 2, (count,), generator=g) * torch.rand(count, generator=g)
+        self.scores = TokenScores(
+            *(torch.where(self.mask, getattr(scores, f), torch.nan) for f in FIELDS)
+        )
+        self.advantages = torch.randint(-1, 2, (count,), generator=g) * torch.rand(
+            count, generator=g
+        )
         self.ratios = torch.rand(count, generator=g) + 0.5
 
     def sums(self, statistics: ThresholdStatistics | None) -> Tensor:
@@ -48,11 +54,21 @@ class Tokens:
 
     def unit_prediction(self, keep: Tensor) -> float:
         """-mean(keep r A S_c)"""
-        changes = self.ratios.double() * self.advantages.double() * self.scores.vocab_centered_scores.double()
+        changes = (
+            self.ratios.double()
+            * self.advantages.double()
+            * self.scores.vocab_centered_scores.double()
+        )
         return -float(changes[keep].sum()) / int(self.mask.sum())
 
 
-FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+FIELDS = (
+    "logprobs",
+    "entropies",
+    "discriminator_scores",
+    "expected_scores",
+    "vocab_centered_scores",
+)
 
 
 def statistics_of(tokens: Tokens) -> ThresholdStatistics:
@@ -61,7 +77,9 @@ def statistics_of(tokens: Tokens) -> ThresholdStatistics:
 
 def statistics_like(statistics: ThresholdStatistics, value: float) -> ThresholdStatistics:
     one = torch.full_like(statistics.vocab_centered_std, value)
-    return replace(statistics, discriminator_mean=one, discriminator_std=one, vocab_centered_std=one)
+    return replace(
+        statistics, discriminator_mean=one, discriminator_std=one, vocab_centered_std=one
+    )
 
 
 def read(vector: Tensor) -> WhatIfSums:
@@ -72,7 +90,9 @@ def read(vector: Tensor) -> WhatIfSums:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scope", list(Scope))
-def test_at_the_edges_it_is_exactly_what_the_gate_would_have_done(method: Method, scope: Scope) -> None:
+def test_at_the_edges_it_is_exactly_what_the_gate_would_have_done(
+    method: Method, scope: Scope
+) -> None:
     tokens = Tokens(4000, seed=1)
     statistics = statistics_of(tokens)
     sums = read(tokens.sums(statistics))
@@ -102,13 +122,18 @@ def test_between_the_edges_it_lies_within_the_bounds_it_states(method: Method) -
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
         fraction, change = tokens.by_force(control, statistics)
         assert abs(found.clip_fraction - fraction) <= found.clip_fraction_bound + 1e-12
-        assert abs(found.unit_predicted_change - change) <= found.unit_predicted_change_bound + 1e-12
+        assert (
+            abs(found.unit_predicted_change - change) <= found.unit_predicted_change_bound + 1e-12
+        )
         errors.append(abs(found.clip_fraction - fraction))
     assert sum(errors) / len(errors) < 0.01
 
 
-def furthest(tokens: Tokens, control: Control, statistics: ThresholdStatistics, fraction: float) -> tuple[float, float]:
-    """By force: sort what the gate would leave out by its distance beyond the threshold, and leave out the furthest."""
+def furthest(
+    tokens: Tokens, control: Control, statistics: ThresholdStatistics, fraction: float
+) -> tuple[float, float]:
+    """By force: sort what the gate would leave out by its distance beyond the threshold, and leave
+    out the furthest."""
     outside = ~keep_mask(control, tokens.scores, tokens.advantages, statistics) & tokens.mask
     is_b = control.method == Method.CLIP_B
     scores = tokens.scores.discriminator_scores if is_b else tokens.scores.vocab_centered_scores
@@ -118,7 +143,9 @@ def furthest(tokens: Tokens, control: Control, statistics: ThresholdStatistics, 
     distances = torch.where(outside, distance_beyond(control, standardised), -torch.inf)
     count = int(tokens.mask.sum())
     dropped = torch.zeros_like(outside)
-    order = distances.argsort(descending=True)[: min(int(count * fraction + 1e-9), int(outside.sum()))]
+    order = distances.argsort(descending=True)[
+        : min(int(count * fraction + 1e-9), int(outside.sum()))
+    ]
     dropped[order] = True
     return int(dropped.sum()) / count, tokens.unit_prediction(tokens.mask & ~dropped)
 
@@ -130,7 +157,10 @@ def test_a_cap_leaves_the_furthest_tokens_within_the_bounds_stated(method: Metho
     sums = read(tokens.sums(statistics))
     draw, binding, errors, sizes = random.Random(7), 0, [], []
     for _ in range(150):
-        mu_low, mu_high = draw.choice([None, draw.uniform(0, 3)]), draw.choice([0.0, 0.5, draw.uniform(0, 3)])
+        mu_low, mu_high = (
+            draw.choice([None, draw.uniform(0, 3)]),
+            draw.choice([0.0, 0.5, draw.uniform(0, 3)]),
+        )
         scope, fraction = draw.choice(list(Scope)), draw.choice([0.001, 0.02, 0.1, 1.0])
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
         found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high, max_fraction=fraction)
@@ -138,14 +168,18 @@ def test_a_cap_leaves_the_furthest_tokens_within_the_bounds_stated(method: Metho
         assert abs(found.clip_fraction - share) <= found.clip_fraction_bound + 1e-9
         assert abs(found.unit_predicted_change - change) <= found.unit_predicted_change_bound + 1e-9
         uncapped = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
-        assert found.capped == (uncapped.clip_fraction * sums.tokens > int(sums.tokens * fraction + 1e-9))
+        assert found.capped == (
+            uncapped.clip_fraction * sums.tokens > int(sums.tokens * fraction + 1e-9)
+        )
         if found.capped:
             binding += 1
             assert found.clip_fraction == pytest.approx(share, abs=1e-12)
             errors.append(abs(found.unit_predicted_change - change))
             sizes.append(abs(change - sums.change_sum / sums.tokens))
         else:
-            assert found.unit_predicted_change == pytest.approx(uncapped.unit_predicted_change, abs=1e-12)
+            assert found.unit_predicted_change == pytest.approx(
+                uncapped.unit_predicted_change, abs=1e-12
+            )
     assert binding > 60
     assert sum(errors) < 0.03 * sum(sizes)
 
@@ -155,11 +189,18 @@ def test_a_mean_over_the_kept_tokens_is_what_a_shrunken_denominator_makes_of_the
     statistics = statistics_of(tokens)
     sums, draw = read(tokens.sums(statistics)), random.Random(8)
     for _ in range(60):
-        mu_low, mu_high, scope = draw.uniform(0, 3), draw.choice(EDGES[:60]), draw.choice(list(Scope))
+        mu_low, mu_high, scope = (
+            draw.uniform(0, 3),
+            draw.choice(EDGES[:60]),
+            draw.choice(list(Scope)),
+        )
         control = Control(method=Method.CLIP_V, mu_low=mu_low, mu_high=mu_high, scope=scope)
         fraction, change = tokens.by_force(control, statistics)
         found = WhatIfCurve(sums, scope, Method.CLIP_V).at(mu_low, mu_high, shrink_denominator=True)
-        assert abs(found.unit_predicted_change - change / (1 - fraction)) <= found.unit_predicted_change_bound + 1e-9
+        assert (
+            abs(found.unit_predicted_change - change / (1 - fraction))
+            <= found.unit_predicted_change_bound + 1e-9
+        )
 
 
 def test_micro_batches_and_ranks_add_up_to_the_step() -> None:
@@ -170,7 +211,10 @@ def test_micro_batches_and_ranks_add_up_to_the_step() -> None:
     merged = read(first).merge(read(second))
     assert together.tokens == merged.tokens == sum(int(p.mask.sum()) for p in parts)
     for method, bins in together.by_method.items():
-        assert (bins.cells, bins.counts) == (merged.by_method[method].cells, merged.by_method[method].counts)
+        assert (bins.cells, bins.counts) == (
+            merged.by_method[method].cells,
+            merged.by_method[method].counts,
+        )
         assert bins.change_sums == pytest.approx(merged.by_method[method].change_sums, abs=1e-12)
 
 

@@ -1,4 +1,5 @@
-"""Real runs of trackio, MLflow and TensorBoard hold the scalars of each report at the trainer's own step."""
+"""Real runs of trackio, MLflow and TensorBoard hold the scalars of each report at the trainer's own
+step."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def mlflow_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     def stored() -> Points:
         names = client.get_run(run.info.run_id).data.metrics
         histories = {name: client.get_metric_history(run.info.run_id, name) for name in names}
-        return {name: [(one.step, one.value) for one in history] for name, history in histories.items()}
+        return {
+            name: [(one.step, one.value) for one in history] for name, history in histories.items()
+        }
 
     with mlflow.start_run() as run:
         yield run, stored
@@ -48,7 +51,9 @@ def trackio_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
 
     for module in ("trackio.utils", "trackio.sqlite_storage"):
         monkeypatch.setattr(f"{module}.TRACKIO_DIR", folder)
-    run: Any = trackio.init(project="test", name="ada", embed=False, auto_log_cpu=False, auto_log_gpu=False)
+    run: Any = trackio.init(
+        project="test", name="ada", embed=False, auto_log_cpu=False, auto_log_gpu=False
+    )
     trackio.log({"loss": 0.5}, step=9)
 
     def stored() -> Points:
@@ -75,13 +80,17 @@ def tensorboard_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[t
 def events(folder: Path) -> Points:
     found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     found.Reload()
-    return {name: [(event.step, event.value) for event in found.Scalars(name)] for name in found.Tags()["scalars"]}
+    return {
+        name: [(event.step, event.value) for event in found.Scalars(name)]
+        for name in found.Tags()["scalars"]
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize(
-    ("tool", "opened"), [("mlflow", mlflow_run), ("trackio", trackio_run), ("tensorboard", tensorboard_run)]
+    ("tool", "opened"),
+    [("mlflow", mlflow_run), ("trackio", trackio_run), ("tensorboard", tensorboard_run)],
 )
 def test_a_known_tracker_holds_each_report_at_the_trainers_own_step(
     tool: str, opened: Any, given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +102,9 @@ def test_a_known_tracker_holds_each_report_at_the_trainers_own_step(
     assert {f"isentrope/{name}" for scalars in reported for name in scalars} <= set(shown)
     assert [step for step, _ in shown["isentrope/entropy/mean"]] == [7, 8, 9]
     expected = [scalars["entropy/mean"] for scalars in reported]
-    assert [value for _, value in shown["isentrope/entropy/mean"]] == pytest.approx(expected, rel=1e-6)
+    assert [value for _, value in shown["isentrope/entropy/mean"]] == pytest.approx(
+        expected, rel=1e-6
+    )
     ((step, loss),) = shown["isentrope/loss"]
     assert step == 7
     assert math.isnan(loss)

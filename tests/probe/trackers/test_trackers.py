@@ -1,4 +1,5 @@
-"""Trackers get what the reports hold; one that hangs or fails affects neither the training nor the reports."""
+"""Trackers get what the reports hold; one that hangs or fails affects neither the training nor the
+reports."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def trained(trackers: object, home: Path) -> tuple[torch.Tensor, torch.Tensor, t
     return loop.weights(), torch.get_rng_state(), random.getstate()
 
 
-def test_a_mirrored_run_is_the_same_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirrored_run_is_the_same_to_the_last_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     tracker = OwnTracker()
     alone = trained(None, tmp_path)
@@ -106,7 +109,9 @@ def test_a_tracker_that_fails_is_logged_once_counted_and_given_up(
     assert f"{MOST_FAILURES} times" in logged[1]
 
 
-def test_failures_that_do_not_follow_each_other_end_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_that_do_not_follow_each_other_end_no_mirror(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     tracker = OwnTracker()
     probe, _ = probe_and_transport(trackers=tracker)
@@ -133,7 +138,9 @@ def test_a_tracker_without_an_active_run_is_logged_once_and_training_goes_on(
     assert "probe/tracker_failures" not in reports(transport)[-1].scalars
 
 
-@pytest.mark.parametrize("wrong", ["weights_and_biases", "wandb:folder", "wandb,nothing", 7, [3.5], {"wandb": 1}])
+@pytest.mark.parametrize(
+    "wrong", ["weights_and_biases", "wandb:folder", "wandb,nothing", 7, [3.5], {"wandb": 1}]
+)
 def test_what_nothing_can_be_written_to_is_refused_where_the_probe_is_built(wrong: object) -> None:
     refused = "^trackers .*wandb, trackio, mlflow, tensorboard"
     with pytest.raises(ConfigurationError, match=refused):
@@ -142,13 +149,17 @@ def test_what_nothing_can_be_written_to_is_refused_where_the_probe_is_built(wron
         IsentropeCallback(trackers=wrong)
 
 
-def test_a_tracker_that_is_not_installed_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_is_not_installed_is_refused_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="trackio"):
         probe_and_transport(trackers="trackio")
 
 
-def test_the_environment_names_mirrors_where_the_code_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_mirrors_where_the_code_names_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ISENTROPE_TRACKERS", "wandb, tensorboard:/logs/run 1,wandb")
     assert [mirror.name for mirror in requested_trackers(None)] == ["wandb", "tensorboard"]
     assert [mirror.name for mirror in requested_trackers("mlflow")] == ["mlflow"]
@@ -168,7 +179,9 @@ def test_nothing_is_mirrored_in_mode_disabled_nor_from_another_rank(
     probe.finish()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    probe, transport = probe_and_transport(run_id="shared", trackers=[tracker, f"tensorboard:{folder}"])
+    probe, transport = probe_and_transport(
+        run_id="shared", trackers=[tracker, f"tensorboard:{folder}"]
+    )
     run_steps(TinyLoop(), probe, 2)
     probe.finish()
     assert len(reports(transport)) == 2

@@ -62,7 +62,10 @@ def rows(run: Any) -> list[dict[str, Any]]:
     # The file is completed by another process.
     wait_for(lambda: bool(found := records(run)) and found[-1].WhichOneof("record_type") == "exit")
     return [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        {
+            item.key or "/".join(item.nested_key): json.loads(item.value_json)
+            for item in record.history.item
+        }
         for record in records(run)
         if record.WhichOneof("record_type") == "history"
     ]
@@ -102,7 +105,8 @@ def test_a_probe_mirrors_into_the_active_run_against_an_axis_of_its_own(run: Any
 def test_a_trainer_s_own_rows_and_those_of_the_mirror_are_all_there(
     run: Any, first: int | None, logging_steps: int, burst: int
 ) -> None:
-    """It numbers from 0 or 1 or lets W&B count, logs each step or seldom, twice; reports come at once or together."""
+    """It numbers from 0 or 1 or lets W&B count, logs each step or seldom, twice; reports come at
+    once or together."""
     mirror, waiting = WandbRun(run), []
     for step in range(1, 41):
         number = None if first is None else step - 1 + first

@@ -44,7 +44,9 @@ def finish(probe: isentrope.Probe) -> None:
 
 def wait_for_trackers() -> None:
     """A slow machine may take longer for a database than a run's end may take."""
-    wait_for(lambda: not any(thread.name == "isentrope-trackers" for thread in threading.enumerate()))
+    wait_for(
+        lambda: not any(thread.name == "isentrope-trackers" for thread in threading.enumerate())
+    )
 
 
 def three_steps(trackers: object) -> list[dict[str, float]]:

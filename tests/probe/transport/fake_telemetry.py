@@ -1,4 +1,5 @@
-"""What the tests of the transport share. First a fake of the server's ingest on a real socket: it keeps records in a dict and misbehaves as its attributes ask."""
+"""What the tests of the transport share. First a fake of the server's ingest on a real socket: it
+keeps records in a dict and misbehaves as its attributes ask."""
 
 from __future__ import annotations
 
@@ -21,13 +22,22 @@ from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryServicer, add_TelemetryServicer_to_server
 
 RUN = RunStarted(
-    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
+    run_id="r",
+    incarnation="i",
+    rank=0,
+    world_size=1,
+    name="n",
+    project="p",
+    started_at=0.0,
+    probe_version="0",
 )
 QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=5.0, longest_pause_seconds=0.1)
 
 
 def on_disk(folder: Path) -> list[Payload]:
-    return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10**6, 10**9)]
+    return [
+        decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10**6, 10**9)
+    ]
 
 
 @contextmanager
@@ -80,7 +90,9 @@ class FakeTelemetry(TelemetryServicer):
 
     def start(self) -> None:
         self._stopped.clear()
-        self._server = grpc.server(ThreadPoolExecutor(max_workers=8), options=(("grpc.so_reuseport", 0),))
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers=8), options=(("grpc.so_reuseport", 0),)
+        )
         add_TelemetryServicer_to_server(self, self._server)
         self._server.add_insecure_port(self.target)
         self._server.start()
@@ -131,7 +143,9 @@ class FakeTelemetry(TelemetryServicer):
         instead = self.acked_through_instead
         return pb.PushReply(acked_through=self.acked_through() if instead is None else instead)
 
-    def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.WatchReply]:
+    def Watch(
+        self, request: pb.WatchRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.WatchReply]:
         self._check_token(context)
         sent: ControlSnapshot | None = None
         while context.is_active() and not self._stopped.wait(0.02):

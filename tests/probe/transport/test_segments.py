@@ -1,4 +1,5 @@
-"""The spool's file format: whatever happened to the file, every good frame is read and nothing raises."""
+"""The spool's file format: whatever happened to the file, every good frame is read and nothing
+raises."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ PAYLOADS = [b"first", b"", b"third" * 100, segments.FRAME_MARK + b"looks like a 
 def written(folder: Path, payloads: list[bytes] = PAYLOADS) -> Path:
     """A segment with these payloads from seq 1 on."""
     writer = segments.SegmentWriter(folder, 1)
-    writer.append(segments.encode_frame(seq, payload) for seq, payload in enumerate(payloads, start=1))
+    writer.append(
+        segments.encode_frame(seq, payload) for seq, payload in enumerate(payloads, start=1)
+    )
     writer.sync()
     writer.close()
     return writer.path
@@ -74,7 +77,9 @@ def test_a_lost_header_costs_no_frame(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(content=st.binary(max_size=300))
-def test_opening_never_fails_because_of_content(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_opening_never_fails_because_of_content(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.seg"
     path.write_bytes(content)
     assert segments.read_segment(path).frames == ()
@@ -82,7 +87,9 @@ def test_opening_never_fails_because_of_content(content: bytes, tmp_path_factory
     assert read(path)[-1] == (9, b"good")
 
 
-def test_a_failed_write_leaves_the_segment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_segment_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = segments.SegmentWriter(tmp_path, 1)
     writer.append([segments.encode_frame(1, b"before")])
     real_write = os.write

@@ -1,4 +1,5 @@
-"""The side process against a fake ingest on a real socket: nothing lost, nothing doubled, nothing dropped on refusal."""
+"""The side process against a fake ingest on a real socket: nothing lost, nothing doubled, nothing
+dropped on refusal."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ import pytest
 
 from isentrope.transport import connection
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
-from isentrope.transport.shipper import EXIT_DELIVERED, EXIT_NO_SPOOL, EXIT_OTHER_SHIPPER, ShipperSettings, ship
+from isentrope.transport.shipper import (
+    EXIT_DELIVERED,
+    EXIT_NO_SPOOL,
+    EXIT_OTHER_SHIPPER,
+    ShipperSettings,
+    ship,
+)
 from isentrope.transport.spool_folder import ControlFile, ShipperState, SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope_wire.codec import encode_payload
@@ -38,7 +45,10 @@ def messages(last_seq: int) -> list[Payload]:
 
 def write_segment(folder: SpoolFolder, first_seq: int, last_seq: int) -> None:
     writer = SegmentWriter(folder.path, first_seq)
-    writer.append(encode_frame(seq, encode_payload(messages(seq)[-1])) for seq in range(first_seq, last_seq + 1))
+    writer.append(
+        encode_frame(seq, encode_payload(messages(seq)[-1]))
+        for seq in range(first_seq, last_seq + 1)
+    )
     writer.close()
 
 
@@ -76,14 +86,20 @@ def test_a_spool_left_behind_is_delivered_once_and_in_order_and_gone_with_the_fo
         ship(folder, QUICK)
 
 
-def test_a_damaged_segment_outlives_the_delivery(folder: SpoolFolder, server: FakeTelemetry) -> None:
+def test_a_damaged_segment_outlives_the_delivery(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
     segment = list_segments(folder.path)[1]
     content = bytearray(segment.read_bytes())
     content[-5] ^= 0xFF
     segment.write_bytes(content)
     ship(folder, QUICK)
     assert server.payloads[99] == Gap(first_seq=100, last_seq=100, reason=DAMAGED)
-    assert {path.name for path in folder.path.iterdir()} == {f"{51:020d}.damaged", "run.payload", "target"}
+    assert {path.name for path in folder.path.iterdir()} == {
+        f"{51:020d}.damaged",
+        "run.payload",
+        "target",
+    }
     assert ship(folder, QUICK) is not None, "and delivering again does no harm"
 
 
@@ -95,7 +111,9 @@ def test_a_lost_reply_doubles_nothing(folder: SpoolFolder, server: FakeTelemetry
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED])
-def test_a_refusal_never_drops_a_record(folder: SpoolFolder, server: FakeTelemetry, code: grpc.StatusCode) -> None:
+def test_a_refusal_never_drops_a_record(
+    folder: SpoolFolder, server: FakeTelemetry, code: grpc.StatusCode
+) -> None:
     server.push_fails_with = code
     hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.3, longest_pause_seconds=0.05)
     status = ship(folder, hasty)
@@ -136,10 +154,16 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
                 expires_at=1.5,  # long ago: the trainer judges that, not the shipper
             )
             server.control = wish
-            wait_for(lambda wish=wish: (read := reader.read()) is not None and read.version == wish.version)  # type: ignore[misc]
+            wait_for(
+                lambda wish=wish: (
+                    (read := reader.read()) is not None and read.version == wish.version
+                )
+            )  # type: ignore[misc]
             read = reader.read()
             assert read is not None
-            assert read.expires_at == pytest.approx(1.5, abs=5.0), "in this machine's time, which is the server's here"
+            assert read.expires_at == pytest.approx(1.5, abs=5.0), (
+                "in this machine's time, which is the server's here"
+            )
             assert replace(read, expires_at=1.5) == wish
         write_segment(folder, 121, 130)
         wait_for(lambda: len(server.records) == 130)
@@ -225,12 +249,16 @@ def test_a_batch_that_does_not_arrive_in_time_is_sent_in_smaller_ones_that_grow_
     assert any(later > earlier for earlier, later in itertools.pairwise(sizes))
 
 
-def test_a_call_is_given_the_time_its_message_takes_over_a_slow_link(server: FakeTelemetry, tmp_path: Path) -> None:
+def test_a_call_is_given_the_time_its_message_takes_over_a_slow_link(
+    server: FakeTelemetry, tmp_path: Path
+) -> None:
     folder = SpoolFolder.create(tmp_path, RUN, server.target)
     large = StepReport(step=0, recorded_at=1.0, labels={"text": "x" * 400_000})
     sent: list[Payload] = [RUN, large]
     writer = SegmentWriter(folder.path, 1)
-    writer.append(encode_frame(seq, encode_payload(message)) for seq, message in enumerate(sent, start=1))
+    writer.append(
+        encode_frame(seq, encode_payload(message)) for seq, message in enumerate(sent, start=1)
+    )
     writer.close()
     ship(folder, QUICK)
     assert server.payloads == sent

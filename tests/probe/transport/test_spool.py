@@ -1,4 +1,5 @@
-"""The training process's side: never waits, never raises, no socket; what it accepted is on disk."""
+"""The training process's side: never waits, never raises, no socket; what it accepted is on
+disk."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ from tests.system.running_server import free_port, wait_for
 RUN = replace(RUN_OF_ONE_RANK, run_id="r/1", rank=3, world_size=4)
 
 CLOSE_SECONDS = 5.0
-"""The second and a tenth that a close takes at most, and what a busy machine adds; what hangs here hangs for a minute."""
+"""The second and a tenth that a close takes at most, and what a busy machine adds; what hangs here
+hangs for a minute."""
 
 
 def report(step: int) -> StepReport:
@@ -45,7 +47,9 @@ def report(step: int) -> StepReport:
 
 
 def opened(home: Path, limits: SpoolLimits | None = None) -> SpoolTransport:
-    transport = open_transport(RUN, mode="offline", home=home, grpc_target="127.0.0.1:1", limits=limits)
+    transport = open_transport(
+        RUN, mode="offline", home=home, grpc_target="127.0.0.1:1", limits=limits
+    )
     assert isinstance(transport, SpoolTransport)
     return transport
 
@@ -57,7 +61,9 @@ def transport(tmp_path: Path) -> Iterator[SpoolTransport]:
     a_transport.close()
 
 
-def test_everything_accepted_before_the_close_is_on_disk_after_it(transport: SpoolTransport) -> None:
+def test_everything_accepted_before_the_close_is_on_disk_after_it(
+    transport: SpoolTransport,
+) -> None:
     finished = RunFinished(status="finished", finished_at=2.0, step=299)
     for step in range(300):
         assert transport.put(lambda step=step: report(step))  # type: ignore[misc]
@@ -65,7 +71,9 @@ def test_everything_accepted_before_the_close_is_on_disk_after_it(transport: Spo
     transport.close()
     messages = on_disk(transport.folder.path)
     assert messages[0] == RUN
-    assert [message.step for message in messages[1:-1] if isinstance(message, StepReport)] == list(range(300))
+    assert [message.step for message in messages[1:-1] if isinstance(message, StepReport)] == list(
+        range(300)
+    )
     assert messages[-1] == finished
     statistics = transport.statistics()
     assert (statistics.accepted, statistics.dropped, statistics.spooled) == (301, 0, 302)
@@ -89,7 +97,9 @@ def test_put_does_not_wait_for_a_report_that_is_slow_to_build(tmp_path: Path) ->
     assert taken == [True] * 5 + [False] * 3
     assert seconds < 1.0
     assert transport.statistics().dropped == 3
-    assert Gap(first_seq=8, last_seq=10, reason="the queue of reports was full") in on_disk(transport.folder.path)
+    assert Gap(first_seq=8, last_seq=10, reason="the queue of reports was full") in on_disk(
+        transport.folder.path
+    )
 
 
 def test_after_the_close_reports_are_refused_and_counted(transport: SpoolTransport) -> None:
@@ -109,7 +119,9 @@ def test_the_requested_control_comes_from_the_control_file(transport: SpoolTrans
     assert transport.requested_control() == wish
 
 
-def test_a_second_spool_of_the_same_incarnation_is_refused(tmp_path: Path, transport: SpoolTransport) -> None:
+def test_a_second_spool_of_the_same_incarnation_is_refused(
+    tmp_path: Path, transport: SpoolTransport
+) -> None:
     with pytest.raises(SpoolError, match="incarnation"):
         opened(tmp_path)
 
@@ -121,7 +133,9 @@ def test_a_run_too_large_for_a_record_is_named_and_leaves_nothing(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_home_without_locks_is_named_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_without_locks_is_named_and_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -139,14 +153,23 @@ def test_a_home_that_is_no_folder_is_named_in_one_sentence(tmp_path: Path) -> No
 
 def test_names_from_outside_stay_inside_the_spool(tmp_path: Path) -> None:
     hostile = RunStarted(
-        run_id="../../etc", incarnation="..", rank=0, world_size=1, name="", project="", started_at=0, probe_version=""
+        run_id="../../etc",
+        incarnation="..",
+        rank=0,
+        world_size=1,
+        name="",
+        project="",
+        started_at=0,
+        probe_version="",
     )
     folder = SpoolFolder.create(tmp_path, hostile, "127.0.0.1:1")
     assert folder.path.resolve().is_relative_to(tmp_path / "spool")
     assert folder.run() == hostile
 
 
-def test_the_spool_is_the_owners_alone_and_says_what_a_shipper_needs(tmp_path: Path, transport: SpoolTransport) -> None:
+def test_the_spool_is_the_owners_alone_and_says_what_a_shipper_needs(
+    tmp_path: Path, transport: SpoolTransport
+) -> None:
     (folder,) = find_spool_folders(tmp_path)
     assert folder.path == transport.folder.path
     assert folder.path.stat().st_mode & 0o777 == 0o700
@@ -185,7 +208,9 @@ def test_a_script_whose_reports_are_not_delivered_hears_of_it_once_at_its_end(
     server = FakeTelemetry(free_port(), token="right")
     # Else the shipper would outlive the test.
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
-    program = OPEN.replace('mode="offline"', 'mode="online"').replace('grpc_target="x"', "grpc_target=sys.argv[2]")
+    program = OPEN.replace('mode="offline"', 'mode="online"').replace(
+        'grpc_target="x"', "grpc_target=sys.argv[2]"
+    )
     program = "import os, sys; os.environ['ISENTROPE_TOKEN'] = sys.argv[3]\n" + program
     program += """
 put(1); put(2)
@@ -217,7 +242,9 @@ def test_a_closed_port_is_named_soon_and_again_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
-    monkeypatch.setattr("isentrope.transport.spool.REPEAT_SECONDS", 1.2)  # the status is read each half second
+    monkeypatch.setattr(
+        "isentrope.transport.spool.REPEAT_SECONDS", 1.2
+    )  # the status is read each half second
     target = f"127.0.0.1:{free_port()}"
     run = replace(RUN, rank=0)
     transport = open_transport(run, mode="online", home=tmp_path, grpc_target=target)
@@ -226,7 +253,9 @@ def test_a_closed_port_is_named_soon_and_again_after_a_while(
         wait_for(lambda: len(caplog.records) > 1)
     finally:
         transport.close()
-    first, second = [record for record in caplog.records if "Reports are not delivered" in record.message]
+    first, second = [
+        record for record in caplog.records if "Reports are not delivered" in record.message
+    ]
     assert (first.levelname, first.threadName) == ("WARNING", "isentrope-spool")
     for named in (target, "ISENTROPE_GRPC", "ISENTROPE_URL", str(transport.folder.path)):
         assert named in first.message
@@ -234,10 +263,14 @@ def test_a_closed_port_is_named_soon_and_again_after_a_while(
     assert REPEAT_SECONDS == 3600
 
 
-def test_a_script_whose_reports_are_delivered_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_whose_reports_are_delivered_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = FakeTelemetry(free_port())
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
-    program = OPEN.replace('mode="offline"', 'mode="online"').replace('grpc_target="x"', "grpc_target=sys.argv[2]")
+    program = OPEN.replace('mode="offline"', 'mode="online"').replace(
+        'grpc_target="x"', "grpc_target=sys.argv[2]"
+    )
     server.start()
     try:
         result = run_python(program + "put(1); put(2)", tmp_path, server.target)
@@ -267,7 +300,9 @@ def test_spools_are_found_while_others_are_being_removed(tmp_path: Path) -> None
         number = 0
         while not stop.is_set():
             number += 1
-            SpoolFolder.create(tmp_path, replace(RUN, incarnation=f"j-{number}"), "127.0.0.1:1").remove()
+            SpoolFolder.create(
+                tmp_path, replace(RUN, incarnation=f"j-{number}"), "127.0.0.1:1"
+            ).remove()
 
     coming_and_going = threading.Thread(target=come_and_go)
     coming_and_going.start()
@@ -295,7 +330,9 @@ def test_a_spool_that_was_removed_is_one_warning_and_what_follows_is_counted(
     assert not transport.folder.path.exists()
 
 
-def test_records_wait_for_their_acknowledgement_from_when_they_were_written(transport: SpoolTransport) -> None:
+def test_records_wait_for_their_acknowledgement_from_when_they_were_written(
+    transport: SpoolTransport,
+) -> None:
     assert transport.put(lambda: StepReport(step=0, recorded_at=1.0))
     wait_for(lambda: transport.statistics().lag_seconds > 0.7)
     write_document(transport.folder.status, ShipperStatus(acked_through=2))

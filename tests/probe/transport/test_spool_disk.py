@@ -27,7 +27,9 @@ HISTOGRAM = ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2, 3))
 
 
 def frame(seq: int) -> NumberedFrame:
-    return NumberedFrame(first_seq=seq, last_seq=seq, content=encode_frame(seq, b"payload %d" % seq))
+    return NumberedFrame(
+        first_seq=seq, last_seq=seq, content=encode_frame(seq, b"payload %d" % seq)
+    )
 
 
 def full_report(step: int) -> StepReport:
@@ -50,7 +52,8 @@ def seqs(folder: Path) -> list[int]:
 
 
 class Failing:
-    """A call of `os` as a full or broken disk does it: it fails `left` times, then does what it is to do."""
+    """A call of `os` as a full or broken disk does it: it fails `left` times, then does what it is
+    to do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:
         self.left = 0
@@ -68,7 +71,9 @@ def failing_syncs(monkeypatch: pytest.MonkeyPatch) -> Failing:
     return Failing(monkeypatch, "fdatasync", errno.EIO)
 
 
-def test_a_new_segments_name_is_made_to_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_segments_name_is_made_to_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[str] = []
     real = os.fsync
 
@@ -81,7 +86,9 @@ def test_a_new_segments_name_is_made_to_last(tmp_path: Path, monkeypatch: pytest
     assert synced == [str(tmp_path)]
 
 
-def test_what_a_failed_sync_leaves_unsure_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_failed_sync_leaves_unsure_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     syncs = failing_syncs(monkeypatch)
     a_disk = disk(tmp_path)
     a_disk.append([frame(1), frame(2)])
@@ -97,7 +104,9 @@ def test_what_a_failed_sync_leaves_unsure_is_written_again(tmp_path: Path, monke
     assert seqs(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_the_reserve_is_real_room_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reserve_is_real_room_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spool_disk, "RESERVE_PAUSE_SECONDS", 0.0)
     a_disk = disk(tmp_path)
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= spool_disk.RESERVE_BYTES
@@ -127,7 +136,9 @@ class FullDisk:
 
 def heavy_report(step: int) -> StepReport:
     """One whose tokens weigh more than the alert about their loss."""
-    return replace(full_report(step), tokens=tuple(replace(TOKEN, text="x" * 2000) for _ in range(2)))
+    return replace(
+        full_report(step), tokens=tuple(replace(TOKEN, text="x" * 2000) for _ in range(2))
+    )
 
 
 @pytest.fixture
@@ -195,7 +206,9 @@ def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> No
 def test_a_write_and_the_sync_of_what_was_before_it_that_fail_together_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: int
 ) -> None:
-    writer = SpoolWriter(tmp_path, RUN, MessageQueue(max_messages=1000, max_bytes=10**9), SpoolLimits())
+    writer = SpoolWriter(
+        tmp_path, RUN, MessageQueue(max_messages=1000, max_bytes=10**9), SpoolLimits()
+    )
     writes, syncs = Failing(monkeypatch, "write", errno.ENOSPC), failing_syncs(monkeypatch)
     assert put(writer, *(full_report(step) for step in range(100)))
     writes.left, syncs.left = faults, faults

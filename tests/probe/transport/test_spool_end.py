@@ -1,4 +1,5 @@
-"""The end of a training process that has more to write than time: what it accepted is there, or a gap says why not."""
+"""The end of a training process that has more to write than time: what it accepted is there, or a
+gap says why not."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ import pytest
 
 from isentrope.transport.segments import SegmentWriter
 from isentrope.transport.shipper import ship
-from isentrope.transport.spool import SHARED_WAIT_SECONDS, ShipperSupervisor, SpoolTransport, open_transport
+from isentrope.transport.spool import (
+    SHARED_WAIT_SECONDS,
+    ShipperSupervisor,
+    SpoolTransport,
+    open_transport,
+)
 from isentrope.transport.spool_folder import ShipperState, SpoolEnd, find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import OUT_OF_TIME
@@ -34,7 +40,9 @@ def slowly(step: int) -> MakeMessage:
     return make
 
 
-def test_what_there_is_no_time_to_build_is_a_gap_and_the_end_of_the_run_stands_behind_it(tmp_path: Path) -> None:
+def test_what_there_is_no_time_to_build_is_a_gap_and_the_end_of_the_run_stands_behind_it(
+    tmp_path: Path,
+) -> None:
     transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert isinstance(transport, SpoolTransport)
     for step in range(100):
@@ -44,7 +52,9 @@ def test_what_there_is_no_time_to_build_is_a_gap_and_the_end_of_the_run_stands_b
     first, *reports, gap, last = on_disk(transport.folder.path)
     written = len(reports)
     assert (first, last) == (RUN, FINISHED)
-    assert [report.step for report in reports if isinstance(report, StepReport)] == list(range(written))
+    assert [report.step for report in reports if isinstance(report, StepReport)] == list(
+        range(written)
+    )
     assert gap == Gap(first_seq=written + 2, last_seq=101, reason=OUT_OF_TIME)
     assert transport.folder.read_end() == SpoolEnd(102)
     assert transport.statistics().dropped == 100 - written
@@ -126,7 +136,9 @@ def test_runs_that_end_together_wait_once_for_shippers_that_report_nothing(
     monkeypatch.setattr(ShipperSupervisor, "keep_running", lambda *_, **__: None)
     monkeypatch.setattr(SpoolTransport, "_last_wait_ends", -SHARED_WAIT_SECONDS)
     opened = [
-        open_transport(replace(RUN, run_id=name), mode="online", home=tmp_path, grpc_target="127.0.0.1:1")
+        open_transport(
+            replace(RUN, run_id=name), mode="online", home=tmp_path, grpc_target="127.0.0.1:1"
+        )
         for name in ("first", "second", "third")
     ]
     begin = time.monotonic()

@@ -8,9 +8,23 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport import segments
-from isentrope.transport.segments import SENT, SegmentContent, SegmentWriter, encode_frame, list_segments, read_segment
+from isentrope.transport.segments import (
+    SENT,
+    SegmentContent,
+    SegmentWriter,
+    encode_frame,
+    list_segments,
+    read_segment,
+)
 from isentrope.transport.spool_folder import SpoolEnd
-from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, NEVER_WRITTEN, REMOVED, TORN, SpoolReader
+from isentrope.transport.spool_reader import (
+    DAMAGED,
+    LOST_BY_THE_SERVER,
+    NEVER_WRITTEN,
+    REMOVED,
+    TORN,
+    SpoolReader,
+)
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
 from isentrope_wire.reports import Gap, Record, StepReport
 
@@ -151,7 +165,9 @@ def test_a_tail_torn_before_the_next_segment_becomes_a_gap(tmp_path: Path) -> No
 def test_the_writers_own_gaps_are_no_second_gap(tmp_path: Path) -> None:
     writer = SegmentWriter(tmp_path, 1)
     own_gap = encode_payload(Gap(first_seq=2, last_seq=5, reason="the queue of reports was full"))
-    writer.append([encode_frame(1, payload(1)), encode_frame(5, own_gap), encode_frame(6, payload(6))])
+    writer.append(
+        [encode_frame(1, payload(1)), encode_frame(5, own_gap), encode_frame(6, payload(6))]
+    )
     writer.close()
     records = everything(SpoolReader(tmp_path))
     assert as_text(records) == ["1", "2..5", "6"]
@@ -176,7 +192,9 @@ def test_a_server_that_lost_data_is_named_loudly_and_gets_what_is_left(
     assert gap.reason == LOST_BY_THE_SERVER
 
 
-def test_a_server_that_has_more_than_was_sent_since_it_was_asked_gets_the_rest_and_no_gap(tmp_path: Path) -> None:
+def test_a_server_that_has_more_than_was_sent_since_it_was_asked_gets_the_rest_and_no_gap(
+    tmp_path: Path,
+) -> None:
     for first, last in ((1, 5), (6, 10), (11, 13)):
         write(tmp_path, first, last)
     reader = SpoolReader(tmp_path)
@@ -200,7 +218,9 @@ def test_a_segment_that_vanishes_between_listing_and_reading_is_passed_over(
     assert as_text(everything(SpoolReader(tmp_path))) == ["1..5", "6", "7", "8"]
 
 
-def test_an_earlier_readers_acknowledgement_tells_a_server_that_lost_data_from_removed_files(tmp_path: Path) -> None:
+def test_an_earlier_readers_acknowledgement_tells_a_server_that_lost_data_from_removed_files(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, 6, 8)
     for acknowledged, reason in ((5, LOST_BY_THE_SERVER), (0, REMOVED)):
         reader = SpoolReader(tmp_path, acknowledged)

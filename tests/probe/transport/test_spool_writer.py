@@ -92,7 +92,9 @@ def test_a_disk_that_stays_full_for_longer_than_a_segment_may_grow_old_is_writte
 
 
 def test_a_spool_at_its_limit_behaves_like_a_full_disk(tmp_path: Path, queue: MessageQueue) -> None:
-    writer = SpoolWriter(tmp_path, RUN, queue, SpoolLimits(max_spool_bytes=2000, segment_bytes=1000))
+    writer = SpoolWriter(
+        tmp_path, RUN, queue, SpoolLimits(max_spool_bytes=2000, segment_bytes=1000)
+    )
     written = []
     for step in range(8):
         queue.put(making(step, label="x" * 600))

@@ -11,7 +11,13 @@ import pytest
 from isentrope.transport.connection import ServerRefuses
 from isentrope.transport.files import write_document
 from isentrope.transport.segments import list_segments
-from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolFolder, find_spool_folders
+from isentrope.transport.spool_folder import (
+    ShipperState,
+    ShipperStatus,
+    SpoolEnd,
+    SpoolFolder,
+    find_spool_folders,
+)
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope.transport.sync import SyncOutcome, refill_server, sync_spool, sync_spools
 from isentrope_wire import environment
@@ -26,7 +32,9 @@ def folder(tmp_path: Path, server: FakeTelemetry) -> SpoolFolder:
     return leave_spool(tmp_path, "left", steps=3, grpc_target=server.target)
 
 
-def test_a_sync_waits_for_the_process_that_delivers_the_spool(folder: SpoolFolder, server: FakeTelemetry) -> None:
+def test_a_sync_waits_for_the_process_that_delivers_the_spool(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
     with lock_held(folder.shipper_lock, 1.0):
         result = sync_spool(folder, target=None, give_up_after_seconds=30.0)
     assert result.outcome is SyncOutcome.DELIVERED
@@ -38,7 +46,8 @@ def test_a_sync_leaves_a_spool_alone_whose_process_gets_nothing_stored(
 ) -> None:
     with lock_held(folder.shipper_lock) as shipper:
         write_document(
-            folder.status, ShipperStatus(state=ShipperState.HOLDING, error="The token is wrong.", pid=shipper.pid)
+            folder.status,
+            ShipperStatus(state=ShipperState.HOLDING, error="The token is wrong.", pid=shipper.pid),
         )
         result = sync_spool(folder, target=None, give_up_after_seconds=0.3)
         assert (result.outcome, "another process" in result.detail) == (SyncOutcome.LEFT, True)
@@ -47,7 +56,9 @@ def test_a_sync_leaves_a_spool_alone_whose_process_gets_nothing_stored(
     assert server.records == {}
 
 
-def test_a_refusal_ends_a_sync_at_once_and_the_spool_stays(folder: SpoolFolder, server: FakeTelemetry) -> None:
+def test_a_refusal_ends_a_sync_at_once_and_the_spool_stays(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
     server.push_fails_with = grpc.StatusCode.FAILED_PRECONDITION
     started_at = time.monotonic()
     with pytest.raises(ServerRefuses, match="FAILED_PRECONDITION"):
@@ -66,7 +77,10 @@ def test_only_a_server_that_does_not_answer_is_not_asked_again(
     absent = list(sync_spools([folder, second], target=None, give_up_after_seconds=0.2))
     assert [result.outcome for result in (*answering, *absent)] == [SyncOutcome.LEFT] * 4
     assert [result.server_away for result in (*answering, *absent)] == [False, False, True, True]
-    assert [result.detail.startswith(f"{server.target} does not answer: ") for result in (*answering, *absent)] == [
+    assert [
+        result.detail.startswith(f"{server.target} does not answer: ")
+        for result in (*answering, *absent)
+    ] == [
         False,
         False,
         True,
@@ -96,10 +110,14 @@ def test_a_damaged_description_of_the_run_is_read_from_the_first_record(
         broken[at] ^= 0x01
         description.write_bytes(broken)
         assert folder.run() == expected
-    assert sync_spool(folder, target=None, give_up_after_seconds=5.0).outcome is SyncOutcome.DELIVERED
+    assert (
+        sync_spool(folder, target=None, give_up_after_seconds=5.0).outcome is SyncOutcome.DELIVERED
+    )
 
 
-def test_a_segment_the_disk_does_not_give_back_arrives_as_a_gap(folder: SpoolFolder, server: FakeTelemetry) -> None:
+def test_a_segment_the_disk_does_not_give_back_arrives_as_a_gap(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
     (segment,) = list_segments(folder.path)
     unreadable = segment.with_name(f"{5:020d}.seg")
     unreadable.mkdir()
@@ -131,9 +149,12 @@ def test_a_server_that_lost_records_gets_them_from_a_delivered_spool_while_it_is
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("", 86_400), ("0", 0), ("1.5h", 5_400), ("d", None), ("-1", None), ("nan", None)]
+    ("text", "seconds"),
+    [("", 86_400), ("0", 0), ("1.5h", 5_400), ("d", None), ("-1", None), ("nan", None)],
 )
-def test_the_time_delivered_reports_are_kept(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float | None) -> None:
+def test_the_time_delivered_reports_are_kept(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds: float | None
+) -> None:
     monkeypatch.setenv("ISENTROPE_KEEP_DELIVERED", text)
     if seconds is None:
         with pytest.raises(ConfigurationError, match="ISENTROPE_KEEP_DELIVERED"):

@@ -1,7 +1,7 @@
 """Ranks of verl that train until a control has been active for two updates; prints results as JSON.
 
-`python ranks.py ulysses MODEL` is one of two that share the sequences; RANK names which. `python ranks.py ray MODEL`
-starts two data-parallel ones in Ray workers.
+`python ranks.py ulysses MODEL` is one of two that share the sequences; RANK names which. `python
+ranks.py ray MODEL` starts two data-parallel ones in Ray workers.
 """
 
 from __future__ import annotations
@@ -42,20 +42,33 @@ class Worker:
 
 
 def ray_workers(model: str) -> tuple[Any, list[Any]]:
-    """Ray, and two ranks in it; on a busy machine it may give up on its own processes, so it is tried again."""
+    """Ray, and two ranks in it; on a busy machine it may give up on its own processes, so it is
+    tried again."""
     ray: Any = import_module("ray")
     for attempt in range(3):
         try:
-            ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, configure_logging=False)
+            ray.init(
+                num_cpus=2,
+                include_dashboard=False,
+                object_store_memory=80 * 2**20,
+                configure_logging=False,
+            )
             break
         except Exception as error:  # noqa: BLE001  (Ray raises no other)
             if attempt == 2:
                 print("RESULTS", json.dumps({"no_ray": str(error)}), flush=True)
                 sys.exit()
     shared = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    shared |= {name: os.environ[name] for name in os.environ if name.startswith(("ISENTROPE_", "VERL_", "PYTHONPATH"))}
+    shared |= {
+        name: os.environ[name]
+        for name in os.environ
+        if name.startswith(("ISENTROPE_", "VERL_", "PYTHONPATH"))
+    }
     actor = ray.remote(num_cpus=0)(Worker)
-    return ray, [actor.options(runtime_env={"env_vars": shared | {"RANK": str(rank)}}).remote(model) for rank in (0, 1)]
+    return ray, [
+        actor.options(runtime_env={"env_vars": shared | {"RANK": str(rank)}}).remote(model)
+        for rank in (0, 1)
+    ]
 
 
 def main(kind: str, model: str) -> dict[str, Any]:
@@ -72,7 +85,11 @@ def main(kind: str, model: str) -> dict[str, Any]:
             found.append(ray.get([worker.update.remote(number) for worker in workers]))
         if len(found) > 1 and all("clip_v" in methods for methods in found[-2:]):
             break
-    ends = [worker.end()] if kind == "ulysses" else ray.get([worker.end.remote() for worker in workers])
+    ends = (
+        [worker.end()]
+        if kind == "ulysses"
+        else ray.get([worker.end.remote() for worker in workers])
+    )
     return {"methods": found, "fingerprints": ends}
 
 

@@ -1,4 +1,5 @@
-"""verl itself, as PyPI has it, on the CPU: in an environment of its own, for it wants another transformers than TRL does."""
+"""verl itself, as PyPI has it, on the CPU: in an environment of its own, for it wants another
+transformers than TRL does."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def run(python: Path, home: Path, *arguments: object, **variables: str) -> dict[
         "PYTHONPATH": str(HERE), "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu", "CI": "1",
     } | variables  # fmt: skip
-    done = subprocess.run([python, *map(str, arguments)], check=False, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [python, *map(str, arguments)], check=False, env=environment, capture_output=True, text=True
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]
     assert lines, done.stderr[-4000:]
     alerts = [line for line in done.stderr.splitlines() if "isentrope: step" in line]
@@ -46,7 +49,14 @@ def run(python: Path, home: Path, *arguments: object, **variables: str) -> dict[
 @pytest.fixture(scope="module")
 def alone(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("verl")
-    return run(python, folder / "home", HERE / "updates.py", "alone", folder / "model", folder / "checkpoint")
+    return run(
+        python,
+        folder / "home",
+        HERE / "updates.py",
+        "alone",
+        folder / "model",
+        folder / "checkpoint",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +66,10 @@ def together(python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dic
     shared = {"WORLD_SIZE": "2", "MASTER_PORT": str(free_port())}
     command = (HERE / "updates.py", "together", folder / "model")
     with ThreadPoolExecutor(2) as beside:
-        running = [beside.submit(run, python, folder / rank, *command, RANK=rank, **shared) for rank in ("0", "1")]
+        running = [
+            beside.submit(run, python, folder / rank, *command, RANK=rank, **shared)
+            for rank in ("0", "1")
+        ]
         return [one.result() for one in running]
 
 
@@ -66,7 +79,9 @@ def test_without_a_control_a_run_is_bit_identical(alone: dict[str, Any], case: i
     assert attached == without
 
 
-def test_coupled_runs_are_bit_identical_and_predict_or_say_once_why_not(alone: dict[str, Any]) -> None:
+def test_coupled_runs_are_bit_identical_and_predict_or_say_once_why_not(
+    alone: dict[str, Any],
+) -> None:
     *coupled, of_block, of_fsdp1 = alone["coupled"]
     for found, case in zip(coupled, (0, 2), strict=True):
         assert found["fingerprint"] == alone["pairs"][case][0]["fingerprint"]
@@ -80,11 +95,15 @@ def test_coupled_runs_are_bit_identical_and_predict_or_say_once_why_not(alone: d
 
 
 @pytest.mark.parametrize("case", CASES_TOGETHER)
-def test_without_a_control_two_ranks_are_bit_identical(together: list[dict[str, Any]], case: str) -> None:
+def test_without_a_control_two_ranks_are_bit_identical(
+    together: list[dict[str, Any]], case: str
+) -> None:
     for of_rank in together:
         without, attached = of_rank[case]["pair"]
         assert attached == without
-    assert together[0][case]["pair"][0]["fingerprint"] == together[1][case]["pair"][0]["fingerprint"]
+    assert (
+        together[0][case]["pair"][0]["fingerprint"] == together[1][case]["pair"][0]["fingerprint"]
+    )
 
 
 def dropped(found: dict[str, Any]) -> list[int]:
@@ -94,7 +113,8 @@ def dropped(found: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("kernels", "padding", "case"), [("clipped", 0, 0), ("clipped", 1, 2), ("fused", 0, 4), ("fused", 1, 5)]
+    ("kernels", "padding", "case"),
+    [("clipped", 0, 0), ("clipped", 1, 2), ("fused", 0, 4), ("fused", 1, 5)],
 )
 def test_clipped_tokens_get_no_gradient_and_their_share_is_reported(
     alone: dict[str, Any], kernels: str, padding: int, case: int
@@ -104,13 +124,17 @@ def test_clipped_tokens_get_no_gradient_and_their_share_is_reported(
     assert found["norms"][0] < plain["norms"][0]
     assert found["apart"] < 1e-5
     assert all(dropped(found))
-    assert [found["moved_by_the_loss"] - count for count in dropped(found)] == found["with_gradient"]
+    assert [found["moved_by_the_loss"] - count for count in dropped(found)] == found[
+        "with_gradient"
+    ]
 
 
 @pytest.mark.parametrize("case", CASES_TOGETHER)
 def test_two_ranks_report_what_both_clip(together: list[dict[str, Any]], case: str) -> None:
     found, other = (of_rank[case]["clipped"] for of_rank in together)
-    with_gradient = [sum(counts) for counts in zip(found["with_gradient"], other["with_gradient"], strict=True)]
+    with_gradient = [
+        sum(counts) for counts in zip(found["with_gradient"], other["with_gradient"], strict=True)
+    ]
     if "ulysses" in case:  # each has the loss of all tokens
         assert found["with_gradient"] == other["with_gradient"]
         with_gradient = found["with_gradient"]
@@ -161,7 +185,9 @@ def test_a_pushed_control_switches_two_ranks_together(
 ) -> None:
     """Ranks that share the sequences, and data-parallel ones in Ray workers."""
     run_id, model = f"verl-{kind}", tmp_path / "model"
-    given = {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
+    given = {
+        name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")
+    }
     given |= {"ISENTROPE_RUN_ID": run_id, "ISENTROPE_MODE": "online"}
     if kind == "ray":
         processes = [given]
@@ -171,12 +197,15 @@ def test_a_pushed_control_switches_two_ranks_together(
     client = isentrope.Client(server.url, server.token)
     with ThreadPoolExecutor(2) as beside:
         running = [
-            beside.submit(run, python, tmp_path, HERE / "ranks.py", kind, model, **variables) for variables in processes
+            beside.submit(run, python, tmp_path, HERE / "ranks.py", kind, model, **variables)
+            for variables in processes
         ]
         pushed = False
         while not all(one.done() for one in running):
             if not pushed and any(found.id == run_id and found.step for found in client.runs()):
-                client.set_control(run_id, method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test")
+                client.set_control(
+                    run_id, method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test"
+                )
                 pushed = True
             time.sleep(0.2)
         results = [one.result() for one in running]
@@ -188,7 +217,9 @@ def test_a_pushed_control_switches_two_ranks_together(
     ]
     assert pushed
     assert methods[0] == ["none"] * 2
-    (alert,) = [line for one in results for line in one["alerts"]]  # rank 0's alone, which Ray forwards to the driver
+    (alert,) = [
+        line for one in results for line in one["alerts"]
+    ]  # rank 0's alone, which Ray forwards to the driver
     assert "step 2: Act:" in alert
     assert alert.endswith(f"/runs/{run_id}")
     assert all(of_rank_0 == of_rank_1 for of_rank_0, of_rank_1 in methods)

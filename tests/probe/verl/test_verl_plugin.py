@@ -1,4 +1,5 @@
-"""What `import verl` does with the plugin, on a stand-in for verl's tracking and its registry of engines."""
+"""What `import verl` does with the plugin, on a stand-in for verl's tracking and its registry of
+engines."""
 
 from __future__ import annotations
 
@@ -22,10 +23,16 @@ class Tracking:
 
     supported_backend = ("console",)
 
-    def __init__(self, project_name: str, experiment_name: str, default_backend: Any = "console", config: Any = None):
-        assert set([default_backend] if isinstance(default_backend, str) else default_backend) <= set(
-            self.supported_backend
-        )
+    def __init__(
+        self,
+        project_name: str,
+        experiment_name: str,
+        default_backend: Any = "console",
+        config: Any = None,
+    ):
+        assert set(
+            [default_backend] if isinstance(default_backend, str) else default_backend
+        ) <= set(self.supported_backend)
         self.logger: dict[str, Any] = {}
 
     def log(self, data: dict[str, float], step: int) -> None:
@@ -38,8 +45,14 @@ class Tracking:
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    tracking = type("Tracking", (Tracking,), {"__init__": Tracking.__init__, "finish": Tracking.finish})
-    for name, members in {"verl": {}, "verl.utils": {}, "verl.utils.tracking": {"Tracking": tracking}}.items():
+    tracking = type(
+        "Tracking", (Tracking,), {"__init__": Tracking.__init__, "finish": Tracking.finish}
+    )
+    for name, members in {
+        "verl": {},
+        "verl.utils": {},
+        "verl.utils.tracking": {"Tracking": tracking},
+    }.items():
         module = ModuleType(name)
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, name, module)
@@ -48,9 +61,13 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop(PLUGIN, None)
 
 
-def test_the_logger_reports_what_verl_logs(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logger_reports_what_verl_logs(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ISENTROPE_MODE", "disabled")
-    tracking = plugin.Tracking("maths", "nightly", ["console", "isentrope"], {"trainer": {"nnodes": 1}})
+    tracking = plugin.Tracking(
+        "maths", "nightly", ["console", "isentrope"], {"trainer": {"nnodes": 1}}
+    )
     probe = tracking.logger["isentrope"]._probe
     built: list[StepReport] = []
     monkeypatch.setattr(probe._transport, "put", lambda make: not built.append(make()))  # type: ignore[func-returns-value]
@@ -66,11 +83,17 @@ def test_the_logger_reports_what_verl_logs(plugin: ModuleType, monkeypatch: pyte
     ("variables", "expected"),
     [
         ({}, ("nightly", "maths")),
-        ({"NAME": "qwen", "PROJECT": "algebra", "RUN_ID": "7"}, ("qwen-driver", "algebra", "7-driver")),
+        (
+            {"NAME": "qwen", "PROJECT": "algebra", "RUN_ID": "7"},
+            ("qwen-driver", "algebra", "7-driver"),
+        ),
     ],
 )
 def test_the_driver_is_named_as_the_workers_are(
-    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: tuple[str, ...]
+    plugin: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    expected: tuple[str, ...],
 ) -> None:
     monkeypatch.setenv("ISENTROPE_MODE", "disabled")
     for name in ("NAME", "PROJECT", "RUN_ID"):
@@ -85,7 +108,9 @@ def test_without_the_logger_nothing_is_reported(plugin: ModuleType) -> None:
     assert plugin.Tracking("maths", "nightly", "console").logger == {}
 
 
-def test_tracking_that_has_no_end_is_extended_too(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracking_that_has_no_end_is_extended_too(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As that of verl 0.8."""
     monkeypatch.setenv("ISENTROPE_MODE", "disabled")
     theirs = type("Tracking", (), {"supported_backend": (), "__init__": Tracking.__init__})
@@ -104,7 +129,10 @@ def test_a_failure_is_logged_for_verl_hides_it(
 ) -> None:
     monkeypatch.setenv("ISENTROPE_VERL", "perhaps")
     sys.modules.pop(PLUGIN)
-    with pytest.raises(ConfigurationError, match="perhaps"), caplog.at_level(logging.ERROR, "isentrope"):
+    with (
+        pytest.raises(ConfigurationError, match="perhaps"),
+        caplog.at_level(logging.ERROR, "isentrope"),
+    ):
         importlib.import_module(PLUGIN)
     assert "not attached to verl" in caplog.text
 
@@ -124,7 +152,10 @@ def registry(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> SimpleNames
         VERSIONS=SimpleNamespace(check=lambda: "0.9.1"),
         check_supported=lambda engine: engine.events.append("checked"),
     )
-    modules = {"verl.workers.engine.base": SimpleNamespace(EngineRegistry=made), "isentrope.integrations.verl": adapter}
+    modules = {
+        "verl.workers.engine.base": SimpleNamespace(EngineRegistry=made),
+        "isentrope.integrations.verl": adapter,
+    }
     monkeypatch.setattr(plugin, "import_module", modules.__getitem__)
     plugin._attach_new_engines()
     plugin._attach_new_engines()
@@ -133,7 +164,11 @@ def registry(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> SimpleNames
 
 @pytest.mark.parametrize(
     ("model_type", "forward_only", "events"),
-    [("language_model", False, ["checked", "attached"]), ("language_model", True, []), ("value_model", False, [])],
+    [
+        ("language_model", False, ["checked", "attached"]),
+        ("language_model", True, []),
+        ("value_model", False, []),
+    ],
 )
 def test_only_actors_that_train_are_attached_to(
     registry: SimpleNamespace, model_type: str, forward_only: bool, events: list[str]

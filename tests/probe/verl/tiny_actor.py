@@ -1,4 +1,5 @@
-"""verl's own FSDP engine, PPO loss and update on a tiny random model, on the CPU; runs where verl is installed."""
+"""verl's own FSDP engine, PPO loss and update on a tiny random model, on the CPU; runs where verl
+is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorData, NonTensorStack
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
-from verl.workers.config import FSDPActorConfig, FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
+from verl.workers.config import (
+    FSDPActorConfig,
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+)
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
@@ -27,10 +33,13 @@ def save_model(folder: str, *, tied: bool = False) -> None:
 
     Args:
         folder: to save them in.
-        tied: whether the head's weight is that of the embedding. Under FSDP2 verl's fused kernels need it: a head of its own
-            is sharded apart, and they read its weight without calling it (verl-project/verl, pull request 7427).
+        tied: whether the head's weight is that of the embedding. Under FSDP2 verl's fused kernels
+            need it: a head of its own is sharded apart, and they read its weight without calling it
+            (verl-project/verl, pull request 7427).
     """
-    import_module("tiny_policy").save(folder, VOCABULARY, initializer_range=0.08, tie_word_embeddings=tied)
+    import_module("tiny_policy").save(
+        folder, VOCABULARY, initializer_range=0.08, tie_word_embeddings=tied
+    )
 
 
 def engine_of(
@@ -83,28 +92,40 @@ def batch_of(seed: int) -> TensorDict:
     def nested(tensors: list[torch.Tensor]) -> torch.Tensor:
         return torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
 
-    ends = [torch.zeros(answer).index_fill(0, torch.tensor([answer - 1]), float(i)) for i, answer in enumerate(answers)]
+    ends = [
+        torch.zeros(answer).index_fill(0, torch.tensor([answer - 1]), float(i))
+        for i, answer in enumerate(answers)
+    ]
     return TensorDict(
         {
             "input_ids": nested(rows),
             "position_ids": nested([torch.arange(length) for length in lengths]),
-            "loss_mask": nested([torch.cat([torch.zeros(PROMPT), torch.ones(answer)]) for answer in answers]),
+            "loss_mask": nested(
+                [torch.cat([torch.zeros(PROMPT), torch.ones(answer)]) for answer in answers]
+            ),
             "prompts": nested([row[:PROMPT] for row in rows]),
             "responses": nested([row[PROMPT:] for row in rows]),
             "response_mask": nested([torch.ones(answer) for answer in answers]),
-            "advantages": nested([torch.full((answer,), float(i % 3 - 1)) for i, answer in enumerate(answers)]),
+            "advantages": nested(
+                [torch.full((answer,), float(i % 3 - 1)) for i, answer in enumerate(answers)]
+            ),
             "token_level_scores": nested(ends),
-            "uid": NonTensorStack.from_list([NonTensorData(f"prompt-{i // 4}") for i in range(SEQUENCES)]),
+            "uid": NonTensorStack.from_list(
+                [NonTensorData(f"prompt-{i // 4}") for i in range(SEQUENCES)]
+            ),
         },
         batch_size=[SEQUENCES],
     )
 
 
-def update(engine: Any, seed: int, *, temperature: float | torch.Tensor = 1.0, spoilt: bool = False) -> dict[str, Any]:
-    """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two micro-batches.
+def update(
+    engine: Any, seed: int, *, temperature: float | torch.Tensor = 1.0, spoilt: bool = False
+) -> dict[str, Any]:
+    """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two
+    micro-batches.
 
-    Each data-parallel rank has sequences of its own. Spoilt, an advantage is NaN: an alert, and verl makes no update.
-    """
+    Each data-parallel rank has sequences of its own. Spoilt, an advantage is NaN: an alert, and
+    verl makes no update."""
     data = batch_of(seed * engine.get_data_parallel_size() + engine.get_data_parallel_rank())
     if spoilt:
         data["advantages"].values()[0] = torch.nan
@@ -124,10 +145,16 @@ def update(engine: Any, seed: int, *, temperature: float | torch.Tensor = 1.0, s
     kept = [padded[i, :answer].detach() for i, answer in enumerate(answers)]
     data["old_log_probs"] = torch.nested.as_nested_tensor(kept, layout=torch.jagged)
     config = FSDPActorConfig(
-        strategy="fsdp2", rollout_n=4, ppo_mini_batch_size=8, ppo_micro_batch_size_per_gpu=4, use_dynamic_bsz=False
+        strategy="fsdp2",
+        rollout_n=4,
+        ppo_mini_batch_size=8,
+        ppo_micro_batch_size_per_gpu=4,
+        use_dynamic_bsz=False,
     )
     with engine.train_mode():
-        output: dict[str, Any] = engine.train_batch(data, loss_function=partial(ppo_loss, config=config))
+        output: dict[str, Any] = engine.train_batch(
+            data, loss_function=partial(ppo_loss, config=config)
+        )
     return output
 
 

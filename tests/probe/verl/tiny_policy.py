@@ -1,4 +1,5 @@
-"""A random policy in a folder, with a tokenizer that frameworks can load with it; verl's own Python imports this file, too."""
+"""A random policy in a folder, with a tokenizer that frameworks can load with it; verl's own Python
+imports this file, too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """verl's updates with and without the adapter; prints results as JSON.
 
-`python updates.py alone MODEL FOLDER` is one process; of `python updates.py together MODEL` each of two ranks runs one.
-"""
+`python updates.py alone MODEL FOLDER` is one process; of `python updates.py together MODEL` each of
+two ranks runs one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
             difference[own.offsets()[1:] - 1] = 0.0  # no token follows there
             apart.append(float(difference.abs().max()))
         if output["log_probs"].requires_grad:
-            output["log_probs"].register_hook(lambda gradient: behind.append(gradient.values().clone()))
+            output["log_probs"].register_hook(
+                lambda gradient: behind.append(gradient.values().clone())
+            )
         return output
 
     engine.prepare_model_outputs = prepare_model_outputs
@@ -72,13 +74,19 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
     scalars = [message.scalars for message in transport.messages]  # type: ignore[union-attr]
     return found | {
         "tokens": [scalar["token/count"] for scalar in scalars],
-        "clipped_positive": [scalar["clip/fraction_positive"] * int((advantages > 0).sum()) for scalar in scalars],
-        "clipped_negative": [scalar["clip/fraction_negative"] * int((advantages < 0).sum()) for scalar in scalars],
+        "clipped_positive": [
+            scalar["clip/fraction_positive"] * int((advantages > 0).sum()) for scalar in scalars
+        ],
+        "clipped_negative": [
+            scalar["clip/fraction_negative"] * int((advantages < 0).sum()) for scalar in scalars
+        ],
         "moved_by_the_loss": int((advantages != 0).sum()),
         "losses": [float(loss) for loss in outputs[0]["loss"]],
         "norms": [output["metrics"]["grad_norm"] for output in outputs],
         "measured": {
-            name: value for name, value in scalars[0].items() if not name.startswith(("probe/", "system/", "time/"))
+            name: value
+            for name, value in scalars[0].items()
+            if not name.startswith(("probe/", "system/", "time/"))
         },
         "observed": [scalar["entropy/observed_change"] for scalar in scalars],
         "reward": [scalar["reward/mean"] for scalar in scalars],
@@ -89,7 +97,11 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
 
 def coupled(model: str, coupling: Any, **settings: Any) -> dict[str, Any]:
     """Updates with a coupled prediction."""
-    engine, transport, said = actor.engine_of(model, attached=False, **settings), InMemoryTransport(), list[str]()
+    engine, transport, said = (
+        actor.engine_of(model, attached=False, **settings),
+        InMemoryTransport(),
+        list[str](),
+    )
     isentrope_log, handler = logging.getLogger("isentrope"), logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     isentrope_log.addHandler(handler)
@@ -148,7 +160,11 @@ def alone(model: str, tied: str, folder: Path) -> dict[str, Any]:
         "resumed": resumed(model, folder),
         "tracked": tracked(),
         "pairs": [
-            *[compared(model, at, **setting) for setting in padding for at in (TEMPERATURE, TEMPERATURES)],
+            *[
+                compared(model, at, **setting)
+                for setting in padding
+                for at in (TEMPERATURE, TEMPERATURES)
+            ],
             *[compared(tied, fused=True, **setting) for setting in padding],
             compared(tied, remove_padding=True, fused=True, precision="bf16"),
         ],

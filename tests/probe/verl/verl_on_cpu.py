@@ -1,4 +1,5 @@
-"""Makes verl train on a CPU, by its own registries: VERL_USE_EXTERNAL_MODULES=verl_on_cpu VERL_PLATFORM=cpu."""
+"""Makes verl train on a CPU, by its own registries: VERL_USE_EXTERNAL_MODULES=verl_on_cpu
+VERL_PLATFORM=cpu."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ PlatformRegistry.register(platform="cpu")(Cpu)
 
 # Only now, for importing an engine asks for the platform.
 engines = import_module("verl.workers.engine")
-register = engines.EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
+register = engines.EngineRegistry.register(
+    model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu"
+)
 register(engines.FSDPEngineWithLMHead)
 
 # Before FSDP broadcasts rank 0's weights it asks for a GPU, which gloo does not need.
@@ -90,17 +93,26 @@ fsdp._check_module_states_for_sync_module_states = lambda module: None
 
 
 def packed_attention_stand_in(
-    query: Tensor, key: Tensor, value: Tensor, *_: object, position_ids: Tensor, softmax_scale: float, **__: object
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *_: object,
+    position_ids: Tensor,
+    softmax_scale: float,
+    **__: object,
 ) -> Tensor:
     """What flash attention computes of packed sequences, [1, tokens, heads, width]."""
     sequence, place = (position_ids == 0).cumsum(-1)[0], torch.arange(query.shape[1])
     seen = (sequence[:, None] == sequence) & (place[:, None] >= place)
     key, value = (one.repeat_interleave(query.shape[2] // one.shape[2], 2) for one in (key, value))
     weights = torch.einsum("bqhw,bkhw->bhqk", query, key) * softmax_scale
-    return torch.einsum("bhqk,bkhw->bqhw", weights.masked_fill(~seen, -torch.inf).softmax(-1), value)
+    return torch.einsum(
+        "bhqk,bkhw->bqhw", weights.masked_fill(~seen, -torch.inf).softmax(-1), value
+    )
 
 
-# Ulysses' own code is below flash attention's interface, which transformers has under this name then without its kernels.
+# Ulysses' own code is below flash attention's interface, which transformers has under this name
+# then without its kernels.
 AttentionInterface.register("packed", flash_attention_forward)
 ulysses: Any = import_module("verl.models.transformers.monkey_patch")
 ulysses._flash_attention_forward = packed_attention_stand_in

@@ -23,7 +23,8 @@ MASK = torch.tensor([[True, True, True], [True, True, False]])
 
 def test_group_advantages_are_standard_scores_within_each_group() -> None:
     advantages = group_advantages(REWARDS)
-    # Group 1: mean 1/4, sample variance (0.75² + 3 * 0.25²) / 3 = 1/4. Group 2: mean 1/2, sample variance 1/3.
+    # Group 1: mean 1/4, sample variance (0.75² + 3 * 0.25²) / 3 = 1/4. Group 2: mean 1/2, sample
+    # variance 1/3.
     torch.testing.assert_close(advantages[0], torch.tensor([1.5, -0.5, -0.5, -0.5]))
     root = math.sqrt(3) / 2
     torch.testing.assert_close(advantages[1], torch.tensor([root, root, -root, -root]))
@@ -37,12 +38,17 @@ def test_a_group_rewarded_alike_has_advantages_of_exactly_zero() -> None:
 
 def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
     third = 1 / 3
-    expected = torch.tensor([[1.0, -third, -third, -third], [2 * third, 2 * third, -2 * third, -2 * third]])
+    expected = torch.tensor(
+        [[1.0, -third, -third, -third], [2 * third, 2 * third, -2 * third, -2 * third]]
+    )
     torch.testing.assert_close(leave_one_out_advantages(REWARDS), expected)
 
 
 def test_rewards_come_with_the_last_token() -> None:
-    assert rewards_at_end(torch.tensor([[2.0, 3.0]]), MASK).tolist() == [[0.0, 0.0, 2.0], [0.0, 3.0, 0.0]]
+    assert rewards_at_end(torch.tensor([[2.0, 3.0]]), MASK).tolist() == [
+        [0.0, 0.0, 2.0],
+        [0.0, 3.0, 0.0],
+    ]
 
 
 def test_returns_discount_what_comes_later_and_ignore_padding() -> None:
@@ -79,12 +85,15 @@ def test_generalised_advantages_by_hand() -> None:
     values = torch.tensor([[0.5, 0.25, 0.5], [1.0, 0.5, 7.0]])
     # discount 0.5, lambda 0.5; deltas of row 1: -0.375, 0, 0.5; of row 2: -0.75, 1.5.
     expected = torch.tensor([[-0.375 + 0.25 * 0.125, 0.125, 0.5], [-0.75 + 0.25 * 1.5, 1.5, 0.0]])
-    torch.testing.assert_close(generalised_advantages(rewards, values, MASK, discount=0.5, gae_lambda=0.5), expected)
+    torch.testing.assert_close(
+        generalised_advantages(rewards, values, MASK, discount=0.5, gae_lambda=0.5), expected
+    )
 
 
 def test_process_advantages_by_hand() -> None:
     token_rewards = torch.tensor([[1.0, 2.0, 3.0], [4.0, 0.0, 100.0]])
-    # Means: 2 and 2, each the other's baseline. Returns of centred rewards: (0, 1, 1) and (0, -2). Outcome: 1 and -1.
+    # Means: 2 and 2, each the other's baseline. Returns of centred rewards: (0, 1, 1) and (0, -2).
+    # Outcome: 1 and -1.
     advantages = process_advantages(torch.tensor([[1.0, 0.0]]), token_rewards, MASK)
     torch.testing.assert_close(advantages, torch.tensor([[1.0, 2.0, 2.0], [-1.0, -3.0, 0.0]]))
 
@@ -95,7 +104,9 @@ def test_a_reward_raises_the_advantage_of_every_token_of_its_completion(name: st
     mask = mask.cumprod(dim=1).bool()
     mask[:, 0] = True
     zeros = torch.zeros(8, 4)
-    advantages = ADVANTAGES[name](JudgedRollouts(rewards=REWARDS, mask=mask, values=zeros, token_rewards=zeros))
+    advantages = ADVANTAGES[name](
+        JudgedRollouts(rewards=REWARDS, mask=mask, values=zeros, token_rewards=zeros)
+    )
     assert advantages.shape == mask.shape
     rewarded = REWARDS.reshape(-1).bool()
     assert (advantages[rewarded][mask[rewarded]] > 0).all()

@@ -1,4 +1,5 @@
-"""Models in a folder: tiny ones of two architectures, with a tokenizer and a chat template of their own."""
+"""Models in a folder: tiny ones of two architectures, with a tokenizer and a chat template of their
+own."""
 
 import json
 from pathlib import Path
@@ -41,9 +42,7 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 512,
     "eos_token_id": 1,
 }
-TEMPLATE = (
-    "{% for m in messages %}<user> {{ m.content }} <turn>{% endfor %}{% if add_generation_prompt %} <answer>{% endif %}"
-)
+TEMPLATE = "{% for m in messages %}<user> {{ m.content }} <turn>{% endfor %}{% if add_generation_prompt %} <answer>{% endif %}"
 TASK = TaskConfig(name="chain_sum", wording="question", max_tokens=12)
 
 
@@ -56,9 +55,13 @@ def save(folder: Path, architecture: str, chat_template: str | None = TEMPLATE) 
     of_model, of_config = architectures[architecture]
     model: PreTrainedModel = of_model(of_config(**SHAPE))
     # What a model's folder may ask of `generate`, and training must not follow.
-    model.generation_config = GenerationConfig(eos_token_id=[1, 2], do_sample=True, top_k=2, temperature=0.1)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[1, 2], do_sample=True, top_k=2, temperature=0.1
+    )
     model.save_pretrained(folder)
-    words = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<pad>"))
+    words = Tokenizer(
+        WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<pad>")
+    )
     words.pre_tokenizer = WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>")
     tokenizer.chat_template = chat_template
@@ -83,7 +86,9 @@ def test_a_local_model_trains_and_scores_what_it_samples(config: LocalModelConfi
         assert abs(scalars["score/self_check_z"]) < 4.5
 
 
-def test_completions_end_at_each_end_marker_and_come_from_the_whole_vocabulary(config: LocalModelConfig) -> None:
+def test_completions_end_at_each_end_marker_and_come_from_the_whole_vocabulary(
+    config: LocalModelConfig,
+) -> None:
     policy = local_policy(config)
     rollouts = policy.sample(["1 2", "3"], 200, torch.Generator().manual_seed(0), max_tokens=12)
     last = rollouts.completions.gather(1, rollouts.mask.sum(dim=1, keepdim=True) - 1)[:, 0]
@@ -94,7 +99,10 @@ def test_completions_end_at_each_end_marker_and_come_from_the_whole_vocabulary(c
 
 
 def test_a_prompt_is_a_message_where_there_is_a_chat_template(tmp_path: Path) -> None:
-    chat, plain = (save(tmp_path / name, "gpt_neox", template) for name, template in (("a", TEMPLATE), ("b", None)))
+    chat, plain = (
+        save(tmp_path / name, "gpt_neox", template)
+        for name, template in (("a", TEMPLATE), ("b", None))
+    )
     assert local_policy(chat).tokenizer.encode("7 8") == [
         WORDS.index(w) for w in ["<user>", "7", "8", "<turn>", "<answer>"]
     ]
@@ -110,18 +118,20 @@ def test_a_prompt_is_a_message_where_there_is_a_chat_template(tmp_path: Path) ->
         ({}, "{folder}"),
     ],
 )
-def test_what_can_not_be_loaded_is_refused(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+def test_what_can_not_be_loaded_is_refused(
+    tmp_path: Path, settings: dict[str, Any], named: str
+) -> None:
     with pytest.raises(ConfigurationError, match=named.format(folder=tmp_path)):
         local_policy(LocalModelConfig(**{"path": str(tmp_path), "device": "cpu", **settings}))
 
 
-def test_the_command_trains_the_model_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_trains_the_model_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ISENTROPE_MODE", "offline")
     saved = save(tmp_path / "model", "llama")
-    options = (
-        "--device cpu --dtype bfloat16 --max-tokens 6 --task chain_sum --steps 1 --prompts 2 --group-size 2 --json"
-    )
+    options = "--device cpu --dtype bfloat16 --max-tokens 6 --task chain_sum --steps 1 --prompts 2 --group-size 2 --json"
     result = CliRunner().invoke(commands.train, ["--model", saved.path, *options.split()])
     assert result.exit_code == 0, result.output
     events = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]

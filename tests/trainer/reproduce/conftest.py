@@ -16,7 +16,9 @@ def tiny_run(
 
     def of_seed(seed: int) -> RunSettings:
         return RunSettings(
-            training=TrainingConfig(steps=3, seed=seed, prompts=3, group_size=4, learning_rate=1e-3),
+            training=TrainingConfig(
+                steps=3, seed=seed, prompts=3, group_size=4, learning_rate=1e-3
+            ),
             policy=tiny_policy_config,
             warm_start=short_warm_start,
         )

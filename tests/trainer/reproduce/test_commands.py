@@ -19,7 +19,13 @@ pytestmark = pytest.mark.usefixtures("home", "process_as_before")
 @pytest.fixture
 def process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The command sets them for its own process, which here is the tests'."""
-    for name in ("TQDM_DISABLE", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TRL_EXPERIMENTAL_SILENCE"):
+    for name in (
+        "TQDM_DISABLE",
+        "OMP_NUM_THREADS",
+        "OMP_WAIT_POLICY",
+        "HF_HUB_OFFLINE",
+        "TRL_EXPERIMENTAL_SILENCE",
+    ):
         monkeypatch.setenv(name, "1")
     handler = signal.getsignal(signal.SIGTERM)
     yield
@@ -27,30 +33,40 @@ def process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_plan_counts_shared_runs_once() -> None:
-    both = CliRunner().invoke(main, ["reproduce", "--plan", "--seeds", "2", "dynamics-1", "dynamics-3"])
+    both = CliRunner().invoke(
+        main, ["reproduce", "--plan", "--seeds", "2", "dynamics-1", "dynamics-3"]
+    )
     assert both.exit_code == 0
     # Five arms, and one more: GRPO is in both.
     assert "12 runs with 2 seeds" in both.stdout
 
 
 @pytest.mark.parametrize("arguments", [("--llm",), ("--llm", "beyond-llm-forks"), (), ("beyond",)])
-def test_the_chapter_on_a_language_model_is_planned_where_it_is_asked_for(arguments: tuple[str, ...]) -> None:
+def test_the_chapter_on_a_language_model_is_planned_where_it_is_asked_for(
+    arguments: tuple[str, ...],
+) -> None:
     planned = CliRunner().invoke(main, ["reproduce", *arguments, "--plan"])
     assert planned.exit_code == 0, planned.output
     figures = [line.split()[0] for line in planned.stdout.splitlines()[:-1]]
     assert {name.startswith(LANGUAGE_MODEL) for name in figures} == {"--llm" in arguments}
 
 
-@pytest.mark.parametrize("arguments", [["dynamics-99", "--out", "x"], ["dynamics-1"], ["--seeds", "0", "--out", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [["dynamics-99", "--out", "x"], ["dynamics-1"], ["--seeds", "0", "--out", "x"]]
+)
 def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["reproduce", *arguments]).exit_code == 2
 
 
 def test_a_figure_without_runs_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = CliRunner().invoke(main, ["reproduce", "dynamics-theorems", "--quick", "--json", "--out", str(tmp_path)])
+    result = CliRunner().invoke(
+        main, ["reproduce", "dynamics-theorems", "--quick", "--json", "--out", str(tmp_path)]
+    )
     assert result.exit_code == 0, result.output
     assert '"verdict": "holds"' in result.stdout
-    assert (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8").count("reproduction/dynamics-theorems.png") == 1
+    assert (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8").count(
+        "reproduction/dynamics-theorems.png"
+    ) == 1
     assert (tmp_path / "reproduction" / "dynamics-theorems.svg").stat().st_size > 1000
 
 
@@ -69,4 +85,8 @@ def test_a_quick_pass_writes_every_figure(tmp_path: Path, monkeypatch: pytest.Mo
     text = (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8")
     for name in verdicts:
         assert f"(reproduction/{name}.png)" in text
-        assert {path.suffix for path in (tmp_path / "reproduction").glob(f"{name}.*")} == {".png", ".svg", ".csv"}
+        assert {path.suffix for path in (tmp_path / "reproduction").glob(f"{name}.*")} == {
+            ".png",
+            ".svg",
+            ".csv",
+        }

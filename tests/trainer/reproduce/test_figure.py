@@ -34,21 +34,32 @@ class OneArm(Figure):
         return {"entropy": run.end("entropy/mean")}
 
     def checks(self, results: Results) -> list[Check]:
-        return [evidence.at_least("above 0", [run.end("entropy/mean") for run in results.runs(self._arm)], 0.0)]
+        return [
+            evidence.at_least(
+                "above 0", [run.end("entropy/mean") for run in results.runs(self._arm)], 0.0
+            )
+        ]
 
 
 def test_a_figure_has_picture_table_and_verdict(tiny_run: TinyRun, tmp_path: Path) -> None:
     figure, plan, folder = OneArm(tiny_run(0)), Plan(seeds=(0, 1)), RunFolder(tmp_path / "runs")
-    runs = {settings.key: folder.keep(settings, make_run(settings)) for settings in figure.runs(plan)}
+    runs = {
+        settings.key: folder.keep(settings, make_run(settings)) for settings in figure.runs(plan)
+    }
     results = Results(plan, runs, {"0123": "a run (0123): out of memory"})
     judged = judge(figure, results, tmp_path)
     assert judged.outcome is Outcome.HOLDS
     table = (tmp_path / "reproduction" / "beyond-99.csv").read_text().splitlines()
     assert table[0] == "seed,entropy"
     assert len(table) == 3
-    first = {suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes() for suffix in ("png", "svg")}
+    first = {
+        suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes()
+        for suffix in ("png", "svg")
+    }
     judge(figure, results, tmp_path)
-    assert first == {suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes() for suffix in first}
+    assert first == {
+        suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes() for suffix in first
+    }
     text = reproduction([judged], results)
     assert "**holds**" in text
     assert r"above 0 \| always" in text
@@ -67,7 +78,9 @@ def test_a_figure_without_runs_is_not_measured(tiny_run: TinyRun, tmp_path: Path
     [((True, True), Outcome.HOLDS), ((True, False), Outcome.PARTLY), ((False,), Outcome.NOT_HERE)],
 )
 def test_a_verdict_counts_its_checks(holding: tuple[bool, ...], outcome: Outcome) -> None:
-    checks = [Check(statement="", holds=holds, number="", test="", reason="noise") for holds in holding]
+    checks = [
+        Check(statement="", holds=holds, number="", test="", reason="noise") for holds in holding
+    ]
     judged = Judged(OneArm(Plan(seeds=(0,)).run()), checks)
     assert judged.outcome is outcome
     assert judged.reason == ("" if outcome is Outcome.HOLDS else "noise")
@@ -91,7 +104,10 @@ def test_a_trend_needs_the_same_order_in_every_seed() -> None:
 
 def test_of_many_tests_some_are_significant_by_chance() -> None:
     """By hand: of four the largest p with p <= 0.05 rank / 4 is the second, 0.02."""
-    checks = [Check(statement="", holds=True, number="", test="", p=p) for p in (0.04, 0.001, None, 0.02, 0.9)]
+    checks = [
+        Check(statement="", holds=True, number="", test="", p=p)
+        for p in (0.04, 0.001, None, 0.02, 0.9)
+    ]
     assert evidence.after_correction(checks) == (4, 3, 2)
 
 
@@ -111,7 +127,9 @@ def test_every_figure_plans_its_runs_and_names_its_claim() -> None:
 
 
 def test_every_task_has_as_many_held_out_problems_as_are_planned() -> None:
-    runs = [run.training for figure in all_figures().values() for run in figure.runs(Plan(seeds=(0,)))]
+    runs = [
+        run.training for figure in all_figures().values() for run in figure.runs(Plan(seeds=(0,)))
+    ]
     wanted = {(run.task, run.evaluation.problems) for run in runs if run.evaluation is not None}
     assert {task.name for task, _ in wanted} == set(TASKS)
     for task, problems in wanted:

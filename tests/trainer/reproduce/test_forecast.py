@@ -1,4 +1,5 @@
-"""Forecasts of made runs are scored against what came, against "nothing changes" and against a straight line."""
+"""Forecasts of made runs are scored against what came, against "nothing changes" and against a
+straight line."""
 
 from __future__ import annotations
 

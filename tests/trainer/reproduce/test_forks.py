@@ -1,4 +1,5 @@
-"""A run under a control is compared with one without it, from the step at which the control was pushed."""
+"""A run under a control is compared with one without it, from the step at which the control was
+pushed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.wire.test_diagnosis import sums
 
 
 def made(pace: float, added: float, what_if: int = 2) -> Run:
-    """Falls by 0.005 nats a step for 30 steps, then moves at a pace; a control adds so much to each step."""
+    """Falls by 0.005 nats a step for 30 steps, then moves at a pace; a control adds so much to each
+    step."""
     steps = np.arange(1, 61)
     entropies = 1 - 0.005 * np.minimum(steps, 30) + pace * np.maximum(steps - 30, 0)
     entropies += 0.0004 * (-1.0) ** steps
@@ -26,7 +28,9 @@ def made(pace: float, added: float, what_if: int = 2) -> Run:
         "entropy/gain": np.full(60, 0.5),
         "change/by_intervention": np.where(steps > 30, 2 * added, np.nan),
     }
-    settings = SimpleNamespace(pushed_after=30, control=Control(method="clip_v", mu_low=1.0, mu_high=1.0))
+    settings = SimpleNamespace(
+        pushed_after=30, control=Control(method="clip_v", mu_low=1.0, mu_high=1.0)
+    )
     known = {"series": series.__getitem__, "names": [*series], "what_if": [sums(-4.0)] * what_if}
     return cast(Run, SimpleNamespace(steps=steps, settings=settings, **known))
 
@@ -37,7 +41,9 @@ WITHOUT = made(-0.004, 0.0)
 def test_what_came_is_the_difference_of_the_paces() -> None:
     found = fork(made(-0.001, 0.003), WITHOUT)
     assert found.promised is not None
-    assert 0.009 < found.promised < 0.75 * 0.5 * 0.048  # what the tokens of the last steps say, and it fades
+    assert (
+        0.009 < found.promised < 0.75 * 0.5 * 0.048
+    )  # what the tokens of the last steps say, and it fades
     assert found.came == pytest.approx(0.003, rel=0.05)
     assert found.without == pytest.approx(-0.004, rel=0.05)
     assert (found.helped, found.verdict) == (True, True)

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from isentrope_trainer import smollm2
-from isentrope_trainer.reproduce.beyond.real_model import BASELINE, FOUR_UPDATES, KL_COV, LanguageModel
+from isentrope_trainer.reproduce.beyond.real_model import (
+    BASELINE,
+    FOUR_UPDATES,
+    KL_COV,
+    LanguageModel,
+)
 from isentrope_trainer.reproduce.figure import Results
 from isentrope_trainer.reproduce.report import judge
 from isentrope_trainer.reproduce.runs import RunFolder, make_run
@@ -20,10 +25,18 @@ def test_runs_under_trl_are_judged_and_the_same_again(home: Path, tmp_path: Path
     save(smollm2.folder(), "llama")
     plan, folder = Plan(seeds=(0,), quick=True), RunFolder(tmp_path / "runs")
     arms = LanguageModel().arms(plan)
-    runs = {label: folder.keep(arms[label], make_run(arms[label])) for label in (BASELINE, FOUR_UPDATES, KL_COV)}
+    runs = {
+        label: folder.keep(arms[label], make_run(arms[label]))
+        for label in (BASELINE, FOUR_UPDATES, KL_COV)
+    }
     assert runs[BASELINE].steps.tolist() == list(range(1, 9))
     # TRL logs the reward with the first of the updates of a batch.
-    assert np.isfinite(runs[KL_COV].series("reward/mean")).tolist() == 2 * [True, False, False, False]
+    assert np.isfinite(runs[KL_COV].series("reward/mean")).tolist() == 2 * [
+        True,
+        False,
+        False,
+        False,
+    ]
     # Where every ratio is 1 there is nothing to punish.
     penalties = runs[KL_COV].series("change/by_intervention")
     assert (penalties[::4] == 0).all()

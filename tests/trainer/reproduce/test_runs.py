@@ -38,7 +38,10 @@ def test_a_run_is_named_by_what_is_not_usual() -> None:
         steps=8,
         updates_per_batch=4,
     )
-    assert run.without_seed == "clip_cov ratio=0.1 task.name=jugs loss.clip_high=0.3 updates_per_batch=4"
+    assert (
+        run.without_seed
+        == "clip_cov ratio=0.1 task.name=jugs loss.clip_high=0.3 updates_per_batch=4"
+    )
 
 
 def test_a_run_is_made_bit_for_bit_again(tiny_run: TinyRun) -> None:
@@ -60,7 +63,9 @@ def test_a_kept_run_gives_its_series(tiny_run: TinyRun, tmp_path: Path) -> None:
         run.series("eval/avg_at_k_of_nothing")
 
 
-def test_a_half_written_run_is_not_found(tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_written_run_is_not_found(
+    tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, files = RunFolder(tmp_path / "runs"), make_run(tiny_run(0))
 
     def interrupted(path: Path, content: bytes) -> int:
@@ -77,7 +82,10 @@ def test_a_half_written_run_is_not_found(tiny_run: TinyRun, tmp_path: Path, monk
 @pytest.mark.slow
 def test_a_failed_run_has_its_reason_and_the_others_are_made(tiny_run: TinyRun) -> None:
     # An error of transformers' own kind, which can't be unpickled.
-    broken, sound = replace(tiny_run(1), policy=PolicyConfig(hidden_size=32, attention_heads=3)), tiny_run(0)
+    broken, sound = (
+        replace(tiny_run(1), policy=PolicyConfig(hidden_size=32, attention_heads=3)),
+        tiny_run(0),
+    )
     outcomes = {one.settings.key: one for one in LocalProcesses(1).make([broken, sound])}
     assert outcomes[broken.key].files is None
     assert "attention heads" in outcomes[broken.key].failure
@@ -88,7 +96,9 @@ def test_a_failed_run_has_its_reason_and_the_others_are_made(tiny_run: TinyRun) 
 @pytest.mark.long
 def test_ray_and_processes_make_the_same_bytes(tiny_run: TinyRun) -> None:
     executors = LocalProcesses(1), started(lambda: RayCluster("local", 1))
-    (first,), (second,) = ([outcome.files for outcome in one.make([tiny_run(0)])] for one in executors)
+    (first,), (second,) = (
+        [outcome.files for outcome in one.make([tiny_run(0)])] for one in executors
+    )
     assert first is not None
     assert second is not None
     assert all(first[name] == second[name] for name in REPEATABLE)
@@ -106,10 +116,14 @@ def test_an_interrupted_pool_begins_no_other_run(tiny_run: TinyRun, tmp_path: Pa
         "    threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "    list(LocalProcesses(1).make(wanted))\n"
     )
-    endless = [replace(one, training=replace(one.training, steps=10**6)) for one in map(tiny_run, range(3))]
+    endless = [
+        replace(one, training=replace(one.training, steps=10**6)) for one in map(tiny_run, range(3))
+    ]
     (tmp_path / "wanted").write_bytes(pickle.dumps(endless))
     command = [sys.executable, str(script), str(tmp_path / "wanted")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=_ctrl_c_works)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=_ctrl_c_works
+    )
     assert "KeyboardInterrupt" in ended.stderr
 
 

@@ -7,7 +7,9 @@ from isentrope_trainer.tasks.countdown import Countdown
 
 
 def problem(numbers: tuple[int, ...], target: int) -> Problem:
-    return Problem(f"{numbers} -> {target}", {"metadata": {"numbers": list(numbers), "target": target}})
+    return Problem(
+        f"{numbers} -> {target}", {"metadata": {"numbers": list(numbers), "target": target}}
+    )
 
 
 PROBLEM = problem((3, 5, 7), 26)
@@ -40,23 +42,32 @@ def test_nothing_else_is_rewarded(countdown: Countdown, answer: str, why: str) -
 
 
 @pytest.mark.timeout(5)
-def test_operators_the_task_does_not_have_are_not_handed_to_the_parser(countdown: Countdown) -> None:
+def test_operators_the_task_does_not_have_are_not_handed_to_the_parser(
+    countdown: Countdown,
+) -> None:
     # The verifier's parser joins `* *` to a power: this one has 10^11 digits.
     assert countdown.reward(PROBLEM, "15 * * 15 * * 15") == 0.0
 
 
-@pytest.mark.parametrize(("numbers", "target"), [((2, 3, 4), 10), ((6, 4, 8), 3), ((1, 1, 1), 1), ((9, 3, 5), 2)])
+@pytest.mark.parametrize(
+    ("numbers", "target"), [((2, 3, 4), 10), ((6, 4, 8), 3), ((1, 1, 1), 1), ((9, 3, 5), 2)]
+)
 def test_what_is_refused_before_the_verifier_the_verifier_refuses_too(
     countdown: Countdown, numbers: tuple[int, ...], target: int
 ) -> None:
-    asked, shapes = problem(numbers, target), ("{} {} {} {} {}", "{} {} ( {} {} {} )", "- {} {} {} {} {}")
+    asked, shapes = (
+        problem(numbers, target),
+        ("{} {} {} {} {}", "{} {} ( {} {} {} )", "- {} {} {} {} {}"),
+    )
     rewarded = 0
     for a, b, c in itertools.permutations(numbers):
         for first, second in itertools.product("+-*/", repeat=2):
             for shape in shapes:
                 answer = shape.format(a, first, b, second, c)
                 verdict = countdown._datasets[0].score_answer(answer, asked.entry)
-                assert countdown.reward(asked, answer) == (1.0 if verdict == SOLVED else 0.0), answer
+                assert countdown.reward(asked, answer) == (1.0 if verdict == SOLVED else 0.0), (
+                    answer
+                )
                 rewarded += verdict == SOLVED
     assert rewarded
 

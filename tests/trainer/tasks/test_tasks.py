@@ -29,7 +29,9 @@ def prompts(task: Task, count: int) -> list[str]:
 
 
 def test_the_same_seed_gives_the_same_problems(name: str) -> None:
-    first, again, other = (prompts(make_task(seed, TaskConfig(name=name)), 12) for seed in (1, 1, 2))
+    first, again, other = (
+        prompts(make_task(seed, TaskConfig(name=name)), 12) for seed in (1, 1, 2)
+    )
     assert first == again
     # reasoning-gym alone would give seed 2 the problems of seed 1, shifted by one.
     assert other[:-1] != first[1:]
@@ -45,7 +47,9 @@ def test_the_generators_own_answer_is_right(task: Task) -> None:
     for index in range(20):
         problem = task.problem(index)
         assert task.reward(problem, problem.entry["answer"]) == 1.0
-        assert task.reward(problem, f"Let me see. <answer>{problem.entry['answer']}</answer>") == 1.0
+        assert (
+            task.reward(problem, f"Let me see. <answer>{problem.entry['answer']}</answer>") == 1.0
+        )
         assert task.reward(problem, "<answer>no idea</answer>") == 0.0
 
 
@@ -98,11 +102,15 @@ def test_the_same_generator_state_gives_the_same_demonstrations(task: Task) -> N
 def asked(prompt: str) -> Problem:
     """The problem that a prompt asks, with what the verifiers want to know."""
     if prompt.endswith("="):
-        return Problem(prompt, {"answer": str(sum(int(term) for term in prompt.split() if term not in ".="))})
+        return Problem(
+            prompt, {"answer": str(sum(int(term) for term in prompt.split() if term not in ".="))}
+        )
     numbers, target = prompt.removesuffix(" :").split(" -> ")
     given = [int(number) for number in numbers.split()]
     puzzle = {"jug_capacities": given, "target": int(target)}
-    return Problem(prompt, {"metadata": {"numbers": given, "target": int(target), "puzzle": puzzle}})
+    return Problem(
+        prompt, {"metadata": {"numbers": given, "target": int(target), "puzzle": puzzle}}
+    )
 
 
 def demonstrations(task: Task, noise: float) -> list[tuple[str, str]]:
@@ -112,7 +120,13 @@ def demonstrations(task: Task, noise: float) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("task_name", "malformed"),
-    [("countdown", "3 * ( 7 + 5"), ("countdown", "3 / 0"), ("chain_sum", "4 ="), ("chain_sum", ""), ("jugs", "5 0 0")],
+    [
+        ("countdown", "3 * ( 7 + 5"),
+        ("countdown", "3 / 0"),
+        ("chain_sum", "4 ="),
+        ("chain_sum", ""),
+        ("jugs", "5 0 0"),
+    ],
 )
 def test_wrong_malformed_and_cut_off_answers_earn_nothing(task_name: str, malformed: str) -> None:
     task = make_task(0, TaskConfig(name=task_name))
@@ -131,9 +145,12 @@ def test_moves_are_read_among_the_states_they_lead_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "number"), [("The sum is 4 - 7 = -3.", "-3"), ("<answer>12</answer>", "12"), ("It is nothing.", None)]
+    ("answer", "number"),
+    [("The sum is 4 - 7 = -3.", "-3"), ("<answer>12</answer>", "12"), ("It is nothing.", None)],
 )
-def test_the_last_number_of_a_sentence_is_the_answer_to_a_question(answer: str, number: str | None) -> None:
+def test_the_last_number_of_a_sentence_is_the_answer_to_a_question(
+    answer: str, number: str | None
+) -> None:
     assert make_task(0, TaskConfig(name="chain_sum", wording="question")).read(answer) == number
 
 

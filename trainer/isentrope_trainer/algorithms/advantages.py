@@ -1,8 +1,8 @@
 """Advantages: how much better each completion, or each of its tokens, did than could be expected.
 
-Pure functions of tensors, and the table that names them. Rewards are [prompts, group size], one row for the rollouts of a
-prompt; what belongs to tokens is [rollouts, tokens], where rollout i * group size + j is the j-th of prompt i. R is a
-reward, G the group size.
+Pure functions of tensors, and the table that names them. Rewards are [prompts, group size], one row
+for the rollouts of a prompt; what belongs to tokens is [rollouts, tokens], where rollout i * group
+size + j is the j-th of prompt i. R is a reward, G the group size.
 
     group             (R - mean of the group) / std of the group                          GRPO, arXiv:2402.03300, section 4.1
     group_centred     R - mean of the group                                               Dr. GRPO, arXiv:2503.20783
@@ -45,15 +45,19 @@ class JudgedRollouts:
 
 
 def zero_advantage_groups(rewards: Tensor) -> Tensor:
-    """Which groups of rewards [prompts, group size] give no gradient because all are equal: bool [prompts]."""
+    """Which groups of rewards [prompts, group size] give no gradient because all are equal: bool
+    [prompts]."""
     return (rewards == rewards[:, :1]).all(dim=1)
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """Standard scores within each group; exactly 0 in a group whose rewards are all equal. Shapes as above."""
+    """Standard scores within each group; exactly 0 in a group whose rewards are all equal. Shapes
+    as above."""
     spread = rewards.std(dim=1, keepdim=True)
     return torch.where(
-        zero_advantage_groups(rewards)[:, None], 0.0, centred_advantages(rewards) / spread.clamp_min(1e-12)
+        zero_advantage_groups(rewards)[:, None],
+        0.0,
+        centred_advantages(rewards) / spread.clamp_min(1e-12),
     )
 
 
@@ -68,9 +72,12 @@ def leave_one_out_advantages(rewards: Tensor) -> Tensor:
     return rewards - (rewards.sum(dim=1, keepdim=True) - rewards) / others
 
 
-def normalised(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = alone) -> Tensor:
-    """Standard scores over all tokens of the batch, whose sums are taken over all ranks that share it. Values and bool
-    mask are [rollouts, tokens], and so is the result: 0 on padding, and everywhere where all values are equal."""
+def normalised(
+    values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = alone
+) -> Tensor:
+    """Standard scores over all tokens of the batch, whose sums are taken over all ranks that share
+    it. Values and bool mask are [rollouts, tokens], and so is the result: 0 on padding, and
+    everywhere where all values are equal."""
     counted = torch.where(mask, values, 0.0).double()
     count, total = sum_over_ranks(torch.stack([mask.sum().double(), counted.sum()]))
     centred = torch.where(mask, values.double() - total / count, 0.0)
@@ -80,15 +87,16 @@ def normalised(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], 
 
 
 def rewards_at_end(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Rewards [prompts, group size] of completions as those of their last tokens, [rollouts, tokens]. The mask is bool
-    [rollouts, tokens], with at least one token in each row."""
+    """Rewards [prompts, group size] of completions as those of their last tokens, [rollouts,
+    tokens]. The mask is bool [rollouts, tokens], with at least one token in each row."""
     ends = torch.zeros(mask.shape, dtype=rewards.dtype, device=rewards.device)
     return ends.scatter(1, mask.sum(dim=1, keepdim=True) - 1, rewards.reshape(-1, 1))
 
 
 def returns(token_rewards: Tensor, mask: Tensor, discount: float = 1.0) -> Tensor:
-    """What a token and those after it are rewarded with: sum over s >= t of discount^(s-t) r_s, 0 on padding. Rewards
-    and bool mask are [rollouts, tokens], as is the result; padding comes last."""
+    """What a token and those after it are rewarded with: sum over s >= t of discount^(s-t) r_s, 0
+    on padding. Rewards and bool mask are [rollouts, tokens], as is the result; padding comes
+    last."""
     kept = torch.where(mask, token_rewards, 0.0)
     sums, following = [], torch.zeros_like(kept[:, 0])
     for rewards in kept.flip(1).unbind(dim=1):
@@ -98,27 +106,36 @@ def returns(token_rewards: Tensor, mask: Tensor, discount: float = 1.0) -> Tenso
 
 
 def generalised_advantages(
-    token_rewards: Tensor, values: Tensor, mask: Tensor, *, discount: float = 1.0, gae_lambda: float = 1.0
+    token_rewards: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    *,
+    discount: float = 1.0,
+    gae_lambda: float = 1.0,
 ) -> Tensor:
     """Generalised advantage estimation: A_t = delta_t + discount lambda A_(t+1).
 
         delta_t = r_t + discount V_(t+1) - V_t
 
-    All are [rollouts, tokens]: rewards, V before each token (0 after the last), bool mask with padding last, and the
-    result, 0 on padding. Advantages plus values are the targets of the value head."""
+    All are [rollouts, tokens]: rewards, V before each token (0 after the last), bool mask with
+    padding last, and the result, 0 on padding. Advantages plus values are the targets of the value
+    head."""
     known = torch.where(mask, values, 0.0)
     following = torch.cat([known[:, 1:], torch.zeros_like(known[:, :1])], dim=1)
     return returns(token_rewards + discount * following - known, mask, discount * gae_lambda)
 
 
-def process_advantages(rewards: Tensor, token_rewards: Tensor, mask: Tensor, discount: float = 1.0) -> Tensor:
-    """PRIME's sum of two leave-one-out advantages: of the outcome, and of the token rewards' return.
+def process_advantages(
+    rewards: Tensor, token_rewards: Tensor, mask: Tensor, discount: float = 1.0
+) -> Tensor:
+    """PRIME's sum of two leave-one-out advantages: of the outcome, and of the token rewards'
+    return.
 
-        A_t = leave_one_out(R) + sum over s >= t of discount^(s-t) (r_s - b), b the mean over the others of the group of
-        their mean token reward
+        A_t = leave_one_out(R) + sum over s >= t of discount^(s-t) (r_s - b), b the mean over the
+        others of the group of their mean token reward
 
-    The rewards of the outcome are [prompts, group size]. Token rewards, bool mask and the result are [rollouts, tokens];
-    padding comes last, and the result is 0 on it."""
+    The rewards of the outcome are [prompts, group size]. Token rewards, bool mask and the result
+    are [rollouts, tokens]; padding comes last, and the result is 0 on it."""
     means = (token_rewards * mask).sum(dim=1).div(mask.sum(dim=1)).reshape(rewards.shape)
     baselines = means - leave_one_out_advantages(means)
     of_tokens = returns(token_rewards - baselines.reshape(-1, 1), mask, discount)
@@ -139,7 +156,11 @@ def unnormalised_gae(judged: JudgedRollouts) -> Tensor:
     assert judged.values is not None, "the algorithm has a value head"
     token_rewards = rewards_at_end(judged.rewards, judged.mask)
     return generalised_advantages(
-        token_rewards, judged.values, judged.mask, discount=judged.discount, gae_lambda=judged.gae_lambda
+        token_rewards,
+        judged.values,
+        judged.mask,
+        discount=judged.discount,
+        gae_lambda=judged.gae_lambda,
     )
 
 

@@ -19,7 +19,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollouts:
-    """A batch of sampled completions; the group of prompt i are the rows i * group_size and following."""
+    """A batch of sampled completions; the group of prompt i are the rows i * group_size and
+    following."""
 
     prompts: Tensor
     """int64 [prompts, prompt length], padded on the left."""
@@ -30,7 +31,8 @@ class Rollouts:
     mask: Tensor
     """bool [rollouts, completion length]: True up to and including the end marker."""
     sampler_logprobs: Tensor
-    """float [rollouts, completion length]: log-probabilities the tokens were drawn with, in nats; 0 on padding."""
+    """float [rollouts, completion length]: log-probabilities the tokens were drawn with, in nats; 0
+    on padding."""
     group_size: int
     answers: tuple[str, ...] = ()
     """The expected one of each prompt; empty where they are not known."""
@@ -50,17 +52,23 @@ class Rollouts:
 
     def samples(self) -> dict[str, Tensor | list[str]]:
         """Prompt and expected answer of each rollout, as `Probe.gate` takes them."""
-        ids = self.prompts.masked_fill(~self.prompt_mask, -1).repeat_interleave(self.group_size, dim=0)
+        ids = self.prompts.masked_fill(~self.prompt_mask, -1).repeat_interleave(
+            self.group_size, dim=0
+        )
         answers = [answer for answer in self.answers for _ in range(self.group_size)]
         return {"prompt_ids": ids, "answer": answers} if answers else {"prompt_ids": ids}
 
     def rows_of_prompts(self, indices: Tensor) -> Tensor:
         """The rows, int64 [len(indices) * group size], that `of_prompts` takes."""
-        return (indices[:, None] * self.group_size + torch.arange(self.group_size, device=indices.device)).flatten()
+        return (
+            indices[:, None] * self.group_size
+            + torch.arange(self.group_size, device=indices.device)
+        ).flatten()
 
 
 def left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Prompts of different lengths as token ids [prompts, length of the longest], and their mask, False on padding."""
+    """Prompts of different lengths as token ids [prompts, length of the longest], and their mask,
+    False on padding."""
     longest = max(map(len, prompts))
     padded = [[pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     counted = [[False] * (longest - len(prompt)) + [True] * len(prompt) for prompt in prompts]
@@ -80,9 +88,10 @@ def sample_rollouts(
     pad_id: int,
     eos_ids: Collection[int],
 ) -> Rollouts:
-    """Sample `group_size` completions for each prompt, int64 [prompts, prompt length] padded on the left; the mask is
-    False there. The logits are divided by the temperature; the trainer must score with the same one. A completion has
-    at most `max_tokens`, its end marker included, which is one of `eos_ids`."""
+    """Sample `group_size` completions for each prompt, int64 [prompts, prompt length] padded on the
+    left; the mask is False there. The logits are divided by the temperature; the trainer must score
+    with the same one. A completion has at most `max_tokens`, its end marker included, which is one
+    of `eos_ids`."""
     vocabulary = model.config.vocab_size
     prompt_of_beginning = torch.arange(len(prompts), device=prompts.device)
     beginning_of_row = prompt_of_beginning.repeat_interleave(group_size)
@@ -93,7 +102,9 @@ def sample_rollouts(
     tokens, masks, logprobs = [], [], []
     for position in range(max_tokens):
         places = _places(prompt_mask, prompt_of_beginning, position)
-        logits = model(input_ids=next_to_read[:, None], **_with(model, cache), **places).logits[:, -1]
+        logits = model(input_ids=next_to_read[:, None], **_with(model, cache), **places).logits[
+            :, -1
+        ]
         distribution = torch.log_softmax(logits.float() / temperature, dim=-1)[beginning_of_row]
         drawn = torch.multinomial(distribution.exp(), 1, generator=generator)
         last_tokens = torch.where(unfinished, drawn[:, 0], pad_id)
@@ -121,8 +132,8 @@ def sample_rollouts(
 
 
 def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -> DynamicCache:
-    """The attention cache of prompts, int64 [prompts, prompt length] padded on the left, without their last tokens.
-    Gradients flow through."""
+    """The attention cache of prompts, int64 [prompts, prompt length] padded on the left, without
+    their last tokens. Gradients flow through."""
     cache = DynamicCache(config=model.config)
     known: dict[str, Any] = {}
     if not prompt_mask.all():
@@ -134,17 +145,22 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -
 
 def _with(model: PreTrainedModel, cache: DynamicCache) -> dict[str, DynamicCache]:
     """From transformers 5.24 on the argument has another name."""
-    return {"cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values": cache}
+    return {
+        "cache"
+        if "cache" in inspect.signature(model.forward).parameters
+        else "past_key_values": cache
+    }
 
 
 def positions(seen: Tensor) -> Tensor:
-    """Positions of tokens that are padded on the left, int64 [rows, tokens]: 0 at the first that counts, and on
-    padding."""
+    """Positions of tokens that are padded on the left, int64 [rows, tokens]: 0 at the first that
+    counts, and on padding."""
     return (seen.cumsum(dim=1) - 1).clamp(min=0)
 
 
 def _places(prompt_mask: Tensor, prompt_of_row: Tensor, drawn: int) -> dict[str, Tensor]:
-    """What the model must know to read each row's next token after its prompt and `drawn` tokens; nothing without padding."""
+    """What the model must know to read each row's next token after its prompt and `drawn` tokens;
+    nothing without padding."""
     if prompt_mask.all():
         return {}
     seen = torch.nn.functional.pad(prompt_mask[prompt_of_row], (0, drawn), value=True)

@@ -1,9 +1,11 @@
-"""The family of small models, Llama-shaped, of one form in five sizes (`settings.SIZES`), over the words of a task, one token a word.
-And their supervised learning on demonstrations, so that the first rollouts are well-formed and sometimes right.
+"""The family of small models, Llama-shaped, of one form in five sizes (`settings.SIZES`), over the
+words of a task, one token a word. And their supervised learning on demonstrations, so that the
+first rollouts are well-formed and sometimes right.
 
-A fixed number of steps makes it repeatable, and the weights are rounded to half precision at its end. They are kept in a
-file whose name hashes all that determines them, so a changed setting never meets old weights: those of the default
-settings beside this module, where this command puts them, all others in the home folder.
+A fixed number of steps makes it repeatable, and the weights are rounded to half precision at its
+end. They are kept in a file whose name hashes all that determines them, so a changed setting never
+meets old weights: those of the default settings beside this module, where this command puts them,
+all others in the home folder.
 
     python -m isentrope_trainer.models.warm_start
 """
@@ -56,7 +58,8 @@ class WordTokenizer:
         self._ids = {word: token_id for token_id, word in enumerate(self.words)}
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a prompt, after the marker that begins every text; see `encode_words`."""
+        """The token ids of a prompt, after the marker that begins every text; see
+        `encode_words`."""
         return [BOS_ID, *self.encode_words(text)]
 
     def encode_answer(self, text: str) -> list[int]:
@@ -64,7 +67,8 @@ class WordTokenizer:
         return [*self.encode_words(text), EOS_ID]
 
     def encode_words(self, text: str) -> list[int]:
-        """The token ids of a text's words; VocabularyError: for a word that the vocabulary doesn't have."""
+        """The token ids of a text's words; VocabularyError: for a word that the vocabulary doesn't
+        have."""
         try:
             return [self._ids[word] for word in text.split()]
         except KeyError as missing:
@@ -84,7 +88,8 @@ def untrained_policy(task: Task, config: PolicyConfig, seed: int) -> Policy:
 
 
 def build_policy(config: PolicyConfig, tokenizer: WordTokenizer, seed: int) -> LlamaForCausalLM:
-    """A model with fresh weights; the same seed gives the same weights and leaves the global generator alone."""
+    """A model with fresh weights; the same seed gives the same weights and leaves the global
+    generator alone."""
     architecture = LlamaConfig(
         vocab_size=len(tokenizer.words),
         hidden_size=config.hidden_size,
@@ -109,7 +114,8 @@ CODE_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStartConfig:
-    """How much is learned before reinforcement begins: enough to solve one problem in six, at a high entropy."""
+    """How much is learned before reinforcement begins: enough to solve one problem in six, at a
+    high entropy."""
 
     steps: int = 520
     batch_size: int = 128
@@ -124,12 +130,14 @@ WARM_STARTS = {
     "chain_sum": WarmStartConfig(steps=320, batch_size=64, learning_rate=3e-3, noise=0.9),
     "jugs": WarmStartConfig(steps=240, batch_size=64, learning_rate=3e-3, noise=0.7),
 }
-"""For each task, the same for every size of the family: all sizes have imitated the same demonstrations."""
+"""For each task, the same for every size of the family: all sizes have imitated the same
+demonstrations."""
 
 
 def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Policy:
-    """The policy after its warm start: as shipped, from the home where it has been trained before, or trained now.
-    ConfigurationError, before the minute that training takes: trained weights can't be kept."""
+    """The policy after its warm start: as shipped, from the home where it has been trained before,
+    or trained now. ConfigurationError, before the minute that training takes: trained weights can't
+    be kept."""
     policy = untrained_policy(task, policy_config, config.seed)
     path = shipped_path(task, policy_config, config)
     if not path.exists():
@@ -150,17 +158,24 @@ def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmSta
 
 
 def shipped_path(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Path:
-    """Where the package holds the weights of exactly this warm start, if it does. Other CPUs and other versions of torch
-    train other last digits; those shipped are the same for all."""
+    """Where the package holds the weights of exactly this warm start, if it does. Other CPUs and
+    other versions of torch train other last digits; those shipped are the same for all."""
     return Path(__file__).with_name(_file_name(task, policy_config, config))
 
 
 def cache_path(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Path:
-    """Where the home keeps the weights that were trained there: `ISENTROPE_HOME/trainer/warm-start-HASH.safetensors`."""
-    return environment.home() / "trainer" / _file_name(task, policy_config, config, torch=torch.__version__)
+    """Where the home keeps the weights that were trained there:
+    `ISENTROPE_HOME/trainer/warm-start-HASH.safetensors`."""
+    return (
+        environment.home()
+        / "trainer"
+        / _file_name(task, policy_config, config, torch=torch.__version__)
+    )
 
 
-def _file_name(task: Task, policy_config: PolicyConfig, config: WarmStartConfig, **more: str) -> str:
+def _file_name(
+    task: Task, policy_config: PolicyConfig, config: WarmStartConfig, **more: str
+) -> str:
     determinants = {
         "code_version": CODE_VERSION,
         "task": type(task).__name__,
@@ -174,15 +189,20 @@ def _file_name(task: Task, policy_config: PolicyConfig, config: WarmStartConfig,
 
 
 def train_warm_start(policy: Policy, task: Task, config: WarmStartConfig) -> None:
-    """Teach `policy` in place, and round its weights to what half precision holds, as the shipped ones are."""
+    """Teach `policy` in place, and round its weights to what half precision holds, as the shipped
+    ones are."""
     model = policy.model
     generator = random.Random(config.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     model.train()
-    for _ in (progress := tqdm(range(config.steps), desc="warm start", unit="step", dynamic_ncols=True)):
+    for _ in (
+        progress := tqdm(range(config.steps), desc="warm start", unit="step", dynamic_ncols=True)
+    ):
         batch = demonstration_batch(task, config.batch_size, config.noise, generator)
-        loss = cross_entropy(padded_reading(model, batch).logits[batch.mask], batch.completions[batch.mask])
+        loss = cross_entropy(
+            padded_reading(model, batch).logits[batch.mask], batch.completions[batch.mask]
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -194,22 +214,40 @@ def train_warm_start(policy: Policy, task: Task, config: WarmStartConfig) -> Non
 
 
 def demonstration_batch(task: Task, size: int, noise: float, generator: random.Random) -> Rollouts:
-    """Demonstrations for one supervised step, as rollouts of one completion each; for `noise` see `Task.demonstration`."""
+    """Demonstrations for one supervised step, as rollouts of one completion each; for `noise` see
+    `Task.demonstration`."""
     tokenizer = WordTokenizer(task.words)
     demonstrations = [task.demonstration(noise, generator) for _ in range(size)]
-    prompts, prompt_mask = left_padded([tokenizer.encode(prompt) for prompt, _ in demonstrations], PAD_ID)
+    prompts, prompt_mask = left_padded(
+        [tokenizer.encode(prompt) for prompt, _ in demonstrations], PAD_ID
+    )
     answers = [tokenizer.encode_answer(answer) for _, answer in demonstrations]
-    completions = pad_sequence([torch.tensor(answer) for answer in answers], batch_first=True, padding_value=PAD_ID)
-    mask = torch.arange(completions.shape[1]) < torch.tensor([len(answer) for answer in answers])[:, None]
-    return Rollouts(prompts, prompt_mask, completions, mask, torch.zeros_like(mask, dtype=torch.float), group_size=1)
+    completions = pad_sequence(
+        [torch.tensor(answer) for answer in answers], batch_first=True, padding_value=PAD_ID
+    )
+    mask = (
+        torch.arange(completions.shape[1])
+        < torch.tensor([len(answer) for answer in answers])[:, None]
+    )
+    return Rollouts(
+        prompts,
+        prompt_mask,
+        completions,
+        mask,
+        torch.zeros_like(mask, dtype=torch.float),
+        group_size=1,
+    )
 
 
 def save_weights(policy: Policy, path: Path) -> None:
-    """Write the weights in half precision. Renamed into place when complete: another run never loads half a file."""
+    """Write the weights in half precision. Renamed into place when complete: another run never
+    loads half a file."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     os.close(descriptor)
     try:
-        save_file({name: weights.half() for name, weights in policy.model.state_dict().items()}, temporary)
+        save_file(
+            {name: weights.half() for name, weights in policy.model.state_dict().items()}, temporary
+        )
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -217,9 +255,14 @@ def save_weights(policy: Policy, path: Path) -> None:
 
 
 @click.command()
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="[default: where the package holds them]")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="[default: where the package holds them]",
+)
 def main(out: Path | None) -> None:
-    """Train the warm start of the default settings, and write its weights. Takes a minute and a half on two cores."""
+    """Train the warm start of the default settings, and write its weights. Takes a minute and a
+    half on two cores."""
     task, policy_config, config = make_task(0, TaskConfig()), PolicyConfig(), WarmStartConfig()
     policy = untrained_policy(task, policy_config, config.seed)
     train_warm_start(policy, task, config)

@@ -28,17 +28,23 @@ LANGUAGE_MODEL = "beyond-llm"
 @click.command()
 @click.argument("names", nargs=-1, metavar="[FIGURE]...")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of runs, pictures and REPRODUCTION.md."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of runs, pictures and REPRODUCTION.md.",
 )
 @click.option(
-    "--quick", is_flag=True, help="Few, small runs: shows in minutes that everything works, and proves nothing."
+    "--quick",
+    is_flag=True,
+    help="Few, small runs: shows in minutes that everything works, and proves nothing.",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
     help=f"Seeds of each run.  [default: {FULL_SEEDS}; with --quick {QUICK_SEEDS}]",
 )
-@click.option("--workers", type=click.IntRange(min=1), help="Runs at a time.  [default: one for each core]")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Runs at a time.  [default: one for each core]"
+)
 @click.option(
     "--llm",
     is_flag=True,
@@ -46,9 +52,16 @@ LANGUAGE_MODEL = "beyond-llm"
     "time, on two cores.",
 )
 @click.option(
-    "--ray", metavar="ADDRESS", help="Spread the runs over a Ray cluster; `local` starts one on this machine."
+    "--ray",
+    metavar="ADDRESS",
+    help="Spread the runs over a Ray cluster; `local` starts one on this machine.",
 )
-@click.option("--plan", "only_plan", is_flag=True, help="Print what would be run, and how long it takes; run nothing.")
+@click.option(
+    "--plan",
+    "only_plan",
+    is_flag=True,
+    help="Print what would be run, and how long it takes; run nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
 def reproduce(
     names: tuple[str, ...],
@@ -63,21 +76,28 @@ def reproduce(
 ) -> None:
     """Run the papers' claims again, and judge them.
 
-    FIGURE is a figure's name, such as dynamics-2, or the beginning of several, such as mechanism; without one, all are made.
-    Runs are kept under --out and shared between figures: the command can be interrupted, and goes on when it is called again.
-    """
+    FIGURE is a figure's name, such as dynamics-2, or the beginning of several, such as mechanism;
+    without one, all are made. Runs are kept under --out and shared between figures: the command can
+    be interrupted, and goes on when it is called again."""
     # Of this process and its workers, before any of them imports what reads it.
     os.environ |= {"TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     if llm:
-        # Threads sleep while they wait for each other, nothing is asked of a model hub, TRL's version is pinned.
-        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+        # Threads sleep while they wait for each other, nothing is asked of a model hub, TRL's
+        # version is pinned.
+        os.environ |= {
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "HF_HUB_OFFLINE": "1",
+            "TRL_EXPERIMENTAL_SILENCE": "1",
+        }
         workers = workers or (1 if ray is None else None)
     from isentrope_trainer.reproduce.figure import Results, all_figures
     from isentrope_trainer.reproduce.runs import RunFolder
     from isentrope_trainer.reproduce.settings import Plan
 
     if out is None and not only_plan:
-        raise click.UsageError("--out is needed: the folder for runs, pictures and REPRODUCTION.md.")
+        raise click.UsageError(
+            "--out is needed: the folder for runs, pictures and REPRODUCTION.md."
+        )
     figures = _selected(all_figures(), names, llm)
     plan = Plan(seeds=tuple(range(seeds or (QUICK_SEEDS if quick else FULL_SEEDS))), quick=quick)
     folder = RunFolder((out or Path()) / "runs")
@@ -95,9 +115,18 @@ def reproduce(
     try:
         failures = _make(missing, folder, runs, workers, ray) if missing else {}
     except KeyboardInterrupt:
-        click.echo("Interrupted. The finished runs are kept: the same command goes on from there.", err=True)
+        click.echo(
+            "Interrupted. The finished runs are kept: the same command goes on from there.",
+            err=True,
+        )
         sys.exit(INTERRUPTED)
-    _write(figures, Results(plan, runs, failures), out, as_json=as_json, seconds=time.monotonic() - started)
+    _write(
+        figures,
+        Results(plan, runs, failures),
+        out,
+        as_json=as_json,
+        seconds=time.monotonic() - started,
+    )
     sys.exit(1 if failures else 0)
 
 
@@ -106,28 +135,39 @@ def _selected(figures: dict[str, Figure], names: Sequence[str], llm: bool) -> li
     figures = {own: one for own, one in figures.items() if own.startswith(LANGUAGE_MODEL) == llm}
     chosen: dict[str, Figure] = {}
     for name in names:
-        found = {own: one for own, one in figures.items() if own == name or own.startswith(f"{name}-")}
+        found = {
+            own: one for own, one in figures.items() if own == name or own.startswith(f"{name}-")
+        }
         if not found:
             raise click.UsageError(f"There is no figure {name}; there are {', '.join(figures)}.")
         chosen |= found
     return list((chosen or figures).values())
 
 
-def _wanted(figures: Sequence[Figure], plan: Plan, folder: RunFolder) -> tuple[list[RunSettings], dict[str, Run]]:
-    """The runs to make, those of the figures named first in front, and those that are finished, by key."""
+def _wanted(
+    figures: Sequence[Figure], plan: Plan, folder: RunFolder
+) -> tuple[list[RunSettings], dict[str, Run]]:
+    """The runs to make, those of the figures named first in front, and those that are finished, by
+    key."""
     settings = {one.key: one for figure in figures for one in figure.runs(plan)}
     found = {key: run for key, one in settings.items() if (run := folder.find(one)) is not None}
     missing = [one for key, one in settings.items() if key not in found]
-    # The first run from each warm start goes first: it is trained once then, and not by every worker at the same time.
+    # The first run from each warm start goes first: it is trained once then, and not by every
+    # worker at the same time.
     first = {one.starting_point: one for one in reversed(missing)}
     missing.sort(key=lambda one: first[one.starting_point] is not one)
     return missing, found
 
 
 def _make(
-    missing: Sequence[RunSettings], folder: RunFolder, runs: dict[str, Run], workers: int | None, ray: str | None
+    missing: Sequence[RunSettings],
+    folder: RunFolder,
+    runs: dict[str, Run],
+    workers: int | None,
+    ray: str | None,
 ) -> dict[str, str]:
-    """Make the runs, and add them to `runs`. Returns the failures: key -> name of the run, and reason."""
+    """Make the runs, and add them to `runs`. Returns the failures: key -> name of the run, and
+    reason."""
     from tqdm import tqdm
 
     from isentrope_trainer.reproduce.executors import LocalProcesses, RayCluster
@@ -151,7 +191,9 @@ def _make(
     return failures
 
 
-def _write(figures: Sequence[Figure], results: Results, out: Path, *, as_json: bool, seconds: float) -> None:
+def _write(
+    figures: Sequence[Figure], results: Results, out: Path, *, as_json: bool, seconds: float
+) -> None:
     from isentrope_trainer.reproduce.report import judge, reproduction
 
     judged = []
@@ -173,7 +215,9 @@ def _write(figures: Sequence[Figure], results: Results, out: Path, *, as_json: b
         click.echo(path)
 
 
-def _show_plan(figures: Sequence[Figure], plan: Plan, folder: RunFolder | None, workers: int | None) -> None:
+def _show_plan(
+    figures: Sequence[Figure], plan: Plan, folder: RunFolder | None, workers: int | None
+) -> None:
     """A line a figure: its runs, those that no figure before it has, and their time."""
     from tqdm import tqdm
 
@@ -184,7 +228,11 @@ def _show_plan(figures: Sequence[Figure], plan: Plan, folder: RunFolder | None, 
     total = 0.0
     for figure in figures:
         runs = {one.key: one for one in figure.runs(plan)}
-        new = [one for key, one in runs.items() if key not in seen and (folder is None or folder.find(one) is None)]
+        new = [
+            one
+            for key, one in runs.items()
+            if key not in seen and (folder is None or folder.find(one) is None)
+        ]
         seen |= set(runs)
         seconds = sum(one.planned_seconds for one in new)
         total += seconds

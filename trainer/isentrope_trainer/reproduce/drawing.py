@@ -1,4 +1,5 @@
-"""How pictures look: sizes for print, colours that the colour-blind tell apart, and never by colour alone."""
+"""How pictures look: sizes for print, colours that the colour-blind tell apart, and never by colour
+alone."""
 
 from __future__ import annotations
 
@@ -55,26 +56,57 @@ class Look(NamedTuple):
     marker: str
 
 
-_COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")  # Okabe and Ito's
-_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (8, 2)), (0, (1, 1)))
+_COLORS = (
+    "#000000",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#7F7F7F",
+)  # Okabe and Ito's
+_DASHES: tuple[Any, ...] = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (3, 1)),
+    (0, (8, 2)),
+    (0, (1, 1)),
+)
 _MARKERS = "osD^vPX*"
 
 
 def look(index: int) -> Look:
     """Look of the arm at this place; the first is black and solid, for the baseline."""
-    return Look(_COLORS[index % len(_COLORS)], _DASHES[index % len(_DASHES)], _MARKERS[index % len(_MARKERS)])
+    return Look(
+        _COLORS[index % len(_COLORS)],
+        _DASHES[index % len(_DASHES)],
+        _MARKERS[index % len(_MARKERS)],
+    )
 
 
-def panels(rows: int = 1, columns: int = 1, *, height: float = PANEL_HEIGHT) -> tuple[Picture, list[Axes]]:
+def panels(
+    rows: int = 1, columns: int = 1, *, height: float = PANEL_HEIGHT
+) -> tuple[Picture, list[Axes]]:
     """An empty picture with its axes, row by row; `height` is that of a panel, in inches."""
     picture = Picture(figsize=(WIDTH, rows * height), layout="constrained")
     return picture, picture.subplots(rows, columns, squeeze=False).flatten().tolist()
 
 
 def course(
-    axes: Axes, runs: Sequence[Run], metric: str, *, label: str, index: int, smooth: int = SMOOTHED_STEPS
+    axes: Axes,
+    runs: Sequence[Run],
+    metric: str,
+    *,
+    label: str,
+    index: int,
+    smooth: int = SMOOTHED_STEPS,
 ) -> None:
-    """A metric of one arm over steps: the mean of the seeds, and all of them as a band; means of `smooth` steps."""
+    """A metric of one arm over steps: the mean of the seeds, and all of them as a band; means of
+    `smooth` steps."""
     length = min(len(run.steps) for run in runs)
     values = np.array([smoothed(run.series(metric)[:length], smooth) for run in runs])
     steps, as_look = runs[0].steps[:length], look(index)
@@ -83,11 +115,23 @@ def course(
         markersize=3.5, markevery=(length // 12 * (1 + index % 3) // 3, max(length // 4, 1)),
     )  # fmt: skip
     if len(runs) > 1:
-        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=as_look.color, alpha=0.15, linewidth=0)
+        axes.fill_between(
+            steps,
+            values.min(axis=0),
+            values.max(axis=0),
+            color=as_look.color,
+            alpha=0.15,
+            linewidth=0,
+        )
 
 
 def courses(
-    axes: Axes, arms: Mapping[str, Sequence[Run]], metric: str, unit: str, *, smooth: int = SMOOTHED_STEPS
+    axes: Axes,
+    arms: Mapping[str, Sequence[Run]],
+    metric: str,
+    unit: str,
+    *,
+    smooth: int = SMOOTHED_STEPS,
 ) -> None:
     """The same of several arms, label -> runs, with the names of the axes."""
     for index, (label, runs) in enumerate(arms.items()):
@@ -96,7 +140,14 @@ def courses(
 
 
 def points(
-    axes: Axes, x: ArrayLike, y: ArrayLike, *, index: int, label: str = "", size: float = 3.5, alpha: float = 1.0
+    axes: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    index: int,
+    label: str = "",
+    size: float = 3.5,
+    alpha: float = 1.0,
 ) -> None:
     """Points without a line, in the look of an arm."""
     as_look = look(index)
@@ -104,10 +155,15 @@ def points(
 
 
 def against(
-    axes: Axes, positions: Sequence[float], values: Sequence[Sequence[float]], *, label: str, index: int
+    axes: Axes,
+    positions: Sequence[float],
+    values: Sequence[Sequence[float]],
+    *,
+    label: str,
+    index: int,
 ) -> None:
-    """A number of each arm over the arm's position, such as a threshold: mean and standard deviation of values
-    [arms][seeds]."""
+    """A number of each arm over the arm's position, such as a threshold: mean and standard
+    deviation of values [arms][seeds]."""
     as_look = look(index)
     means = [float(np.mean(of_seeds)) for of_seeds in values]
     spreads = [float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else 0.0 for of_seeds in values]
@@ -117,7 +173,9 @@ def against(
     )  # fmt: skip
 
 
-def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *, unit: str) -> None:
+def bars(
+    axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *, unit: str
+) -> None:
     """A number of each arm: the mean of values [arms][seeds] as a bar, every seed as a dot."""
     for place, of_seeds in enumerate(values):
         axes.barh(place, float(np.mean(of_seeds)), color="#c8d7e6", edgecolor="#0072B2", height=0.7)
@@ -128,7 +186,8 @@ def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *
 
 
 def averaged(values: Series) -> Series:
-    """Exponential averages, corrected for their beginning as Adam does; the decay is AdamW's beta_1."""
+    """Exponential averages, corrected for their beginning as Adam does; the decay is AdamW's
+    beta_1."""
     decay, average, averages = 0.9, 0.0, []
     for step, value in enumerate(np.nan_to_num(values), start=1):
         average = decay * average + (1 - decay) * value

@@ -1,7 +1,8 @@
-"""Where runs are made: in processes of this machine, or as tasks of a Ray cluster. Both give the same bytes.
+"""Where runs are made: in processes of this machine, or as tasks of a Ray cluster. Both give the
+same bytes.
 
-Each run computes with as many threads as its settings say, one by default, so that as many runs as there are cores go on
-side by side.
+Each run computes with as many threads as its settings say, one by default, so that as many runs as
+there are cores go on side by side.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from isentrope_wire.errors import ConfigurationError, IsentropeError, install_co
 
 
 class RunFailed(IsentropeError, RuntimeError):
-    """A run ended with an error, given in words: the error itself may not survive the way to another process."""
+    """A run ended with an error, given in words: the error itself may not survive the way to
+    another process."""
 
 
 PROCESS_DIED = "its process ended by itself (killed, or out of memory)"
@@ -46,7 +48,8 @@ class LocalProcesses:
         self.workers = workers or len(os.sched_getaffinity(0))
 
     def make(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, None]:
-        """Make them all; each outcome as soon as it is there. Closing the iterator ends those that go on."""
+        """Make them all; each outcome as soon as it is there. Closing the iterator ends those that
+        go on."""
         waiting = list(wanted)
         while waiting:
             unfinished = yield from self._make_in_one_pool(waiting)
@@ -55,7 +58,9 @@ class LocalProcesses:
                 yield Outcome(settings, None, PROCESS_DIED)
             waiting = unfinished[self.workers :]
 
-    def _make_in_one_pool(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, list[RunSettings]]:
+    def _make_in_one_pool(
+        self, wanted: Sequence[RunSettings]
+    ) -> Generator[Outcome, None, list[RunSettings]]:
         """Return the runs that a broken pool left, in their order."""
         unfinished: list[RunSettings] = []
         pool = ProcessPoolExecutor(
@@ -88,12 +93,15 @@ class RayCluster:
     """The same as tasks of a Ray cluster, a core for each thread of a run."""
 
     def __init__(self, address: str, workers: int | None = None) -> None:
-        """The address `local` starts a cluster on this machine, with `workers` cores or all; `auto` finds the one that
-        this machine belongs to. ConfigurationError: Ray is not installed, or there is no cluster."""
+        """The address `local` starts a cluster on this machine, with `workers` cores or all; `auto`
+        finds the one that this machine belongs to. ConfigurationError: Ray is not installed, or
+        there is no cluster."""
         try:
             import ray  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise ConfigurationError(f"--ray needs the extra ray: {install_command('ray')}.") from error
+            raise ConfigurationError(
+                f"--ray needs the extra ray: {install_command('ray')}."
+            ) from error
         self._ray: Any = ray
         try:
             ray.init(
@@ -110,7 +118,10 @@ class RayCluster:
     def make(self, wanted: Sequence[RunSettings]) -> Generator[Outcome, None, None]:
         ray = self._ray
         task = ray.remote(make_or_fail)
-        waiting = {task.options(num_cpus=one.threads, max_retries=1, name=str(one)).remote(one): one for one in wanted}
+        waiting = {
+            task.options(num_cpus=one.threads, max_retries=1, name=str(one)).remote(one): one
+            for one in wanted
+        }
         try:
             while waiting:
                 (done, *_), _ = ray.wait(list(waiting))
@@ -118,8 +129,11 @@ class RayCluster:
                 try:
                     yield Outcome(settings, ray.get(done))
                 except ray.exceptions.RayError as error:
-                    # Of an error of the run, the cause is the RunFailed; else the worker or its node is gone.
-                    yield Outcome(settings, None, str(getattr(error, "cause", None) or _in_words(error)))
+                    # Of an error of the run, the cause is the RunFailed; else the worker or its
+                    # node is gone.
+                    yield Outcome(
+                        settings, None, str(getattr(error, "cause", None) or _in_words(error))
+                    )
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)

@@ -35,7 +35,8 @@ PAPERS = {
     "mechanism": "2505.22617, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models",
     "beyond": "",
 }
-"""Folder -> number on arXiv and title; of what neither paper shows, nothing. The names of a folder's figures begin with it."""
+"""Folder -> number on arXiv and title; of what neither paper shows, nothing. The names of a
+folder's figures begin with it."""
 
 Row = Mapping[str, object]
 """A line of a table: column -> value."""
@@ -91,19 +92,25 @@ class Results:
         wanted = [settings.key for settings in self.plan.over_seeds(arm)]
         found = [self.made[key] for key in wanted if key in self.made]
         if not found:
-            raise RunsMissing("; ".join(self.failures.get(key, f"{arm.without_seed}: not run") for key in wanted))
+            raise RunsMissing(
+                "; ".join(self.failures.get(key, f"{arm.without_seed}: not run") for key in wanted)
+            )
         return found
 
 
-def paired(left: Sequence[Run], right: Sequence[Run], value: Callable[[Run], float]) -> tuple[list[float], list[float]]:
-    """A number of each run of two arms, by the seeds that both have, so that their difference is the arms'.
+def paired(
+    left: Sequence[Run], right: Sequence[Run], value: Callable[[Run], float]
+) -> tuple[list[float], list[float]]:
+    """A number of each run of two arms, by the seeds that both have, so that their difference is
+    the arms'.
     RunsMissing: no seed was finished in both."""
     of_left, of_right = zip(*by_seed((left, right), value), strict=True)
     return [*of_left], [*of_right]
 
 
 def by_seed(arms: Iterable[Sequence[Run]], value: Callable[[Run], Value]) -> list[list[Value]]:
-    """[seeds][arms]: a value of each run, of the seeds that all arms have; RunsMissing: no seed was finished in all."""
+    """[seeds][arms]: a value of each run, of the seeds that all arms have; RunsMissing: no seed was
+    finished in all."""
     of_arms = [{run.seed: run for run in runs} for runs in arms]
     seeds = sorted(set.intersection(*map(set, of_arms)))
     if not seeds:
@@ -122,7 +129,8 @@ class Figure(ABC):
     claim: str
     """In one sentence, as read in the paper."""
     chosen_late: str = ""
-    """What of its setting or its checks was chosen after first results had been seen, so that its verdict counts for less."""
+    """What of its setting or its checks was chosen after first results had been seen, so that its
+    verdict counts for less."""
 
     label = "arm"
     """Name of the table's column that has the arms' labels; empty: there is only one arm."""
@@ -139,14 +147,16 @@ class Figure(ABC):
         return PAPERS[self.folder].partition(",")[0]
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        """Label -> settings, each to be run with every seed of the plan. Default: it needs no runs."""
+        """Label -> settings, each to be run with every seed of the plan. Default: it needs no
+        runs."""
         return {}
 
     def runs(self, plan: Plan) -> list[RunSettings]:
         return plan.over_seeds(*self.arms(plan).values())
 
     def finished(self, results: Results) -> dict[str, list[Run]]:
-        """Label -> the arm's finished runs; RunsMissing: an arm has none, or, where `partial`, all have none."""
+        """Label -> the arm's finished runs; RunsMissing: an arm has none, or, where `partial`, all
+        have none."""
         arms = self.arms(results.plan)
         if self.partial:
             arms = {label: arm for label, arm in arms.items() if results.has(arm)}
@@ -187,12 +197,16 @@ def all_figures() -> dict[str, Figure]:
         for module in pkgutil.iter_modules(package.__path__):
             defined = vars(importlib.import_module(f"{package.__name__}.{module.name}")).values()
             kinds = [
-                one for one in defined if isinstance(one, type) and issubclass(one, Figure) and hasattr(one, "name")
+                one
+                for one in defined
+                if isinstance(one, type) and issubclass(one, Figure) and hasattr(one, "name")
             ]
             found |= {one.name: one() for one in kinds}
 
     def order(name: str) -> tuple[tuple[int, int | str], ...]:
         folder, *parts = name.split("-")
-        return (0, [*PAPERS].index(folder)), *((0, int(part)) if part.isdigit() else (1, part) for part in parts)
+        return (0, [*PAPERS].index(folder)), *(
+            (0, int(part)) if part.isdigit() else (1, part) for part in parts
+        )
 
     return {name: found[name] for name in sorted(found, key=order)}

@@ -41,7 +41,15 @@ from isentrope_wire.reports import ControlSnapshot, StepReport
 from isentrope_wire.what_if import WhatIfSums
 
 Series = NDArray[np.float64]
-TIMING = ("probe/", "system/", "time/", "step_time", "train_runtime", "train_samples_per", "train_steps_per")
+TIMING = (
+    "probe/",
+    "system/",
+    "time/",
+    "step_time",
+    "train_runtime",
+    "train_samples_per",
+    "train_steps_per",
+)
 """Beginnings of names whose values depend on the machine."""
 FIRST_STEPS, LAST_STEPS = 3, 10
 """Whose mean is a run's start and end."""
@@ -85,7 +93,9 @@ class Run:
             NotReported: no step did.
         """
         if name not in self.names:
-            raise NotReported(f"The run {self.settings} ({self.settings.key}) does not report {name}.")
+            raise NotReported(
+                f"The run {self.settings} ({self.settings.key}) does not report {name}."
+            )
         return np.asarray(self._arrays["scalars"][:, self.names.index(name)])
 
     def start(self, name: str, steps: int = FIRST_STEPS) -> float:
@@ -129,7 +139,8 @@ class RunFolder:
         return Run(settings, path) if path.is_dir() else None
 
     def keep(self, settings: RunSettings, files: Mapping[str, bytes]) -> Run:
-        """Keep a finished run. Renamed when complete: a folder with a key as its name is a whole run."""
+        """Keep a finished run. Renamed when complete: a folder with a key as its name is a whole
+        run."""
         self._folder.mkdir(parents=True, exist_ok=True)
         partial = self._folder / f".{settings.key}-{uuid.uuid4().hex[:8]}"
         partial.mkdir()
@@ -146,13 +157,18 @@ class RunFolder:
 def make_run(settings: RunSettings) -> dict[str, bytes]:
     """Train, in this process. Returns the contents of the run's files, by name."""
     started, cpu = time.time(), time.process_time()
-    # Alerts are among the results; a line for each in the terminal would hide how far the figures are.
+    # Alerts are among the results; a line for each in the terminal would hide how far the figures
+    # are.
     logging.getLogger("isentrope.step_report").setLevel(logging.ERROR)
     transport = InMemoryTransport()
 
     def push(_probe: isentrope.Probe, result: StepResult) -> None:
         if result.step == settings.pushed_after:
-            transport.set_control(ControlSnapshot(version=1, control=settings.control, author="", requested_at=started))
+            transport.set_control(
+                ControlSnapshot(
+                    version=1, control=settings.control, author="", requested_at=started
+                )
+            )
 
     control = isentrope.Control() if settings.pushed_after else settings.control
     if settings.language_model:
@@ -185,8 +201,14 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
             quiet=True,
         )
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
-    made = {"cpu_seconds": time.process_time() - cpu, "torch": torch.__version__, "processor": _processor()}
-    before = [report.what_if for report in reports if report.step <= settings.pushed_after][-EFFECT_STEPS:]
+    made = {
+        "cpu_seconds": time.process_time() - cpu,
+        "torch": torch.__version__,
+        "processor": _processor(),
+    }
+    before = [report.what_if for report in reports if report.step <= settings.pushed_after][
+        -EFFECT_STEPS:
+    ]
     packed = [b64encode(encode_what_if(sums)).decode() for sums in before if sums is not None]
     return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {
         "settings.json": _json(settings.document()),
@@ -196,8 +218,13 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
 
 
 def _series(reports: Sequence[StepReport]) -> bytes:
-    names = sorted({name for report in reports for name in report.scalars if not name.startswith(TIMING)})
-    scalars = np.array([[report.scalars.get(name, np.nan) for name in names] for report in reports], dtype=np.float64)
+    names = sorted(
+        {name for report in reports for name in report.scalars if not name.startswith(TIMING)}
+    )
+    scalars = np.array(
+        [[report.scalars.get(name, np.nan) for name in names] for report in reports],
+        dtype=np.float64,
+    )
     steps, buffer = np.array([report.step for report in reports]), io.BytesIO()
     np.savez_compressed(buffer, steps=steps, names=np.array(names, dtype=str), scalars=scalars)
     return buffer.getvalue()

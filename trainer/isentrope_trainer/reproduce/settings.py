@@ -1,4 +1,5 @@
-"""What determines a run of the reproduction, the key it is kept under, and the plan that figures take their runs from."""
+"""What determines a run of the reproduction, the key it is kept under, and the plan that figures
+take their runs from."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ from isentrope_trainer.settings import (
 )
 
 RESULTS_VERSION = 2
-"""Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
+"""Raise it when a change of the code gives runs of the same settings other results: kept runs are
+then made again."""
 KEY_DIGITS = 16
 SECONDS_PER_RUN, SECONDS_PER_ROLLOUT = 4.0, 7e-4
-"""Of one core: to load weights and libraries, and in a step of the default policy on countdown for each completion."""
+"""Of one core: to load weights and libraries, and in a step of the default policy on countdown for
+each completion."""
 SECONDS_PER_LANGUAGE_MODEL_STEP = 7.0
 _SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate", "evaluation"})
 """Fields of the training that a run's name does not show."""
@@ -41,9 +44,11 @@ class RunSettings:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     threads: int = 1
-    """That torch computes with. Sums are split over threads, so another number gives another run."""
+    """That torch computes with. Sums are split over threads, so another number gives another
+    run."""
     language_model: bool = False
-    """Trained under TRL, as `isentrope demo --llm` trains SmolLM2; policy and warm start are not used."""
+    """Trained under TRL, as `isentrope demo --llm` trains SmolLM2; policy and warm start are not
+    used."""
 
     def document(self) -> dict[str, Any]:
         """Plain values, as they are hashed, kept and shown."""
@@ -86,11 +91,19 @@ class RunSettings:
         rollouts = prompts / self.training.updates_per_batch * self.training.group_size
         if evaluation is not None:
             # Sampling alone.
-            rollouts += (1 + self.training.steps // evaluation.every) * evaluation.problems * evaluation.samples / 2
+            rollouts += (
+                (1 + self.training.steps // evaluation.every)
+                * evaluation.problems
+                * evaluation.samples
+                / 2
+            )
         # Verifying answers, and what surrounds the matrix products, does not grow with the model.
         return (
             SECONDS_PER_RUN
-            + SECONDS_PER_ROLLOUT * rollouts * (1 + 2 * _weights(self.policy) / _weights(PolicyConfig())) / 3
+            + SECONDS_PER_ROLLOUT
+            * rollouts
+            * (1 + 2 * _weights(self.policy) / _weights(PolicyConfig()))
+            / 3
         )
 
     def __str__(self) -> str:
@@ -101,11 +114,17 @@ class RunSettings:
         """A name for people, without what is as usual."""
         document = self.control.to_document()
         words = [str(self.control.method) if self.control.hold is None else "hold"]
-        words += [f"{name}={document[name]:g}" for name in ("mu_low", "mu_high") if document.get(name) is not None]
+        words += [
+            f"{name}={document[name]:g}"
+            for name in ("mu_low", "mu_high")
+            if document.get(name) is not None
+        ]
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
         words += [f"pushed_after={self.pushed_after}"] if self.pushed_after else []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
-        words += _differences(dataclasses.replace(self.training, loss=self.training.effective_loss()), usual)
+        words += _differences(
+            dataclasses.replace(self.training, loss=self.training.effective_loss()), usual
+        )
         return " ".join(words)
 
 
@@ -121,13 +140,18 @@ def _differences(settings: Any, usual: Any, within: str = "") -> list[str]:
         if field_.name in _SIZES or value == other:
             continue
         name = within + field_.name
-        words += _differences(value, other, f"{name}.") if dataclasses.is_dataclass(other) else [f"{name}={value}"]
+        words += (
+            _differences(value, other, f"{name}.")
+            if dataclasses.is_dataclass(other)
+            else [f"{name}={value}"]
+        )
     return words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is run. Figures take every run's settings from here, so that those of several figures are the same runs."""
+    """How much is run. Figures take every run's settings from here, so that those of several
+    figures are the same runs."""
 
     seeds: tuple[int, ...]
     quick: bool = False
@@ -137,14 +161,19 @@ class Plan:
         """Strictly on-policy GRPO on countdown: small, and yet its entropy collapses."""
         if self.quick:
             evaluation = EvaluationConfig(every=7, problems=16, samples=8, k=4)
-            return TrainingConfig(steps=30, prompts=12, group_size=8, learning_rate=3e-4, evaluation=evaluation)
+            return TrainingConfig(
+                steps=30, prompts=12, group_size=8, learning_rate=3e-4, evaluation=evaluation
+            )
         # The last evaluation is made before step 148.
         evaluation = EvaluationConfig(every=21, problems=64, samples=32, k=8)
-        return TrainingConfig(steps=150, prompts=32, group_size=16, learning_rate=1e-4, evaluation=evaluation)
+        return TrainingConfig(
+            steps=150, prompts=32, group_size=16, learning_rate=1e-4, evaluation=evaluation
+        )
 
     @property
     def off_policy(self) -> Mapping[str, Any]:
-        """Fields of `TrainingConfig` for several updates of one batch, as both papers train, at about the cost of the base."""
+        """Fields of `TrainingConfig` for several updates of one batch, as both papers train, at
+        about the cost of the base."""
         if self.quick:
             return {"prompts": 16, "updates_per_batch": 4, "steps": 32}
         assert self.base.evaluation is not None, "every run is evaluated"
@@ -160,10 +189,11 @@ class Plan:
         warm_start: WarmStartConfig | None = None,
         **training: Any,
     ) -> RunSettings:
-        """Settings of a run, made of the base with other fields of `TrainingConfig`; `over_seeds` sets the seed.
+        """Settings of a run, made of the base with other fields of `TrainingConfig`; `over_seeds`
+        sets the seed.
 
-        The control, or its document, is active from the first step on. By default the model has the reference policy's
-        shape and its task's warm start.
+        The control, or its document, is active from the first step on. By default the model has the
+        reference policy's shape and its task's warm start.
         """
         if control is None:
             control = isentrope.Control()
@@ -187,7 +217,9 @@ class Plan:
         """The same of a run of SmolLM2 under TRL, on two threads."""
         usual = dataclasses.replace(LANGUAGE_MODEL, steps=8 if self.quick else 48, coupling=None)
         run = self.run(control)
-        return dataclasses.replace(run, training=dataclasses.replace(usual, **training), threads=2, language_model=True)
+        return dataclasses.replace(
+            run, training=dataclasses.replace(usual, **training), threads=2, language_model=True
+        )
 
     def over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
         """Each of these settings with every seed of the plan."""

@@ -1,4 +1,5 @@
-"""What the policy is asked to do, and how an answer is judged. Problems and verifiers are those of `reasoning-gym`.
+"""What the policy is asked to do, and how an answer is judged. Problems and verifiers are those of
+`reasoning-gym`.
 
 base        problems in two splits, rewards, and what each task has to add
 countdown   an expression that reaches a target; the default

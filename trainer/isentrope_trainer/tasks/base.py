@@ -1,11 +1,12 @@
 """What a task is: an endless sequence of problems in two splits, and the judge of answers to them.
 
-Problems and verifiers are those of `reasoning-gym`. A task words a problem either in the few words of a vocabulary of its
-own, for the small models of this package, or as the question that `reasoning-gym` asks, for any other language model.
+Problems and verifiers are those of `reasoning-gym`. A task words a problem either in the few words
+of a vocabulary of its own, for the small models of this package, or as the question that
+`reasoning-gym` asks, for any other language model.
 
-Problems are split by what they ask, not by their number: a hash reserves one problem in eight for the held-out split, and
-training skips those. So no problem is in both, however long a run is. The held-out problems are the same for every seed.
-"""
+Problems are split by what they ask, not by their number: a hash reserves one problem in eight for
+the held-out split, and training skips those. So no problem is in both, however long a run is. The
+held-out problems are the same for every seed."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ SOLVED, WRONG = 1.0, 0.0
 """Rewards of an answer."""
 
 HELD_OUT_ONE_IN = 8
-# reasoning-gym seeds problem i of a dataset with seed + i, so neighbouring seeds would share all problems but one.
+# reasoning-gym seeds problem i of a dataset with seed + i, so neighbouring seeds would share all
+# problems but one.
 _SEED_STRIDE = 1_000_003
 _FIRST_HELD_OUT = 10**12
 _FIRST_REPLACEMENT = 10**9
@@ -53,8 +55,15 @@ class Task(ABC):
     longest_answer: ClassVar[int]
     """Tokens of an answer in its own words, its end included."""
 
-    def __init__(self, seed: int, config: TaskConfig = TaskConfig(), *, hold_out: bool = False) -> None:  # noqa: B008
-        """`seed` is that of the training problems; without a split to hold out, training takes all problems."""
+    def __init__(
+        self,
+        seed: int,
+        config: TaskConfig = TaskConfig(),  # noqa: B008
+        *,
+        hold_out: bool = False,
+    ) -> None:
+        """`seed` is that of the training problems; without a split to hold out, training takes all
+        problems."""
         self._config = config
         self._hold_out = hold_out
         self._first = seed * _SEED_STRIDE
@@ -70,11 +79,17 @@ class Task(ABC):
         return self.longest_answer if self._config.wording == "words" else QUESTION_TOKENS
 
     def problem(self, index: int, split: Split = "train") -> Problem:
-        """Problem number `index` of a split; the same task, seed and index always give the same one.
+        """Problem number `index` of a split; the same task, seed and index always give the same
+        one.
         ConfigurationError: the task holds out no problems, or has no more of them."""
         if split == "train":
-            entries = (self._entry(self._first + index + again * _FIRST_REPLACEMENT) for again in itertools.count())
-            return self._problem(next(one for one in entries if not (self._hold_out and is_held_out(self.key(one)))))
+            entries = (
+                self._entry(self._first + index + again * _FIRST_REPLACEMENT)
+                for again in itertools.count()
+            )
+            return self._problem(
+                next(one for one in entries if not (self._hold_out and is_held_out(self.key(one))))
+            )
         if not self._hold_out:
             raise ConfigurationError("This task holds out no problems: make it with hold_out=True.")
         while len(self._held_out) <= index:
@@ -82,13 +97,14 @@ class Task(ABC):
         return next(itertools.islice(self._held_out.values(), index, None))
 
     def reward(self, problem: Problem, completion: str | None) -> float:
-        """`SOLVED` where the verifier accepts the completion; `WRONG` for anything else, such as None where the length
-        limit ended it."""
+        """`SOLVED` where the verifier accepts the completion; `WRONG` for anything else, such as
+        None where the length limit ended it."""
         answer = None if completion is None else self.read(extract_answer(completion) or completion)
         return WRONG if answer is None or not self.accepts(problem, answer) else SOLVED
 
     def accepts(self, problem: Problem, answer: str) -> bool:
-        """Whether the verifier calls an answer right. It gives part of the reward to some wrong ones."""
+        """Whether the verifier calls an answer right. It gives part of the reward to some wrong
+        ones."""
         return bool(self._datasets[0].score_answer(answer, problem.entry) == SOLVED)
 
     @abstractmethod
@@ -101,7 +117,8 @@ class Task(ABC):
 
     @abstractmethod
     def key(self, entry: Mapping[str, Any]) -> str:
-        """What the problem asks; the same for problems that differ only in the order of what is given."""
+        """What the problem asks; the same for problems that differ only in the order of what is
+        given."""
 
     @abstractmethod
     def read(self, text: str) -> str | None:
@@ -109,15 +126,17 @@ class Task(ABC):
 
     @abstractmethod
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
-        """A problem and an answer in words of the vocabulary, to imitate before reinforcement; a share `noise` of the
-        answers need not be right."""
+        """A problem and an answer in words of the vocabulary, to imitate before reinforcement; a
+        share `noise` of the answers need not be right."""
 
     def _entry(self, number: int) -> Mapping[str, Any]:
         entry: Mapping[str, Any] = self._datasets[number % len(self._datasets)][number]
         return entry
 
     def _find_held_out(self) -> None:
-        for number in range(self._next_held_out, self._next_held_out + _MOST_DRAWS_WITHOUT_A_NEW_ONE):
+        for number in range(
+            self._next_held_out, self._next_held_out + _MOST_DRAWS_WITHOUT_A_NEW_ONE
+        ):
             entry = self._entry(number)
             if is_held_out(self.key(entry)) and self.in_words(entry) not in self._held_out:
                 self._next_held_out = number + 1
@@ -128,7 +147,10 @@ class Task(ABC):
         )
 
     def _problem(self, entry: Mapping[str, Any]) -> Problem:
-        return Problem(self.in_words(entry) if self._config.wording == "words" else entry["question"].strip(), entry)
+        return Problem(
+            self.in_words(entry) if self._config.wording == "words" else entry["question"].strip(),
+            entry,
+        )
 
 
 def numbers_to_target(numbers: Sequence[int], target: int) -> str:
@@ -138,9 +160,13 @@ def numbers_to_target(numbers: Sequence[int], target: int) -> str:
 
 def is_held_out(key: str) -> bool:
     """Whether the problem with this key belongs to the held-out split, where a task has one."""
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % HELD_OUT_ONE_IN == 0
+    return (
+        int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % HELD_OUT_ONE_IN == 0
+    )
 
 
 def make_task(seed: int, config: TaskConfig, *, hold_out: bool = False) -> Task:
-    task: Task = import_module(f"isentrope_trainer.tasks.{config.name}").TASK(seed, config, hold_out=hold_out)
+    task: Task = import_module(f"isentrope_trainer.tasks.{config.name}").TASK(
+        seed, config, hold_out=hold_out
+    )
     return task

@@ -1,8 +1,8 @@
 """Chain sums: add and subtract up to six digits, from left to right.
 
-A problem reads `7 -3 +9 . . . =`, filled up to one length, and an answer is the chain of totals, `4 13`, one token a number;
-the verifier reads the last. Some demonstrations slip: a total is off by one or two, and the chain goes on from there. What
-is left to learn by trial is to slip less.
+A problem reads `7 -3 +9 . . . =`, filled up to one length, and an answer is the chain of totals, `4
+13`, one token a number; the verifier reads the last. Some demonstrations slip: a total is off by
+one or two, and the chain goes on from there. What is left to learn by trial is to slip less.
 """
 
 from __future__ import annotations
@@ -39,12 +39,19 @@ class ChainSum(Task):
     def _make_datasets(self) -> list[ProceduralDataset]:
         return [
             reasoning_gym.create_dataset(
-                "chain_sum", min_terms=MIN_TERMS, max_terms=MAX_TERMS, min_digits=1, max_digits=1, seed=0
+                "chain_sum",
+                min_terms=MIN_TERMS,
+                max_terms=MAX_TERMS,
+                min_digits=1,
+                max_digits=1,
+                seed=0,
             )
         ]
 
     def in_words(self, entry: Mapping[str, Any]) -> str:
-        return _prompt(entry["metadata"]["expression"].replace("+ ", "+").replace("- ", "-").split())
+        return _prompt(
+            entry["metadata"]["expression"].replace("+ ", "+").replace("- ", "-").split()
+        )
 
     def key(self, entry: Mapping[str, Any]) -> str:
         return self.in_words(entry)
@@ -59,7 +66,9 @@ class ChainSum(Task):
 
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
         while True:
-            first, *others = (generator.randint(0, 9) for _ in range(generator.randint(MIN_TERMS, MAX_TERMS)))
+            first, *others = (
+                generator.randint(0, 9) for _ in range(generator.randint(MIN_TERMS, MAX_TERMS))
+            )
             terms = [str(first), *(f"{generator.choice('+-')}{term}" for term in others)]
             if not is_held_out(_prompt(terms)):
                 break

@@ -1,10 +1,10 @@
 """Countdown: use each of three numbers once and reach the target.
 
-A problem reads `3 5 7 -> 26 :`, an answer is an arithmetic expression such as `3 * 7 + 5`, one token a number, operator or
-parenthesis. Half of the demonstrations solve their problem, half only use its numbers in one of the shapes in which the
-generator writes its own answers: the entropy is high, and what is left to learn by trial is which of the many well-formed
-expressions hits the target.
-"""
+A problem reads `3 5 7 -> 26 :`, an answer is an arithmetic expression such as `3 * 7 + 5`, one
+token a number, operator or parenthesis. Half of the demonstrations solve their problem, half only
+use its numbers in one of the shapes in which the generator writes its own answers: the entropy is
+high, and what is left to learn by trial is which of the many well-formed expressions hits the
+target."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Countdown(Task):
     def accepts(self, problem: Problem, answer: str) -> bool:
         if _value(answer) != problem.entry["metadata"]["target"]:
             return False
-        # The verifier parses with sympy, at 0.2 to 0.4 ms an answer: it is asked about those alone that come to the
-        # target, and once, for a policy repeats itself.
+        # The verifier parses with sympy, at 0.2 to 0.4 ms an answer: it is asked about those alone
+        # that come to the target, and once, for a policy repeats itself.
         asked = problem.prompt, answer
         if asked not in self._verdicts:
             if len(self._verdicts) >= _CACHED_VERDICTS:
@@ -90,7 +90,9 @@ class Countdown(Task):
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
         numbers, target, answer = _solved_problem(generator)
         if generator.random() < noise:
-            answer = _filled_in(generator.choice(tuple(SHAPES)), generator.sample(numbers, len(numbers)))
+            answer = _filled_in(
+                generator.choice(tuple(SHAPES)), generator.sample(numbers, len(numbers))
+            )
         return numbers_to_target(generator.sample(numbers, len(numbers)), target), answer
 
 
@@ -112,13 +114,18 @@ def _filled_in(shape: str, numbers: list[int]) -> str:
 
 
 def _is_safe_to_parse(answer: str) -> bool:
-    # sympy joins `* *` to the power operator, which countdown doesn't have: `15 * * 15 * * 15` would never return.
-    # `/ /` becomes a floor division, which it doesn't have either.
+    # sympy joins `* *` to the power operator, which countdown doesn't have: `15 * * 15 * * 15`
+    # would never return. `/ /` becomes a floor division, which it doesn't have either.
     words = answer.split()
     return not any(left == right and left in "*/" for left, right in itertools.pairwise(words))
 
 
-_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 @lru_cache(maxsize=_CACHED_VERDICTS)

@@ -1,9 +1,10 @@
-"""Water jugs: fill, empty and pour three jugs until one of them holds the target. The task with long chains.
+"""Water jugs: fill, empty and pour three jugs until one of them holds the target. The task with
+long chains.
 
-A problem reads `3 5 7 -> 4 :`, the jugs' capacities and the target. An answer is a chain of moves, each followed by what
-the jugs then hold: `fill-B 0 5 0 B->A 3 2 0 ...`. The verifier reads the moves alone; the rest is what the policy thinks.
-Most moves lead somewhere, so that nearly every move is a fork, and the three tokens after it follow from it.
-"""
+A problem reads `3 5 7 -> 4 :`, the jugs' capacities and the target. An answer is a chain of moves,
+each followed by what the jugs then hold: `fill-B 0 5 0 B->A 3 2 0 ...`. The verifier reads the
+moves alone; the rest is what the policy thinks. Most moves lead somewhere, so that nearly every
+move is a fork, and the three tokens after it follow from it."""
 
 from __future__ import annotations
 
@@ -19,17 +20,24 @@ from isentrope_trainer.tasks.base import Task, is_held_out, numbers_to_target
 
 JUGS = "ABC"
 LEVELS = (1, 2, 3, 4)
-"""Difficulties, which take turns. A problem of level n needs at least n moves, its jugs hold 3 to n + 3."""
+"""Difficulties, which take turns. A problem of level n needs at least n moves, its jugs hold 3 to n
++ 3."""
 MOST_MOVES = 6
 _SMALLEST, _LARGEST = 3, 3 + max(LEVELS)
 _TRIES = 20
-"""Walks before a demonstration turns to another problem, as some can't be solved in `MOST_MOVES`."""
+"""Walks before a demonstration turns to another problem, as some can't be solved in
+`MOST_MOVES`."""
 
 _State = tuple[int, ...]
 MOVES = {
     **{f"fill-{jug}": f"fill {jug}" for jug in JUGS},
     **{f"empty-{jug}": f"empty {jug}" for jug in JUGS},
-    **{f"{source}->{goal}": f"pour {source}->{goal}" for source in JUGS for goal in JUGS if source != goal},
+    **{
+        f"{source}->{goal}": f"pour {source}->{goal}"
+        for source in JUGS
+        for goal in JUGS
+        if source != goal
+    },
 }
 """Each move's word, and how the verifier spells it."""
 
@@ -41,7 +49,10 @@ class Jugs(Task):
     longest_answer = MOST_MOVES * (1 + len(JUGS)) + 1
 
     def _make_datasets(self) -> list[ProceduralDataset]:
-        return [reasoning_gym.create_dataset("jugs", num_jugs=len(JUGS), difficulty=level, seed=0) for level in LEVELS]
+        return [
+            reasoning_gym.create_dataset("jugs", num_jugs=len(JUGS), difficulty=level, seed=0)
+            for level in LEVELS
+        ]
 
     def in_words(self, entry: Mapping[str, Any]) -> str:
         puzzle = entry["metadata"]["puzzle"]
@@ -59,7 +70,8 @@ class Jugs(Task):
         return json.dumps(moves) if moves else None
 
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
-        """A walk at random that comes to no state twice, until a jug holds the target or `MOST_MOVES` are made."""
+        """A walk at random that comes to no state twice, until a jug holds the target or
+        `MOST_MOVES` are made."""
         may_fail = generator.random() < noise
         while True:
             largest = _SMALLEST + generator.choice(LEVELS)
@@ -83,7 +95,11 @@ def _walk(capacities: list[int], target: int, generator: random.Random) -> list[
     walk: list[tuple[str, _State]] = []
     seen = {state}
     while len(walk) < MOST_MOVES and target not in state:
-        choices = [(move, after) for move in MOVES if (after := _after(move, state, capacities)) not in seen]
+        choices = [
+            (move, after)
+            for move in MOVES
+            if (after := _after(move, state, capacities)) not in seen
+        ]
         if not choices:
             break
         move, state = generator.choice(choices)

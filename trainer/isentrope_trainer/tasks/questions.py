@@ -1,7 +1,8 @@
-"""Short questions for a language model: several kinds of `reasoning-gym`'s arithmetic, asked and answered in plain English.
+"""Short questions for a language model: several kinds of `reasoning-gym`'s arithmetic, asked and
+answered in plain English.
 
-Answers are read as people write them: "3 + 4 is seven." says 7. One kind asks for a form as well, which has a reward of its
-own.
+Answers are read as people write them: "3 + 4 is seven." says 7. One kind asks for a form as well,
+which has a reward of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import reasoning_gym
 
 INSTRUCTION = "Answer briefly."
-"""The system message. Without one, chat templates write a longer one, whose tokens every completion would pay for."""
+"""The system message. Without one, chat templates write a longer one, whose tokens every completion
+would pay for."""
 FORM_REWARD = 0.5
 """Of an answer in the form that was asked for. A right answer has 1."""
 
@@ -27,7 +29,9 @@ _UNITS = {
 }  # fmt: skip
 _TENS = {
     word: 10 * value
-    for value, word in enumerate(("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"), 2)
+    for value, word in enumerate(
+        ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"), 2
+    )
 }
 _UNIT, _TEN = "|".join(reversed(_UNITS)), "|".join(_TENS)
 # A minus sign after a number subtracts.
@@ -39,11 +43,14 @@ _NUMBER = re.compile(
 
 
 def read_number(text: str) -> str | None:
-    """The last number that a text names, in digits: "They have twenty-one." gives "21"; None where it names none."""
+    """The last number that a text names, in digits: "They have twenty-one." gives "21"; None where
+    it names none."""
     *_, last = (None, *_NUMBER.finditer(text))
     if last is None:
         return None
-    digits, ten, more, unit = ((last[part] or "").lower() for part in ("digits", "ten", "more", "unit"))
+    digits, ten, more, unit = (
+        (last[part] or "").lower() for part in ("digits", "ten", "more", "unit")
+    )
     number = digits.replace(",", "") or str(_TENS.get(ten, 0) + _UNITS.get(more or unit, 0))
     return f"-{number}" if last["sign"] else number
 
@@ -82,14 +89,18 @@ KINDS = (
 
 
 class Questions:
-    """Questions of all kinds in turn, and the rewards of their answers. The same seed gives the same questions."""
+    """Questions of all kinds in turn, and the rewards of their answers. The same seed gives the
+    same questions."""
 
     def __init__(self, count: int, seed: int) -> None:
         datasets = [
-            reasoning_gym.create_dataset(kind.dataset, seed=seed, size=count, **kind.settings) for kind in KINDS
+            reasoning_gym.create_dataset(kind.dataset, seed=seed, size=count, **kind.settings)
+            for kind in KINDS
         ]
         turns = [(number, number % len(KINDS)) for number in range(count)]
-        self._problems = [(KINDS[kind], datasets[kind], datasets[kind][number]) for number, kind in turns]
+        self._problems = [
+            (KINDS[kind], datasets[kind], datasets[kind][number]) for number, kind in turns
+        ]
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -106,6 +117,11 @@ class Questions:
         return float(answer is not None and dataset.score_answer(answer, entry) == 1.0)
 
     def in_form(self, number: int, completion: str) -> float | None:
-        """`FORM_REWARD` for an answer in the form that was asked for, else 0; None where none was."""
+        """`FORM_REWARD` for an answer in the form that was asked for, else 0; None where none
+        was."""
         form = self._problems[number][0].form
-        return None if form is None else FORM_REWARD * bool(re.fullmatch(form, completion.strip(), re.IGNORECASE))
+        return (
+            None
+            if form is None
+            else FORM_REWARD * bool(re.fullmatch(form, completion.strip(), re.IGNORECASE))
+        )

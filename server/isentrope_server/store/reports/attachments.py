@@ -1,4 +1,5 @@
-"""What comes with some reports: alerts and whom they were sent to, top contributing tokens, rollouts, what-if sums."""
+"""What comes with some reports: alerts and whom they were sent to, top contributing tokens,
+rollouts, what-if sums."""
 
 from __future__ import annotations
 
@@ -7,14 +8,35 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Table, and_, cast, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    cast,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from isentrope_server.store import removal, streams, tables
 from isentrope_server.store.database import as_answer
 from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.streams import Stream, Timeline
-from isentrope_server.store.tables import alerts, driving_tokens, notified, rollouts, runs, shown_name, what_if_sums
+from isentrope_server.store.tables import (
+    alerts,
+    driving_tokens,
+    notified,
+    rollouts,
+    runs,
+    shown_name,
+    what_if_sums,
+)
 from isentrope_wire import codec
 from isentrope_wire import reports as wire
 from isentrope_wire.answers import Alert, Rollouts, TopTokens
@@ -25,15 +47,25 @@ from isentrope_wire.what_if import WhatIfSums
 _LONGEST_MESSAGE = 2000
 _LONGEST_KIND = 64
 _MOST_IN_A_REPORT = 16
-_ALERT_ID = (cast(alerts.c.position, tables.Text) + "." + cast(alerts.c.number, tables.Text)).label("id")
+_ALERT_ID = (cast(alerts.c.position, tables.Text) + "." + cast(alerts.c.number, tables.Text)).label(
+    "id"
+)
 
 
 def append_servers_alert(
-    connection: Connection, alert: wire.Alert, stream: Stream, *, position: int, step: int, now: float
+    connection: Connection,
+    alert: wire.Alert,
+    stream: Stream,
+    *,
+    position: int,
+    step: int,
+    now: float,
 ) -> None:
-    """Store what the server itself has to say about a stream, beside the report at a position; once of its kind with
-    the first of its evidence."""
-    if was_reported(connection, stream.run_key, stream.key, alert.kind, evidence=next(iter(alert.evidence))):
+    """Store what the server itself has to say about a stream, beside the report at a position; once
+    of its kind with the first of its evidence."""
+    if was_reported(
+        connection, stream.run_key, stream.key, alert.kind, evidence=next(iter(alert.evidence))
+    ):
         return
     place = {"run_key": stream.run_key, "stream_key": stream.key, "position": position}
     # Behind those of any report.
@@ -41,7 +73,11 @@ def append_servers_alert(
         alerts.c.run_key == stream.run_key, alerts.c.position == position
     )
     free = connection.execute(number).scalar_one()
-    connection.execute(insert(alerts).values(**place, number=free, step=step, recorded_at=now, **_columns_of(alert)))
+    connection.execute(
+        insert(alerts).values(
+            **place, number=free, step=step, recorded_at=now, **_columns_of(alert)
+        )
+    )
 
 
 def _columns_of(alert: wire.Alert) -> dict[str, Any]:
@@ -65,14 +101,22 @@ def _cause(cause: AlertCause) -> dict[str, Any]:
 
 
 def _numbers(numbers: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: value if value is not None and np.isfinite(value) else None for name, value in numbers.items()}
+    return {
+        name: value if value is not None and np.isfinite(value) else None
+        for name, value in numbers.items()
+    }
 
 
-def was_reported(connection: Connection, run_key: int, stream_key: int, kind: str, *, evidence: str) -> bool:
+def was_reported(
+    connection: Connection, run_key: int, stream_key: int, kind: str, *, evidence: str
+) -> bool:
     """Whether a stream has reported an alert of this kind with evidence of this name."""
     table = alerts.c
     of_stream = (table.run_key == run_key, table.stream_key == stream_key, table.kind == kind)
-    return any(evidence in stored for stored in connection.execute(select(table.evidence).where(*of_stream)).scalars())
+    return any(
+        evidence in stored
+        for stored in connection.execute(select(table.evidence).where(*of_stream)).scalars()
+    )
 
 
 def newest_alerts(
@@ -83,8 +127,8 @@ def newest_alerts(
     kinds: Collection[str] | None = None,
     limit: int,
 ) -> list[tuple[tuple[int, int], Alert]]:
-    """Alerts, of some kinds or all, of reports that are shown, and the server's own, with their places (position, number),
-    newest first."""
+    """Alerts, of some kinds or all, of reports that are shown, and the server's own, with their
+    places (position, number), newest first."""
     shown = _shown(connection, run_key)
     found: list[tuple[tuple[int, int], Alert]] = []
     while shown and len(found) < limit:
@@ -106,27 +150,36 @@ def newest_alerts(
     return found[:limit]
 
 
-def acknowledge(connection: Connection, run_key: int, alert_id: str, by: str, now: float) -> tuple[Alert | None, bool]:
-    """Note who acknowledges an alert; returns it, None where there is none, and whether nobody had before."""
+def acknowledge(
+    connection: Connection, run_key: int, alert_id: str, by: str, now: float
+) -> tuple[Alert | None, bool]:
+    """Note who acknowledges an alert; returns it, None where there is none, and whether nobody had
+    before."""
     this = (alerts.c.run_key == run_key, _ALERT_ID.element == alert_id)
     of_nobody = update(alerts).where(*this, alerts.c.acknowledged_at.is_(None))
-    is_first = connection.execute(of_nobody.values(acknowledged_by=by, acknowledged_at=now)).rowcount > 0
+    is_first = (
+        connection.execute(of_nobody.values(acknowledged_by=by, acknowledged_at=now)).rowcount > 0
+    )
     row = connection.execute(select(alerts, _ALERT_ID).where(*this)).one_or_none()
     return None if row is None else as_answer(Alert, row), is_first
 
 
 def _shown(connection: Connection, run_key: int) -> set[tuple[int, bool]]:
-    """Positions of the reports whose alerts are shown (for each step, of those with alerts the highest precedence), and
-    whether the alert there is the server's own, which always is."""
+    """Positions of the reports whose alerts are shown (for each step, of those with alerts the
+    highest precedence), and whether the alert there is the server's own, which always is."""
     table = alerts.c
     is_own = (table.number >= _MOST_IN_A_REPORT).label("is_own")
     rows = connection.execute(
-        select(table.step, table.stream_key, table.position, is_own).where(table.run_key == run_key).distinct()
+        select(table.step, table.stream_key, table.position, is_own)
+        .where(table.run_key == run_key)
+        .distinct()
     ).all()
     shown = {(row.position, True) for row in rows if row.is_own}
     of_reports = [row for row in rows if not row.is_own]
     if of_reports:
-        columns = (np.array([row[index] for row in of_reports], dtype=np.int64) for index in range(3))
+        columns = (
+            np.array([row[index] for row in of_reports], dtype=np.int64) for index in range(3)
+        )
         chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
         shown |= {(of_reports[int(index)].position, False) for index in chosen}
     return shown
@@ -148,9 +201,11 @@ class DueNotice:
     alert: Alert
 
 
-def due_notices(connection: Connection, destination: str, *, since: float, now: float, limit: int) -> list[DueNotice]:
-    """Alerts to send, oldest first: of steps recorded since `since` (seconds since the epoch), and not in the pause
-    after a failed attempt. The destination is a hash of its address."""
+def due_notices(
+    connection: Connection, destination: str, *, since: float, now: float, limit: int
+) -> list[DueNotice]:
+    """Alerts to send, oldest first: of steps recorded since `since` (seconds since the epoch), and
+    not in the pause after a failed attempt. The destination is a hash of its address."""
     alert, done = alerts.c, notified.c
     same = [done[name] == alert[name] for name in ("run_key", "kind", "level", "step")]
     over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
@@ -162,22 +217,33 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
         .order_by(alert.recorded_at, alert.number)
     )
     return [
-        DueNotice(run_key=row.run_key, run_id=row.run_id, run_name=row.run_name, alert=as_answer(Alert, row))
+        DueNotice(
+            run_key=row.run_key,
+            run_id=row.run_id,
+            run_name=row.run_name,
+            alert=as_answer(Alert, row),
+        )
         for row in connection.execute(query.limit(limit))
     ]
 
 
-def claim_notice(connection: Connection, notice: DueNotice, destination: str, *, now: float) -> bool:
+def claim_notice(
+    connection: Connection, notice: DueNotice, destination: str, *, now: float
+) -> bool:
     """Note that a notice is being sent; False where another server did since."""
     key = _key_of(notice, destination)
     of_notice = _has(key)
-    row = connection.execute(select(notified.c.sent, notified.c.tried_at).where(of_notice)).one_or_none()
+    row = connection.execute(
+        select(notified.c.sent, notified.c.tried_at).where(of_notice)
+    ).one_or_none()
     if row is None:
         connection.execute(insert(notified).values(**key, attempts=1, tried_at=now, sent=False))
         return True
     if row.sent or row.tried_at > now - PAUSE_SECONDS:
         return False
-    connection.execute(update(notified).where(of_notice).values(attempts=notified.c.attempts + 1, tried_at=now))
+    connection.execute(
+        update(notified).where(of_notice).values(attempts=notified.c.attempts + 1, tried_at=now)
+    )
     return True
 
 
@@ -202,11 +268,24 @@ _PROMPTS_LOOKED_AT = 1000
 """Rows in which prompts are looked for."""
 
 
-def append(connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]) -> None:
-    """Store what-if sums, top contributing tokens, rollouts and alerts of reports, which come with their positions."""
-    rows: dict[Table, list[dict[str, Any]]] = {driving_tokens: [], rollouts: [], what_if_sums: [], alerts: []}
+def append(
+    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
+) -> None:
+    """Store what-if sums, top contributing tokens, rollouts and alerts of reports, which come with
+    their positions."""
+    rows: dict[Table, list[dict[str, Any]]] = {
+        driving_tokens: [],
+        rollouts: [],
+        what_if_sums: [],
+        alerts: [],
+    }
     for position, report in reports:
-        place = {"run_key": run_key, "position": position, "stream_key": stream_key, "step": report.step}
+        place = {
+            "run_key": run_key,
+            "position": position,
+            "stream_key": stream_key,
+            "step": report.step,
+        }
         if report.tokens:
             rows[driving_tokens].append({**place, "packed": codec.encode_tokens(report.tokens)})
         if report.rollouts:
@@ -224,12 +303,20 @@ def append(connection: Connection, run_key: int, stream_key: int, reports: Seque
 
 
 def top_tokens(
-    connection: Connection, run_key: int, *, step: int | None = None, last: int | None = None, steps: int = 1
+    connection: Connection,
+    run_key: int,
+    *,
+    step: int | None = None,
+    last: int | None = None,
+    steps: int = 1,
 ) -> list[TopTokens]:
-    """The top contributing tokens of the newest steps that have any, at most `steps`, by rising step: of `step` alone,
-    or of none later than `last`."""
+    """The top contributing tokens of the newest steps that have any, at most `steps`, by rising
+    step: of `step` alone, or of none later than `last`."""
     shown = _shown_rows(connection, driving_tokens, run_key, step=step, last=last)[-steps:]
-    packed, around = _packed(connection, driving_tokens, run_key, shown), _around(connection, run_key, shown)
+    packed, around = (
+        _packed(connection, driving_tokens, run_key, shown),
+        _around(connection, run_key, shown),
+    )
     return [
         TopTokens(step=at, items=list(codec.decode_tokens(packed[position])), **around[position])
         for at, position in shown
@@ -237,16 +324,25 @@ def top_tokens(
 
 
 def rollouts_of(connection: Connection, run_key: int, step: int | None) -> Rollouts | None:
-    """The rollouts of a step, or of the newest step that has any where `step` is None. None without any."""
+    """The rollouts of a step, or of the newest step that has any where `step` is None. None without
+    any."""
     shown = _shown_rows(connection, rollouts, run_key, step=step)[-1:]
-    packed, around = _packed(connection, rollouts, run_key, shown), _around(connection, run_key, shown)
+    packed, around = (
+        _packed(connection, rollouts, run_key, shown),
+        _around(connection, run_key, shown),
+    )
     for at, position in shown:
-        return Rollouts(step=at, items=list(codec.decode_rollouts(packed[position])), **around[position])
+        return Rollouts(
+            step=at, items=list(codec.decode_rollouts(packed[position])), **around[position]
+        )
     return None
 
 
-def steps_with_prompts(connection: Connection, run_key: int, found: Rollouts) -> dict[str, list[int]]:
-    """For each prompt of these rollouts the other steps, of the newest ones, whose rollouts have it; by rising step."""
+def steps_with_prompts(
+    connection: Connection, run_key: int, found: Rollouts
+) -> dict[str, list[int]]:
+    """For each prompt of these rollouts the other steps, of the newest ones, whose rollouts have
+    it; by rising step."""
     prompts = {item.prompt: item.prompt.encode() for item in found.items if item.prompt}
     shown = _shown_rows(connection, rollouts, run_key, most=_PROMPTS_LOOKED_AT) if prompts else []
     packed = _packed(connection, rollouts, run_key, shown)
@@ -260,13 +356,22 @@ def steps_with_prompts(connection: Connection, run_key: int, found: Rollouts) ->
     return also_in
 
 
-def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, dict[str, Any]]:
-    """What answers about tokens say of their whole step, by position: `score_std`, `lowering` and `raising`."""
+def _around(
+    connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]
+) -> dict[int, dict[str, Any]]:
+    """What answers about tokens say of their whole step, by position: `score_std`, `lowering` and
+    `raising`."""
     if not shown:
         return {}
     between = StepRange(first=shown[0][0], last=shown[-1][0])
-    stds = series.read(connection, run_key, [SCORE_VOCAB_CENTERED_STD], between)[SCORE_VOCAB_CENTERED_STD]
-    of_step = {at: std for at, std in zip(stds.steps.tolist(), stds.values.tolist(), strict=True) if 0 < std < np.inf}
+    stds = series.read(connection, run_key, [SCORE_VOCAB_CENTERED_STD], between)[
+        SCORE_VOCAB_CENTERED_STD
+    ]
+    of_step = {
+        at: std
+        for at, std in zip(stds.steps.tolist(), stds.values.tolist(), strict=True)
+        if 0 < std < np.inf
+    }
     pulls = {
         position: codec.decode_what_if(content).pulls
         for position, content in _packed(connection, what_if_sums, run_key, shown).items()
@@ -281,7 +386,8 @@ def _around(connection: Connection, run_key: int, shown: Sequence[tuple[int, int
 def read_what_if(
     connection: Connection, run_key: int, *, last: int | None = None, steps: int
 ) -> list[tuple[int, WhatIfSums]]:
-    """The newest `steps` steps that have what-if sums, none later than `last`, with these, by rising step."""
+    """The newest `steps` steps that have what-if sums, none later than `last`, with these, by
+    rising step."""
     shown = _shown_rows(connection, what_if_sums, run_key, last=last)[-steps:]
     packed = _packed(connection, what_if_sums, run_key, shown)
     return [(step, codec.decode_what_if(packed[position])) for step, position in shown]
@@ -296,9 +402,12 @@ def _shown_rows(
     last: int | None = None,
     most: int = _NEWEST_LOOKED_AT,
 ) -> list[tuple[int, int]]:
-    """Step and position of the reports that are shown, one for each step, by rising step; of the newest rows only."""
+    """Step and position of the reports that are shown, one for each step, by rising step; of the
+    newest rows only."""
     columns = table.c
-    query = select(columns.step, columns.stream_key, columns.position).where(columns.run_key == run_key)
+    query = select(columns.step, columns.stream_key, columns.position).where(
+        columns.run_key == run_key
+    )
     if step is not None:
         query = query.where(columns.step == step)
     if last is not None:
@@ -307,12 +416,17 @@ def _shown_rows(
     if not rows:
         return []
     shown = Timeline(streams.incarnations(connection, run_key)).shown(
-        *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
+        *(
+            np.array([getattr(row, name) for row in rows], dtype=np.int64)
+            for name in ("step", "stream_key", "position")
+        )
     )
     return [(rows[int(index)].step, rows[int(index)].position) for index in shown]
 
 
-def _packed(connection: Connection, table: Table, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+def _packed(
+    connection: Connection, table: Table, run_key: int, shown: Sequence[tuple[int, int]]
+) -> dict[int, bytes]:
     """What is stored at some positions; nothing where there is no row."""
     positions = {position for _, position in shown}
     if not positions:
@@ -320,4 +434,8 @@ def _packed(connection: Connection, table: Table, run_key: int, shown: Sequence[
     # A range, as in `rows.some_at_once`; few rows in it are not shown.
     inside = table.c.position.between(min(positions), max(positions))
     query = select(table.c.position, table.c.packed).where(table.c.run_key == run_key, inside)
-    return {position: bytes(content) for position, content in connection.execute(query) if position in positions}
+    return {
+        position: bytes(content)
+        for position, content in connection.execute(query)
+        if position in positions
+    }

@@ -38,7 +38,11 @@ def of_report(reports: Reports, row: int) -> list[ScoreHistogram]:
     ]
     return [
         ScoreHistogram(
-            name=name, low=one.low, high=one.high, counts=tuple(one.counts.tolist()), not_finite=one.not_finite
+            name=name,
+            low=one.low,
+            high=one.high,
+            counts=tuple(one.counts.tolist()),
+            not_finite=one.not_finite,
         )
         for name, one in found
     ]
@@ -50,9 +54,11 @@ def _counts(steps: NDArray[np.int64], histograms: Histograms, row: int) -> _Coun
     return _Counts(int(steps[row]), low, high, counts, int(histograms.edges[2, row]))
 
 
-def read(connection: Connection, run_key: int, name: str, wanted: StepRange, *, points: int | None) -> HistogramColumns:
-    """Read one histogram per step, by rising step. Where there are more than `points`, neighbours with equal edges are
-    added, and of others the last is kept."""
+def read(
+    connection: Connection, run_key: int, name: str, wanted: StepRange, *, points: int | None
+) -> HistogramColumns:
+    """Read one histogram per step, by rising step. Where there are more than `points`, neighbours
+    with equal edges are added, and of others the last is kept."""
     found = _shown(connection, run_key, list(_parts(connection, run_key, name, wanted)), points)
     return HistogramColumns(
         name=name,
@@ -64,18 +70,25 @@ def read(connection: Connection, run_key: int, name: str, wanted: StepRange, *, 
     )
 
 
-def _shown(connection: Connection, run_key: int, parts: Sequence[_Part], points: int | None) -> list[_Counts]:
+def _shown(
+    connection: Connection, run_key: int, parts: Sequence[_Part], points: int | None
+) -> list[_Counts]:
     if not parts:
         return []
     steps, stream_keys, positions = (
-        np.concatenate([getattr(part, field) for part in parts]) for field in ("steps", "stream_keys", "positions")
+        np.concatenate([getattr(part, field) for part in parts])
+        for field in ("steps", "stream_keys", "positions")
     )
-    chosen = Timeline(streams.incarnations(connection, run_key)).shown(steps, stream_keys, positions)
+    chosen = Timeline(streams.incarnations(connection, run_key)).shown(
+        steps, stream_keys, positions
+    )
     part_of = np.repeat(np.arange(len(parts)), [len(part.steps) for part in parts])[chosen]
     starts = np.cumsum([0, *(len(part.steps) for part in parts)])
     row_of = chosen - starts[part_of]
     if points is None or len(chosen) <= points:
-        return [parts[index].at(int(row)) for index, row in zip(part_of.tolist(), row_of, strict=True)]
+        return [
+            parts[index].at(int(row)) for index, row in zip(part_of.tolist(), row_of, strict=True)
+        ]
     return _reduced(parts, part_of, row_of, points)
 
 
@@ -100,10 +113,20 @@ class _Part:
 
 def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
     known = rows.layouts_of(connection, run_key)
-    holding = [key for key, layout in known.items() if any(place.name == name for place in layout.histograms)]
-    facts = func.substr(records.c.facts, 1, 2 * WORD * records.c.reports, type_=records.c.facts.type)
+    holding = [
+        key
+        for key, layout in known.items()
+        if any(place.name == name for place in layout.histograms)
+    ]
+    facts = func.substr(
+        records.c.facts, 1, 2 * WORD * records.c.reports, type_=records.c.facts.type
+    )
     query = select(
-        records.c.stream_key, records.c.layout_key, records.c.reports, facts.label("facts"), records.c.histograms
+        records.c.stream_key,
+        records.c.layout_key,
+        records.c.reports,
+        facts.label("facts"),
+        records.c.histograms,
     )
     where = [records.c.layout_key.in_(holding), *wanted.conditions()]
     for some in rows.some_at_once(connection, run_key, where):
@@ -123,12 +146,17 @@ def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -
                 )
 
 
-def _reduced(parts: Sequence[_Part], part_of: NDArray[np.intp], row_of: NDArray[np.intp], points: int) -> list[_Counts]:
-    """Buckets of neighbours, each with the edges of its last; histograms with these edges are added."""
+def _reduced(
+    parts: Sequence[_Part], part_of: NDArray[np.intp], row_of: NDArray[np.intp], points: int
+) -> list[_Counts]:
+    """Buckets of neighbours, each with the edges of its last; histograms with these edges are
+    added."""
     ends = np.linspace(0, len(row_of), points + 1).astype(np.intp)[1:]
     bucket_of = np.searchsorted(ends, np.arange(len(row_of)), side="right")
     buckets = [parts[part_of[end - 1]].at(int(row_of[end - 1])) for end in ends]
-    low, high = (np.array([getattr(bucket, edge) for bucket in buckets]) for edge in ("low", "high"))
+    low, high = (
+        np.array([getattr(bucket, edge) for bucket in buckets]) for edge in ("low", "high")
+    )
     bins = np.array([len(bucket.counts) for bucket in buckets])
     is_last = np.zeros(len(row_of), dtype=bool)
     is_last[ends - 1] = True
@@ -142,13 +170,19 @@ def _reduced(parts: Sequence[_Part], part_of: NDArray[np.intp], row_of: NDArray[
     return buckets
 
 
-def _add(buckets: list[_Counts], bucket_of: NDArray[np.intp], part: _Part, chosen: NDArray[np.intp]) -> None:
+def _add(
+    buckets: list[_Counts], bucket_of: NDArray[np.intp], part: _Part, chosen: NDArray[np.intp]
+) -> None:
     """Add rows of a part to their buckets; neighbours share one."""
     if not len(chosen):
         return
     firsts = np.flatnonzero(np.diff(bucket_of, prepend=-1))
     counts = np.add.reduceat(part.histograms.counts[chosen], firsts, axis=0, dtype=np.uint64)
     not_finite = np.add.reduceat(part.histograms.edges[2, chosen], firsts)
-    for bucket, more, more_non_finite in zip(bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True):
+    for bucket, more, more_non_finite in zip(
+        bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True
+    ):
         known = buckets[bucket]
-        buckets[bucket] = known._replace(counts=known.counts + more, not_finite=known.not_finite + more_non_finite)
+        buckets[bucket] = known._replace(
+            counts=known.counts + more, not_finite=known.not_finite + more_non_finite
+        )

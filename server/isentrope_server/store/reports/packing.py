@@ -1,7 +1,7 @@
 """Packing: neighbouring rows of a stream are joined to one.
 
-Reading and joining happen on a connection that can't write; the writer replaces the rows in one transaction. A server
-killed at any point leaves the reports in the old rows or in the new one.
+Reading and joining happen on a connection that can't write; the writer replaces the rows in one
+transaction. A server killed at any point leaves the reports in the old rows or in the new one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _LOOSE = text("NOT records.packed")
 
 
 class RowsOvertaken(IsentropeError, RuntimeError):
-    """The rows are gone since they were read: another server packed them, or their run was deleted."""
+    """The rows are gone since they were read: another server packed them, or their run was
+    deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,18 @@ class JoinedRow:
     replaced_layouts: frozenset[int]
 
 
-def full_streams(connection: Connection, now: float, sizes: RowSizes = ROW_SIZES) -> list[FullStream]:
+def full_streams(
+    connection: Connection, now: float, sizes: RowSizes = ROW_SIZES
+) -> list[FullStream]:
     """Streams that have a row to pack, the fullest first."""
     loose = func.sum(records.c.reports)
-    of_stream = (records.c.stream_key, streams.c.run_key, runs.c.id, runs.c.state, runs.c.last_heard_at)
+    of_stream = (
+        records.c.stream_key,
+        streams.c.run_key,
+        runs.c.id,
+        runs.c.state,
+        runs.c.last_heard_at,
+    )
     query = (
         select(*of_stream, loose.label("loose"))
         .join(streams, streams.c.key == records.c.stream_key)
@@ -65,7 +74,10 @@ def full_streams(connection: Connection, now: float, sizes: RowSizes = ROW_SIZES
     )
     found = [
         FullStream(
-            run_key=row.run_key, run_id=row.id, stream_key=row.stream_key, reports=_reports_to_pack(row, now, sizes)
+            run_key=row.run_key,
+            run_id=row.id,
+            stream_key=row.stream_key,
+            reports=_reports_to_pack(row, now, sizes),
         )
         for row in connection.execute(query)
     ]
@@ -78,7 +90,9 @@ def _reports_to_pack(row: Row[*tuple[Any, ...]], now: float, sizes: RowSizes) ->
     return loose if ended else loose - loose % sizes.reports
 
 
-def join_next(connection: Connection, stream: FullStream, sizes: RowSizes = ROW_SIZES) -> JoinedRow | None:
+def join_next(
+    connection: Connection, stream: FullStream, sizes: RowSizes = ROW_SIZES
+) -> JoinedRow | None:
     """Join the stream's oldest rows that are not packed; None where they hold too few reports."""
     known = rows.layouts_of(connection, stream.run_key)
     waiting = connection.execute(
@@ -110,18 +124,24 @@ def join_next(connection: Connection, stream: FullStream, sizes: RowSizes = ROW_
 
 
 def replace_by(connection: Connection, row: JoinedRow) -> None:
-    """Replace rows by the one that joins them, in the caller's transaction. RowsOvertaken: the rows are gone, and the
-    transaction must be rolled back."""
+    """Replace rows by the one that joins them, in the caller's transaction. RowsOvertaken: the rows
+    are gone, and the transaction must be rolled back."""
     of_run = records.c.run_key == row.run_key
     of_stream = records.c.stream_key == row.columns["stream_key"]
     inside = records.c.last_position.between(row.replaces[0], row.replaces[-1])
     taken = connection.execute(delete(records).where(of_run, of_stream, inside, _LOOSE)).rowcount
     if taken != len(row.replaces):
-        raise RowsOvertaken(f"{len(row.replaces)} rows of run {row.run_key} were joined, {taken} are left to replace.")
+        raise RowsOvertaken(
+            f"{len(row.replaces)} rows of run {row.run_key} were joined, {taken} are left to replace."
+        )
     ((_, layout_key),) = rows.intern(connection, row.run_key, [row.layout]).items()
-    rows.insert_rows(connection, [{**row.columns, "run_key": row.run_key, "layout_key": layout_key}])
+    rows.insert_rows(
+        connection, [{**row.columns, "run_key": row.run_key, "layout_key": layout_key}]
+    )
     unused = row.replaced_layouts - {layout_key}
     if unused:
         used = select(records.c.layout_key).where(of_run, records.c.layout_key.in_(unused))
         still_used = set(connection.execute(used.distinct()).scalars())
-        connection.execute(delete(report_layouts).where(report_layouts.c.key.in_(unused - still_used)))
+        connection.execute(
+            delete(report_layouts).where(report_layouts.c.key.in_(unused - still_used))
+        )

@@ -1,4 +1,5 @@
-"""Records: every payload once; quarantined records with their reason; totals for the server's figures."""
+"""Records: every payload once; quarantined records with their reason; totals for the server's
+figures."""
 
 from __future__ import annotations
 
@@ -26,12 +27,15 @@ class Arrival:
     payload_hash: bytes
     message: Payload
     packed: PackedReport | None = field(init=False)
-    """A report's numbers as they are stored. Packed here, while they are in the processor's cache, and not by the
+    """A report's numbers as they are stored. Packed here, while they are in the processor's cache,
+    and not by the
     writer: that takes a third of the time."""
 
     def __post_init__(self) -> None:
         message = self.message
-        object.__setattr__(self, "packed", rows.packed(message) if isinstance(message, StepReport) else None)
+        object.__setattr__(
+            self, "packed", rows.packed(message) if isinstance(message, StepReport) else None
+        )
 
     @property
     def layout(self) -> Layout:
@@ -42,12 +46,14 @@ class Arrival:
 def stored_hashes(
     connection: Connection, stream_key: int, seqs: Sequence[int], *, held_through: int
 ) -> dict[int, bytes]:
-    """Payload hashes of a stream's records, by seq: at least of those with these seqs that are stored. Nothing beyond
-    `held_through` is."""
+    """Payload hashes of a stream's records, by seq: at least of those with these seqs that are
+    stored. Nothing beyond `held_through` is."""
     if not seqs or min(seqs) > held_through:
         return {}
     around = select(records.c.facts).where(
-        records.c.stream_key == stream_key, records.c.last_seq >= min(seqs), records.c.first_seq <= max(seqs)
+        records.c.stream_key == stream_key,
+        records.c.last_seq >= min(seqs),
+        records.c.first_seq <= max(seqs),
     )
     return {
         seq: stored
@@ -66,18 +72,23 @@ def append(
     known_layouts: Mapping[Layout, int],
     now: float,
 ) -> list[int]:
-    """Store new records, the reports in as few rows as can be; return their positions, which follow `after_position`.
-    `known_layouts` are the keys of layouts that the run has used before."""
+    """Store new records, the reports in as few rows as can be; return their positions, which follow
+    `after_position`. `known_layouts` are the keys of layouts that the run has used before."""
     positions = [after_position + 1 + index for index in range(len(arrivals))]
     placed = list(zip(positions, arrivals, strict=True))
     reports = _in_rows(stream_key, [one for one in placed if one[1].packed is not None], now)
     layouts = {one.layout for one in reports}
     keys = {**known_layouts, **rows.intern(connection, run_key, layouts - known_layouts.keys())}
-    stored = [{**rows.as_row(one, is_packed=False), "layout_key": keys[one.layout]} for one in reports]
+    stored = [
+        {**rows.as_row(one, is_packed=False), "layout_key": keys[one.layout]} for one in reports
+    ]
     for position, arrival in placed:
         if arrival.packed is None:
             facts = rows.facts_of(
-                positions=[position], seqs=[arrival.seq], payload_hashes=[arrival.payload_hash], received_at=now
+                positions=[position],
+                seqs=[arrival.seq],
+                payload_hashes=[arrival.payload_hash],
+                received_at=now,
             )
             stored.append(rows.record_columns(stream_key, _KINDS[type(arrival.message)], facts))
     rows.insert_rows(connection, [{**row, "run_key": run_key} for row in stored])
@@ -85,9 +96,15 @@ def append(
         connection,
         run_key,
         stream_key,
-        [(position, arrival.message) for position, arrival in placed if isinstance(arrival.message, StepReport)],
+        [
+            (position, arrival.message)
+            for position, arrival in placed
+            if isinstance(arrival.message, StepReport)
+        ],
     )
-    _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
+    _append_gaps(
+        connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)]
+    )
     return positions
 
 
@@ -105,7 +122,9 @@ def _in_rows(stream_key: int, placed: Sequence[tuple[int, Arrival]], now: float)
     return found
 
 
-def _alike(stream_key: int, layout: Layout, placed: Sequence[tuple[int, Arrival]], now: float) -> Reports:
+def _alike(
+    stream_key: int, layout: Layout, placed: Sequence[tuple[int, Arrival]], now: float
+) -> Reports:
     packed = [arrival.packed for _, arrival in placed if arrival.packed is not None]
     messages = [arrival.message for _, arrival in placed if isinstance(arrival.message, StepReport)]
     labels = tuple(dict.fromkeys(report.labels for report in packed))
@@ -125,12 +144,20 @@ def _alike(stream_key: int, layout: Layout, placed: Sequence[tuple[int, Arrival]
 def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) -> None:
     for gap in found:
         key = {"stream_key": stream_key, "first_seq": gap.first_seq}
-        insert_new(connection, gaps, [key | {"last_seq": gap.last_seq, "reason": gap.reason[:_LONGEST_REASON]}])
+        insert_new(
+            connection,
+            gaps,
+            [key | {"last_seq": gap.last_seq, "reason": gap.reason[:_LONGEST_REASON]}],
+        )
         shorter = update(gaps).filter_by(**key).where(gaps.c.last_seq < gap.last_seq)
         connection.execute(shorter.values(last_seq=gap.last_seq))
 
 
-_KINDS: dict[type[Payload], str] = {RunStarted: "run_started", RunFinished: "run_finished", Gap: "gap"}
+_KINDS: dict[type[Payload], str] = {
+    RunStarted: "run_started",
+    RunFinished: "run_finished",
+    Gap: "gap",
+}
 
 _LONGEST_REASON = 10_000
 """Characters; no spool writes more."""
@@ -147,7 +174,9 @@ class Refused:
     """The decoded message, where its control outcomes are used although the record is not."""
 
 
-def keep_refused(connection: Connection, stream_key: int, refused: Sequence[Refused], now: float) -> None:
+def keep_refused(
+    connection: Connection, stream_key: int, refused: Sequence[Refused], now: float
+) -> None:
     """Quarantine refused records byte for byte; a repeated one is kept once."""
     kept = [
         {
@@ -178,7 +207,9 @@ def storable(seq: int) -> int:
 def totals(connection: Connection) -> dict[str, int]:
     """Numbers over all runs, by the names that Prometheus has for them."""
     # Positions count the records.
-    stored = connection.execute(select(func.coalesce(func.sum(runs.c.last_position), 0))).scalar_one()
+    stored = connection.execute(
+        select(func.coalesce(func.sum(runs.c.last_position), 0))
+    ).scalar_one()
     lost = func.coalesce(func.sum(gaps.c.last_seq - gaps.c.first_seq + 1), 0)
     ranges, in_gaps = connection.execute(select(func.count(), lost).select_from(gaps)).one()
     active = select(func.count()).select_from(tokens).where(tokens.c.revoked_at.is_(None))

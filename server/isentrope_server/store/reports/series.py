@@ -55,22 +55,32 @@ class Series:
 
 
 def read(
-    connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange, *, after_position: int = 0
+    connection: Connection,
+    run_key: int,
+    names: Sequence[str],
+    wanted: StepRange,
+    *,
+    after_position: int = 0,
 ) -> dict[str, Series]:
     """Read series from reports after a position. A name that was never reported has no points."""
     where = wanted.conditions()
     if after_position:
-        # Older reports of the same steps may have precedence. A row with the position may begin with older ones: some are
-        # read and ignored.
+        # Older reports of the same steps may have precedence. A row with the position may begin
+        # with older ones: some are read and ignored.
         newer = select(func.min(records.c.first_step), func.max(records.c.last_step)).where(
             records.c.run_key == run_key, records.c.last_position > after_position
         )
         first, last = connection.execute(newer).one()
         where += StepRange(first=first or 0, last=-1 if last is None else last).conditions()
     known = rows.layouts_of(connection, run_key)
-    holding = {key: layout for key, layout in known.items() if not set(names).isdisjoint(layout.names)}
+    holding = {
+        key: layout for key, layout in known.items() if not set(names).isdisjoint(layout.names)
+    }
     # In one order for all runs, see `_parts`.
-    keys, at_once = sorted(holding, key=lambda key: holding[key].names), max(1, _PLACES_AT_ONCE // max(1, len(names)))
+    keys, at_once = (
+        sorted(holding, key=lambda key: holding[key].names),
+        max(1, _PLACES_AT_ONCE // max(1, len(names))),
+    )
     parts: dict[str, list[_Part]] = defaultdict(list)
     for first in range(0, len(keys), at_once):
         some = {key: holding[key] for key in keys[first : first + at_once]}
@@ -98,10 +108,14 @@ def _parts(
     where: Sequence[ColumnElement[bool]],
 ) -> dict[str, _Part]:
     """Read from rows of these layouts only the slices that belong to the names."""
-    columns = (records.c[name] for name in ("stream_key", "reports", "last_position", "facts", "scalars"))
-    # Keys are bound, so that runs with the same layouts share a statement: SQLAlchemy keeps hundreds, and so does each
-    # connection of SQLite.
-    layout = case({key: at for at, key in enumerate(layouts)}, value=records.c.layout_key).label("layout")
+    columns = (
+        records.c[name] for name in ("stream_key", "reports", "last_position", "facts", "scalars")
+    )
+    # Keys are bound, so that runs with the same layouts share a statement: SQLAlchemy keeps
+    # hundreds, and so does each connection of SQLite.
+    layout = case({key: at for at, key in enumerate(layouts)}, value=records.c.layout_key).label(
+        "layout"
+    )
     # With a limit SQLite reads each row's numbers once, however many slices are taken.
     inner = (
         select(*columns, layout)
@@ -118,13 +132,17 @@ def _parts(
     found = sorted(connection.execute(query).all(), key=itemgetter(-1))
     counts = [row[1] for row in found]
     stream_keys = np.repeat(np.array([row[0] for row in found], dtype=np.int64), counts)
-    whole = b"".join(row[2][: WORD * row[1]] for row in found), b"".join(row[2][WORD * row[1] :] for row in found)
+    whole = (
+        b"".join(row[2][: WORD * row[1]] for row in found),
+        b"".join(row[2][WORD * row[1] :] for row in found),
+    )
     positions, steps = (np.frombuffer(column, dtype="<i8") for column in whole)
     missing = MISSING.tobytes()
     parts = {}
     for column, name in enumerate(names, start=3):
         words = np.frombuffer(
-            b"".join(row[column] if row[column] is not None else missing * row[1] for row in found), dtype="<u8"
+            b"".join(row[column] if row[column] is not None else missing * row[1] for row in found),
+            dtype="<u8",
         )
         held = words != MISSING
         part = _Part(stream_keys, positions, steps, words.view("<f8"))
@@ -135,9 +153,12 @@ def _parts(
 def _slice(
     scalars: ColumnElement[bytes], size: ColumnElement[int], layouts: Collection[Layout], name: str
 ) -> ColumnElement[Any]:
-    """One metric of a row; NULL where the row's layout lacks it. Column `layout` is the layout's place among these."""
+    """One metric of a row; NULL where the row's layout lacks it. Column `layout` is the layout's
+    place among these."""
     places = " ".join(
-        f"WHEN {at} THEN {layout.names.index(name)}" for at, layout in enumerate(layouts) if name in layout.names
+        f"WHEN {at} THEN {layout.names.index(name)}"
+        for at, layout in enumerate(layouts)
+        if name in layout.names
     )
     if not places:
         return literal_column("NULL")
@@ -147,10 +168,14 @@ def _slice(
 
 
 def _at(part: _Part, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Part:
-    return _Part(part.stream_keys[chosen], part.positions[chosen], part.steps[chosen], part.values[chosen])
+    return _Part(
+        part.stream_keys[chosen], part.positions[chosen], part.steps[chosen], part.values[chosen]
+    )
 
 
-def _shown(parts: Sequence[_Part], timeline: Timeline, wanted: StepRange, after_position: int) -> Series:
+def _shown(
+    parts: Sequence[_Part], timeline: Timeline, wanted: StepRange, after_position: int
+) -> Series:
     whole = _joined(parts)
     chosen = timeline.shown(whole.steps, whole.stream_keys, whole.positions)
     steps = whole.steps[chosen]
@@ -173,7 +198,9 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:
-    return frozenset(name for layout in rows.layouts_of(connection, run_key).values() for name in layout.names)
+    return frozenset(
+        name for layout in rows.layouts_of(connection, run_key).values() for name in layout.names
+    )
 
 
 def latest(connection: Connection, run_key: int) -> list[LatestMetric]:
@@ -207,10 +234,12 @@ def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
 
 
 def columns(series: Series, points: int | None) -> SeriesColumns:
-    """The series as an answer. One of more than `points` is reduced to so many buckets, each with the value at its last
-    step, its minimum and maximum, so that no spike is lost."""
+    """The series as an answer. One of more than `points` is reduced to so many buckets, each with
+    the value at its last step, its minimum and maximum, so that no spike is lost."""
     if points is None or len(series.steps) <= points:
-        return SeriesColumns(step=series.steps.tolist(), value=series.values.tolist(), min=None, max=None)
+        return SeriesColumns(
+            step=series.steps.tolist(), value=series.values.tolist(), min=None, max=None
+        )
     edges = np.linspace(0, len(series.steps), points + 1).astype(np.intp)
     lasts = edges[1:] - 1
     return SeriesColumns(

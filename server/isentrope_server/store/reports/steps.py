@@ -1,7 +1,8 @@
-"""Whole reports: of one step, after a position, and all reports of a run in pieces that fit into memory.
+"""Whole reports: of one step, after a position, and all reports of a run in pieces that fit into
+memory.
 
-Pieces are found by position, so each may be read on its own connection: reports that are packed between two pieces are
-neither missed nor read twice.
+Pieces are found by position, so each may be read on its own connection: reports that are packed
+between two pieces are neither missed nor read twice.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
 
 
 def seconds_per_step(connection: Connection, run_key: int) -> float | None:
-    """Time between the newest steps; None where fewer than two of them are known, or their clock was set back."""
+    """Time between the newest steps; None where fewer than two of them are known, or their clock
+    was set back."""
     newest = (
         select(records.c.stream_key, records.c.facts)
         .where(records.c.run_key == run_key, records.c.layout_key.is_not(None))
@@ -71,10 +73,14 @@ def seconds_per_step(connection: Connection, run_key: int) -> float | None:
     )
     stored = connection.execute(newest).all()
     # Ranks, and attempts of a run, have clocks of their own.
-    of_stream = [rows.steps_and_times(row.facts) for row in stored if row.stream_key == stored[0].stream_key]
+    of_stream = [
+        rows.steps_and_times(row.facts) for row in stored if row.stream_key == stored[0].stream_key
+    ]
     if not of_stream:
         return None
-    steps, times = (np.concatenate(column)[-_NEWEST_TIMED:] for column in zip(*reversed(of_stream), strict=True))
+    steps, times = (
+        np.concatenate(column)[-_NEWEST_TIMED:] for column in zip(*reversed(of_stream), strict=True)
+    )
     passed, seconds = int(steps[-1] - steps[0]), float(times[-1] - times[0])
     return seconds / passed if passed > 0 and seconds >= 0 else None
 
@@ -83,7 +89,11 @@ def after(connection: Connection, run_key: int, position: int, limit: int) -> li
     """The next `limit` step reports of all streams after a position, in order of arrival."""
     places = connection.execute(
         select(records.c.first_position, records.c.last_position)
-        .where(records.c.run_key == run_key, records.c.last_position > position, records.c.layout_key.is_not(None))
+        .where(
+            records.c.run_key == run_key,
+            records.c.last_position > position,
+            records.c.layout_key.is_not(None),
+        )
         .order_by(records.c.first_position)
     ).all()
     joined = select(streams_table.c.key, streams_table.c.rank, runs_table.c.id).join(runs_table)
@@ -144,7 +154,8 @@ class Piece:
 def piece_after(
     connection: Connection, stream: Stream, names: Sequence[str], *, after: int, through: int
 ) -> Piece | None:
-    """The next piece of a stream's reports after position `after`, up to `through`; None without one."""
+    """The next piece of a stream's reports after position `after`, up to `through`; None without
+    one."""
     of_stream = (
         records.c.run_key == stream.run_key,
         records.c.stream_key == stream.key,
@@ -169,8 +180,14 @@ def piece_after(
     if not any(rows_.any() for rows_ in wanted):
         return None
     # A report may have thousands of names.
-    places = {layout: {n: place for place, n in enumerate(layout.names)} for layout in {one.layout for one in found}}
-    metrics = {name: _metric([places[one.layout].get(name) for one in found], found, wanted) for name in names}
+    places = {
+        layout: {n: place for place, n in enumerate(layout.names)}
+        for layout in {one.layout for one in found}
+    }
+    metrics = {
+        name: _metric([places[one.layout].get(name) for one in found], found, wanted)
+        for name in names
+    }
     return Piece(
         incarnation=stream.incarnation,
         rank=stream.rank,
@@ -191,7 +208,9 @@ def _column(columns: Sequence[NDArray[Any]], wanted: Sequence[NDArray[np.bool_]]
     return np.concatenate([column[inside] for column, inside in zip(columns, wanted, strict=True)])
 
 
-def _metric(places: Sequence[int | None], found: Sequence[Reports], wanted: Sequence[NDArray[np.bool_]]) -> Metric:
+def _metric(
+    places: Sequence[int | None], found: Sequence[Reports], wanted: Sequence[NDArray[np.bool_]]
+) -> Metric:
     columns = [
         np.full(one.count, MISSING) if place is None else one.scalars[place]
         for one, place in zip(found, places, strict=True)

@@ -24,7 +24,8 @@ NEIGHBOURS = 9
 TOLERANCE = 0.05
 """An alarm is wrong where the lowest share left lies further than this above the level."""
 IN_TIME, MOST_FALSE = 0.9, 0.05
-"""Shares: of the collapses that are announced, and of the runs without one that an alarm is raised in."""
+"""Shares: of the collapses that are announced, and of the runs without one that an alarm is raised
+in."""
 NO_SUCH_RUN = "no such run"
 
 
@@ -40,7 +41,11 @@ class Alarm(NamedTuple):
     @property
     def lead(self) -> int | None:
         """Steps from the alarm to the loss of half."""
-        return None if self.lost_half_at is None or self.raised_at is None else self.lost_half_at - self.raised_at
+        return (
+            None
+            if self.lost_half_at is None or self.raised_at is None
+            else self.lost_half_at - self.raised_at
+        )
 
     @property
     def false(self) -> bool:
@@ -55,12 +60,23 @@ def alarm(run: Run) -> Alarm:
     gone = np.flatnonzero(left <= ACT_LEFT)
     course, raised = Course(), list[int]()
     for step, *values in zip(run.steps.tolist(), *map(run.series, run.names), strict=True):
-        scalars = {name: float(value) for name, value in zip(run.names, values, strict=True) if np.isfinite(value)}
+        scalars = {
+            name: float(value)
+            for name, value in zip(run.names, values, strict=True)
+            if np.isfinite(value)
+        }
         if ENTROPY_MEAN in scalars and "collapse" in course.add(
-            step, scalars[ENTROPY_MEAN], observed=measured_change(scalars), target=scalars.get(HOLD_TARGET)
+            step,
+            scalars[ENTROPY_MEAN],
+            observed=measured_change(scalars),
+            target=scalars.get(HOLD_TARGET),
         ):
             raised.append(step)
-    return Alarm(int(run.steps[gone[0]]) if len(gone) else None, raised[0] if raised else None, float(np.nanmin(left)))
+    return Alarm(
+        int(run.steps[gone[0]]) if len(gone) else None,
+        raised[0] if raised else None,
+        float(np.nanmin(left)),
+    )
 
 
 class Alarms(Figure):
@@ -77,7 +93,11 @@ class Alarms(Figure):
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         figures = (MaskedSigns(), Thresholds(), Models())
-        others = {f"{figure.number}: {label}": arm for figure in figures for label, arm in figure.arms(plan).items()}
+        others = {
+            f"{figure.number}: {label}": arm
+            for figure in figures
+            for label, arm in figure.arms(plan).items()
+        }
         by_key = {arm.key: (label, arm) for label, arm in (others | method_arms(plan)).items()}
         return dict(by_key.values())
 
@@ -103,7 +123,11 @@ class Alarms(Figure):
         leads = [one.lead for one in found if one.lead is not None]
         right.hist(leads, bins=20, color="#c8d7e6", edgecolor="#0072B2")
         right.axvline(0, color="#888888", linewidth=0.8)
-        right.set(xlabel="lead, steps before half is gone", ylabel="runs", title="(b) lead of the first alarm")
+        right.set(
+            xlabel="lead, steps before half is gone",
+            ylabel="runs",
+            title="(b) lead of the first alarm",
+        )
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
@@ -130,7 +154,10 @@ class Alarms(Figure):
             Check(
                 statement="in runs whose entropy stays alarms are not shown to be more frequent than one in twenty",
                 holds=bool(healthy)
-                and float(stats.binomtest(false, len(healthy), MOST_FALSE, alternative="greater").pvalue) >= LEVEL,
+                and float(
+                    stats.binomtest(false, len(healthy), MOST_FALSE, alternative="greater").pvalue
+                )
+                >= LEVEL,
                 number=f"{false} of {len(healthy)}",
                 test=_binomial(false, len(healthy)),
                 reason="The mean entropy of small batches scatters, and some runs fall first and recover.",

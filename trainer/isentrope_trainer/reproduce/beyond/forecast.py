@@ -1,4 +1,5 @@
-"""What the page says of the next fifty steps, against what came, over all runs of the other figures."""
+"""What the page says of the next fifty steps, against what came, over all runs of the other
+figures."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ def scores(run: Run) -> dict[int, Score]:
     for place in range(EVERY - 1, len(entropies), EVERY):
         said = diagnose(measured_at(run, place))
         for horizon in HORIZONS:
-            if said.forecast is None or said.entropy is None or place + horizon + MEAN_STEPS // 2 >= len(entropies):
+            if (
+                said.forecast is None
+                or said.entropy is None
+                or place + horizon + MEAN_STEPS // 2 >= len(entropies)
+            ):
                 continue
             at = horizon - 1
             came = float(np.nanmean(entropies[place + horizon - MEAN_STEPS // 2 :][:MEAN_STEPS]))
@@ -73,14 +78,20 @@ def measured_at(run: Run, place: int, what_if: Sequence[WhatIfSums] = ()) -> Mea
     by_control = series(metrics.ENTROPY_GAIN) * series(metrics.CHANGE_BY_INTERVENTION)
     newest = {name: float(run.series(name)[place]) for name in run.names}
     scalars = {name: value for name, value in newest.items() if np.isfinite(value)}
-    last = LastSteps(sums=what_if, gain=scalars.get(metrics.ENTROPY_GAIN), of_unseen=is_unseen, scalars=scalars)
+    last = LastSteps(
+        sums=what_if, gain=scalars.get(metrics.ENTROPY_GAIN), of_unseen=is_unseen, scalars=scalars
+    )
     return Measured(
         step=int(run.steps[place]),
         first_step=int(run.steps[0]),
         entropies=at(run.series(metrics.ENTROPY_MEAN)),
-        observed=at(series(metrics.ENTROPY_UNSEEN_CHANGE if is_unseen else metrics.ENTROPY_OBSERVED_CHANGE)),
+        observed=at(
+            series(metrics.ENTROPY_UNSEEN_CHANGE if is_unseen else metrics.ENTROPY_OBSERVED_CHANGE)
+        ),
         by_control=at(by_control),
-        explained=at(np.where(np.isfinite(by_control), series(metrics.ENTROPY_PREDICTION_R2), np.nan)),
+        explained=at(
+            np.where(np.isfinite(by_control), series(metrics.ENTROPY_PREDICTION_R2), np.nan)
+        ),
         targets=at(series(metrics.HOLD_TARGET)),
         is_acting=metrics.HOLD_MU in scalars,
         last=last,
@@ -96,7 +107,9 @@ def straight(past: Series, horizon: int) -> float:
 
 def falls(run: Run) -> bool:
     """Whether a quarter of the early entropy is gone at the end."""
-    return run.end(metrics.ENTROPY_MEAN) < WATCH_LEFT * run.start(metrics.ENTROPY_MEAN, metrics.EARLY_STEPS)
+    return run.end(metrics.ENTROPY_MEAN) < WATCH_LEFT * run.start(
+        metrics.ENTROPY_MEAN, metrics.EARLY_STEPS
+    )
 
 
 class Forecasts(Figure):
@@ -107,9 +120,7 @@ class Forecasts(Figure):
         'In runs that fall the forecast\'s error is at most half of that of "nothing changes", in others it is not larger, and the '
         "90 % band holds as often as it promises."
     )
-    chosen_late = (
-        "The fading and the errors that count before a run has own ones were fixed on runs of seed 0, these among them."
-    )
+    chosen_late = "The fading and the errors that count before a run has own ones were fixed on runs of seed 0, these among them."
 
     label = "run"
     partial = True
@@ -127,12 +138,25 @@ class Forecasts(Figure):
         for panel, horizon in zip(axes, self.horizons, strict=True):
             for index, kind in enumerate((True, False)):
                 found = [one for run, one in self._at(results, horizon) if falls(run) == kind]
-                unchanged, errors = [one.nothing_changes for one in found], [one.error for one in found]
-                points(panel, unchanged, errors, index=2 - index, label="falls" if kind else "does not")
-            end = max([0.05, *(max(one.nothing_changes, one.error) for _, one in self._at(results, horizon))])
+                unchanged, errors = (
+                    [one.nothing_changes for one in found],
+                    [one.error for one in found],
+                )
+                points(
+                    panel, unchanged, errors, index=2 - index, label="falls" if kind else "does not"
+                )
+            end = max(
+                [
+                    0.05,
+                    *(max(one.nothing_changes, one.error) for _, one in self._at(results, horizon)),
+                ]
+            )
             panel.plot([0, end], [0, end], color="#888888", linewidth=0.8)
             panel.plot([0, end], [0, end / 2], color="#888888", linewidth=0.8, linestyle="--")
-            panel.set(xlabel="error of “nothing changes”, of the early level", title=f"{horizon} steps ahead")
+            panel.set(
+                xlabel="error of “nothing changes”, of the early level",
+                title=f"{horizon} steps ahead",
+            )
         axes[0].set_ylabel("error of the forecast")
         axes[0].legend()
         return picture
@@ -140,14 +164,19 @@ class Forecasts(Figure):
     def columns(self, run: Run) -> dict[str, object]:
         by_horizon = scores(run)
         return {"falls": falls(run)} | {
-            f"{name}_{horizon}": value for horizon, one in by_horizon.items() for name, value in one._asdict().items()
+            f"{name}_{horizon}": value
+            for horizon, one in by_horizon.items()
+            for name, value in one._asdict().items()
         }
 
     def checks(self, results: Results) -> list[Check]:
         checks = []
         for horizon in self.horizons:
             found = self._at(results, horizon)
-            for kind, words, most in ((True, "in runs that fall", 0.5), (False, "in the others", 1.0)):
+            for kind, words, most in (
+                (True, "in runs that fall", 0.5),
+                (False, "in the others", 1.0),
+            ):
                 of_kind = [one for run, one in found if falls(run) == kind]
                 if not of_kind or (kind and horizon == HORIZONS[0]):
                     continue  # a mean of five steps scatters more than ten steps move it

@@ -1,4 +1,5 @@
-"""What is promised of a control when it is pushed, against a run that goes on without it from the same state."""
+"""What is promised of a control when it is pushed, against a run that goes on without it from the
+same state."""
 
 from __future__ import annotations
 
@@ -20,14 +21,20 @@ from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import preview
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.verdict import outcome_of, pace_without
-from isentrope_wire.metrics import CHANGE_BY_INTERVENTION, ENTROPY_GAIN, ENTROPY_MEAN, ENTROPY_UNSEEN_CHANGE
+from isentrope_wire.metrics import (
+    CHANGE_BY_INTERVENTION,
+    ENTROPY_GAIN,
+    ENTROPY_MEAN,
+    ENTROPY_UNSEEN_CHANGE,
+)
 
 STATES, LENGTH = (30, 90), 30
 """Steps after which a control is pushed, and steps under it."""
 LATER, LONGER = 96, 64
 """The same of several updates a batch, where a batch is eight steps."""
 AROUND = 5
-"""Steps before and after the last promised one that are averaged with it: a step's mean scatters."""
+"""Steps before and after the last promised one that are averaged with it: a step's mean
+scatters."""
 HELPED = 0.5
 """A control helped where at most this share of the pace without it is left."""
 WITHOUT = "none"
@@ -39,7 +46,8 @@ class Fork(NamedTuple):
     promised: float | None
     """What it was to add to each step; None: that was not known."""
     came: float
-    """What it added to each step up to then, by how far both runs are apart around the last of the promised steps."""
+    """What it added to each step up to then, by how far both runs are apart around the last of the
+    promised steps."""
     without: float
     helped: bool
     verdict: bool | None
@@ -70,8 +78,12 @@ class Forks(Figure):
                 control = isentrope.Control(method="clip_v", mu_low=mu, mu_high=mu, scope=scope)
                 controls[f"Clip_V {mu:g}, {scope}"] = control
         for mu in (1.0, 2.0):
-            controls[f"Clip_B {mu:g}, all"] = isentrope.Control(method="clip_b", mu_low=mu, mu_high=mu)
-        controls["Clip-Cov 5 %"] = isentrope.Control(method="clip_cov", parameters={"ratio": 0.05, "omega_low": 0.2})
+            controls[f"Clip_B {mu:g}, all"] = isentrope.Control(
+                method="clip_b", mu_low=mu, mu_high=mu
+            )
+        controls["Clip-Cov 5 %"] = isentrope.Control(
+            method="clip_cov", parameters={"ratio": 0.05, "omega_low": 0.2}
+        )
         controls["KL-Cov 5 %"] = isentrope.Control(method="kl_cov", parameters={"k": 0.05})
         controls["Hold at 75 %"] = isentrope.Control(hold=0.75)
         if plan.quick:
@@ -88,13 +100,19 @@ class Forks(Figure):
         # With one update a batch KL-Cov can't act.
         several = dict(plan.off_policy, steps=LATER + LONGER, evaluation=None)
         return arms | {
-            f"{name} from {LATER}, off-policy": replace(plan.run(controls[name], **several), pushed_after=LATER)
+            f"{name} from {LATER}, off-policy": replace(
+                plan.run(controls[name], **several), pushed_after=LATER
+            )
             for name in (WITHOUT, "Clip-Cov 5 %", "KL-Cov 5 %")
         }
 
     def draw(self, results: Results) -> Picture:
         picture, (panel,) = panels(1, 1, height=3.4)
-        shown = [(one.promised, one.came) for one in self._forks(results).values() if one.promised is not None]
+        shown = [
+            (one.promised, one.came)
+            for one in self._forks(results).values()
+            if one.promised is not None
+        ]
         promised, came = np.array(shown, dtype=float).reshape(-1, 2).T
         points(panel, promised, came, index=1, size=4)
         ends = [float(came.min()), float(came.max())] if shown else [0.0, 1.0]
@@ -103,16 +121,25 @@ class Forks(Figure):
         return picture
 
     def table(self, results: Results) -> list[dict[str, object]]:  # type: ignore[override]
-        return [{"control": label, "seed": seed} | one._asdict() for (label, seed), one in self._forks(results).items()]
+        return [
+            {"control": label, "seed": seed} | one._asdict()
+            for (label, seed), one in self._forks(results).items()
+        ]
 
     def checks(self, results: Results) -> list[Check]:
         forks = list(self._forks(results).values())
         shown = [one for one in forks if one.promised is not None]
         promised = np.array([one.promised for one in shown], dtype=float)
-        came, vanilla = np.array([one.came for one in shown]), float(np.mean([abs(one.without) for one in forks]))
+        came, vanilla = (
+            np.array([one.came for one in shown]),
+            float(np.mean([abs(one.without) for one in forks])),
+        )
         known = promised != 0  # KL-Cov changes nothing in the first update of a batch
         sign = float(np.mean((promised > 0)[known] == (came > 0)[known]))
-        error, ratio = float(np.mean(np.abs(promised - came))), float(promised @ came / (promised @ promised))
+        error, ratio = (
+            float(np.mean(np.abs(promised - came))),
+            float(promised @ came / (promised @ promised)),
+        )
         decided = [one for one in forks if one.verdict is not None]
         agree = sum(one.verdict == one.helped for one in decided)
         test = f"{len(shown)} forks, r = {pearson(promised, came):.2f}"
@@ -149,7 +176,9 @@ class Forks(Figure):
 
     def _forks(self, results: Results) -> dict[tuple[str, int], Fork]:
         """By control with its state, and seed."""
-        runs = {(label, run.seed): run for label, of in self.finished(results).items() for run in of}
+        runs = {
+            (label, run.seed): run for label, of in self.finished(results).items() for run in of
+        }
         found = {}
         for (label, seed), run in runs.items():
             name, _, state = label.partition(" from ")
@@ -172,7 +201,9 @@ def fork(run: Run, without: Run) -> Fork:
     added = share * run.series(ENTROPY_GAIN)[judged] * run.series(CHANGE_BY_INTERVENTION)[judged]
     assert slope is not None, "there are as many steps"
     steps, entropies = run.steps[judged].tolist(), run.series(ENTROPY_MEAN)[judged].tolist()
-    outcome, left = outcome_of(slope, pace_without(entropies, steps, float(np.nanmean(added)), steps[0]))
+    outcome, left = outcome_of(
+        slope, pace_without(entropies, steps, float(np.nanmean(added)), steps[0])
+    )
     return Fork(
         promised=promise(run),
         came=float(np.mean(apart)) / PROMISED_STEPS,
@@ -183,7 +214,8 @@ def fork(run: Run, without: Run) -> Fork:
 
 
 def promise(run: Run) -> float | None:
-    """What the preview says that a run's control adds to each of the next steps when it is pushed, in nats."""
+    """What the preview says that a run's control adds to each of the next steps when it is pushed,
+    in nats."""
     place = int(np.flatnonzero(run.steps <= run.settings.pushed_after)[-1])
     measured = measured_at(run, place, run.what_if)
     under, course = preview(measured, run.settings.control).forecast, measured.course

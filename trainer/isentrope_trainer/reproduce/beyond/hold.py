@@ -51,9 +51,14 @@ class Hold(Figure):
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        held = {_hold(share): plan.run({"hold": {"target_entropy": share * EARLY_NATS}}) for share in SHARES}
+        held = {
+            _hold(share): plan.run({"hold": {"target_entropy": share * EARLY_NATS}})
+            for share in SHARES
+        }
         bonus = {
-            _adaptive(share): plan.run(adaptive_entropy=AdaptiveEntropyConfig(target_entropy=share * EARLY_NATS))
+            _adaptive(share): plan.run(
+                adaptive_entropy=AdaptiveEntropyConfig(target_entropy=share * EARLY_NATS)
+            )
             for share in SHARES
         }
         fixed = {f"Clip_V µ = {mu:g}": plan.run(clipping("clip_v", mu)) for mu in THRESHOLDS}
@@ -63,16 +68,35 @@ class Hold(Figure):
         found = self.finished(results)
         picture, axes = panels(2, 2)
         for column, share in enumerate(SHARES):
-            shown = (BASELINE, _hold(share), _adaptive(share), *(f"Clip_V µ = {mu:g}" for mu in THRESHOLDS))
-            for index, label in enumerate(shown):
-                course(axes[column], found[label], ENTROPY_MEAN, label=label.split(" at ")[0], index=index)
-                course(axes[2 + column], found[label], REWARD_MEAN, label=label, index=index, smooth=15)
-            target = share * EARLY_NATS
-            axes[column].axhspan(target * (1 - CLOSE), target * (1 + CLOSE), color="#0072B2", alpha=0.12, linewidth=0)
-            axes[column].set(
-                xlabel="step", ylabel="entropy, nats", title=f"({'ab'[column]}) target {target:.2f} nats ± 10 %"
+            shown = (
+                BASELINE,
+                _hold(share),
+                _adaptive(share),
+                *(f"Clip_V µ = {mu:g}" for mu in THRESHOLDS),
             )
-            axes[2 + column].set(xlabel="step", ylabel="reward, mean of 15 steps", title=f"({'cd'[column]})")
+            for index, label in enumerate(shown):
+                course(
+                    axes[column],
+                    found[label],
+                    ENTROPY_MEAN,
+                    label=label.split(" at ")[0],
+                    index=index,
+                )
+                course(
+                    axes[2 + column], found[label], REWARD_MEAN, label=label, index=index, smooth=15
+                )
+            target = share * EARLY_NATS
+            axes[column].axhspan(
+                target * (1 - CLOSE), target * (1 + CLOSE), color="#0072B2", alpha=0.12, linewidth=0
+            )
+            axes[column].set(
+                xlabel="step",
+                ylabel="entropy, nats",
+                title=f"({'ab'[column]}) target {target:.2f} nats ± 10 %",
+            )
+            axes[2 + column].set(
+                xlabel="step", ylabel="reward, mean of 15 steps", title=f"({'cd'[column]})"
+            )
         axes[0].legend()
         return picture
 
@@ -95,10 +119,15 @@ class Hold(Figure):
     def checks(self, results: Results) -> list[Check]:
         found = self.finished(results)
         checks = []
-        fixed = {mu: [run.end(REWARD_MEAN, 20) for run in found[f"Clip_V µ = {mu:g}"]] for mu in THRESHOLDS}
+        fixed = {
+            mu: [run.end(REWARD_MEAN, 20) for run in found[f"Clip_V µ = {mu:g}"]]
+            for mu in THRESHOLDS
+        }
         best = max(fixed, key=lambda mu: float(np.mean(fixed[mu])))
         for share in SHARES:
-            held, adaptive = ([deviation(run, share) for run in found[name(share)]] for name in (_hold, _adaptive))
+            held, adaptive = (
+                [deviation(run, share) for run in found[name(share)]] for name in (_hold, _adaptive)
+            )
             checks.append(
                 at_most(
                     f"{_hold(share)}: the mean deviation is below 10 % of the target",

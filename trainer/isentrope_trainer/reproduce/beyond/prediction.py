@@ -1,4 +1,5 @@
-"""How well a step's entropy change is predicted: by the theory and by the entropy's gradient, by algorithm, on- and off-policy."""
+"""How well a step's entropy change is predicted: by the theory and by the entropy's gradient, by
+algorithm, on- and off-policy."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Quality(NamedTuple):
     coupled_own: float
     """Correlation of the coupled prediction with the change of the step's own tokens."""
     coupled_r2: float
-    """Share of the squared changes of unseen tokens about their mean that it explains, without a fitted factor."""
+    """Share of the squared changes of unseen tokens about their mean that it explains, without a
+    fitted factor."""
     ratio: float
     """Sum of the unseen changes by that of the coupled predictions."""
     course: float
@@ -54,23 +56,36 @@ def of_judged(values: np.ndarray) -> np.ndarray:
 
 
 def theory(run: Run) -> np.ndarray:
-    """What the theory says of each step's change, but for a gain: the unit prediction as the optimiser adds it up, times H."""
-    return of_judged(averaged(run.series(metrics.ENTROPY_UNIT_PREDICTED_CHANGE)) * run.series(metrics.ENTROPY_MEAN))
+    """What the theory says of each step's change, but for a gain: the unit prediction as the
+    optimiser adds it up, times H."""
+    return of_judged(
+        averaged(run.series(metrics.ENTROPY_UNIT_PREDICTED_CHANGE))
+        * run.series(metrics.ENTROPY_MEAN)
+    )
 
 
 def r2(predicted: np.ndarray, came: np.ndarray) -> float:
     """1 - (squared error) / (squared deviation from the mean), where both are known."""
     known = ~np.isnan(predicted * came)
-    return float(1 - np.sum((came - predicted)[known] ** 2) / np.sum((came[known] - came[known].mean()) ** 2))
+    return float(
+        1 - np.sum((came - predicted)[known] ** 2) / np.sum((came[known] - came[known].mean()) ** 2)
+    )
 
 
 def quality(run: Run) -> Quality:
     """Quality of the predictions over the judged steps."""
     predicted, unseen, own = (
         judged(run, name)
-        for name in (metrics.ENTROPY_PREDICTED_CHANGE, metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE)
+        for name in (
+            metrics.ENTROPY_PREDICTED_CHANGE,
+            metrics.ENTROPY_UNSEEN_CHANGE,
+            metrics.ENTROPY_OBSERVED_CHANGE,
+        )
     )
-    low, high = judged(run, metrics.ENTROPY_PREDICTED_CHANGE_LOW), judged(run, metrics.ENTROPY_PREDICTED_CHANGE_HIGH)
+    low, high = (
+        judged(run, metrics.ENTROPY_PREDICTED_CHANGE_LOW),
+        judged(run, metrics.ENTROPY_PREDICTED_CHANGE_HIGH),
+    )
     measured, bounded = ~np.isnan(predicted * unseen), ~np.isnan(low * high * unseen)
     entropy = judged(run, metrics.ENTROPY_MEAN)
     ends = min(COURSE_ENDS, len(entropy) // 3)
@@ -113,14 +128,19 @@ class Prediction(Figure):
     partial = True
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        on = {f"{one.label}, on-policy": plan.run(algorithm=name) for name, one in ALGORITHMS.items()}
+        on = {
+            f"{one.label}, on-policy": plan.run(algorithm=name) for name, one in ALGORITHMS.items()
+        }
         return on | {
-            f"{one.label}, off-policy": plan.run(algorithm=name, **plan.off_policy) for name, one in ALGORITHMS.items()
+            f"{one.label}, off-policy": plan.run(algorithm=name, **plan.off_policy)
+            for name, one in ALGORITHMS.items()
         }
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 4, height=3.4)
-        found = {label: [quality(run) for run in runs] for label, runs in self.finished(results).items()}
+        found = {
+            label: [quality(run) for run in runs] for label, runs in self.finished(results).items()
+        }
         titles = (
             ("theory", "(a) theory, r", 0.0),
             ("coupled", "(b) coupled, r", 0.8),
@@ -133,7 +153,9 @@ class Prediction(Figure):
                 style = look(2 if label.endswith("off-policy") else 1)
                 values = [getattr(one, what) for one in of_seeds]
                 panel.plot(values, [place] * len(values), "|", color=style.color, markersize=8)
-                panel.plot([np.mean(values)], [place], style.marker, color=style.color, markersize=4)
+                panel.plot(
+                    [np.mean(values)], [place], style.marker, color=style.color, markersize=4
+                )
             panel.set_yticks(range(len(found)), list(found) if what == "theory" else [])
             panel.invert_yaxis()
             panel.set_title(title)
@@ -143,7 +165,9 @@ class Prediction(Figure):
         return quality(run)._asdict()
 
     def checks(self, results: Results) -> list[Check]:
-        found = {label: [quality(run) for run in runs] for label, runs in self.finished(results).items()}
+        found = {
+            label: [quality(run) for run in runs] for label, runs in self.finished(results).items()
+        }
         checks = [
             higher(
                 f"{label}: the coupled prediction goes with the unseen change more closely than the theory's",
@@ -153,7 +177,10 @@ class Prediction(Figure):
             for label, of_seeds in found.items()
         ]
         count = min(map(len, found.values()))
-        by_seed = [Quality(*np.mean([of_arm[place] for of_arm in found.values()], axis=0)) for place in range(count)]
+        by_seed = [
+            Quality(*np.mean([of_arm[place] for of_arm in found.values()], axis=0))
+            for place in range(count)
+        ]
         # Of all settings together: in some the entropy ends where it began.
         sums = [one.unseen_sum / one.course for one in by_seed]
         own = [one.own_sum / one.course for one in by_seed]
@@ -161,9 +188,13 @@ class Prediction(Figure):
         return [
             *checks,
             at_least(
-                "r with the unseen change is at least 0.8, mean of all settings", [q.coupled for q in by_seed], 0.8
+                "r with the unseen change is at least 0.8, mean of all settings",
+                [q.coupled for q in by_seed],
+                0.8,
             ),
-            at_least("what came is at least 0.8 of what was predicted", [q.ratio for q in by_seed], 0.8),
+            at_least(
+                "what came is at least 0.8 of what was predicted", [q.ratio for q in by_seed], 0.8
+            ),
             at_most("and at most 1.25", [q.ratio for q in by_seed], 1.25),
             at_least("the interval holds in at least 87 %", coverages, LOWEST_COVERAGE),
             at_most("and in at most 93 %", coverages, HIGHEST_COVERAGE),

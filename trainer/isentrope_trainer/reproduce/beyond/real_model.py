@@ -1,4 +1,5 @@
-"""The chapter of `isentrope reproduce --llm`: a language model of 135 million parameters under TRL, on a laptop."""
+"""The chapter of `isentrope reproduce --llm`: a language model of 135 million parameters under TRL,
+on a laptop."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig
 from isentrope_wire import metrics
 
-BASELINE, FOUR_UPDATES, KL_COV, BONUS = "vanilla", "vanilla, 4 updates", "KL-Cov, 4 updates", "entropy bonus 0.01"
+BASELINE, FOUR_UPDATES, KL_COV, BONUS = (
+    "vanilla",
+    "vanilla, 4 updates",
+    "KL-Cov, 4 updates",
+    "entropy bonus 0.01",
+)
 LOWERED = "positive: without S* < 0"
 _MASK = {"method": "score_sign", "scope": "positive"}
 PANELS: Mapping[str, Mapping[str, Mapping[str, Any] | None]] = {
@@ -79,7 +85,9 @@ class LanguageModel(Figure):
     def draw(self, results: Results) -> Picture:
         found = self.finished(results)
         # A panel none of whose arms was run is left out.
-        shown = {title: [one for one in of_panel if one in found] for title, of_panel in PANELS.items()}
+        shown = {
+            title: [one for one in of_panel if one in found] for title, of_panel in PANELS.items()
+        }
         titles = [title for title, labels in shown.items() if labels] or [*PANELS][:1]
         picture, axes = panels(2, len(titles), height=2.6)
         for column, title in enumerate(titles):
@@ -102,25 +110,49 @@ class LanguageModel(Figure):
         if BASELINE in found:
             plain = found[BASELINE]
             lowest = [alarm(run).lowest for run in plain]
-            checks.append(at_most(f"{BASELINE}: at most a tenth of the early entropy is left", lowest, 0.1))
+            checks.append(
+                at_most(f"{BASELINE}: at most a tenth of the early entropy is left", lowest, 0.1)
+            )
             for words, predicted in (
                 ("theory's prediction", theory),
-                ("coupled prediction by the last block", lambda run: judged(run, metrics.ENTROPY_PREDICTED_CHANGE)),
+                (
+                    "coupled prediction by the last block",
+                    lambda run: judged(run, metrics.ENTROPY_PREDICTED_CHANGE),
+                ),
             ):
-                pairs = [(predicted(run), judged(run, metrics.ENTROPY_OBSERVED_CHANGE)) for run in plain]
-                checks.append(correlated(f"{BASELINE}: the {words} goes with the change of the step's tokens", pairs))
+                pairs = [
+                    (predicted(run), judged(run, metrics.ENTROPY_OBSERVED_CHANGE)) for run in plain
+                ]
+                checks.append(
+                    correlated(
+                        f"{BASELINE}: the {words} goes with the change of the step's tokens", pairs
+                    )
+                )
         for label, runs in found.items():
             plain = found.get(FOUR_UPDATES if label == KL_COV else BASELINE, [])
             if not plain or label in (BASELINE, FOUR_UPDATES):
                 continue
             if label == LOWERED:
                 sides = paired(plain, runs, lambda run: run.mean(metrics.ENTROPY_MEAN))
-                checks.append(higher(f"{label}: less entropy than without, mean of all steps", *sides, unit="nats"))
+                checks.append(
+                    higher(
+                        f"{label}: less entropy than without, mean of all steps",
+                        *sides,
+                        unit="nats",
+                    )
+                )
                 continue
             sides = paired(runs, plain, lambda run: run.end(metrics.ENTROPY_MEAN))
-            checks.append(higher(f"{label}: more entropy at the end than without", *sides, unit="nats"))
-            own, its = paired(runs, plain, lambda run: float(np.nanmean(run.series(metrics.REWARD_MEAN)[-20:])))
-            words, least = f"{label}: at most a tenth less reward, last 20 steps", [0.9 * one for one in its]
+            checks.append(
+                higher(f"{label}: more entropy at the end than without", *sides, unit="nats")
+            )
+            own, its = paired(
+                runs, plain, lambda run: float(np.nanmean(run.series(metrics.REWARD_MEAN)[-20:]))
+            )
+            words, least = (
+                f"{label}: at most a tenth less reward, last 20 steps",
+                [0.9 * one for one in its],
+            )
             checks.append(higher(words, own, least, unit="(the second times 0.9)"))
         return checks
 
@@ -129,7 +161,9 @@ class LanguageModelAlarms(Alarms):
     name = "beyond-llm-alarms"
     number = "SmolLM2, alarms"
     claim = Alarms.claim.partition(", in runs of")[0] + "."
-    chosen_late = "That what the updates changed counts where the mean scatters was fixed on seeds 0 and 1."
+    chosen_late = (
+        "That what the updates changed counts where the mean scatters was fixed on seeds 0 and 1."
+    )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return language_model_arms(plan)
@@ -155,6 +189,8 @@ class LanguageModelForks(Forks):
         """A control is pushed about when the first alert suggests one."""
         after, thresholds = (4 if plan.quick else 12), PANELS["thresholds"]
         return {f"{WITHOUT} from {after}": language_model_arms(plan)[BASELINE]} | {
-            f"{label} from {after}": replace(plan.language_model(thresholds[label]), pushed_after=after)
+            f"{label} from {after}": replace(
+                plan.language_model(thresholds[label]), pushed_after=after
+            )
             for label in ("Clip_V µ 2, decreasing", "Clip_B µ 1", "hold at 60 %")
         }

@@ -1,4 +1,5 @@
-"""Fig. 3, Fig. 5 and App. D: what the scores of a batch say: their means, and their covariance with the advantage."""
+"""Fig. 3, Fig. 5 and App. D: what the scores of a batch say: their means, and their covariance with
+the advantage."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from isentrope_trainer.reproduce.drawing import Picture, averaged, course, courses, look, panels, smoothed
+from isentrope_trainer.reproduce.drawing import (
+    Picture,
+    averaged,
+    course,
+    courses,
+    look,
+    panels,
+    smoothed,
+)
 from isentrope_trainer.reproduce.dynamics.clipping import clipping
 from isentrope_trainer.reproduce.evidence import at_least, correlated, ends_above, higher
 from isentrope_trainer.reproduce.figure import Check, Figure, Results, Row, paired
@@ -55,11 +64,19 @@ class Centring(_OnPolicy):
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 2, height=2.6)
-        for panel, letter, (label, runs) in zip(axes, "ab", self.finished(results).items(), strict=True):
-            course(panel, runs, metrics.SCORE_DISCRIMINATOR_MEAN, label="mean S*", index=2, smooth=1)
-            course(panel, runs, metrics.SCORE_VOCAB_CENTERED_MEAN, label="mean S_c", index=1, smooth=1)
+        for panel, letter, (label, runs) in zip(
+            axes, "ab", self.finished(results).items(), strict=True
+        ):
+            course(
+                panel, runs, metrics.SCORE_DISCRIMINATOR_MEAN, label="mean S*", index=2, smooth=1
+            )
+            course(
+                panel, runs, metrics.SCORE_VOCAB_CENTERED_MEAN, label="mean S_c", index=1, smooth=1
+            )
             panel.axhline(0, color="#888888", linewidth=0.6)
-            panel.set(xlabel="step", ylabel="mean over the tokens, nats", title=f"({letter}) {label}")
+            panel.set(
+                xlabel="step", ylabel="mean over the tokens, nats", title=f"({letter}) {label}"
+            )
             panel.legend()
         return picture
 
@@ -108,27 +125,59 @@ class BatchCovariance(_OnPolicy):
         for index, (label, runs) in enumerate(found.items()):
             style = look(index)
             values = np.concatenate([kept(run) for run in runs])
-            left.hist(values, bins=40, histtype="step", color=style.color, linestyle=style.dash, label=label)
+            left.hist(
+                values,
+                bins=40,
+                histtype="step",
+                color=style.color,
+                linestyle=style.dash,
+                label=label,
+            )
             change = np.mean([smoothed(averaged(pushed(run)), 5) for run in runs], axis=0)
-            right.plot(runs[0].steps, change, color=style.color, linestyle=style.dash, label=f"{label}: −Cov, averaged")
+            right.plot(
+                runs[0].steps,
+                change,
+                color=style.color,
+                linestyle=style.dash,
+                label=f"{label}: −Cov, averaged",
+            )
         left.axvline(0, color="#888888", linewidth=0.6)
-        left.set(xlabel="−Cov_B(A, S_c) of the kept tokens, nats", ylabel="steps", title="(a) how often")
+        left.set(
+            xlabel="−Cov_B(A, S_c) of the kept tokens, nats", ylabel="steps", title="(a) how often"
+        )
         left.legend()
         right.axhline(0, color="#888888", linewidth=0.6)
         right.set(xlabel="step", ylabel="−Cov_B(A, S_c), nats", title="(b) over training")
         other = right.twinx()
         other.grid(visible=False)
-        observed = np.mean([smoothed(run.series(metrics.ENTROPY_OBSERVED_CHANGE), 5) for run in found[GRPO]], axis=0)
-        other.plot(found[GRPO][0].steps, observed, color="#0072B2", linestyle=":", label="GRPO: observed ΔH")
+        observed = np.mean(
+            [smoothed(run.series(metrics.ENTROPY_OBSERVED_CHANGE), 5) for run in found[GRPO]],
+            axis=0,
+        )
+        other.plot(
+            found[GRPO][0].steps,
+            observed,
+            color="#0072B2",
+            linestyle=":",
+            label="GRPO: observed ΔH",
+        )
         other.set_ylabel("observed ΔH, nats a step")
         other.spines.right.set_visible(True)
         lines = [*right.get_lines()[:2], *other.get_lines()]
-        right.legend(lines, [str(line.get_label()) for line in lines], loc="lower right", fontsize=6)
+        right.legend(
+            lines, [str(line.get_label()) for line in lines], loc="lower right", fontsize=6
+        )
         return picture
 
     def table(self, results: Results) -> list[Row]:
         return [
-            {"arm": label, "seed": run.seed, "step": int(step), "minus_covariance": value, "observed_change": observed}
+            {
+                "arm": label,
+                "seed": run.seed,
+                "step": int(step),
+                "minus_covariance": value,
+                "observed_change": observed,
+            }
             for label, runs in self.finished(results).items()
             for run in runs
             for step, value, observed in zip(
@@ -148,7 +197,10 @@ class BatchCovariance(_OnPolicy):
             ),
             correlated(
                 "GRPO: −Cov_B, averaged as AdamW does, goes with the observed change",
-                [(averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE)) for run in found[GRPO]],
+                [
+                    (averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE))
+                    for run in found[GRPO]
+                ],
                 reason="A batch of 512 short completions says little about the change of the policy.",
             ),
             higher(
@@ -171,23 +223,34 @@ class OffPolicy(Figure):
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         controls = {GRPO: None, CLIP_V: clipping("clip_v")}
-        return {f"{label}, off-policy": plan.run(control, **plan.off_policy) for label, control in controls.items()}
+        return {
+            f"{label}, off-policy": plan.run(control, **plan.off_policy)
+            for label, control in controls.items()
+        }
 
     def draw(self, results: Results) -> Picture:
         found = {label.split(",")[0]: runs for label, runs in self.finished(results).items()}
         picture, axes = panels(1, 3, height=2.4)
         courses(axes[0], found, metrics.ENTROPY_MEAN, "entropy, nats", smooth=9)
-        courses(axes[1], found, metrics.SCORE_SELF_CHECK_Z, "mean r S_c,\nstandard errors", smooth=9)
+        courses(
+            axes[1], found, metrics.SCORE_SELF_CHECK_Z, "mean r S_c,\nstandard errors", smooth=9
+        )
         axes[0].set(xlabel="update", title="(a) entropy")
         axes[0].legend()
         axes[1].axhline(0, color="#888888", linewidth=0.6)
         axes[1].set(xlabel="update", title="(b) mean of r S_c")
         for run in found[GRPO]:
             axes[2].plot(
-                averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE), ".", color="#000000", markersize=2
+                averaged(pushed(run)),
+                run.series(metrics.ENTROPY_OBSERVED_CHANGE),
+                ".",
+                color="#000000",
+                markersize=2,
             )
         axes[2].locator_params(axis="x", nbins=4)
-        axes[2].set(xlabel="−Cov_B(A, r S_c), averaged", ylabel="observed ΔH, nats", title="(c) GRPO")
+        axes[2].set(
+            xlabel="−Cov_B(A, r S_c), averaged", ylabel="observed ΔH, nats", title="(c) GRPO"
+        )
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
@@ -210,7 +273,10 @@ class OffPolicy(Figure):
             ),
             correlated(
                 "−Cov_B(A, r S_c), averaged as AdamW does, goes with the observed change",
-                [(averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE)) for run in runs],
+                [
+                    (averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE))
+                    for run in runs
+                ],
                 reason="Updates of a few prompts each: the covariance of one of them is noisy.",
             ),
             ends_above("Clip_V at µ = 1 ends above GRPO", clipped, runs),

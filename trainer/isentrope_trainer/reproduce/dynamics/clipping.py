@@ -1,4 +1,5 @@
-"""Fig. 2 and Fig. 6 to 8: Clip_B and Clip_V at every threshold, in models of three sizes, and the norm of the gradient."""
+"""Fig. 2 and Fig. 6 to 8: Clip_B and Clip_V at every threshold, in models of three sizes, and the
+norm of the gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SHOWN = ("0.2M", "1.1M", "4.4M")
 
 
 def clipping(method: str, mu: float = 1.0) -> dict[str, object]:
-    """A control document: both sides at the same threshold, all tokens, as equations 15 and 16 have it."""
+    """A control document: both sides at the same threshold, all tokens, as equations 15 and 16 have
+    it."""
     return {"method": method, "mu_low": mu, "mu_high": mu, "scope": "all"}
 
 
@@ -43,18 +45,25 @@ class Thresholds(Figure):
 
     def _of_thresholds(self, results: Results) -> dict[str, dict[float, list[Run]]]:
         found = self.finished(results)
-        return {label: {mu: found[f"{label} µ = {mu:g}"] for mu in THRESHOLDS} for label in METHODS.values()}
+        return {
+            label: {mu: found[f"{label} µ = {mu:g}"] for mu in THRESHOLDS}
+            for label in METHODS.values()
+        }
 
     def draw(self, results: Results) -> Picture:
         baseline = self.finished(results)[BASELINE]
         picture, axes = panels(2, 2)
         for column, (label, of_thresholds) in enumerate(self._of_thresholds(results).items()):
-            shown = {BASELINE: baseline} | {f"µ = {mu:g}": runs for mu, runs in of_thresholds.items()}
+            shown = {BASELINE: baseline} | {
+                f"µ = {mu:g}": runs for mu, runs in of_thresholds.items()
+            }
             courses(axes[column], shown, ENTROPY_MEAN, "entropy, nats")
             axes[column].set_title(f"({'ab'[column]}) {label}: entropy")
             axes[column].legend()
             panel = axes[2 + column]
-            fractions = [[100 * run.mean(CLIP_FRACTION) for run in runs] for runs in of_thresholds.values()]
+            fractions = [
+                [100 * run.mean(CLIP_FRACTION) for run in runs] for runs in of_thresholds.values()
+            ]
             against(panel, THRESHOLDS, fractions, label="clipped, % of tokens", index=1)
             panel.set_xscale("log", base=2)
             panel.set_xticks(THRESHOLDS, [f"{mu:g}" for mu in THRESHOLDS])
@@ -86,7 +95,9 @@ class Thresholds(Figure):
 
     def checks(self, results: Results) -> list[Check]:
         checks, baseline = [], self.finished(results)[BASELINE]
-        reason = "Beyond some threshold hardly a token is clipped, and the runs differ by chance alone."
+        reason = (
+            "Beyond some threshold hardly a token is clipped, and the runs differ by chance alone."
+        )
         for label, of_thresholds in self._of_thresholds(results).items():
             fractions = by_seed(of_thresholds.values(), lambda run: run.mean(CLIP_FRACTION))
             ends = by_seed(of_thresholds.values(), lambda run: run.end(ENTROPY_MEAN))
@@ -130,7 +141,11 @@ class Models(Figure):
     def draw(self, results: Results) -> Picture:
         found = self.finished(results)
         picture, axes = panels(3, len(SHOWN), height=1.9)
-        shown = ((ENTROPY_MEAN, "entropy, nats"), (REWARD_MEAN, "reward"), (TRAIN_GRAD_NORM, "gradient norm"))
+        shown = (
+            (ENTROPY_MEAN, "entropy, nats"),
+            (REWARD_MEAN, "reward"),
+            (TRAIN_GRAD_NORM, "gradient norm"),
+        )
         for column, size in enumerate(SHOWN):
             of_size = {label: found[f"{size} {label}"] for label in ("GRPO", "Clip_V")}
             for row, (metric, unit) in enumerate(shown):

@@ -30,7 +30,11 @@ class MaskedSigns(Figure):
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {BASELINE: plan.run()} | {
             _label(scope, sign): plan.run(
-                {"method": "score_sign", "scope": scope, "parameters": {"sign": sign, "action": "mask"}}
+                {
+                    "method": "score_sign",
+                    "scope": scope,
+                    "parameters": {"sign": sign, "action": "mask"},
+                }
             )
             for scope in SAMPLES
             for sign in ("positive", "negative")
@@ -42,7 +46,9 @@ class MaskedSigns(Figure):
         for column, (scope, title) in enumerate(SAMPLES.items()):
             labels = (BASELINE, _label(scope, "positive"), _label(scope, "negative"))
             shown = {label.split(": ")[-1]: found[label] for label in labels}
-            for row, (metric, unit) in enumerate(((ENTROPY_MEAN, "entropy, nats"), (REWARD_MEAN, "reward"))):
+            for row, (metric, unit) in enumerate(
+                ((ENTROPY_MEAN, "entropy, nats"), (REWARD_MEAN, "reward"))
+            ):
                 courses(axes[2 * row + column], shown, metric, unit)
                 axes[2 * row + column].set_title(f"({'abcd'[2 * row + column]}) {title}")
             axes[column].legend()
@@ -55,10 +61,23 @@ class MaskedSigns(Figure):
             "Leaving tokens out changes what is learned, too, and the answers then sampled; and to first order the "
             "change has the sign of S* − E[S], not of S*."
         )
-        for scope, raises, lowers in (("positive", "positive", "negative"), ("negative", "negative", "positive")):
+        for scope, raises, lowers in (
+            ("positive", "positive", "negative"),
+            ("negative", "negative", "positive"),
+        ):
             keeps, loses = _label(scope, raises), _label(scope, lowers)
             checks += [
-                ends_above(f"{keeps} ends higher than {BASELINE}", found[keeps], found[BASELINE], reason=reason),
-                ends_above(f"{loses} ends lower than {BASELINE}", found[BASELINE], found[loses], reason=reason),
+                ends_above(
+                    f"{keeps} ends higher than {BASELINE}",
+                    found[keeps],
+                    found[BASELINE],
+                    reason=reason,
+                ),
+                ends_above(
+                    f"{loses} ends lower than {BASELINE}",
+                    found[BASELINE],
+                    found[loses],
+                    reason=reason,
+                ),
             ]
         return checks

@@ -1,4 +1,5 @@
-"""Tables 1 to 4 and Fig. 4 in small: every method at the same budget, judged on held-out problems."""
+"""Tables 1 to 4 and Fig. 4 in small: every method at the same budget, judged on held-out
+problems."""
 
 from __future__ import annotations
 
@@ -29,16 +30,23 @@ METHODS: Mapping[str, Mapping[str, Any] | None] = {
     "GRPO + rewarding the unlikely": {"method": "rank_reward"},
     "GRPO + top 20 % entropy": {"method": "top_entropy", "parameters": {"fraction": 0.2}},
 }
-"""Arms of the same prompts, completions and updates. An update has about a thousand tokens: the share of Clip-Cov is a hundred
-times, that of KL-Cov ten times the one in its authors' scripts, so that both select some twenty of them. Rewarding the unlikely is He et
-al.'s rank reward."""
-PPO: Mapping[str, Mapping[str, Any] | None] = {"PPO": None, "PPO + Clip_B": CLIP_B, "PPO + Clip_V": CLIP_V}
+"""Arms of the same prompts, completions and updates. An update has about a thousand tokens: the
+share of Clip-Cov is a hundred times, that of KL-Cov ten times the one in its authors' scripts, so
+that both select some twenty of them. Rewarding the unlikely is He et al.'s rank reward."""
+PPO: Mapping[str, Mapping[str, Any] | None] = {
+    "PPO": None,
+    "PPO + Clip_B": CLIP_B,
+    "PPO + Clip_V": CLIP_V,
+}
 
 
 def method_arms(plan: Plan) -> dict[str, RunSettings]:
     """Off-policy, as the papers train: some methods do nothing where every ratio is 1."""
     arms = {label: plan.run(control, **plan.off_policy) for label, control in METHODS.items()}
-    return arms | {label: plan.run(control, **plan.off_policy, algorithm="ppo") for label, control in PPO.items()}
+    return arms | {
+        label: plan.run(control, **plan.off_policy, algorithm="ppo")
+        for label, control in PPO.items()
+    }
 
 
 def last(run: Run, metric: str) -> float:
@@ -98,16 +106,29 @@ class Tables(Figure):
         for base in ("GRPO", "PPO"):
             for method in ("Clip_B", "Clip_V"):
                 for metric, name in ((EVAL_AVG_AT_K, "Avg@K"), (EVAL_PASS_AT_K, "Pass@K")):
-                    sides = paired(found[f"{base} + {method}"], found[base], partial(last, metric=metric))
-                    checks.append(higher(f"{base} + {method} has a higher {name} than {base}", *sides, reason=reason))
-        others = [label for label in METHODS if label not in ("GRPO", "GRPO + Clip_B", "GRPO + Clip_V")]
-        means = {label: [last(run, EVAL_PASS_AT_K) for run in runs] for label, runs in found.items()}
+                    sides = paired(
+                        found[f"{base} + {method}"], found[base], partial(last, metric=metric)
+                    )
+                    checks.append(
+                        higher(
+                            f"{base} + {method} has a higher {name} than {base}",
+                            *sides,
+                            reason=reason,
+                        )
+                    )
+        others = [
+            label for label in METHODS if label not in ("GRPO", "GRPO + Clip_B", "GRPO + Clip_V")
+        ]
+        means = {
+            label: [last(run, EVAL_PASS_AT_K) for run in runs] for label, runs in found.items()
+        }
         best = max(others, key=lambda label: float(np.mean(means[label])))
         mine, its = means["GRPO + Clip_V"], means[best]
         checks.append(
             Check(
                 statement=f"Clip_V's Pass@K is not below that of the best other method, {best}",
-                holds=float(np.mean(mine)) >= float(np.mean(its)) - float(np.std(its, ddof=1) if len(its) > 1 else 0.0),
+                holds=float(np.mean(mine))
+                >= float(np.mean(its)) - float(np.std(its, ddof=1) if len(its) > 1 else 0.0),
                 number=f"{spread(mine)} against {spread(its)}",
                 test="not more than one standard deviation over seeds below",
                 reason=reason,
@@ -138,7 +159,10 @@ class PassRates(Figure):
         hatches = ("", "//", "..", "xx")
         for index, (label, (runs, when)) in enumerate(groups.items()):
             shares = np.array(
-                [[100 * getattr(run, when)(PASS_RATE.format(name), 1) for name in PASS_RATE_BINS] for run in runs]
+                [
+                    [100 * getattr(run, when)(PASS_RATE.format(name), 1) for name in PASS_RATE_BINS]
+                    for run in runs
+                ]
             )
             places = np.arange(len(PASS_RATE_BINS)) + (index - (len(groups) - 1) / 2) * width
             errors = shares.std(axis=0, ddof=1) if len(runs) > 1 else None
@@ -154,7 +178,10 @@ class PassRates(Figure):
     def table(self, results: Results) -> list[Row]:
         return [
             {"arm": label, "seed": run.seed, "when": when}
-            | {f"share {name} %": getattr(run, when)(PASS_RATE.format(name), 1) for name in PASS_RATE_BINS}
+            | {
+                f"share {name} %": getattr(run, when)(PASS_RATE.format(name), 1)
+                for name in PASS_RATE_BINS
+            }
             for label, runs in self.finished(results).items()
             for run in runs
             for when in ("start", "end")

@@ -31,14 +31,16 @@ NETWORK_PROBLEMS, NETWORK_UPDATES, NETWORK_STEP = 48, 60, 2e-5
 
 @dataclass(frozen=True)
 class Network:
-    """Single SGD updates of the warm-started policy, each on one sampled token with A = +1 or -1."""
+    """Single SGD updates of the warm-started policy, each on one sampled token with A = +1 or
+    -1."""
 
     predicted: list[float]
     """-A S_c of the token: without the factor that the shared weights put before it."""
     observed: list[float]
     """Change of the entropy at the token's own state, nats."""
     of_logits: list[float]
-    """−Cov_p(log p, Δz) of that state's logits, as the update changed them (2505.22617, Lemma 1), nats."""
+    """−Cov_p(log p, Δz) of that state's logits, as the update changed them (2505.22617, Lemma 1),
+    nats."""
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -48,8 +50,9 @@ def entropy(logits: Tensor) -> Tensor:
 
 @cache
 def tabular(seed: int) -> dict[str, list[float]]:
-    """Random states from nearly uniform to nearly decided, one update of each size: by the kind of update the error of
-    the theorem's first-order term, [STEPS], as a share of the change; medians over states."""
+    """Random states from nearly uniform to nearly decided, one update of each size: by the kind of
+    update the error of the theorem's first-order term, [STEPS], as a share of the change; medians
+    over states."""
     generator = torch.Generator().manual_seed(seed)
     sharpness = torch.rand(STATES, 1, generator=generator, dtype=torch.float64) * 4 + 0.2
     logits = torch.randn(STATES, VOCABULARY, generator=generator, dtype=torch.float64) * sharpness
@@ -71,7 +74,9 @@ def tabular(seed: int) -> dict[str, list[float]]:
         ):
             true = entropy(logits + change) - entropy(logits)
             predicted = -size * score.double()
-            errors[name].append(float(((true - predicted).abs() / true.abs().clamp_min(1e-300)).median()))
+            errors[name].append(
+                float(((true - predicted).abs() / true.abs().clamp_min(1e-300)).median())
+            )
     return errors
 
 
@@ -96,7 +101,9 @@ def network(seed: int) -> Network:
 
         logits = policy.read(one).logits[inside, column]
         token = int(rollouts.completions[row, column])
-        score = isentrope.scores.token_scores(logits.detach()[None], torch.tensor([token])).vocab_centered_scores[0]
+        score = isentrope.scores.token_scores(
+            logits.detach()[None], torch.tensor([token])
+        ).vocab_centered_scores[0]
         old_logits = logits.detach().double()
         (-advantage * torch.log_softmax(logits, dim=-1)[token]).backward()
         with torch.no_grad():
@@ -135,12 +142,22 @@ class SingleUpdates(Figure):
                 STEPS, errors.mean(axis=0), color=style.color, linestyle=style.dash, marker=style.marker, markersize=4,
                 label=f"{name} ({theorem})",
             )  # fmt: skip
-        left.set(xlabel="size of the update", ylabel="error of the first order,\nshare of the change")
+        left.set(
+            xlabel="size of the update", ylabel="error of the first order,\nshare of the change"
+        )
         left.set_title("(a) table of logits")
         left.legend()
         for index, seed in enumerate(results.plan.seeds):
             changes = [1e3 * change for change in network(seed).observed]
-            points(right, network(seed).predicted, changes, index=index, label=f"seed {seed}", size=3, alpha=0.7)
+            points(
+                right,
+                network(seed).predicted,
+                changes,
+                index=index,
+                label=f"seed {seed}",
+                size=3,
+                alpha=0.7,
+            )
         right.axhline(0, color="#888888", linewidth=0.6)
         right.axvline(0, color="#888888", linewidth=0.6)
         right.set(xlabel="predicted direction −A S_c, nats", ylabel="observed change, 10⁻³ nats")
@@ -164,7 +181,13 @@ class SingleUpdates(Figure):
             for size, one, two, all_of_it in zip(STEPS, *tabular(seed).values(), strict=True)
         ]
         rows += [
-            {"panel": "b", "seed": seed, "predicted": predicted, "observed": observed, "of_logits": of_logits}
+            {
+                "panel": "b",
+                "seed": seed,
+                "predicted": predicted,
+                "observed": observed,
+                "of_logits": of_logits,
+            }
             for seed in results.plan.seeds
             for predicted, observed, of_logits in zip(*vars(network(seed)).values(), strict=True)
         ]
@@ -174,12 +197,15 @@ class SingleUpdates(Figure):
         seeds = results.plan.seeds
         checks = [
             _first_order(
-                f"{theorem}, table: the error shrinks in proportion to the update", [tabular(s)[name] for s in seeds]
+                f"{theorem}, table: the error shrinks in proportion to the update",
+                [tabular(s)[name] for s in seeds],
             )
             for name, theorem in KINDS.items()
         ]
         found = [network(seed) for seed in seeds]
-        reason = "Shared weights move the other logits of the state too, along the network's own kernel."
+        reason = (
+            "Shared weights move the other logits of the state too, along the network's own kernel."
+        )
         checks.append(
             correlated(
                 "network: −A S_c goes with the change at the token's own state, by rank",
@@ -196,9 +222,16 @@ class SingleUpdates(Figure):
                 reason="An update on an improbable token moves the logits far beyond the first order.",
             )
         )
-        agreement = [float(np.mean(np.sign(one.predicted) == np.sign(one.observed))) for one in found]
+        agreement = [
+            float(np.mean(np.sign(one.predicted) == np.sign(one.observed))) for one in found
+        ]
         checks.append(
-            at_least("network: the sign is that of −A S_c in three of four updates", agreement, 0.75, reason=reason)
+            at_least(
+                "network: the sign is that of −A S_c in three of four updates",
+                agreement,
+                0.75,
+                reason=reason,
+            )
         )
         return checks
 

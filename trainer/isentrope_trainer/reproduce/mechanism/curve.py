@@ -1,4 +1,5 @@
-"""Fig. 3 to 7 and 14: reward is a function of entropy, R = -a exp(H) + b (eq. 6): its fit, its forecast, and what a and b depend on.
+"""Fig. 3 to 7 and 14: reward is a function of entropy, R = -a exp(H) + b (eq. 6): its fit, its
+forecast, and what a and b depend on.
 
 The curve is fitted by least squares: it is linear in a and b.
 """
@@ -52,11 +53,14 @@ def fitted(entropies: Series, rewards: Series) -> Curve:
     (a, b), *_ = np.linalg.lstsq(design, rewards, rcond=None)
     residual = rewards - design @ [a, b]
     whole = float(np.sum((rewards - rewards.mean()) ** 2))
-    return Curve(float(a), float(b), 1 - float(np.sum(residual**2)) / whole if whole else float("nan"))
+    return Curve(
+        float(a), float(b), 1 - float(np.sum(residual**2)) / whole if whole else float("nan")
+    )
 
 
 def measured(run: Run) -> tuple[Series, Series]:
-    """Mean entropies of the steps before each of the run's held-out evaluations, and their rewards."""
+    """Mean entropies of the steps before each of the run's held-out evaluations, and their
+    rewards."""
     entropies, rewards = run.series(ENTROPY_MEAN), run.series(EVAL_AVG_AT_K)
     places = np.flatnonzero(~np.isnan(rewards))
     means = [np.nanmean(entropies[max(0, place + 1 - NEIGHBOURS) : place + 1]) for place in places]
@@ -69,8 +73,8 @@ def curve_of(run: Run) -> Curve:
 
 
 def forecast(run: Run) -> tuple[Curve, float, float]:
-    """From the first 15 % of a run's steps: the curve, its root mean square error over the rest, and that of the last rewards
-    carried on. Of the training reward: evaluations are too few."""
+    """From the first 15 % of a run's steps: the curve, its root mean square error over the rest,
+    and that of the last rewards carried on. Of the training reward: evaluations are too few."""
     entropies, rewards = run.series(ENTROPY_MEAN), run.series(REWARD_MEAN)
     begun = max(3, round(EARLY * len(rewards)))
     curve = fitted(entropies[:begun], rewards[:begun])
@@ -94,9 +98,14 @@ class Fit(Figure):
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         assert plan.base.evaluation is not None, "every run is evaluated"
-        few = replace(plan.base.evaluation, problems=min(HELD_OUT_JUGS, plan.base.evaluation.problems))
+        few = replace(
+            plan.base.evaluation, problems=min(HELD_OUT_JUGS, plan.base.evaluation.problems)
+        )
         return {
-            task: plan.run(task=TaskConfig(name=task), evaluation=few if task == "jugs" else plan.base.evaluation)
+            task: plan.run(
+                task=TaskConfig(name=task),
+                evaluation=few if task == "jugs" else plan.base.evaluation,
+            )
             for task in TASKS
         }
 
@@ -107,11 +116,30 @@ class Fit(Figure):
             for index, run in enumerate(runs):
                 entropies, rewards = measured(run)
                 as_look = look(index)
-                points(panel, entropies, rewards, index=index, label=f"seed {run.seed}", size=3, alpha=0.6)
+                points(
+                    panel,
+                    entropies,
+                    rewards,
+                    index=index,
+                    label=f"seed {run.seed}",
+                    size=3,
+                    alpha=0.6,
+                )
                 along = np.linspace(entropies.min(), entropies.max(), 50)
-                panel.plot(along, fitted(entropies, rewards)(along), color=as_look.color, linestyle=as_look.dash)
+                panel.plot(
+                    along,
+                    fitted(entropies, rewards)(along),
+                    color=as_look.color,
+                    linestyle=as_look.dash,
+                )
                 if not index:
-                    panel.plot(along, forecast(run)[0](along), color="#777777", linestyle=":", label="forecast, seed 0")
+                    panel.plot(
+                        along,
+                        forecast(run)[0](along),
+                        color="#777777",
+                        linestyle=":",
+                        label="forecast, seed 0",
+                    )
             panel.set(title=label, xlabel="entropy, nats", ylabel="Avg@K, held out")
             panel.invert_xaxis()
         axes[0].legend()
@@ -173,9 +201,22 @@ class AlgorithmsShareACurve(Figure):
         for index, (label, runs) in enumerate(self.finished(results).items()):
             as_look, curves = look(index), [curve_of(run) for run in runs]
             entropies, rewards = _points(runs)
-            left.plot(entropies, rewards, as_look.marker, color=as_look.color, markersize=3, alpha=0.5, label=label)
+            left.plot(
+                entropies,
+                rewards,
+                as_look.marker,
+                color=as_look.color,
+                markersize=3,
+                alpha=0.5,
+                label=label,
+            )
             along = np.linspace(entropies.min(), entropies.max(), 50)
-            left.plot(along, fitted(entropies, rewards)(along), color=as_look.color, linestyle=as_look.dash)
+            left.plot(
+                along,
+                fitted(entropies, rewards)(along),
+                color=as_look.color,
+                linestyle=as_look.dash,
+            )
             coefficients = [curve.a for curve in curves], [curve.b for curve in curves]
             right.plot(*coefficients, as_look.marker, color=as_look.color, label=label)
         left.set(xlabel="entropy, nats", ylabel="Avg@K, held out")
@@ -218,13 +259,17 @@ class AlgorithmsShareACurve(Figure):
 
 
 def _points(runs: Sequence[Run]) -> tuple[Series, Series]:
-    entropies, rewards = (np.concatenate(column) for column in zip(*map(measured, runs), strict=True))
+    entropies, rewards = (
+        np.concatenate(column) for column in zip(*map(measured, runs), strict=True)
+    )
     return entropies, rewards
 
 
 def _apart(runs: Sequence[Run]) -> float:
     """R², over the points of all runs, of a curve for each run."""
-    residual = sum(float(np.sum((curve_of(run)(measured(run)[0]) - measured(run)[1]) ** 2)) for run in runs)
+    residual = sum(
+        float(np.sum((curve_of(run)(measured(run)[0]) - measured(run)[1]) ** 2)) for run in runs
+    )
     rewards = _points(runs)[1]
     return 1 - residual / float(np.sum((rewards - rewards.mean()) ** 2))
 
@@ -249,7 +294,10 @@ class Sizes(Figure):
         picture, axes = panels(1, 2)
         curves = self._curves(results)
         for panel, name, label in zip(axes, ("a", "ceiling"), ("a", "ceiling b - a"), strict=True):
-            values = [[getattr(curve, name) for curve in of_seeds.values()] for of_seeds in curves.values()]
+            values = [
+                [getattr(curve, name) for curve in of_seeds.values()]
+                for of_seeds in curves.values()
+            ]
             against(panel, list(curves), values, label=label, index=1)
             panel.set_xscale("log")
             panel.set_xticks(list(curves), [f"{parameters / 1e6:g}M" for parameters in curves])
@@ -259,7 +307,13 @@ class Sizes(Figure):
 
     def table(self, results: Results) -> list[Row]:
         return [
-            {"parameters": size, "seed": seed, "a": curve.a, "b": curve.b, "r_squared": curve.r_squared}
+            {
+                "parameters": size,
+                "seed": seed,
+                "a": curve.a,
+                "b": curve.b,
+                "r_squared": curve.r_squared,
+            }
             for size, of_seeds in self._curves(results).items()
             for seed, curve in of_seeds.items()
         ]
@@ -267,20 +321,26 @@ class Sizes(Figure):
     def checks(self, results: Results) -> list[Check]:
         runs, sizes = self.finished(results).values(), list(self._curves(results))
         logarithms = np.log(sizes)
-        slopes, ceilings = by_seed(runs, lambda run: curve_of(run).a), by_seed(runs, lambda run: curve_of(run).ceiling)
-        reason = (
-            "Each size has a warm start of its own, and its share of right answers moves the curve more than the size."
+        slopes, ceilings = (
+            by_seed(runs, lambda run: curve_of(run).a),
+            by_seed(runs, lambda run: curve_of(run).ceiling),
         )
+        reason = "Each size has a warm start of its own, and its share of right answers moves the curve more than the size."
         return [
             *(
                 correlated(
                     f"{label} is linear in log size",
                     # Whether it rises or falls is the data's; a straight line it is either way.
-                    [(logarithms * np.sign(np.polyfit(logarithms, row, 1)[0]), row) for row in of_seeds],
+                    [
+                        (logarithms * np.sign(np.polyfit(logarithms, row, 1)[0]), row)
+                        for row in of_seeds
+                    ],
                     bound=0.8,
                     reason=reason,
                 )
                 for label, of_seeds in (("a", slopes), ("ceiling b - a", ceilings))
             ),
-            trend("larger models have a higher ceiling", sizes, ceilings, rising=True, reason=reason),
+            trend(
+                "larger models have a higher ceiling", sizes, ceilings, rising=True, reason=reason
+            ),
         ]

@@ -1,4 +1,5 @@
-"""Fig. 9 to 13 and Table 2: what is done against a collapse: an entropy bonus, a KL term to the reference, Clip-Cov and KL-Cov.
+"""Fig. 9 to 13 and Table 2: what is done against a collapse: an entropy bonus, a KL term to the
+reference, Clip-Cov and KL-Cov.
 
 The last two with several updates a batch, as their authors have it.
 """
@@ -28,7 +29,8 @@ BASELINE, CLIP_HIGHER = "GRPO", "GRPO, clip-higher"
 CLIP_COV, KL_COV = "Clip-Cov", "KL-Cov"
 OPEN = LossConfig(clip_low=None, clip_high=None)
 """Their authors open PPO's clip where a method of theirs selects the tokens instead."""
-# Batches are thousands of times smaller here than theirs: a share of 2e-4 would be less than one token.
+# Batches are thousands of times smaller here than theirs: a share of 2e-4 would be less than one
+# token.
 CLIP_RATIO, KL_RATIO, KL_COEFFICIENT = 0.005, 0.01, 1.0
 RATIOS = (0.001, 0.005, 0.02)
 COEFFICIENTS = (0.2, KL_COEFFICIENT, 5.0)
@@ -46,15 +48,23 @@ class Regularisers(Figure):
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {
-            **{f"bonus {value:g}": plan.run(loss=LossConfig(entropy_coefficient=value)) for value in BONUSES},
-            **{f"KL {value:g}": plan.run(loss=LossConfig(kl_coefficient=value)) for value in DIVERGENCES},
+            **{
+                f"bonus {value:g}": plan.run(loss=LossConfig(entropy_coefficient=value))
+                for value in BONUSES
+            },
+            **{
+                f"KL {value:g}": plan.run(loss=LossConfig(kl_coefficient=value))
+                for value in DIVERGENCES
+            },
         }
 
     def draw(self, results: Results) -> Picture:
         found = self.finished(results)
         picture, axes = panels(2, 2)
         units = {ENTROPY_MEAN: "entropy, nats", REWARD_MEAN: "reward"}
-        for row, (kind, title) in enumerate((("bonus", "entropy bonus"), ("KL", "KL to the reference"))):
+        for row, (kind, title) in enumerate(
+            (("bonus", "entropy bonus"), ("KL", "KL to the reference"))
+        ):
             shown = {label: runs for label, runs in found.items() if label.startswith(kind)}
             for panel, (metric, unit) in zip(axes[2 * row :], units.items(), strict=False):
                 courses(panel, shown, metric, unit)
@@ -67,13 +77,27 @@ class Regularisers(Figure):
 
         def ends(kind: str, values: tuple[float, ...], metric: str) -> list[list[float]]:
             """[seeds][values]."""
-            return by_seed([found[f"{kind} {value:g}"] for value in values], lambda run: run.end(metric))
+            return by_seed(
+                [found[f"{kind} {value:g}"] for value in values], lambda run: run.end(metric)
+            )
 
-        bonus, divergence = ends("bonus", BONUSES, ENTROPY_MEAN), ends("KL", DIVERGENCES, ENTROPY_MEAN)
+        bonus, divergence = (
+            ends("bonus", BONUSES, ENTROPY_MEAN),
+            ends("KL", DIVERGENCES, ENTROPY_MEAN),
+        )
         starts = [run.start(ENTROPY_MEAN) for run in found[f"bonus {BONUSES[-1]:g}"]]
-        of_bonus, of_divergence = ends("bonus", BONUSES, REWARD_MEAN), ends("KL", DIVERGENCES, REWARD_MEAN)
+        of_bonus, of_divergence = (
+            ends("bonus", BONUSES, REWARD_MEAN),
+            ends("KL", DIVERGENCES, REWARD_MEAN),
+        )
         return [
-            trend("the larger the bonus, the higher the entropy ends", BONUSES, bonus, rising=True, unit="nats"),
+            trend(
+                "the larger the bonus, the higher the entropy ends",
+                BONUSES,
+                bonus,
+                rising=True,
+                unit="nats",
+            ),
             higher(
                 f"a bonus of {BONUSES[-1]:g} lifts the entropy above its start",
                 [row[-1] for row in bonus],
@@ -82,7 +106,11 @@ class Regularisers(Figure):
                 reason="These runs are short, and rewards hold the entropy down as long as there is something to learn.",
             ),
             trend(
-                "the larger the KL term, the higher the entropy ends", DIVERGENCES, divergence, rising=True, unit="nats"
+                "the larger the KL term, the higher the entropy ends",
+                DIVERGENCES,
+                divergence,
+                rising=True,
+                unit="nats",
             ),
             higher(
                 "the largest KL term costs reward",
@@ -123,7 +151,11 @@ class CovarianceControl(Figure):
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 3)
-        shown = {ENTROPY_MEAN: "entropy, nats", COMPLETION_LENGTH_MEAN: "length, tokens", REWARD_MEAN: "reward"}
+        shown = {
+            ENTROPY_MEAN: "entropy, nats",
+            COMPLETION_LENGTH_MEAN: "length, tokens",
+            REWARD_MEAN: "reward",
+        }
         for panel, (metric, unit) in zip(axes, shown.items(), strict=True):
             courses(panel, self.finished(results), metric, unit, smooth=25)
         axes[0].legend()
@@ -145,7 +177,9 @@ class CovarianceControl(Figure):
         for method in (CLIP_COV, KL_COV):
             answers = paired(found[method], found[BASELINE], lambda run: run.end(EVAL_AVG_AT_K, 1))
             checks += [
-                ends_above(f"{method} ends with more entropy than GRPO", found[method], found[BASELINE]),
+                ends_above(
+                    f"{method} ends with more entropy than GRPO", found[method], found[BASELINE]
+                ),
                 higher(f"{method} ends with a higher Avg@K than GRPO", *answers, reason=short),
             ]
         return checks
@@ -155,9 +189,7 @@ class CovarianceKnobs(Figure):
     name = "mechanism-12"
     number = "Fig. 12 and 13"
     title = "shares and coefficients of Clip-Cov and KL-Cov"
-    claim = (
-        "The share of restricted tokens and the coefficient set the entropy: the more is restricted, the higher it is."
-    )
+    claim = "The share of restricted tokens and the coefficient set the entropy: the more is restricted, the higher it is."
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         def run(control: dict[str, object]) -> RunSettings:
@@ -166,7 +198,10 @@ class CovarianceKnobs(Figure):
         return {
             **{_label("Clip-Cov, share", ratio): run(clip_cov(ratio)) for ratio in RATIOS},
             **{_label("KL-Cov, share", ratio): run(kl_cov(ratio)) for ratio in RATIOS},
-            **{_label("KL-Cov, coefficient", value): run(kl_cov(KL_RATIO, value)) for value in COEFFICIENTS},
+            **{
+                _label("KL-Cov, coefficient", value): run(kl_cov(KL_RATIO, value))
+                for value in COEFFICIENTS
+            },
         }
 
     def draw(self, results: Results) -> Picture:
@@ -174,7 +209,9 @@ class CovarianceKnobs(Figure):
         picture, axes = panels(2, 3)
         for column, (knob, values) in enumerate(KNOBS.items()):
             of_values = {f"{value:g}": found[_label(knob, value)] for value in values}
-            courses(axes[column], of_values, ENTROPY_MEAN, "" if column else "entropy, nats", smooth=25)
+            courses(
+                axes[column], of_values, ENTROPY_MEAN, "" if column else "entropy, nats", smooth=25
+            )
             axes[column].set_title(knob)
             axes[column].legend()
             ends = [[run.end(ENTROPY_MEAN) for run in runs] for runs in of_values.values()]
@@ -193,7 +230,10 @@ class CovarianceKnobs(Figure):
             trend(
                 f"{knob}: the larger, the more entropy is kept",
                 values,
-                by_seed([found[_label(knob, value)] for value in values], lambda run: run.end(ENTROPY_MEAN)),
+                by_seed(
+                    [found[_label(knob, value)] for value in values],
+                    lambda run: run.end(ENTROPY_MEAN),
+                ),
                 rising=True,
                 unit="nats",
                 reason="With few tokens a step, a small share selects none in most steps.",

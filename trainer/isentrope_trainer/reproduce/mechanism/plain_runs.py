@@ -1,4 +1,5 @@
-"""Fig. 2 and 8, Table 1, Theorems 1 and 2: what plain GRPO runs show of entropy, reward and covariances."""
+"""Fig. 2 and 8, Table 1, Theorems 1 and 2: what plain GRPO runs show of entropy, reward and
+covariances."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from isentrope_trainer.reproduce import drawing
-from isentrope_trainer.reproduce.drawing import Picture, against, averaged, course, look, panels, points, smoothed
+from isentrope_trainer.reproduce.drawing import (
+    Picture,
+    against,
+    averaged,
+    course,
+    look,
+    panels,
+    points,
+    smoothed,
+)
 from isentrope_trainer.reproduce.evidence import at_least, at_most, correlated, higher, pearson
 from isentrope_trainer.reproduce.figure import Check, Figure, Results
 from isentrope_trainer.reproduce.runs import Run, Series
@@ -30,7 +40,11 @@ THIRD, TWELFTH = 1 / 3, 1 / 12
 ENTROPY, REWARD = "entropy lost", "reward gained"
 METRICS = {ENTROPY: ENTROPY_MEAN, REWARD: REWARD_MEAN}
 COVARIANCES = {"of tokens": COVARIANCE_ADVANTAGE_LOGPROB, "of sequences (eq. 9)": COVARIANCE_GROUP}
-DIFFICULTIES = {"easy": COVARIANCE_GROUP_EASY, "middle": COVARIANCE_GROUP_MIDDLE, "hard": COVARIANCE_GROUP_HARD}
+DIFFICULTIES = {
+    "easy": COVARIANCE_GROUP_EASY,
+    "middle": COVARIANCE_GROUP_MIDDLE,
+    "hard": COVARIANCE_GROUP_HARD,
+}
 COVARIANCE_SMOOTHED = 4 * drawing.SMOOTHED_STEPS + 1
 SHARES = {float(f"{100 * share:g}"): metric for metric, share in COVARIANCE_TOP.items()}
 """Percent of the tokens -> the mean of their covariances."""
@@ -50,7 +64,8 @@ class _OfPlainRuns(Figure):
 
 
 def share_at(run: Run, metric: str, place: float) -> float:
-    """The share of the run's whole change of a metric that is done at a share of its steps, by its smoothed course."""
+    """The share of the run's whole change of a metric that is done at a share of its steps, by its
+    smoothed course."""
     values = smoothed(run.series(metric), SHARE_SMOOTHED)
     return float((values[round(place * (len(values) - 1))] - values[0]) / (values[-1] - values[0]))
 
@@ -67,7 +82,9 @@ class Consumption(_OfPlainRuns):
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 2)
         runs = self.plain(results)
-        for panel, metric, unit in zip(axes, METRICS.values(), ("entropy, nats", "reward"), strict=True):
+        for panel, metric, unit in zip(
+            axes, METRICS.values(), ("entropy, nats", "reward"), strict=True
+        ):
             for index, run in enumerate(runs):
                 as_look = look(index)
                 panel.plot(
@@ -75,8 +92,15 @@ class Consumption(_OfPlainRuns):
                     label=f"seed {run.seed}",
                 )  # fmt: skip
             for place, name in ((TWELFTH, "1/12"), (THIRD, "1/3")):
-                panel.axvline(place * runs[0].steps[-1], color="#777777", linewidth=0.8, linestyle=":")
-                panel.annotate(name, (place * runs[0].steps[-1], 1), xycoords=("data", "axes fraction"), fontsize=7)
+                panel.axvline(
+                    place * runs[0].steps[-1], color="#777777", linewidth=0.8, linestyle=":"
+                )
+                panel.annotate(
+                    name,
+                    (place * runs[0].steps[-1], 1),
+                    xycoords=("data", "axes fraction"),
+                    fontsize=7,
+                )
             panel.set(xlabel="step", ylabel=unit)
         axes[0].legend()
         return picture
@@ -90,9 +114,7 @@ class Consumption(_OfPlainRuns):
 
     def checks(self, results: Results) -> list[Check]:
         runs = self.plain(results)
-        shorter = (
-            "These runs end long before the entropy is used up, so that less of the whole lies at their beginning."
-        )
+        shorter = "These runs end long before the entropy is used up, so that less of the whole lies at their beginning."
         early = [
             at_least(
                 f"more than half of the {label.split()[0]} is {label.split()[1]} in the first third",
@@ -113,7 +135,10 @@ class Consumption(_OfPlainRuns):
         together = correlated(
             "reward is gained as entropy is lost",
             [
-                (-smoothed(run.series(ENTROPY_MEAN), SHARE_SMOOTHED), smoothed(run.series(REWARD_MEAN), SHARE_SMOOTHED))
+                (
+                    -smoothed(run.series(ENTROPY_MEAN), SHARE_SMOOTHED),
+                    smoothed(run.series(REWARD_MEAN), SHARE_SMOOTHED),
+                )
                 for run in runs
             ],
             bound=0.8,
@@ -131,18 +156,33 @@ class TopShares(_OfPlainRuns):
         picture, (panel,) = panels(1, 1)
         runs = self.plain(results)
         shown = [share for share, metric in SHARES.items() if metric in runs[0].names]
-        against(panel, shown, [[run.mean(SHARES[share]) for run in runs] for share in shown], label="", index=1)
-        panel.set(xscale="log", yscale="log", xlabel="top tokens, %", ylabel="mean covariance, nats")
+        against(
+            panel,
+            shown,
+            [[run.mean(SHARES[share]) for run in runs] for share in shown],
+            label="",
+            index=1,
+        )
+        panel.set(
+            xscale="log", yscale="log", xlabel="top tokens, %", ylabel="mean covariance, nats"
+        )
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
-        return {f"top_{share:g}_percent": run.mean(metric) for share, metric in SHARES.items() if metric in run.names}
+        return {
+            f"top_{share:g}_percent": run.mean(metric)
+            for share, metric in SHARES.items()
+            if metric in run.names
+        }
 
     def checks(self, results: Results) -> list[Check]:
         return [
             at_least(
                 f"the top {share} % have more than {times} times the mean of all",
-                [run.mean(SHARES[share]) / abs(run.mean(SHARES[100])) for run in self.plain(results)],
+                [
+                    run.mean(SHARES[share]) / abs(run.mean(SHARES[100]))
+                    for run in self.plain(results)
+                ],
                 times,
                 unit="times",
                 reason="Answers are short and the vocabulary small: a token's log-prob can't be as far from the mean as in a large model.",
@@ -167,7 +207,14 @@ class CovarianceMovesEntropy(_OfPlainRuns):
             course(left, runs, metric, label=label, index=index + 1, smooth=COVARIANCE_SMOOTHED)
         left.set_ylabel("Cov(log p, A), nats")
         left.legend(fontsize=6)
-        course(middle, runs, ENTROPY_OBSERVED_CHANGE, label="change", index=2, smooth=COVARIANCE_SMOOTHED)
+        course(
+            middle,
+            runs,
+            ENTROPY_OBSERVED_CHANGE,
+            label="change",
+            index=2,
+            smooth=COVARIANCE_SMOOTHED,
+        )
         middle.set_ylabel("observed change, nats a step")
         for index, (label, metric) in enumerate(DIFFICULTIES.items()):
             course(right, runs, metric, label=label, index=index, smooth=COVARIANCE_SMOOTHED)
@@ -181,7 +228,10 @@ class CovarianceMovesEntropy(_OfPlainRuns):
 
     def columns(self, run: Run) -> dict[str, object]:
         return {
-            **{f"covariance_{label.split()[1]}": run.mean(metric) for label, metric in COVARIANCES.items()},
+            **{
+                f"covariance_{label.split()[1]}": run.mean(metric)
+                for label, metric in COVARIANCES.items()
+            },
             "observed_change": run.mean(ENTROPY_OBSERVED_CHANGE),
             "share_above_0": _share_above_0(run),
             **{f"covariance_{label}": run.mean(metric) for label, metric in DIFFICULTIES.items()},
@@ -239,9 +289,10 @@ def _softmax(logits: Series) -> Series:
 
 
 def table_of_updates(seed: int) -> dict[str, Series]:
-    """Single updates of random policies: by gradient, an array [policies, 2] of -step * covariance and the true change.
-    With A centred the change of the logits is p A of a policy gradient, and A of a natural one. The covariance under p
-    of log p with that change is Theorem 1's, and Theorem 2's."""
+    """Single updates of random policies: by gradient, an array [policies, 2] of -step * covariance
+    and the true change. With A centred the change of the logits is p A of a policy gradient, and A
+    of a natural one. The covariance under p of log p with that change is Theorem 1's, and Theorem
+    2's."""
     random = np.random.default_rng(seed)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in GRADIENTS}
     for _ in range(POLICIES):
@@ -251,12 +302,15 @@ def table_of_updates(seed: int) -> dict[str, Series]:
         centred, logs = advantages - p @ advantages, np.log(p)
         for name, change in (("policy gradient", p * centred), ("natural gradient", centred)):
             covariance = float(p @ (logs * change) - (p @ logs) * (p @ change))
-            found[name].append((-STEP * covariance, entropy(logits + STEP * change) - entropy(logits)))
+            found[name].append(
+                (-STEP * covariance, entropy(logits + STEP * change) - entropy(logits))
+            )
     return {name: np.array(rows) for name, rows in found.items()}
 
 
 def correlation(run: Run, metric: str) -> float:
-    """Of the covariance, averaged as the optimiser averages gradients, with the entropy's observed decrease."""
+    """Of the covariance, averaged as the optimiser averages gradients, with the entropy's observed
+    decrease."""
     return pearson(averaged(run.series(metric)), -run.series(ENTROPY_OBSERVED_CHANGE))
 
 
@@ -271,14 +325,26 @@ class Theorems(_OfPlainRuns):
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 3)
-        for panel, (name, rows), theorem in zip(axes, table_of_updates(0).items(), GRADIENTS.values(), strict=False):
+        for panel, (name, rows), theorem in zip(
+            axes, table_of_updates(0).items(), GRADIENTS.values(), strict=False
+        ):
             points(panel, rows[:, 0] * 1e6, rows[:, 1] * 1e6, index=1, size=2.5, alpha=0.7)
             ends = np.array([rows[:, 0].min(), rows[:, 0].max()]) * 1e6
             panel.plot(ends, ends, color="#777777", linewidth=0.8)
-            panel.set(title=f"{theorem}: {name}", xlabel="predicted, 1e-6 nats", ylabel="true, 1e-6 nats")
+            panel.set(
+                title=f"{theorem}: {name}", xlabel="predicted, 1e-6 nats", ylabel="true, 1e-6 nats"
+            )
         runs = self.plain(results)
-        for index, metric in enumerate((COVARIANCE_ADVANTAGE_DISCRIMINATOR, COVARIANCE_ADVANTAGE_LOGPROB)):
-            points(axes[2], [index] * len(runs), [correlation(run, metric) for run in runs], index=index + 1, size=6)
+        for index, metric in enumerate(
+            (COVARIANCE_ADVANTAGE_DISCRIMINATOR, COVARIANCE_ADVANTAGE_LOGPROB)
+        ):
+            points(
+                axes[2],
+                [index] * len(runs),
+                [correlation(run, metric) for run in runs],
+                index=index + 1,
+                size=6,
+            )
         axes[2].set_xticks([0, 1], ["Thm 1", "Thm 2"])
         words = {"title": "training with AdamW", "ylabel": "correlation with the decrease"}
         axes[2].set(xlim=(-0.5, 1.5), ylim=(-1, 1), **words)
@@ -308,7 +374,12 @@ class Theorems(_OfPlainRuns):
         second = [correlation(run, COVARIANCE_ADVANTAGE_LOGPROB) for run in runs]
         return [
             *exact,
-            at_least("in training Theorem 1's covariance goes with the decrease", first, 0.3, unit="correlation"),
+            at_least(
+                "in training Theorem 1's covariance goes with the decrease",
+                first,
+                0.3,
+                unit="correlation",
+            ),
             higher(
                 "and closer than Theorem 2's, as AdamW's update is no natural gradient",
                 first,

@@ -1,4 +1,5 @@
-"""Every table, as `store.tables` describes it. Tables that change need a new revision id: no id is used twice."""
+"""Every table, as `store.tables` describes it. Tables that change need a new revision id: no id is
+used twice."""
 
 from __future__ import annotations
 
