@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
@@ -408,6 +409,47 @@ def test_the_doctor_says_what_to_do_about_each_problem(
     assert "`isentrope up`" in lines["ingest"]
     assert "point ISENTROPE_HOME" in lines["spool"]
     assert all(".. " not in line for line in lines.values())
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A proxy that carries nothing."""
+
+    status = 403
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_CONNECT = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize("status", [401, 403, 502])
+def test_the_doctor_takes_no_proxys_answer_for_the_servers(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    # This address reaches the machine itself, and is no loopback address.
+    here = {
+        "ISENTROPE_URL": f"http://0.0.0.0:{server.http_port}",
+        "ISENTROPE_GRPC": f"0.0.0.0:{server.grpc_port}",
+    }
+    monkeypatch.setattr(_Refusing, "status", status)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{proxy.server_address[1]}"
+        exit_status, lines = doctor(server, **here, http_proxy=address, no_proxy="10.0.0.0/8")
+        assert exit_status == 1
+        assert set(lines) == {"version", "server", "ingest", "spool"}
+        assert f"The proxy {address} (HTTP_PROXY)" in lines["server"]
+        assert "NO_PROXY" in lines["ingest"]
+        no_proxy = "fe80::/10,0.0.0.0/8"
+        exit_status, lines = doctor(server, **here, http_proxy=address, no_proxy=no_proxy)
+        assert (exit_status, lines["token"].startswith("ok ")) == (0, True), lines
+        proxy.shutdown()
 
 
 @pytest.mark.parametrize("name", ["mcp", "watch"])

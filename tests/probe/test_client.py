@@ -12,9 +12,10 @@ import pytest
 
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
+from isentrope.client.proxies import is_exempt
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope_wire import environment
-from isentrope_wire.errors import IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 from tests.system.running_server import RunningServer, free_port
 from tests.system.spool_of_a_run import leave_spool
 
@@ -111,6 +112,91 @@ def test_no_proxy_sees_the_token_for_a_server_on_this_machine(
     monkeypatch.delenv("no_proxy", raising=False)
     with Client(server.url, server.token) as client:
         assert isinstance(client.runs(), list)
+
+
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy")
+
+
+@pytest.fixture
+def without_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("address", "no_proxy", "exempt"),
+    [
+        ("http://10.1.2.3:7070", "10.0.0.0/8", True),
+        ("10.1.2.3:7071", "localhost, 10.0.0.0/8", True),
+        ("http://10.1.2.3", "10.1.2.4,10.1.2.30", False),
+        ("http://10.1.2.3", "10.1.2.3", True),
+        ("http://11.1.2.3", "10.0.0.0/8,fe80::/10", False),
+        ("https://[fd00::7]:7070", "fd00::/8", True),
+        ("[fd00::7]:7071", "fd00::7", True),
+        ("[fd00::7]:7071", "[fd00::7]:7071", True),
+        ("[fd00::7]:7071", "[fd00::7]:7070", False),
+        ("http://[fe00::7]", "fd00::/8", False),
+        ("http://[::ffff:10.1.2.3]", "10.0.0.0/8", True),
+        ("http://head.cluster.example", "cluster.example", True),
+        ("http://head.cluster.example", ".Cluster.Example", True),
+        ("http://head.cluster.example", "*.cluster.example", True),
+        ("http://Head.cluster.example.", "head.cluster.example", True),
+        ("http://badcluster.example", "cluster.example", False),
+        ("http://head:7070", "head:7070", True),
+        ("head:7071", "head:7070", False),
+        ("http://head", "head:80", True),
+        ("http://head:7070", "other *", True),
+        ("http://head:7070", "", False),
+        ("http://head:7070", ",,::/x,[,a:b:c,//:,:", False),
+        ("http://[::1]:7070", "", True),
+        ("localhost:7071", "", True),
+        ("http://head:port", "*", False),
+    ],
+)
+def test_hosts_that_no_proxy_names(
+    without_proxies: pytest.MonkeyPatch, address: str, no_proxy: str, exempt: bool
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        without_proxies.setenv(name, no_proxy)
+        assert is_exempt(address) is exempt
+        without_proxies.delenv(name)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "socks5://10.0.0.1:9",
+        "socks://10.0.0.1:9/",
+        "ftp://x",
+        "://",
+        "http://",
+        "http://[::",
+        "http://a:b",
+        "\x01",
+    ],
+)
+def test_a_useless_proxy_is_one_sentence(without_proxies: pytest.MonkeyPatch, proxy: str) -> None:
+    without_proxies.setenv("ALL_PROXY", proxy)
+    with pytest.raises(ConfigurationError, match=r"^ALL_PROXY .*NO_PROXY\.$"):
+        Client("http://head:7070", "t")
+    without_proxies.setenv("NO_PROXY", "head,fe80::/10")
+    Client("http://head:7070", "t").close()
+
+
+def test_a_proxys_password_is_not_shown(without_proxies: pytest.MonkeyPatch) -> None:
+    without_proxies.setenv("HTTP_PROXY", f"http://me:secret@127.0.0.1:{free_port()}")
+    with Client("http://head:7070", "t") as client, pytest.raises(ApiError) as raised:
+        client.runs()
+    assert "The proxy http://127.0.0.1:" in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["http://head:port", "http://[::", "head:7070"])
+def test_an_address_that_is_none_is_said(url: str) -> None:
+    with pytest.raises(ApiError, match="is no address of a server"), Client(url, "t") as client:
+        client.runs()
 
 
 def test_a_token_in_a_file_is_read_again_and_comes_first(

@@ -15,7 +15,7 @@ import grpc
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope.client.credentials import advice_on
-from isentrope.transport.connection import open_channel
+from isentrope.transport.connection import is_answer_of_server, open_channel
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope_wire import environment
@@ -85,10 +85,11 @@ def _server_and_token() -> list[Finding]:
     except ConfigurationError as error:
         return [Finding(check="server", ok=False, found=f"not asked: {error}")]
     except ApiError as error:
-        if error.status == 403:
+        # By its code: a proxy refuses with the same status.
+        if error.code == "forbidden":
             found = f"the token from {source} may only report; `isentrope runs` and `control` need another scope"
             token = Finding(check="token", ok=True, found=found)
-        elif error.status == 401:
+        elif error.code == "unauthenticated":
             found = (
                 f"the server does not accept the token from {source}"
                 if environment.token()
@@ -150,7 +151,9 @@ def _ingest() -> Finding:
         return Finding(check="ingest", ok=False, found=f"not asked: {error}")
     except grpc.RpcError as error:
         # Errors of a call are RpcError and Call at once; the type stubs can't say so.
-        if isinstance(error, grpc.Call) and error.code() not in _ANSWERS:
+        if isinstance(error, grpc.Call) and not (
+            error.code() in _ANSWERS and is_answer_of_server(error)
+        ):
             reason = error.details() or error.code().name
             advice = advice_on(reason) or (
                 "Start one with `isentrope up`, or set ISENTROPE_GRPC to its host:port, behind https:// if it has TLS."

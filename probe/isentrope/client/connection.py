@@ -13,6 +13,7 @@ import httpx
 
 from isentrope.client.calls import Call
 from isentrope.client.credentials import advice_on, bearer_of, ssl_context
+from isentrope.client.proxies import proxy_of
 from isentrope_wire import environment
 from isentrope_wire.answers import ErrorBody, Page
 from isentrope_wire.errors import IsentropeError
@@ -58,14 +59,16 @@ class Connection:
 
         Raises:
             ConfigurationError: The token has characters that no token has, or a certificate file
-                can't be used.
+                or the environment's proxy can't be used.
+            ApiError: The address is none.
         """
         bearer = bearer_of(token or environment.token())
-        self.url = (url or environment.url()).rstrip("/")
-        self._http = httpx.Client(
-            headers={} if bearer is None else {"Authorization": bearer},
-            **way_to(self.url, timeout_seconds),
-        )
+        self.url = (url or environment.url()).strip().rstrip("/")
+        with _failures(self.url):
+            self._http = httpx.Client(
+                headers={} if bearer is None else {"Authorization": bearer},
+                **way_to(self.url, timeout_seconds),
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -115,14 +118,16 @@ class Connection:
 
 def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
     """Arguments of an httpx client that sends calls to the server at `url`: address, wait, trusted
-    CAs, proxies.
-    ConfigurationError: a certificate file can't be used."""
+    CAs, proxy.
+    ConfigurationError: a certificate file or the proxy can't be used."""
+    proxy = proxy_of(url)
     return {
         "base_url": f"{url}/api/v1/",
         "timeout": timeout_seconds,
         "verify": ssl_context() if url.startswith("https://") else True,
-        # The environment names proxies.
-        "trust_env": not environment.is_on_this_machine(url),
+        # Else httpx reads NO_PROXY itself, without ranges, and fails where it has one of IPv6.
+        "trust_env": False,
+        "proxy": proxy and proxy.address,
     }
 
 
@@ -200,11 +205,14 @@ def _failures(url: str) -> Iterator[None]:
             code="unreachable",
         ) from error
     except httpx.HTTPError as error:
-        advice = (
-            advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
-        )
+        proxy = proxy_of(url)
+        advice = advice_on(str(error))
+        if not advice and proxy is None:
+            advice = "Start it with `isentrope up`, or point ISENTROPE_URL at it."
+        elif not advice:
+            advice = f"The proxy {proxy} is on the way: name the server's host in NO_PROXY if it is to be asked directly."
         raise _Unreachable(
-            f"The server at {url} gives no answer ({error or type(error).__name__}). {advice}",
+            f"The server at {url} gives no answer ({str(error) or type(error).__name__}). {advice}",
             code="unreachable",
         ) from error
 
@@ -217,11 +225,7 @@ def _answer(call: Call[_A], response: httpx.Response, url: str) -> _A:
     try:
         return read(call.answer, response.json())
     except ValueError as error:
-        raise ApiError(
-            f"The server at {url} answered {response.status_code} with something that is no answer of an Isentrope server.",
-            response.status_code,
-            "unexpected_answer",
-        ) from error
+        raise _unexpected(response, url) from error
 
 
 def _error(response: httpx.Response, url: str) -> ApiError:
@@ -229,8 +233,20 @@ def _error(response: httpx.Response, url: str) -> ApiError:
     try:
         detail = read(ErrorBody, response.json()).error
     except ValueError:
-        message = f"The server at {url} answered {status} {response.reason_phrase}, not as an Isentrope server does."
-        return ApiError(message, status, "unexpected_answer")
+        return _unexpected(response, url)
     return (ControlConflict if status == httpx.codes.PRECONDITION_FAILED else ApiError)(
         detail.message, status, detail.code
     )
+
+
+def _unexpected(response: httpx.Response, url: str) -> ApiError:
+    """An answer that no Isentrope server gave, by its form."""
+    status, proxy = response.status_code, proxy_of(url)
+    came = f"{url} answered {status} {response.reason_phrase}, not as an Isentrope server does"
+    message = f"{came}: another program is there, or a proxy in front of it answered."
+    if proxy is not None:
+        message = (
+            f"{came}. The proxy {proxy} is on the way and may have answered: name the server's host in NO_PROXY "
+            "if it is to be asked directly."
+        )
+    return ApiError(message, status, "unexpected_answer")

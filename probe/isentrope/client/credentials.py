@@ -83,12 +83,19 @@ _ADVICE = (
         ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"),
         "The server speaks no TLS there: write http:// in ISENTROPE_URL and ISENTROPE_GRPC, or start it with --tls-cert.",
     ),
+    (
+        ("RECEIVED_HTTP2_HEADER_WITH_STATUS", "HTTP_PROXY"),
+        (
+            "A proxy or another program answered, not the server: name the server's host in NO_PROXY if a proxy is on the way, "
+            "and check ISENTROPE_GRPC."
+        ),
+    ),
 )
-"""What the TLS library says of a failure, and what to do about it."""
+"""What the libraries say of a failure, and what to do about it."""
 
 
 def advice_on(failure: str) -> str:
-    """What to do about a connection that failed; empty where TLS isn't the cause."""
+    """What to do about a connection that failed; empty where neither TLS nor a proxy is the cause."""
     said = failure.upper().replace(" ", "_")
     return next((advice for signs, advice in _ADVICE if any(sign in said for sign in signs)), "")
 

@@ -56,7 +56,7 @@ class RestTokens(TokenVerifier):
         try:
             me = await self._callers.of_token(token).ask(calls.me())
         except ApiError as error:
-            if error.status in (401, 403):
+            if error.code in ("unauthenticated", "forbidden"):
                 return None
             raise AuthenticationError(str(error)) from error
         return AccessToken(token=token, client_id=me.token_id, scopes=[str(me.scope)])

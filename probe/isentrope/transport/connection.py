@@ -12,6 +12,7 @@ from typing import Self
 import grpc
 
 from isentrope.client.credentials import advice_on, bearer_of, pem
+from isentrope.client.proxies import is_exempt
 from isentrope_wire import environment
 from isentrope_wire.codec import received_control, to_pb
 from isentrope_wire.errors import ConfigurationError, IsentropeError
@@ -31,11 +32,7 @@ def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.C
     nothing is sent yet.
     ConfigurationError: a certificate file can't be read."""
     address = environment.host_and_port(target)
-    # A proxy could not reach this machine's own addresses.
-    given = [
-        *options,
-        ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(address) else 1),
-    ]
+    given = [*options, ("grpc.enable_http_proxy", int(not is_exempt(address)))]
     if not environment.is_encrypted(target):
         return grpc.insecure_channel(address, options=given)
     ca, key, certificate = pem()
@@ -180,6 +177,12 @@ class TelemetryConnection:
             self._watch_failure = "The server ended the Watch."
 
 
+def is_answer_of_server(error: grpc.Call) -> bool:
+    """Whether a server of gRPC refused the call: of another program's HTTP status gRPC makes a code,
+    too."""
+    return "Received http2 header with status" not in (error.details() or "")
+
+
 def _seconds_for(request: pb.HelloRequest | pb.PushRequest) -> float:
     return CALL_SECONDS + request.ByteSize() / SLOWEST_BYTES_PER_SECOND
 
@@ -190,7 +193,8 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     assert isinstance(error, grpc.Call)
     code, details = error.code(), error.details() or "no reason given"
     sentence = f"{code.name}: {details}"
-    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+    refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    if code in refusals and is_answer_of_server(error):
         has_advice = "ISENTROPE_TOKEN" in details
         remedy = (
             "Then deliver with"
@@ -199,7 +203,7 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
         )
         return ServerRefuses(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
-    sentence = f"{sentence} {advice}" if advice else sentence
+    sentence = f"{sentence.rstrip('.')}. {advice}" if advice else sentence
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TooSlow(sentence)
     return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)
