@@ -126,10 +126,10 @@ def shipper_killed(stage: Stage) -> Verdict:
         time.sleep(random.uniform(0.0, 0.5))
         os.kill(pid, signal.SIGKILL)
         wait_for(
-            lambda gone=pid: trainer.shipper_pid not in (None, gone),
+            lambda gone=pid: trainer.shipper_pid not in (None, gone),  # type: ignore[misc]
             30.0,
             "another shipper was at work",
-        )  # type: ignore[misc]
+        )
     stage.expect_a_fresh_report(trainer)
     os.kill(wait_for(lambda: trainer.shipper_pid, 30.0, "a shipper was at work"), signal.SIGKILL)
     return stage.judge(trainer)

@@ -319,8 +319,8 @@ def test_prompts_reward_parts_and_answers_come_along(monkeypatch: pytest.MonkeyP
                 probe.score(*part[:2]),
                 torch.ones(len(ids)),
                 part[2],
-                completions={**one, "prompt_ids": ids},
-            )  # type: ignore[dict-item]
+                completions={**one, "prompt_ids": ids},  # type: ignore[dict-item]
+            )
         probe.step(0)
         return {rollout.sequence: rollout for rollout in reports(transport)[0].rollouts}
 

@@ -80,8 +80,10 @@ def run_steps(loop: TinyLoop, probe: isentrope.Probe, steps: int, first: int = 0
         scores = probe.score(logits, token_ids)
         loop.update(probe.gate(scores, advantages, loop.mask), advantages)
         probe.step(
-            step, loop.optimizer, lambda ids=token_ids: probe.score(loop.policy(loop.states), ids)
-        )  # type: ignore[misc]
+            step,
+            loop.optimizer,
+            lambda ids=token_ids: probe.score(loop.policy(loop.states), ids),  # type: ignore[misc]
+        )
 
 
 def pushed(

@@ -81,10 +81,10 @@ def test_each_server_keeps_an_owner_of_its_own_where_none_was_given(
         for server in (first, second):
             for token in (first.owner_token, second.owner_token):
                 wait_for(
-                    lambda server=server, token=token: (
+                    lambda server=server, token=token: (  # type: ignore[misc]
                         server.client(token).get("/api/v1/runs").is_success
                     )
-                )  # type: ignore[misc]
+                )
 
 
 def test_a_token_is_known_and_revoked_everywhere_at_once(pair: Pair) -> None:

@@ -197,8 +197,9 @@ def test_a_stopped_writer_finishes_what_it_took_and_takes_no_more(database: Data
     writer = Writer(database.writing_engine, lambda events: None)
     writer.start()
     futures = [
-        writer.submit(lambda transaction, name=f"r{i}": add(name, transaction)) for i in range(50)
-    ]  # type: ignore[misc]
+        writer.submit(lambda transaction, name=name: add(name, transaction))  # type: ignore[misc]
+        for name in (f"r{i}" for i in range(50))
+    ]
     writer.stop()
     assert {future.result(timeout=0) for future in futures} == ids(database)
     with pytest.raises(WriterStopped):

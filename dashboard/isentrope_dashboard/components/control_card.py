@@ -101,8 +101,9 @@ def fields_of(control: Control) -> Fields:
     if held is not None:
         document = held.to_document() | {"reward_guard": "on" if held.reward_guard else "off"}
         given |= {
-            one.name: document[one.name.removeprefix(_HOLD_PREFIX)] for one in HOLD_PARAMETERS
-        }  # type: ignore[misc]
+            one.name: document[one.name.removeprefix(_HOLD_PREFIX)]  # type: ignore[misc]
+            for one in HOLD_PARAMETERS
+        }
     known = parameters_of(control.method)
     return Fields(
         method=str(control.method),

@@ -210,7 +210,10 @@ def _failures(url: str) -> Iterator[None]:
         if not advice and proxy is None:
             advice = "Start it with `isentrope up`, or point ISENTROPE_URL at it."
         elif not advice:
-            advice = f"The proxy {proxy} is on the way: name the server's host in NO_PROXY if it is to be asked directly."
+            advice = (
+                f"The proxy {proxy} is on the way: name the server's host in NO_PROXY "
+                "if it is to be asked directly."
+            )
         raise _Unreachable(
             f"The server at {url} gives no answer ({str(error) or type(error).__name__}). {advice}",
             code="unreachable",
@@ -246,7 +249,7 @@ def _unexpected(response: httpx.Response, url: str) -> ApiError:
     message = f"{came}: another program is there, or a proxy in front of it answered."
     if proxy is not None:
         message = (
-            f"{came}. The proxy {proxy} is on the way and may have answered: name the server's host in NO_PROXY "
-            "if it is to be asked directly."
+            f"{came}. The proxy {proxy} is on the way and may have answered: "
+            "name the server's host in NO_PROXY if it is to be asked directly."
         )
     return ApiError(message, status, "unexpected_answer")

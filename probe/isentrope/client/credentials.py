@@ -86,8 +86,8 @@ _ADVICE = (
     (
         ("RECEIVED_HTTP2_HEADER_WITH_STATUS", "HTTP_PROXY"),
         (
-            "A proxy or another program answered, not the server: name the server's host in NO_PROXY if a proxy is on the way, "
-            "and check ISENTROPE_GRPC."
+            "A proxy or another program answered, not the server: check ISENTROPE_GRPC, "
+            "and name the server's host in NO_PROXY if a proxy is on the way."
         ),
     ),
 )
@@ -95,7 +95,7 @@ _ADVICE = (
 
 
 def advice_on(failure: str) -> str:
-    """What to do about a connection that failed; empty where neither TLS nor a proxy is the cause."""
+    """What to do about a connection that failed; empty where nothing is known of the cause."""
     said = failure.upper().replace(" ", "_")
     return next((advice for signs, advice in _ADVICE if any(sign in said for sign in signs)), "")
 

@@ -41,7 +41,9 @@ def proxy_of(url: str) -> Proxy | None:
     if name is None or is_exempt(url):
         return None
     given = proxies[name].strip()
-    proxy = Proxy(f"{name.upper()}_PROXY", given if "://" in given else f"http://{given}")
+    if "://" not in given:
+        given = f"http://{given}"
+    proxy = Proxy(f"{name.upper()}_PROXY", given)
     _check(proxy, url)
     return proxy
 
@@ -109,8 +111,10 @@ def _is_within(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network
 
 def _split(address: str) -> SplitResult | None:
     """A URL or host:port in its parts; None: it is neither."""
+    if "//" not in address:
+        address = f"//{address}"
     try:
-        where = urlsplit(address if "//" in address else f"//{address}")
+        where = urlsplit(address)
         where.port  # noqa: B018  (raises where it is no number)
     except ValueError:
         return None

@@ -178,8 +178,7 @@ class TelemetryConnection:
 
 
 def is_answer_of_server(error: grpc.Call) -> bool:
-    """Whether a server of gRPC refused the call: of another program's HTTP status gRPC makes a code,
-    too."""
+    """Whether a server of gRPC refused the call: gRPC makes a code of any program's HTTP status."""
     return "Received http2 header with status" not in (error.details() or "")
 
 

@@ -172,8 +172,9 @@ def test_a_side_that_left_tokens_out_is_not_called_dead(name: str, outside: str)
     one = Control(method="clip_v", mu_low=50.0, mu_high=50.0)
     assert [name in sentence for sentence in dead_knobs(one, STEP)].count(True) == 1
     assert not any(
-        name in sentence for sentence in dead_knobs(one, replace(STEP, **{outside: 3.0}))
-    )  # type: ignore[arg-type]
+        name in sentence
+        for sentence in dead_knobs(one, replace(STEP, **{outside: 3.0}))  # type: ignore[arg-type]
+    )
 
 
 def test_a_threshold_that_clipped_by_the_last_step_s_spread_is_not_called_dead_in_the_report() -> (

@@ -151,12 +151,19 @@ def test_weights(one: Control, of: TokenBatch, expected: list[float]) -> None:
         ),
         (
             control("rank_reward"),
-            tokens([[1.0, 1.0], [-1.0, -1.0]], logprobs=[[-1.0, -1], [-2, -2]]),
-        ),  # type: ignore[list-item]
+            tokens(
+                [[1.0, 1.0], [-1.0, -1.0]],  # type: ignore[list-item]
+                logprobs=[[-1.0, -1], [-2, -2]],  # type: ignore[list-item]
+            ),
+        ),
         (
             control("rank_reward"),
-            tokens([[1.0], [-1.0]], logprobs=[[-1.0], [-2]], groups=torch.tensor([1, 2])),
-        ),  # type: ignore[list-item]
+            tokens(
+                [[1.0], [-1.0]],  # type: ignore[list-item]
+                logprobs=[[-1.0], [-2]],  # type: ignore[list-item]
+                groups=torch.tensor([1, 2]),
+            ),
+        ),
         (
             control("clip_cov", ratio=1, omega_low=-99, omega_high=99),
             tokens([1.0, math.nan], logprobs=[math.nan, -1.0]),

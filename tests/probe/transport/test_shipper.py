@@ -155,10 +155,10 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
             )
             server.control = wish
             wait_for(
-                lambda wish=wish: (
+                lambda wish=wish: (  # type: ignore[misc]
                     (read := reader.read()) is not None and read.version == wish.version
                 )
-            )  # type: ignore[misc]
+            )
             read = reader.read()
             assert read is not None
             assert read.expires_at == pytest.approx(1.5, abs=5.0), (
