@@ -52,6 +52,29 @@ def significant(value: float | None, digits: int = 4) -> str:
     return (f"{mantissa}e{int(power)}" if power else text).replace("-", MINUS)
 
 
+WHOLE = 1e15
+"""Whole numbers below this are written in full."""
+_DIGITS = 5
+
+
+def told_apart(value: float | None, span: float = 0.0) -> str:
+    """A value with as many digits as tell it from others of a chart that spans `span`: `0.12346`,
+    `1,000,007,680`, `12,345.61`."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    size = abs(value)
+    if size < WHOLE and value == int(value):
+        return f"{int(value):,}".replace("-", MINUS)
+    power = math.floor(math.log10(size))
+    more = math.ceil(math.log10(size / span)) if 0 < span < size else 0
+    digits = min(17, _DIGITS + more)
+    if not -5 <= power < 15:
+        mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}".replace("-", MINUS)
+    text = f"{value:,.{max(1, digits - 1 - power)}f}"
+    return text.rstrip("0").rstrip(".").replace("-", MINUS)
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A share in [0, 1] as per cent."""
     if value is None or not math.isfinite(value):

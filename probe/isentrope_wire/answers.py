@@ -7,6 +7,7 @@ about controls are in `control_answers`."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -218,15 +219,41 @@ class LatestMetric(Answer):
     value: Number
 
 
+REDUCED_SERIES = (
+    "Longer series are reduced to buckets of neighbouring steps. step is a bucket's last step, and "
+    "value the value there. min and max leave out NaN; mean leaves out all that is not finite. "
+    "count is the number of values, not_finite how many of them are NaN or infinite. A sum over "
+    "steps is that of mean times (count - not_finite), never of value."
+)
+"""What a reduced series holds, as REST, its reference and the assistants' tools say it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesColumns(Answer):
-    """One metric over steps, as columns of one length, by rising step."""
+    """One metric over steps, as columns of one length, by rising step. REDUCED_SERIES says what
+    they hold where the series was reduced."""
 
     step: list[int]
     value: list[Number]
     min: list[Number] | None
-    """Minimum of each bucket; null when the series was not reduced."""
+    """Null when the series was not reduced; likewise the columns below."""
     max: list[Number] | None
+    mean: list[Number] | None = None
+    count: list[int] | None = None
+    not_finite: list[int] | None = None
+
+    @property
+    def measured(self) -> list[int]:
+        """Finite values that each point stands for."""
+        if self.count is None or self.not_finite is None:
+            return [int(math.isfinite(value)) for value in self.value]
+        return [all_ - odd for all_, odd in zip(self.count, self.not_finite, strict=True)]
+
+    @property
+    def means(self) -> list[float]:
+        """Mean of the finite values that each point stands for; NaN where there is none."""
+        values = self.value if self.mean is None else self.mean
+        return [value if math.isfinite(value) else math.nan for value in values]
 
     @property
     def reduced(self) -> bool:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isentrope_dashboard.figures.chart import (
     Chart,
+    NotDrawable,
     Scale,
     duration_texts,
     percent_texts,
     smoothed,
+    smoothing_steps,
     tick_texts,
     ticks,
     value_range,
 )
 from isentrope_dashboard.view import View
+from isentrope_server.store.reports.series import Series
+from isentrope_server.store.reports.series import columns as reduce
 from isentrope_wire.answers import SeriesColumns
 from tests.dashboard.made_answers import columns
 
@@ -74,7 +80,8 @@ def test_a_smoothed_line_stays_behind_its_values_which_do_not_move() -> None:
     chart.line(values, name="a", color="red", smooth=9)
     raw, smooth = chart.data
     assert raw["y"] == values.value
-    assert raw["opacity"] < smooth["opacity"]
+    assert raw["opacity"] < 1
+    assert (raw["name"], smooth["name"]) == ("a", "a, mean of 9 steps")
     assert max(smooth["y"][5:15]) - min(smooth["y"][5:15]) < 0.3
     assert smoothed(columns([1, 2, 3], [math.nan] * 3), 9) == [None, None, None]
 
@@ -85,10 +92,107 @@ def test_the_axis_in_seconds_is_what_the_steps_took() -> None:
     assert scale.at(2.5) == 30
     assert scale.at(5) == pytest.approx(75)  # 15 s a step on the average
     assert [scale.step_at(place) for place in (10, 30, 60, 75)] == pytest.approx([1, 2.5, 4, 5])
-    reduced = SeriesColumns(step=[10, 20], value=[1.0, 3.0], min=[1.0, 3.0], max=[1.0, 3.0])
-    assert Scale.of("tokens", reduced).at(20) - Scale.of("tokens", reduced).at(10) == 30
-    assert Scale.of("step", reduced).at(7) == 7
+    assert Scale.of("step", columns([4], [10.0])).at(7) == 7
     assert Scale.of("time", columns([], [])).at(7) == 7
+
+
+def test_axis_counts_what_was_not_measured() -> None:
+    """Every tenth step reported; a lost report; a time that is NaN."""
+    assert Scale.of("time", columns([10, 20, 30], [5.0, 5.0, 5.0])).at(30) == 15
+    assert Scale.of("time", columns([1, 2, 4, 5], [2.0, 2.0, 2.0, 2.0])).at(5) == 10
+    assert Scale.of("time", columns([1, 2, 3, 4], [2.0, math.nan, 2.0, 2.0])).at(4) == 8
+
+
+def reduced_by(values: list[float], buckets: int) -> SeriesColumns:
+    """As the server reduces the steps from 1 on."""
+    return reduce(Series(steps=np.arange(1, len(values) + 1), values=np.array(values)), buckets)
+
+
+@pytest.mark.parametrize("points", [7, 400, 500, 600, 6000])
+@pytest.mark.parametrize("phase", [0, 3])
+def test_axis_ends_where_the_steps_end(points: int, phase: int) -> None:
+    """Each tenth step takes 11 s, the others 1 s."""
+    seconds = [11.0 if step % 10 == phase else 1.0 for step in range(6000)]
+    scale = Scale.of("time", reduced_by(seconds, points))
+    assert scale.at(6000) == pytest.approx(12_000)
+    assert scale.at(3000) == pytest.approx(6_000, abs=15)
+
+
+def test_smoothing_ends_at_a_gap() -> None:
+    steps = [*range(1, 21), *range(500, 521)]
+    jump = columns(steps, [0.0] * 20 + [10.0] * 21)
+    assert smoothed(jump, 9) == [0.0] * 20 + [10.0] * 21
+    broken = columns(range(1, 8), [0.0, 0.0, 0.0, math.nan, 9.0, 9.0, math.inf])
+    assert smoothed(broken, 9) == [0.0, 0.0, 0.0, None, 9.0, 9.0, None]
+
+
+def test_smoothing_counts_steps() -> None:
+    every_tenth = columns(range(0, 200, 10), [float(step % 20) for step in range(0, 200, 10)])
+    assert smoothing_steps(every_tenth, 9) == 0
+    assert smoothing_steps(every_tenth, 31) == 31
+    assert smoothed(every_tenth, 31)[10] == pytest.approx((16 * 0 + 2 * 6 * 10) / 28)
+
+
+def test_smoothing_of_buckets_is_of_all_their_values() -> None:
+    """The last value of each bucket is the slow step's."""
+    values = reduced_by([11.0 if step % 10 == 9 else 1.0 for step in range(6000)], 600)
+    assert set(values.value) == {11.0}
+    assert smoothing_steps(values, 9) == 10
+    assert smoothed(values, 9) == pytest.approx([2.0] * 600)
+    assert smoothed(values, 31) == pytest.approx([2.0] * 600)
+
+
+def dots(trace: dict[str, Any]) -> list[float]:
+    """Values that have a dot."""
+    sizes = trace.get("marker", {}).get("size", [0] * len(trace["y"]))
+    return [value for value, size in zip(trace["y"], sizes, strict=True) if size]
+
+
+def test_values_without_neighbours_are_dots() -> None:
+    chart = Chart("dark")
+    chart.line(columns([1], [3.0]), name="once", color="red")
+    chart.line(columns(range(6), [1.0, math.nan, 2.0, 2.0, math.nan, 3.0]), name="a", color="red")
+    rarer = [10, 20, 30, 40, 50, 100, 200, 300]
+    chart.line(columns(rarer, [float(step) for step in rarer]), name="b", color="red")
+    assert list(map(dots, chart.data)) == [[3.0], [1.0, 3.0], [100.0, 200.0, 300.0]]
+
+
+def test_what_an_axis_lacks_is_marked_and_kept() -> None:
+    values = columns(range(1, 7), [1.0, 0.0, math.nan, -2.0, math.inf, 10.0])
+    chart = Chart("dark")
+    chart.log_axis([values])
+    chart.line(values, name="a", color="red")
+    line, marks = chart.data
+    assert line["y"] == [1.0, None, None, None, None, 10.0]
+    assert line["customdata"] == [1.0, 0.0, "NaN", -2.0, "Infinity", 10.0]
+    assert (marks["x"], marks["text"]) == ([2, 3, 4, 5], ["0", "NaN", "−2", "∞"])
+    assert "name" not in marks
+    assert set(marks["y"]) == {10.0**end for end in chart.layout["yaxis"]["range"]}
+
+
+def test_buckets_with_odd_values_are_marked() -> None:
+    values = reduced_by([1.0, math.nan, 2.0, 2.0, 2.0, 0.0, 3.0, 3.0], 4)
+    chart = Chart("dark")
+    chart.log_axis([values])
+    chart.line(values, name="a", color="red", smooth=9)
+    assert chart.data[-1]["text"] == ["NaN", "0"]
+    assert chart.data[0]["customdata"] == ["NaN", 2.0, 0.0, 3.0]
+    assert chart.data[0]["visible"] is False
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1e9, 1e9 + 0.002), (1.79e9, 1.79e9 + 120), (8.5899e10 - 24576, 8.5899e10)]
+)
+def test_ticks_far_from_zero_differ(low: float, high: float) -> None:
+    texts = tick_texts(ticks(low, high, 5))
+    assert len(texts) >= 3
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("values", [[1e308, -1e308], [5e-324, 1e-310, 2e-310]])
+def test_values_without_an_axis_are_named(values: list[float]) -> None:
+    with pytest.raises(NotDrawable, match=r"can't be drawn"):
+        value_range([columns(range(len(values)), values)])
 
 
 def test_a_share_of_a_whole_begins_at_zero() -> None:

@@ -6,13 +6,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
 from isentrope_dashboard.components.basics import place_id
+from isentrope_dashboard.figures.chart import smoothed
 from isentrope_dashboard.pages import compare, metrics, overview
 from isentrope_dashboard.pages.compare import differences
 from isentrope_dashboard.theme import look_of, looks_of
+from isentrope_server.store.reports.series import Series
+from isentrope_server.store.reports.series import columns as reduce
 from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.reports import StepReport
 from tests.dashboard.conftest import OpenPage, Site
@@ -103,6 +107,11 @@ def test_a_group_is_the_mean_of_its_runs_and_their_range() -> None:
     broken = compare.mean_of([columns([1, 2], [1, math.nan]), columns([1, 2], [2, 3])])
     assert broken.value[0] == 1.5
     assert math.isnan(broken.value[1])
+    values = np.where(np.arange(60) % 10 == 9, 11.0, 1.0)
+    seed = reduce(Series(steps=np.arange(60), values=values), 6)
+    group = compare.mean_of([seed, seed])
+    assert group.value == [11.0] * 6
+    assert smoothed(group, 9) == pytest.approx([2.0] * 6)
 
 
 def test_runs_that_differ_in_the_seed_are_one_line(site: Site) -> None:

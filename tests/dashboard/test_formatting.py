@@ -14,6 +14,7 @@ from isentrope_dashboard.formatting import (
     seconds,
     significant,
     threshold,
+    told_apart,
 )
 
 
@@ -31,6 +32,12 @@ from isentrope_dashboard.formatting import (
         (seconds(0.617), "0.62 s"), (seconds(12.34), "12.3 s"), (seconds(345.6), "346 s"),
         (significant(0.125), "0.125"), (significant(12345.6), "12,346"), (significant(-3e-6), "−3e−6"),
         (change(1.6e-5), "+0.000016"), (change(-1.6e-6), "−1.6e−6"),
+        # Digits that tell values of one chart apart; whole numbers in full.
+        (told_apart(1000007680.0), "1,000,007,680"), (told_apart(-3.0), "−3"),
+        (told_apart(None), "–"), (told_apart(0.123456789), "0.12346"),
+        (told_apart(12345.01, 0.6), "12,345.01"), (told_apart(3.4e38), "3.4e38"),
+        (told_apart(1e9 + 0.002, 0.002), "1,000,000,000.002"),
+        (told_apart(-2e-310, 1e-310), "−2e−310"), (told_apart(math.nan, math.nan), "NaN"),
         # A side that does not clip is off and not zero; a threshold stays short however large or
         # small it is.
         (threshold(None), "off"), (threshold(0.0), "0.00"), (threshold(0.001), "0.001"), (threshold(1.5), "1.50"),

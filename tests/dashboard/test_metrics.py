@@ -133,6 +133,29 @@ def test_logarithmic_axis_has_gaps_below_zero() -> None:
     assert log_ticks(0.2, 0.9) == [2.0, 5.0]
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1e9 + 128.0 * step for step in range(60)],
+        [1.79e9 + 2.0 * step for step in range(60)],
+        [8.5899345920e10 - 4096.0 * step for step in range(7)],
+        [12345.0 + 0.01 * step for step in range(60)],
+        [1e9 + 0.001, 1e9 + 0.002, 1e9 + 0.003],
+    ],
+    ids=["tokens", "clock", "bytes", "loss", "near"],
+)
+def test_values_far_from_zero_are_drawn_as_logged(values: list[float], log: bool) -> None:
+    figure = drawn(values, log=log)
+    (line,) = figure["data"]
+    axis = figure["layout"]["yaxis"]
+    low, high = (10**end for end in axis["range"]) if log else axis["range"]
+    assert line["y"] == values
+    assert all(low <= value <= high for value in values)
+    assert len(set(line["text"])) == len(values)
+    assert len(set(axis["ticktext"])) == len(axis["tickvals"]) >= 2
+
+
 def odd(report: StepReport) -> StepReport:
     added = {"<img src=x onerror=alert(1)>/<b>": 1.0, "zz/nan": math.nan}
     return replace(report, scalars={**report.scalars, **added})

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
+from isentrope.mcp.tools import Callers, reading_tools
 from isentrope_server.store.reports.series import Series, columns
+from isentrope_wire.answers import REDUCED_SERIES, SeriesColumns
 from isentrope_wire.reports import ScoreHistogram
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -58,6 +63,37 @@ def test_buckets_pass_over_not_a_number_unless_there_is_nothing_else() -> None:
     np.testing.assert_array_equal(reduced.min or [], [1.0, math.nan])
     np.testing.assert_array_equal(reduced.max or [], [3.0, math.nan])
     assert reduced.step == [2, 5]
+    np.testing.assert_array_equal(reduced.mean or [], [2.0, math.nan])
+    assert (reduced.count, reduced.not_finite) == ([3, 3], [1, 3])
+
+
+@pytest.mark.parametrize("points", [1, 7, 400, 5999, 6000])
+def test_buckets_add_up_to_the_whole(points: int) -> None:
+    values = np.where(np.arange(6000) % 10 == 0, 11.0, 1.0)
+    values[17] = math.inf
+    reduced = columns(Series(steps=np.arange(6000), values=values), points)
+    sums = [mean * number for mean, number in zip(reduced.means, reduced.measured, strict=True)]
+    assert sum(filter(math.isfinite, sums)) == pytest.approx(12_000 - 1)
+    assert sum(reduced.measured) == 5999
+
+
+def test_values_near_the_largest_have_a_mean() -> None:
+    reduced = columns(Series(steps=np.arange(4), values=np.full(4, 1.5e308)), 2)
+    assert reduced.mean == [1.5e308, 1.5e308]
+
+
+def test_reduction_is_described_alike_everywhere(server: ServerInThread) -> None:
+    path = server.http.get("/openapi.json").json()["paths"]["/api/v1/runs/{run_id}/metrics/series"]
+    rest = {one["name"]: one["description"] for one in path["get"]["parameters"]}["points"]
+    (read,) = (
+        tool
+        for tool in reading_tools(Callers("http://127.0.0.1:1", "token"))
+        if tool.__name__ == "read_metrics"
+    )
+    tool = get_type_hints(read, include_extras=True)["points"].__metadata__[-1].description
+    guide = " ".join(Path("docs/server.md").read_text("utf-8").split())
+    assert all(REDUCED_SERIES in text for text in (rest, tool, guide))
+    assert set(re.findall(r"\w+", REDUCED_SERIES)) >= {one.name for one in fields(SeriesColumns)}
 
 
 def test_a_range_of_steps_includes_both_ends(server: ServerInThread, rank: Rank) -> None:

@@ -7,9 +7,10 @@ axis gets its ticks in words from here (`ticks`).
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from statistics import median
@@ -31,16 +32,23 @@ DASH = "5px,4px"
 GUTTER = 76
 """Pixels at the right of the plot, for labels of what lies at its end; the browser spreads them
 (`assets/isentrope.js`)."""
+ALONE_SIZE = 5
+"""Pixels of the dot of a line's value without neighbours."""
 ALONE_REACH = 0.4
 """Steps to both sides of a band's value that has no neighbour: between two gaps it would have no
 width."""
+LEAST_POWER, LARGEST_POWER = -323.0, 308.0
+"""Of ten, that floating-point numbers have."""
+LEAST_SPAN, LARGEST = 1e-300, 1e307
+"""What the browser can divide by: spans of axes lie between these, values of logarithmic ones
+below."""
 SKIPPED: Final = {"hoverinfo": "skip"}
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers within [low, high], at most `most`."""
     span = high - low
-    if not (math.isfinite(span) and span > 1e-9 * max(abs(low), abs(high))):
+    if not (math.isfinite(span) and span > 64 * math.ulp(max(abs(low), abs(high)))):
         return [low] if math.isfinite(low) else []
     raw = span / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -118,32 +126,34 @@ class Scale:
     axis: Axis = "step"
     steps: Sequence[int] = ()
     places: Sequence[float] = ()
+    pace: float = 1.0
+    """Units of the scale that a step takes on the average."""
 
     @classmethod
     def of(cls, axis: Axis, amounts: SeriesColumns) -> Scale:
-        """The scale of an axis, from what each step took: seconds, or tokens."""
-        if axis == "step" or not amounts.step:
+        """The scale of an axis, from what each step took: seconds, or tokens. Steps that were not
+        measured count as the mean of the others."""
+        measured = amounts.measured
+        if axis == "step" or not any(measured):
             return cls()
-        places, total, before = [], 0.0, amounts.step[0] - 1
-        for step, amount in zip(amounts.step, amounts.value, strict=True):
-            # A reduced series has the mean of each bucket.
-            total += (amount if math.isfinite(amount) else 0.0) * (step - before)
+        parts = zip(amounts.means, measured, strict=True)
+        sums = [mean * number if number else 0.0 for mean, number in parts]
+        mean = sum(sums) / sum(measured)
+        apart = _steps_apart(amounts)
+        places, total, before = [], 0.0, amounts.step[0] - apart * _counts(amounts)[0]
+        for step, amount, number in zip(amounts.step, sums, measured, strict=True):
+            total += amount + mean * max(0.0, (step - before) / apart - number)
             before = step
             places.append(total)
-        return cls(axis, amounts.step, places)
+        return cls(axis, amounts.step, places, mean / apart)
 
     def at(self, step: float) -> float:
         """The place of a step; before and after the known ones, in proportion."""
-        return _between(step, self.steps, self.places, self._pace)
+        return _between(step, self.steps, self.places, self.pace)
 
     def step_at(self, place: float) -> float:
         """The step at a place: the inverse."""
-        return _between(place, self.places, self.steps, 1 / (self._pace or 1.0))
-
-    @property
-    def _pace(self) -> float:
-        """Units of the scale that a step takes on the average."""
-        return self.places[-1] / (self.steps[-1] - self.steps[0] + 1) if self.steps else 1.0
+        return _between(place, self.places, self.steps, 1 / (self.pace or 1.0))
 
     def ticks(self, first: float, last: float, most: int) -> list[float]:
         """Round places between two, of times round in their unit."""
@@ -156,6 +166,24 @@ class Scale:
             if self.axis == "time"
             else [count(round(place)) for place in places]
         )
+
+
+def _counts(columns: SeriesColumns) -> Sequence[int]:
+    """Values that each point stands for."""
+    return columns.count or [1] * len(columns.step)
+
+
+def _steps_apart(columns: SeriesColumns) -> int:
+    """Steps from one value to the next: usually 1, 10 where a run reports every tenth step."""
+    if len(columns.step) < 2:
+        return 1
+    distances = [
+        (later - earlier) / count
+        for (earlier, later), count in zip(
+            pairwise(columns.step), _counts(columns)[1:], strict=True
+        )
+    ]
+    return max(1, round(median(distances)))
 
 
 def _between(x: float, xs: Sequence[float], ys: Sequence[float], slope: float) -> float:
@@ -184,26 +212,51 @@ def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[tuple[
     return [(earlier + 1, later - 1) for earlier, later in pairs if later - earlier >= least > 0]
 
 
+def gap_ends(columns: SeriesColumns) -> set[int]:
+    """The first step behind each gap."""
+    return {last + 1 for _, last in missing_steps(columns.step, reduced=columns.reduced)}
+
+
+def smoothing_steps(columns: SeriesColumns, wanted: int) -> int:
+    """Steps that each point of the smoothed line is a mean of; 0: the line is not smoothed. A
+    bucket can't be divided: of a reduced series it is a bucket's steps at least."""
+    if wanted and columns.count is not None:
+        return max(wanted, round(_steps_apart(columns) * median(columns.count)))
+    if not columns.step or columns.step[-1] - columns.step[0] < wanted:
+        return 0
+    return wanted * (_steps_apart(columns) <= wanted // 2)
+
+
 def smoothed(columns: SeriesColumns, steps: int) -> list[float | None]:
-    """The mean of the values around each one, with weights that fall to both sides; what is not
-    finite counts nothing."""
+    """The mean of the values within so many steps around each one, with weights that fall to both
+    sides; of a reduced series of all values of the buckets. A gap, and what is not finite, ends
+    it: nothing beyond counts."""
     half = steps // 2
-    values = columns.value
+    values, measured = columns.means, columns.measured
+    behind_gaps = gap_ends(columns)
+
+    def weights_beside(at: int, by: int) -> Iterator[tuple[int, int]]:
+        """Neighbours on one side, each with its weight."""
+        near = at + by
+        while 0 <= near < len(values):
+            distance = abs(columns.step[near] - columns.step[at])
+            is_apart = columns.step[max(near, near - by)] in behind_gaps
+            if distance > half or is_apart or math.isnan(values[near]):
+                return
+            yield near, (half + 1 - distance) * measured[near]
+            near += by
+
     means: list[float | None] = []
-    for at in range(len(values)):
-        total = weights = 0.0
-        for near in range(max(0, at - half), min(len(values), at + half + 1)):
-            if math.isfinite(values[near]):
-                weight = half + 1 - abs(near - at)
-                total += weight * values[near]
-                weights += weight
-        means.append(total / weights if weights else None)
+    for at, value in enumerate(values):
+        if math.isnan(value):
+            means.append(None)
+            continue
+        weights = {at: (half + 1) * measured[at]}
+        weights |= {**dict(weights_beside(at, -1)), **dict(weights_beside(at, 1))}
+        # By the differences: the mean of equal values is exactly this value.
+        moved = sum(weight * (values[near] - value) for near, weight in weights.items())
+        means.append(value + moved / sum(weights.values()))
     return means
-
-
-def finite(values: Sequence[float | None]) -> list[float | None]:
-    """NaN and infinities as gaps."""
-    return [value if value is not None and math.isfinite(value) else None for value in values]
 
 
 def hover_line(name: str) -> str:
@@ -239,35 +292,126 @@ class Chart:
         dash: str = "solid",
         smooth: int = 0,
         written: Callable[[float | None], str] | None = None,
+        key: str = "",
     ) -> None:
-        """One metric over steps, with a gap where steps are missing. Smoothed over so many steps,
-        the raw line stays behind it."""
-        behind_gaps = {last + 1 for _, last in missing_steps(columns.step, reduced=columns.reduced)}
+        """One metric over steps, with a gap where steps are missing, and marks where the axis,
+        which must be set before, can't show a value. Smoothed over so many steps, the raw line
+        stays behind it; of a reduced series it is not seen, as there is a band. `key` is what the
+        browser calls the line."""
+        averaged = smoothing_steps(columns, smooth)
+        raw = [value if self._shows(value) else None for value in columns.value]
+        look = {"color": color, "width": width, "dash": dash}
+        if not averaged:
+            words = [] if written is None else [written(value) for value in raw]
+            self._row(columns, raw, words, name=name, said=name, line=look, meta=key)
+            self._mark_unshown(columns, name)
+            return
+        is_seen = columns.count is None
+        thin = {**look, "width": 1}
+        self._row(columns, raw, name=name, said=name, line=thin, opacity=0.35, visible=is_seen)
+        means = [
+            mean if mean is not None and self._shows(mean) else None
+            for mean in smoothed(columns, averaged)
+        ]
+        said = f"mean of {averaged} steps"
+        words = [] if written is None else [
+            f"{written(value)}</b>, {said} <b>{written(mean)}"
+            for value, mean in zip(columns.value, means, strict=True)
+        ]  # fmt: skip
+        self._row(columns, means, words, name=f"{name}, {said}", said=name, line=look, meta=key,
+                  customdata=None)  # fmt: skip
+        self._mark_unshown(columns, name)
 
-        def add(
-            values: Sequence[float | None], width: float, opacity: float, hover: dict[str, Any]
-        ) -> None:
-            points: list[tuple[float, float | None]] = []
-            for step, value in zip(columns.step, values, strict=True):
-                points += [(step - 1, None)] if step in behind_gaps else []
-                points.append((step, value))
-            # A step between two gaps has no line: only a marker shows it.
-            mode = "lines+markers" if len(columns.step) == 1 else "lines"
-            line = {"color": color, "width": width, "dash": dash}
-            xs, ys = [self.scale.at(step) for step, _ in points], [value for _, value in points]
-            text = (
-                {"text": [written(value) for value in ys]}
-                if written and hover is not SKIPPED
-                else {}
+    def _row(
+        self,
+        columns: SeriesColumns,
+        values: Sequence[float | None],
+        words: Sequence[str] = (),
+        *,
+        said: str,
+        **more: Any,
+    ) -> None:
+        """A line through one value a step; where the mouse is, `said` and the step's words. A value
+        without neighbours is a dot. Where a value was logged and is not shown, `customdata` has
+        what was logged, for saved numbers."""
+        behind_gaps = gap_ends(columns)
+        xs: list[float] = []
+        ys: list[float | None] = []
+        texts: list[str] = []
+        logged: list[float | None] = []
+        for at, (step, value) in enumerate(zip(columns.step, values, strict=True)):
+            if step in behind_gaps:
+                xs.append(self.scale.at(step - 1))
+                ys.append(None)
+                texts.append("")
+                logged.append(None)
+            xs.append(self.scale.at(step))
+            ys.append(value)
+            texts += words[at : at + 1]
+            logged.append(columns.value[at])
+        beside = [None, *ys, None]
+        alone = [
+            value is not None and beside[at] is None and beside[at + 2] is None
+            for at, value in enumerate(ys)
+        ]
+        more |= {"text": texts, "hovertemplate": hover_line(said)} if words else SKIPPED
+        if any(alone):
+            sizes = [ALONE_SIZE * is_alone for is_alone in alone]
+            more |= {
+                "mode": "lines+markers",
+                "marker": {"size": sizes, "color": more["line"]["color"]},
+            }
+        if logged != ys:
+            # JSON has no NaN and no infinity.
+            words_too = json.loads(json.dumps(logged), parse_constant=str)
+            more.setdefault("customdata", words_too)
+        self.scatter(xs, ys, **more)
+
+    @property
+    def _is_log(self) -> bool:
+        return bool(self.layout.get("yaxis", {}).get("type") == "log")
+
+    def _shows(self, value: float) -> bool:
+        """Whether the y axis has a place for a value."""
+        return math.isfinite(value) and (value > 0 or not self._is_log)
+
+    def _mark_unshown(self, columns: SeriesColumns, name: str) -> None:
+        """At the axis' end a cross for NaN, a triangle that points to infinities and to what a
+        logarithm does not have; without a name, as it is no line."""
+        ends = self.layout.get("yaxis", {}).get("range")
+        if ends is None:
+            return
+        low, high = (10.0**end if self._is_log else end for end in ends)
+        marks = [
+            (step, *mark)
+            for at, step in enumerate(columns.step)
+            if (mark := self._unshown(columns, at)) is not None
+        ]
+        if marks:
+            symbols = [symbol for _, symbol, _ in marks]
+            self.scatter(
+                [self.scale.at(step) for step, *_ in marks],
+                [high if symbol == "triangle-up" else low for symbol in symbols],
+                mode="markers",
+                cliponaxis=False,
+                text=[words for *_, words in marks],
+                hovertemplate=hover_line(name),
+                marker={"size": 7, "color": self.ink["act"], "symbol": symbols},
             )
-            self.scatter(xs, ys, mode=mode, line=line, name=name, opacity=opacity, **hover, **text)
 
-        hover = {"hovertemplate": hover_line(name)} if written else SKIPPED
-        if smooth and len(columns.step) > smooth:
-            add(finite(columns.value), 1, 0.35, SKIPPED)
-            add(smoothed(columns, smooth), width, 1, hover)
-        else:
-            add(finite(columns.value), width, 1, hover)
+    def _unshown(self, columns: SeriesColumns, at: int) -> tuple[str, str] | None:
+        """Symbol and words of a point's mark; None where the axis shows all that it stands for."""
+        value = columns.value[at]
+        if math.isnan(value):
+            return "x", "NaN"
+        if not self._shows(value):
+            return "triangle-up" if value > 0 else "triangle-down", significant(value)
+        if columns.not_finite is not None and columns.count is not None and columns.not_finite[at]:
+            return "x", f"{columns.not_finite[at]} of {columns.count[at]} values are not finite"
+        least = value if columns.min is None else columns.min[at]
+        if least <= 0 and self._is_log:
+            return "triangle-down", f"down to {significant(least)}"
+        return None
 
     def scatter(
         self,
@@ -455,9 +599,13 @@ class Chart:
         ] or [0.0]
         least, most = min(values), max(values)
         beyond = room * (most - least) or 0.1 * (abs(most) or 0.2)
-        low, high = least - beyond, most + beyond
+        low, high = max(least - beyond, LEAST_POWER), min(most + beyond, LARGEST_POWER)
         places = log_ticks(low, high)
-        texts = [significant(place, 6) for place in places] if written is None else written(places)
+        texts = [significant(place, 6) for place in places]
+        if written is not None:
+            texts = written(places)
+        elif len(set(texts)) < len(texts):
+            texts = tick_texts(places)
         self.layout["yaxis"] = {
             "type": "log",
             "range": [low, high],
@@ -480,6 +628,10 @@ class Chart:
         self.layout.setdefault("shapes", []).append({"type": "line", **shape})
 
 
+class NotDrawable(ValueError):
+    """Says why there can be no axis for some values."""
+
+
 def value_range(
     series: Sequence[SeriesColumns],
     *,
@@ -495,8 +647,14 @@ def value_range(
     if not values:
         return 0.0, 1.0
     least, most = min(values), max(values)
-    room = 0.08 * (most - least) or max(abs(most), 1e-3) * 0.1
-    return (least if from_zero and least == 0 else least - room), most + room
+    room = 0.08 * most - 0.08 * least or max(abs(most), 1e-3) * 0.1
+    bottom, top = (least if from_zero and least == 0 else least - room), most + room
+    if not LEAST_SPAN < top - bottom < LARGEST:
+        raise NotDrawable(
+            f"The values from {significant(least)} to {significant(most)} can't be drawn: their "
+            "axis would need more than floating-point numbers have."
+        )
+    return bottom, top
 
 
 def log_ticks(low: float, high: float) -> list[float]:

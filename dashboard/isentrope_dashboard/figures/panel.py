@@ -7,6 +7,7 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from isentrope_dashboard import theme
@@ -15,14 +16,12 @@ from isentrope_dashboard.figures.chart import (
     GUTTER,
     Chart,
     Scale,
-    hover_line,
     percent_texts,
     positive,
-    smoothed,
     tick_texts,
     value_range,
 )
-from isentrope_dashboard.formatting import method, number, percent, significant
+from isentrope_dashboard.formatting import method, percent, told_apart
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import SMOOTHED
 from isentrope_wire.answers import HistogramColumns, SeriesColumns, StepReport
@@ -152,7 +151,9 @@ class Shown:
         """The lowest and the highest of the seeds; empty where none were read."""
         mean = self.means.get(name, EMPTY)
         return [
-            replace(mean, value=ends, min=None, max=None) for ends in (mean.min, mean.max) if ends
+            SeriesColumns(step=mean.step, value=ends, min=None, max=None)
+            for ends in (mean.min, mean.max)
+            if ends
         ]
 
     def seen(self, columns: SeriesColumns) -> SeriesColumns:
@@ -164,7 +165,7 @@ class Shown:
         rows = [at for at, step in enumerate(columns.step) if first <= self.scale.at(step) <= last]
         kept = {
             name: [column[at] for at in rows]
-            for name in ("step", "value", "min", "max")
+            for name in ("step", "value", "min", "max", "mean", "count", "not_finite")
             if (column := getattr(columns, name))
         }
         return replace(columns, **kept)
@@ -226,7 +227,8 @@ class Panel:
     """Whether its x axis is that of the steps."""
     signs: Sequence[str] = ()
     """There is something to see when one of these was measured; empty: any of its lines."""
-    written: Callable[[float | None], str] = number
+    written: Callable[[float | None], str] | None = None
+    """Values under the mouse; None: with as many digits as tell them apart."""
     log: bool = False
     from_zero: bool = False
     share: bool = False
@@ -269,6 +271,19 @@ def absent(panel: Panel, shown: Shown) -> str:
     return panel.rest if rests or (panel.signs and not measured.keys() & set(panel.signs)) else ""
 
 
+def written_by(panel: Panel, series: Sequence[SeriesColumns]) -> Callable[[float | None], str]:
+    """How the panel's values are written, beside these."""
+    if panel.share:
+        return percent
+    return panel.written or partial(told_apart, span=span_of(series))
+
+
+def span_of(series: Sequence[SeriesColumns]) -> float:
+    """From the least to the largest finite value; 0 without two of them."""
+    values = [value for columns in series for value in columns.value if math.isfinite(value)]
+    return max(values) - min(values) if values else 0.0
+
+
 def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
     """A chart with its x axis, the zone of the next steps, the applied controls."""
     chart = Chart(shown.scheme, shown.scale)
@@ -302,10 +317,16 @@ def add_seeds(chart: Chart, panel: Panel, shown: Shown, *, log: bool = False) ->
     ends = shown.ends_of_seeds(name)
     if not ends:
         return
-    mean, low, high = (positive(one) if log else one for one in (shown.means[name], *ends))
+    low, high = (positive(one) if log else one for one in ends)
     chart.band(low, high, _see_through(chart.ink["observed"]))
-    chart.line(mean, name=f"mean of {shown.seeds} seeds", color=chart.ink["observed"], width=1.2, dash="2px,3px",
-               written=percent if panel.share else significant)  # fmt: skip
+    chart.line(
+        shown.means[name],
+        name=f"mean of {shown.seeds} seeds",
+        color=chart.ink["observed"],
+        width=1.2,
+        dash="2px,3px",
+        written=written_by(panel, ends),
+    )
 
 
 def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
@@ -320,8 +341,8 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         for line in panel.lines
         if shown.columns(line.metric).step and not shown.columns(line.unless).step
     ]
-    series = [positive(columns) if panel.log else columns for _, columns in found]
-    written = percent if panel.share else panel.written
+    series = [columns for _, columns in found]
+    written = written_by(panel, series)
     forecasts = shown.forecasts if panel.forecast else ()
     ahead = [
         (line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None
@@ -397,8 +418,7 @@ def metric_panel(name: str, height: int, *, log: bool = False) -> Panel:
 
 
 def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
-    """A line for each run. What is not finite is a gap with a mark; a reduced series has a band
-    from minimum to maximum."""
+    """A line for each run; a reduced series has a band from minimum to maximum."""
     drawn = [run for run in shown.runs or [shown] if run.columns(panel.name).step]
     if not drawn:
         return panel.needs
@@ -408,77 +428,52 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
     log = panel.log and any(0 < value < math.inf for columns in every for value in columns.value)
     seen = [run.seen(columns) for run, columns in zip(drawn, every, strict=True)]
     of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.name)]
-    low, high = _y_axis(chart, [*seen, *of_seeds], log=log, is_share=panel.share)
+    _y_axis(chart, [*seen, *of_seeds], log=log, is_share=panel.share)
     longest = max(map(len, chart.layout["yaxis"]["ticktext"]), default=0)
     chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
     add_controls(chart, shown)
     add_seeds(chart, panel, shown, log=log)
     for run in drawn:
         chart.scale = run.scale
-        _add_line(chart, panel, run, log=log)
-    for run in drawn:
-        chart.scale = run.scale
-        _add_not_finite(chart, panel, run, 10**low if log else low, 10**high if log else high)
-    for trace in chart.data:
-        # Six digits: more than a chart of 200 pixels can show, in half of the bytes.
-        trace["y"] = [None if value is None else float(f"{value:.6g}") for value in trace["y"]]
+        _add_line(chart, panel, run, written_by(panel, every), log=log)
     chart.scale = shown.scale
     return chart.figure()
 
 
-def _add_line(chart: Chart, panel: Panel, run: Shown, *, log: bool) -> None:
-    (color, dash), columns, smooth = (
-        theme.look_of(chart.scheme, run.look),
-        run.columns(panel.name),
-        run.smooth,
-    )
-    drawn = positive(columns) if log else columns
+def _add_line(
+    chart: Chart, panel: Panel, run: Shown, written: Callable[[float | None], str], *, log: bool
+) -> None:
+    color, dash = theme.look_of(chart.scheme, run.look)
+    columns = run.columns(panel.name)
     if columns.reduced and columns.min is not None and columns.max is not None:
         low, high = (replace(columns, value=ends) for ends in (columns.min, columns.max))
         chart.band(
             positive(low) if log else low, positive(high) if log else high, _see_through(color)
         )
-        if smooth:  # the band is what a raw line would show
-            means = [math.nan if mean is None else mean for mean in smoothed(drawn, smooth)]
-            drawn, smooth = replace(drawn, value=means), 0
-    chart.line(drawn, name=html.escape(run.label or panel.name), color=color, width=1.6, dash=dash,
-               smooth=smooth, written=percent if panel.share else significant)  # fmt: skip
-    chart.data[-1]["meta"] = run.key
+    chart.line(
+        columns,
+        name=html.escape(run.label or panel.name),
+        color=color,
+        width=1.6,
+        dash=dash,
+        smooth=run.smooth,
+        written=written,
+        key=run.key,
+    )
 
 
-def _add_not_finite(chart: Chart, panel: Panel, run: Shown, low: float, high: float) -> None:
-    columns = run.columns(panel.name)
-    places = [
-        (step, value)
-        for step, value in zip(columns.step, columns.value, strict=True)
-        if not math.isfinite(value)
-    ]
-    if not places:
-        return
-    symbols = [
-        "x" if math.isnan(value) else "triangle-up" if value > 0 else "triangle-down"
-        for _, value in places
-    ]
-    chart.scatter(
-        [chart.scale.at(step) for step, _ in places], [high if value == math.inf else low for _, value in places],
-        mode="markers", cliponaxis=False, text=[significant(value) for _, value in places],
-        hovertemplate=hover_line(html.escape(run.label or panel.name)),
-        marker={"size": 7, "color": chart.ink["act"], "symbol": symbols},
-    )  # fmt: skip
-
-
-def _y_axis(
-    chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share: bool
-) -> tuple[float, float]:
-    """Sets the axis; returns its ends, of a logarithmic one as powers of ten."""
+def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share: bool) -> None:
     extremes = [
-        replace(one, value=ends) for one in every for ends in (one.min, one.max) if ends is not None
+        replace(columns, value=ends)
+        for columns in every
+        for ends in (columns.min, columns.max)
+        if ends is not None
     ]
     if log:
-        return chart.log_axis([*every, *extremes], written=percent_texts if is_share else None)
+        chart.log_axis([*every, *extremes], written=percent_texts if is_share else None)
+        return
     low, high = value_range([*every, *extremes], from_zero=is_share)
     chart.y_axis(low, high, most=5, written=percent_texts if is_share else tick_texts)
-    return low, high
 
 
 def _see_through(color: str) -> str:

@@ -101,7 +101,7 @@ class Group:
 def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
     """Mean, lowest and highest of several series, at the steps of the longest: of those that have
     come so far; between two steps of its own a series is interpolated. What is not finite in one of
-    them is so in the mean."""
+    them is so in the mean. Of reduced series, with the mean of their buckets' means."""
     known = [one for one in every if one.step]
     if not known:
         return EMPTY
@@ -119,9 +119,19 @@ def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
         return np.where(inside, values, elsewhere)
 
     mean = at_steps((one.value for one in known), 0.0).sum(0) / inside.sum(0)
+    bucket_mean = at_steps((one.means for one in known), 0.0).sum(0) / inside.sum(0)
+    count = next(one.count for one in known if one.step is longest)
     low = at_steps((one.min or one.value for one in known), math.inf).min(0)
     high = at_steps((one.max or one.value for one in known), -math.inf).max(0)
-    return SeriesColumns(step=longest, value=mean.tolist(), min=low.tolist(), max=high.tolist())
+    return SeriesColumns(
+        step=longest,
+        value=mean.tolist(),
+        min=low.tolist(),
+        max=high.tolist(),
+        mean=None if count is None else bucket_mean.tolist(),
+        count=count,
+        not_finite=None if count is None else [0] * len(count),
+    )
 
 
 def grouped(compared: Sequence[Compared], by: str) -> list[Group]:

@@ -15,8 +15,8 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components.basics import icon, nothing, place_id, row, search, text
-from isentrope_dashboard.figures.panel import metric_panel
-from isentrope_dashboard.formatting import significant
+from isentrope_dashboard.figures.panel import metric_panel, span_of
+from isentrope_dashboard.formatting import told_apart
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts, compare
 from isentrope_dashboard.view import View, listed, listed_in
@@ -132,19 +132,26 @@ async def read(client: AsyncClient, view: View) -> Values:
     shown = await charts.read_shown(client, view, run, panels, points=CHART_POINTS, is_live=False)
     shown = await compare.with_seeds(client, view, run, shown, CHART_POINTS)
     figures = {panel.name: charts.figure(panel, shown) for panel in panels}
+    spans = {name: span_of([columns]) for name, columns in shown.series.items()}
     places = [("glance", name) for name in arranged.glance]
     places += [
         (group.name, name) for group in arranged.groups for name in group.metrics[: group.charts]
     ]
     return {
-        "metrics": _body(arranged, latest, view, is_over=run.status.is_over),
+        "metrics": _body(arranged, latest, view, spans, is_over=run.status.is_over),
         **{place_id("chart", place, name): figures[name] for place, name in places},
     }
 
 
 def _body(
-    arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View, *, is_over: bool
+    arranged: Arrangement,
+    latest: Mapping[str, LatestMetric],
+    view: View,
+    spans: Mapping[str, float],
+    *,
+    is_over: bool,
 ) -> list[Component]:
+    """Cards and lists; `spans` are those of the drawn metrics' values."""
     if not latest:
         if is_over:
             return [nothing("No metric was reported", "This run ended before its first step.")]
@@ -155,7 +162,13 @@ def _body(
 
     def charts(place: str, names: Mapping[str, str]) -> html.Div:
         cards = [
-            _card(place_id("chart", place, name), name, words, latest[name], pinned)
+            _card(
+                place_id("chart", place, name),
+                name,
+                words,
+                _newest(latest[name], spans.get(name, 0.0)),
+                pinned,
+            )
             for name, words in names.items()
         ]
         return html.Div(cards, className="metric-charts")
@@ -197,18 +210,20 @@ def _heading(group: Group, opened: Sequence[str]) -> html.H2:
 
 
 def _card(
-    chart: str, name: str, words: str, newest: LatestMetric, pinned: Sequence[str]
+    chart: str, name: str, words: str, newest: Component, pinned: Sequence[str]
 ) -> html.Section:
     known, panel = METRICS.get(name), metric_panel(name, CHART_HEIGHT)
     return charts.panel_card(
         panel, chart=chart, title=html.Span(words, title=known.meaning if known is not None else name),
         unit=" · ".join(part for part in (name if words != name else "", panel.unit) if part),
-        name="metric", beside=row(_newest(newest), _pin(name, pinned), name="beside"),
+        name="metric", beside=row(newest, _pin(name, pinned), name="beside"),
     )  # fmt: skip
 
 
-def _newest(newest: LatestMetric) -> html.Span:
-    return text(significant(newest.value), "num strong newest")
+def _newest(newest: LatestMetric, span: float = 0.0) -> html.Span:
+    """The newest value, among values of this span; under the mouse to the last digit."""
+    words = told_apart(newest.value, span)
+    return html.Span(words, className="num strong newest", title=str(newest.value))
 
 
 def _pin(name: str, pinned: Sequence[str]) -> html.Button:

@@ -100,8 +100,8 @@ class Client(Connection):
             names: One name or several.
             from_step: The first step.
             to_step: The last step.
-            points: Reduce each series to at most this many points; `series` also gives their minima
-                and maxima.
+            points: Reduce each series to at most this many points, each the last value of its
+                bucket; `series` also gives minimum, maximum and mean.
 
         Returns:
             Columns of one length; None where a metric was not measured at a step, NaN where it was
@@ -134,8 +134,8 @@ class Client(Connection):
                 points came all the same, because a resumed run reports steps again.
             from_step: The first step.
             to_step: The last step.
-            points: Reduce each series to at most this many points, with the minimum and maximum of
-                each bucket.
+            points: Reduce each series to at most this many points;
+                `isentrope_wire.answers.REDUCED_SERIES` says what their columns hold.
         """
         return self.ask(
             calls.series(

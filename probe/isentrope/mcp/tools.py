@@ -27,7 +27,7 @@ from pydantic import Field, TypeAdapter, WithJsonSchema
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient, ControlConflict, way_to
-from isentrope_wire.answers import HealthLevel, Status
+from isentrope_wire.answers import REDUCED_SERIES, HealthLevel, Status
 from isentrope_wire.control import Control, ControlFields
 from isentrope_wire.control_answers import ControlVersion, version_before
 from isentrope_wire.diagnosis.health import Diagnosis, Preview
@@ -227,13 +227,12 @@ def reading_tools(callers: Callers) -> list[Tool]:
             list[str],
             Field(min_length=1, max_length=6, description="Such as entropy/mean, reward/mean."),
         ],
-        points: Count = 20,
+        points: Annotated[Count, Field(description=f"Points at most. {REDUCED_SERIES}")] = 20,
         from_step: Annotated[int | None, Field(ge=0)] = None,
         to_step: Annotated[int | None, Field(ge=0)] = None,
     ) -> dict[str, Any]:
-        """Metrics over steps as columns. Longer series are reduced: value is then the mean of a
-        bucket that ends at step, min and max are its extremes. not_reported names metrics without a
-        value in these steps."""
+        """Metrics over steps as columns. not_reported names metrics without a value in these
+        steps."""
         client = callers.of(context.request_context)
         answer = await client.ask(
             calls.series(run, names, points=points, from_step=from_step, to_step=to_step)

@@ -22,7 +22,14 @@ from isentrope_server.store import runs
 from isentrope_server.store.reports import histograms, series, steps
 from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire.answers import HistogramColumns, LatestMetric, Page, SeriesAnswer, StepReport
+from isentrope_wire.answers import (
+    REDUCED_SERIES,
+    HistogramColumns,
+    LatestMetric,
+    Page,
+    SeriesAnswer,
+    StepReport,
+)
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
 
 router = APIRouter(tags=["metrics"])
@@ -42,7 +49,8 @@ async def get_series(
     name: Annotated[list[str], Query(min_length=1, max_length=100)],
     wanted: StepRangeDep,
     points: Annotated[
-        int | None, Query(ge=1, le=100_000, description="Reduce longer series to so many.")
+        int | None,
+        Query(ge=1, le=100_000, description=f"Points of a series at most. {REDUCED_SERIES}"),
     ] = None,
     since: Annotated[
         str | None, Query(description="`cursor` of an earlier answer: only what is new.")
@@ -54,8 +62,7 @@ async def get_series(
     promises them.
 
     A step that several incarnations reported shows the newest one's value, from that one's first
-    step on; rank 0 is preferred. Reduced series keep the minimum and maximum of every bucket, so
-    that no spike is lost."""
+    step on; rank 0 is preferred."""
     cursor = None if since is None else ReportCursor(*decode(since, 2))
     # Not validated: checking a million numbers would take longer than reading them.
     return await read_of(

@@ -234,18 +234,26 @@ def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
 
 
 def columns(series: Series, points: int | None) -> SeriesColumns:
-    """The series as an answer. One of more than `points` is reduced to so many buckets, each with
-    the value at its last step, its minimum and maximum, so that no spike is lost."""
-    if points is None or len(series.steps) <= points:
-        return SeriesColumns(
-            step=series.steps.tolist(), value=series.values.tolist(), min=None, max=None
-        )
-    edges = np.linspace(0, len(series.steps), points + 1).astype(np.intp)
-    lasts = edges[1:] - 1
+    """The series as an answer. One of more than `points` is reduced to so many buckets, as
+    REDUCED_SERIES says, so that no spike is lost and sums over steps stay exact."""
+    values = series.values
+    if points is None or len(values) <= points:
+        return SeriesColumns(step=series.steps.tolist(), value=values.tolist(), min=None, max=None)
+    edges = np.linspace(0, len(values), points + 1).astype(np.intp)
+    firsts, lasts = edges[:-1], edges[1:] - 1
+    finite = np.isfinite(values)
+    counts = np.diff(edges)
+    measured = np.add.reduceat(finite.astype(np.int64), firsts)
+    # Divided before they are added: values near the largest number have a mean, too.
+    shares = np.where(finite, values, 0.0) / np.maximum(measured, 1).repeat(counts)
+    means = np.where(measured > 0, np.add.reduceat(shares, firsts), np.nan)
     return SeriesColumns(
         step=series.steps[lasts].tolist(),
-        value=series.values[lasts].tolist(),
+        value=values[lasts].tolist(),
         # fmin and fmax ignore NaN while there is another value.
-        min=np.fmin.reduceat(series.values, edges[:-1]).tolist(),
-        max=np.fmax.reduceat(series.values, edges[:-1]).tolist(),
+        min=np.fmin.reduceat(values, firsts).tolist(),
+        max=np.fmax.reduceat(values, firsts).tolist(),
+        mean=means.tolist(),
+        count=counts.tolist(),
+        not_finite=(counts - measured).tolist(),
     )
