@@ -158,26 +158,30 @@ def report_failure(error: Exception) -> None:
 ASSETS = Path(__file__).parent / "assets"
 PLOTLY = (Path(__file__).parent / "vendored" / "plotly-cartesian.min.js").read_bytes()
 """plotly.js with the charts that pages draw, a third of the whole."""
-PLOTLY_ADDRESS = f"/_dash-component-suites/plotly/{hashlib.sha256(PLOTLY).hexdigest()[:16]}.js"
+PLOTLY_PATH = f"/_dash-component-suites/plotly/{hashlib.sha256(PLOTLY).hexdigest()[:16]}.js"
 
 GRID_SCRIPT = "dash_ag_grid.min.js"
-GRID_ADDRESS = (
+GRID_PATH = (
     f"/_dash-component-suites/dash_ag_grid/{build_fingerprint(GRID_SCRIPT, dag.__version__, 0)}"
 )
 """AG Grid, which the browser loads where a page first shows a grid (`assets/isentrope.js`)."""
 
-# `color-scheme.js` runs in the head, before anything is painted; every other script belongs at the
-# end, but plotly is on its way meanwhile.
-INDEX = f"""<!DOCTYPE html>
+
+def write_document(root_path: str) -> str:
+    """The document of every page, with Dash's places in it. `color-scheme.js` runs in the head,
+    before anything is painted; every other script belongs at the end, but plotly is on its way
+    meanwhile."""
+    return f"""<!DOCTYPE html>
 <html lang="en">
     <head>
         {{%metas%}}
         <title>{{%title%}}</title>
-        <link rel="icon" type="image/svg+xml" href="/assets/icon.svg">
+        <link rel="icon" type="image/svg+xml" href="{root_path}/assets/icon.svg">
         {{%css%}}
-        <meta name="grid-script" content="{GRID_ADDRESS}">
-        <script src="/assets/first-paint/color-scheme.js"></script>
-        <script async src="{PLOTLY_ADDRESS}"></script>
+        <meta name="root-path" content="{root_path}">
+        <meta name="grid-script" content="{root_path}{GRID_PATH}">
+        <script src="{root_path}/assets/first-paint/color-scheme.js"></script>
+        <script async src="{root_path}{PLOTLY_PATH}"></script>
     </head>
     <body>
         {{%app_entry%}}
@@ -224,19 +228,21 @@ def _or_refused(read: Callable[..., Any], given: Sequence[Any]) -> Any:
         raise views.of_no_page() from None
 
 
-def attach(app: FastAPI) -> None:
+def attach(app: FastAPI, root_path: str = "") -> None:
     """Serve the dashboard's pages from the server's application, which has all of its own routes:
     any other address is answered here, with a page or 404. Its REST API is called in process, with
-    the browser user's own cookie or token."""
+    the browser user's own cookie or token. Browsers have `root_path` in front of every path."""
     dash_app = _Pages(
         __name__,
         server=app,
+        routes_pathname_prefix="/",
+        requests_pathname_prefix=f"{root_path}/",
         assets_folder=str(ASSETS),
         assets_path_ignore=["first-paint"],
         serve_locally=True,
         title="Isentrope",
         update_title=None,
-        index_string=INDEX,
+        index_string=write_document(root_path),
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
         on_error=report_failure,
     )
@@ -255,7 +261,7 @@ def attach(app: FastAPI) -> None:
     _answer_every_address(app, dash_app)
     # The server's content security policy covers every page.
     app.state.script_hashes = [*getattr(app.state, "script_hashes", ()), *dash_app.csp_hashes()]
-    app.add_middleware(CredentialsMiddleware)
+    app.add_middleware(CredentialsMiddleware, root_path=root_path)
 
 
 def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
@@ -269,7 +275,7 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
         run_path, _, tab = path.rpartition("/")
         if tab in run.TABS and View(path=run_path).run_id is not None:
             rest = f"&{request.url.query}" if request.url.query else ""
-            return RedirectResponse(f"{run_path}?tab={tab}{rest}")
+            return RedirectResponse(views.link_to(f"{run_path}?tab={tab}{rest}"))
         if page_at(View(path=path)) is not None:
             return HTMLResponse(_shell(dash_app, request))
         if "text/html" not in request.headers.get("accept", ""):
@@ -286,7 +292,7 @@ def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
     # Not async: reading and compressing a file of megabytes belongs into a thread.
     @app.get("/_dash-component-suites/{package_name}/{path:path}", include_in_schema=False)
     def script(package_name: str, path: str, request: Request) -> Response:
-        if request.url.path == PLOTLY_ADDRESS:
+        if request.url.path == PLOTLY_PATH:
             headers = {"Cache-Control": "public, max-age=31536000, immutable"}
             answer = Response(PLOTLY, media_type="text/javascript", headers=headers)
         else:

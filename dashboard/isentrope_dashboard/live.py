@@ -34,12 +34,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.view import STORE, View
+from isentrope_dashboard.view import ROOT_PATH, STORE, View
 from isentrope_wire.answers import Status
 
 _Answer = TypeVar("_Answer", bound=Callable[..., Awaitable[Any]])
 
-_SESSION_COOKIE = re.compile(r"(?:__Host-)?isentrope_session_\w+", re.ASCII)
+_SESSION_COOKIE = re.compile(r"(?:__(?:Host|Secure)-)?isentrope_session_\w+", re.ASCII)
 _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
 
 
@@ -99,19 +99,23 @@ def in_browser(app: Dash, function: str, *places: Any, first: bool = False) -> N
 
 
 class CredentialsMiddleware:
-    """Notes the credentials of each request for the callbacks that answer it."""
+    """Notes the credentials of each request, and the server's root path, for the callbacks that
+    answer it."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, root_path: str) -> None:
         self.app = app
+        self.root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         noted = _credentials.set(credentials_of(HTTPConnection(scope)))
+        root_path = ROOT_PATH.set(self.root_path)
         try:
             await self.app(scope, receive, send)
         finally:
+            ROOT_PATH.reset(root_path)
             _credentials.reset(noted)
 
 

@@ -4,6 +4,7 @@ with every question."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, unquote
@@ -23,6 +24,9 @@ input."""
 
 RUN_PREFIX = "/runs/"
 
+ROOT_PATH: ContextVar[str] = ContextVar("isentrope_dashboard_root_path", default="")
+"""Of the server whose request is answered: what browsers have in front of every path."""
+
 
 def of_no_page() -> HTTPException:
     return HTTPException(400, "This is no request of one of this server's pages. Reload the page.")
@@ -35,7 +39,7 @@ class View:
     path: str = "/"
     scheme: Scheme = "light"
     origin: str = ""
-    """The server as the browser reaches it: `http://127.0.0.1:7070`."""
+    """The server as the browser reaches it: `http://127.0.0.1:7070`, with its root path."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Everything behind `?`: the parameters below, and those of single tabs and pages."""
     runs: tuple[str, ...] = ()
@@ -113,8 +117,13 @@ class View:
         return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
+def link_to(path: str) -> str:
+    """What a link to a path of this server holds."""
+    return ROOT_PATH.get() + path
+
+
 def address_of(run_id: str) -> str:
-    return RUN_PREFIX + quote(run_id, safe="")
+    return link_to(RUN_PREFIX + quote(run_id, safe=""))
 
 
 def listed_in(view: View, param: str) -> list[str]:

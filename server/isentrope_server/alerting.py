@@ -64,7 +64,7 @@ async def _send(backend: Backend, url: str, notice: DueNotice, destination: str)
     ):
         return
     kind = "failure" if notice.alert.level is AlertLevel.ACT else "warning"
-    body = body_of(notice, backend.settings.public_url or backend.settings.http_url)
+    body = body_of(notice, backend.settings.pages_url)
     if await _sent(url, title_of(notice), body, kind):
         await backend.write(
             lambda t: attachments.note_sent(t.connection, notice, destination), run_id=notice.run_id
@@ -75,7 +75,7 @@ async def send_tests(settings: Settings) -> list[Destination]:
     """Send a word to every destination, and say which took it."""
     title, body = (
         "Isentrope: a test",
-        f"Alerts of {settings.public_url or settings.http_url} are sent here.",
+        f"Alerts of {settings.pages_url} are sent here.",
     )
     taken = await asyncio.gather(
         *(_sent(url, title, body, "info", seconds=_TEST_SECONDS) for url in settings.notify)

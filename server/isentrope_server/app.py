@@ -36,7 +36,7 @@ from isentrope_server.counters import MeasuredRequests, ServerFigures
 from isentrope_server.digests import keep_digests_current
 from isentrope_server.housekeeping import end_expired_controls, keep_house, keep_tokens_current
 from isentrope_server.ingest.servicer import start_grpc
-from isentrope_server.security.gate import BodyLimit, Gate, GrpcGate
+from isentrope_server.security.gate import BodyLimit, Gate, GrpcGate, RootPath
 from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.settings import Settings
 from isentrope_server.store import access
@@ -85,7 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
     _add_routes(app)
     openapi.install(app)
     if settings.dashboard and find_spec("dash") is not None:
-        import_module("isentrope_dashboard.app").attach(app)
+        import_module("isentrope_dashboard.app").attach(app, settings.root_path)
     # Middleware added last runs first: the gate is before every page, and refusals are timed, too.
     app.add_middleware(BodyLimit)
     # Events are not compressed, so that each is delivered when it is sent. Compression leaks
@@ -100,10 +100,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(
         Gate,
         state=app.state,
-        allowed_hosts=(*settings.allowed_hosts, settings.host),
+        allowed_hosts=(*settings.allowed_hosts, settings.host, settings.public_host),
         metrics_open=settings.metrics_open,
+        root_path=settings.root_path,
     )
     app.add_middleware(MeasuredRequests, figures=app.state.figures)
+    app.add_middleware(RootPath, root_path=settings.root_path)
     return app
 
 
@@ -148,7 +150,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         session_key = await backend.write(
             lambda transaction: access.ensure_session_key(transaction.connection)
         )
-        app.state.sessions = BrowserSessions(session_key)
+        app.state.sessions = BrowserSessions(session_key, settings.root_path)
         gate = GrpcGate(backend.tokens, app.state.figures)
         grpc_server, app.state.grpc_port = await start_grpc(backend, [gate])
         async with in_background(

@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 @click.option(
     "--public-url", metavar="URL", help="Address of the pages, for links in notifications."
 )
+@click.option(
+    "--root-path",
+    metavar="PREFIX",
+    help="Path below which a proxy shows the pages, such as /isentrope.",
+)
 def up(notify: tuple[str, ...], **given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
     from isentrope_server.serving import log_to_stderr, serve
@@ -61,7 +66,7 @@ def up(notify: tuple[str, ...], **given: Any) -> None:
 
 def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
     page = urlsplit(login_address)
-    url, target = f"{page.scheme}://{page.netloc}", f"{page.hostname}:{grpc_port}"
+    url, target = login_address.partition("/?")[0], f"{page.hostname}:{grpc_port}"
     # From elsewhere it is reached by a name that is not known here.
     if page.hostname == "127.0.0.1" and (url, target) != (
         environment.DEFAULT_URL,

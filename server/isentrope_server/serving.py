@@ -172,9 +172,9 @@ def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
 
     async def unless_crowded(scope: Scope, receive: Receive, send: Send) -> None:
         answer: ASGIApp = app
-        if (
-            len(server.server_state.connections) > HTTP_CONNECTIONS
-            and scope.get("path") != "/healthz"
+        if len(server.server_state.connections) > HTTP_CONNECTIONS and scope.get("path") not in (
+            "/healthz",
+            f"{app.state.settings.root_path}/healthz",
         ):
             answer = JSONResponse(
                 error_body(

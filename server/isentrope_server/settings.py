@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -15,6 +16,15 @@ from sqlalchemy.exc import ArgumentError
 from isentrope_server.store.database import SQLITE, with_driver
 from isentrope_wire import environment
 from isentrope_wire.errors import install_command
+
+_SEGMENT = re.compile(r"(?!_dash)[\w.~@+%-]+", re.ASCII)
+OWN_PATHS = frozenset(
+    {
+        *("access", "api", "assets", "compare", "docs", "healthz", "logout", "metrics", "news"),
+        *("openapi.json", "readyz", "runs", "start"),
+    }
+)
+"""What the server's own addresses begin with, besides those of Dash."""
 
 
 class Settings(BaseSettings):
@@ -57,9 +67,11 @@ class Settings(BaseSettings):
     notify: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
     """Apprise URLs (webhook, Slack, mail ...) to which every new alert is sent; one text separates
     them by commas."""
+    root_path: str = ""
+    """The path below which a proxy shows pages and API, such as `/isentrope`; empty: none."""
     public_url: str | None = None
     """Address of the pages for links in notifications, such as that of a proxy; None: as a browser
-    on this machine."""
+    on this machine. Its host may be named in a Host header."""
     series_per_run: int = Field(default=10_000, ge=1)
     """How many metrics and histograms a run may have, besides the promised ones."""
     dashboard: bool = True
@@ -95,6 +107,21 @@ class Settings(BaseSettings):
     @classmethod
     def _expanded(cls, home: Path) -> Path:
         return home.expanduser()
+
+    @field_validator("root_path")
+    @classmethod
+    def _quoted_path(cls, root_path: str) -> str:
+        segments = [segment for segment in root_path.strip().split("/") if segment]
+        if any(segment in (".", "..") or not _SEGMENT.fullmatch(segment) for segment in segments):
+            raise ValueError(
+                f"expected a path as a browser shows it, such as /isentrope, got {root_path!r}"
+            )
+        if segments and segments[0] in OWN_PATHS:
+            # Below a proxy that takes its path off, the rest could not be told from it.
+            raise ValueError(
+                f"a path of the server's own begins with /{segments[0]}: choose another"
+            )
+        return "".join(f"/{segment}" for segment in segments)
 
     @field_validator("notify", mode="before")
     @classmethod
@@ -177,7 +204,11 @@ class Settings(BaseSettings):
 
     @property
     def http_url(self) -> str:
-        """The address a browser on this machine uses."""
+        """The address of the pages for a browser on this machine."""
+        return f"{self._origin}{self.root_path}"
+
+    @property
+    def _origin(self) -> str:
         scheme = "https" if self.has_tls else "http"
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
         return (
@@ -187,16 +218,31 @@ class Settings(BaseSettings):
         )
 
     @property
+    def pages_url(self) -> str:
+        """The address of the pages for links that are read elsewhere."""
+        if self.public_url is None:
+            return self.http_url
+        url = self.public_url.rstrip("/")
+        if not urlsplit(url).path:
+            return f"{url}{self.root_path}"
+        return url
+
+    @property
+    def public_host(self) -> str:
+        """The host that `public_url` names; empty without one."""
+        return urlsplit(self.public_url or "").hostname or ""
+
+    @property
     def local_url(self) -> str:
         """The address for the server's own programs on this machine, without TLS."""
-        return f"http://127.0.0.1:{self.local_http_port}" if self.has_tls else self.http_url
+        if self.has_tls:
+            return f"http://127.0.0.1:{self.local_http_port}{self.root_path}"
+        return self.http_url
 
     @property
     def local_grpc(self) -> str:
         """Where programs on this machine report; empty with TLS, for which they need a name and a
         CA."""
-        return (
-            ""
-            if self.has_tls
-            else f"{self.http_url.removeprefix('http://').rpartition(':')[0]}:{self.grpc_port}"
-        )
+        if self.has_tls:
+            return ""
+        return f"{self._origin.removeprefix('http://').rpartition(':')[0]}:{self.grpc_port}"

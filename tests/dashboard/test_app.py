@@ -116,8 +116,8 @@ def test_pages_try_no_websocket(http: httpx.Client) -> None:
 
 
 def test_plotly_is_loaded_once_and_compressed(http: httpx.Client) -> None:
-    assert f'src="{dashboard.PLOTLY_ADDRESS}"' in http.get("/").text
-    served = http.get(dashboard.PLOTLY_ADDRESS, headers={"Accept-Encoding": "gzip"})
+    assert f'src="{dashboard.PLOTLY_PATH}"' in http.get("/").text
+    served = http.get(dashboard.PLOTLY_PATH, headers={"Accept-Encoding": "gzip"})
     assert served.headers["content-encoding"] == "gzip"
     assert "immutable" in served.headers["cache-control"]
     assert "plotly.js (cartesian - minified)" in served.text[:100]

@@ -48,13 +48,16 @@ class Proxy:
         servers: Mapping[str, Addresses],
         program: str,
         adapt: Callable[[str], str] = str,
+        root_path: str = "",
     ) -> None:
         """
         Args:
             servers: by the names that the configuration has for them.
             program: haproxy or nginx.
             adapt: changes the configuration.
+            root_path: below which the configuration shows the servers' pages.
         """
+        self._root_path = root_path
         self._folder = folder
         self._program = program
         self._http_port, self._grpc_port = free_port(), free_port()
@@ -64,7 +67,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http_port}"
+        return f"http://127.0.0.1:{self._http_port}{self._root_path}"
 
     @property
     def grpc_target(self) -> str:

@@ -6,7 +6,7 @@
   const NARROW = 800; // pixels
   const MAIN_COLUMNS = ["attention", "name", "share_lost"];
   const grid = () => document.getElementById("runs") && window.dash_ag_grid.getApi("runs");
-  const address = (id) => "/runs/" + encodeURIComponent(id);
+  const address = (path) => window.isentrope.rootPath + path;
 
   const cells = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
   cells.Drawn = (params) => window.isentrope.element(params.value) ?? null;
@@ -18,7 +18,7 @@
   functions.leaveGrid = () => false;
   functions.openRow = (params) => {
     if (params.event.key !== "Enter") return;
-    if (functions.isRun(params)) location.href = address(params.data.id);
+    if (functions.isRun(params)) location.href = address("/runs/" + encodeURIComponent(params.data.id));
     else params.event.target.querySelector("[data-show]")?.click();
   };
   functions.fitColumns = ({ api }) => {
@@ -63,7 +63,7 @@
         const grouped = chosen.length > MOST_COMPARED, compares = chosen.length > 1 && chosen.length <= MOST_GROUPED;
         const query = chosen.map((run) => "run=" + encodeURIComponent(run.id)).join("&") + (grouped ? "&group=seed" : "");
         const words = !compares && grouped ? "Compare up to " + MOST_GROUPED + " runs" : "Compare " + chosen.length + " runs";
-        return [chosen, compares ? "/compare?" + query : undefined, shown(chosen.length > 1), words];
+        return [chosen, compares ? address("/compare?" + query) : undefined, shown(chosen.length > 1), words];
       },
       some: (chosen) => shown(chosen.length > 0),
       refresh: () => (grid()?.refreshInfiniteCache(), window.dash_clientside.no_update),

@@ -17,12 +17,16 @@
   const no_update = () => window.dash_clientside.no_update;
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
 
+  // What a proxy has in front of every path of this server; empty without one.
+  const rootPath = document.querySelector("meta[name=root-path]").content;
+  const pathOf = () => (location.pathname.startsWith(rootPath) ? location.pathname.slice(rootPath.length) : location.pathname) || "/";
+
   // ---- the address is the view -------------------------------------------------------------------------------
   const known = (scheme) => (scheme === "dark" || scheme === "light" ? scheme : null);
   const theme = () => known(new URLSearchParams(location.search).get("theme")) || known(localStorage.getItem("mantine-color-scheme-value"))
     || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   const zoomed = () => document.body.toggleAttribute("data-zoomed", new URLSearchParams(location.search).has("zoom"));
-  const view = () => (zoomed(), { path: location.pathname, query: [...new URLSearchParams(location.search)], theme: theme(), origin: location.origin });
+  const view = () => (zoomed(), { path: pathOf(), query: [...new URLSearchParams(location.search)], theme: theme(), origin: location.origin + rootPath });
   // Writes parameters into the address; null removes one. Opening a tab is a step that "back" undoes.
   function change(params, isStep) {
     const query = new URLSearchParams(location.search);
@@ -42,7 +46,7 @@
   // ---- news --------------------------------------------------------------------------------------------------
   const live = { question: null, tried: null, asking: null, asked: 0, next: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
-  const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
+  const run = () => (/^\/runs\/([^/]+)\/?$/.exec(pathOf()) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
   const isOpen = () => Boolean(document.getElementById("run-state"));
   const asks = () => (!document.hidden || isOpen()) && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || isOpen() || !document.querySelector(".page:not(.waiting)"));
@@ -64,7 +68,7 @@
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
       const body = { ...JSON.parse(question), state: isNew || slow ? null : live.state, parts, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
-      const answer = await fetch("/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+      const answer = await fetch(rootPath + "/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
       connection(answer.ok ? "good" : answer.status === 401 ? "revoked" : "lost");
@@ -103,7 +107,7 @@
     return window.React.createElement(node.type.toLowerCase(), { key, ...props }, element(children));
   };
   const shared = (window.isentrope ||= { adjust: {} }); // adjust: id of a chart -> what the browser adds to its figure
-  Object.assign(shared, { element, show, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
+  Object.assign(shared, { rootPath, run, element, show, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
   function drawComponents(place, value) {
     if (!roots.has(place)) roots.set(place, window.ReactDOM.createRoot(place));
     window.ReactDOM.flushSync(() => roots.get(place).render(element(value)));
@@ -149,7 +153,7 @@
   async function showLevel(newest) {
     if (newest === level) return;
     level = newest;
-    icon ||= fetch("/assets/icon.svg").then((answer) => answer.text());
+    icon ||= fetch(rootPath + "/assets/icon.svg").then((answer) => answer.text());
     const color = LEVEL_COLOURS[level], disc = color ? '<circle cx="23" cy="9" r="8.5" fill="' + color + '" stroke="#fff" stroke-width="1.5"/>' : "";
     const drawing = (await icon).replace("</svg>", disc + "</svg>");
     document.querySelector("link[rel=icon]").href = "data:image/svg+xml," + encodeURIComponent(drawing);
@@ -280,7 +284,7 @@
     if (showing) show(JSON.parse(showing.dataset.show));
     const going = event.target.closest("[data-tab]");
     if (going) event.preventDefault(), show({ tab: going.dataset.tab }, true);
-    if (event.target.closest("#sign-out")) fetch("/logout", { method: "POST" }).then(() => (location.href = "/"));
+    if (event.target.closest("#sign-out")) fetch(rootPath + "/logout", { method: "POST" }).then(() => (location.href = rootPath + "/"));
     // Mantine has switched the document by then.
     if (event.target.closest("#scheme")) setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50);
     const copying = event.target.closest("#copy-link");
@@ -292,13 +296,13 @@
   });
   // Others see this view, of this run alone.
   async function share(place) {
-    const made = await fetch("/api/v1/runs/" + run() + "/link", { method: "POST" });
+    const made = await fetch(rootPath + "/api/v1/runs/" + run() + "/link", { method: "POST" });
     if (!made.ok) return say(place, "No link: " + (await made.json()).error.message);
-    const link = location.origin + "/?token=" + encodeURIComponent((await made.json()).token) + location.search.replace("?", "&");
+    const link = location.origin + rootPath + "/?token=" + encodeURIComponent((await made.json()).token) + location.search.replace("?", "&");
     copy(link).then(() => say(place, "Link copied: it shows this run alone, until you revoke it on the page Access"), () => window.prompt("The link", link));
   }
   async function acknowledge(button) {
-    const answer = await fetch("/api/v1/runs/" + run() + "/alerts/" + button.dataset.acknowledge + "/acknowledgement", { method: "PUT" });
+    const answer = await fetch(rootPath + "/api/v1/runs/" + run() + "/alerts/" + button.dataset.acknowledge + "/acknowledgement", { method: "PUT" });
     if (!answer.ok) return say(button, (await answer.json()).error.message);
     setTimeout(() => Object.assign(live, { owed: true, slow: 0, tried: null }), ANSWERED_FOR);
   }
@@ -434,7 +438,7 @@
         return tab !== before ? tab : no_update();
       },
       openTab: (name) => (show({ tab: name }, true), no_update()),
-      openRun: (id) => (id && run() !== encodeURIComponent(id) && (location.href = "/runs/" + encodeURIComponent(id)), no_update()),
+      openRun: (id) => (id && run() !== encodeURIComponent(id) && (location.href = rootPath + "/runs/" + encodeURIComponent(id)), no_update()),
       title: (words) => (words && (document.title = words), no_update()),
     },
   });

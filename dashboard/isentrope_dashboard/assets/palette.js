@@ -3,8 +3,9 @@
   "use strict";
   const MOST = 8;
   const PAUSE_MILLISECONDS = 120;
-  const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
-  const read = async (address) => (await (await fetch("/api/v1/" + address)).json()).items || [];
+  const run = () => window.isentrope.run();
+  const address = (path) => window.isentrope.rootPath + path;
+  const read = async (path) => (await (await fetch(address("/api/v1/" + path))).json()).items || [];
   let dialog, input, list, metrics = [], timer = 0, asked = 0;
 
   function build() {
@@ -36,8 +37,8 @@
     const tab = new URLSearchParams(location.search).get("tab"), behind = run() && tab ? "?tab=" + encodeURIComponent(tab) : "";
     const named = words ? metrics.filter(({ name }) => name.toLowerCase().includes(words.toLowerCase())).slice(0, MOST) : [];
     list.replaceChildren(
-      ...named.map(({ name }) => link("/runs/" + run() + "?" + new URLSearchParams({ tab: "metrics", q: name }), name, "metric")),
-      ...runs.map(({ id, name, project }) => link("/runs/" + encodeURIComponent(id) + behind, name, id + " · " + project)),
+      ...named.map(({ name }) => link(address("/runs/" + run() + "?" + new URLSearchParams({ tab: "metrics", q: name })), name, "metric")),
+      ...runs.map(({ id, name, project }) => link(address("/runs/" + encodeURIComponent(id) + behind), name, id + " · " + project)),
     );
     if (!list.children.length) list.replaceChildren(Object.assign(document.createElement("p"), { className: "dim", textContent: "Nothing found" }));
   }

@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import count, seconds
+from isentrope_dashboard.view import link_to
 from isentrope_wire.answers import HealthLevel, RunSummary, Status, TokenScope
 
 SCHEME = "scheme"
@@ -53,13 +54,16 @@ def page(
     heading = [html.H1(title, className="sr-only")] if title else []
     links = [
         html.A(
-            name, href=path, className="place", **({"aria-current": "page"} if path == here else {})
+            name,
+            href=link_to(path),
+            className="place",
+            **({"aria-current": "page"} if path == here else {}),
         )
         for name, path in PLACES
     ]
     brand = html.A(
         [html.Span(className="logo", **{"aria-hidden": "true"}), html.Span("Isentrope", className="brand")],
-        href="/", className="home", **{"aria-label": "Isentrope: all runs"},
+        href=link_to("/"), className="home", **{"aria-label": "Isentrope: all runs"},
     )  # fmt: skip
     where = (
         [*middle]
@@ -80,7 +84,8 @@ def page(
                 className="revoked",
             ),
             html.Span(
-                ["This run was deleted. ", html.A("All runs", href="/")], className="deleted"
+                ["This run was deleted. ", html.A("All runs", href=link_to("/"))],
+                className="deleted",
             ),
         ],
         className="connection",
@@ -117,7 +122,7 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
         **{"aria-label": "Run"},
     )
     return [
-        html.A("Runs", href="/", className="place wide"),
+        html.A("Runs", href=link_to("/"), className="place wide"),
         text("/", "dim wide"),
         select,
         html.Div(id="run-state", className="row state"),
@@ -203,7 +208,7 @@ def who_am_i(name: str, scope: str, *, shares: bool) -> list[Component]:
                 html.Div(
                     [
                         *([share] if shares and scope == TokenScope.ADMIN else []),
-                        html.A("Access tokens", href="/access"),
+                        html.A("Access tokens", href=link_to("/access")),
                         html.Button("Sign out", type="button", id="sign-out"),
                     ]
                 ),

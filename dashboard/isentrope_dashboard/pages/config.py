@@ -39,7 +39,7 @@ from isentrope_dashboard.formatting import (
 )
 from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.pages import charts
-from isentrope_dashboard.view import View
+from isentrope_dashboard.view import View, link_to
 from isentrope_wire import metrics
 from isentrope_wire.answers import Gap, Me, RunDetail, SeriesColumns, Status, TokenScope
 from isentrope_wire.reports import OUTPUT
@@ -295,7 +295,7 @@ def _words(run: RunDetail) -> html.Section:
 
 
 def _exports(run: RunDetail) -> Component:
-    address = f"/api/v1/runs/{quote(run.id, safe='')}/export?labels=true&format="
+    address = link_to(f"/api/v1/runs/{quote(run.id, safe='')}/export?labels=true&format=")
     links = [
         html.A(words, href=address + kind, download=f"{run.id}.{kind}", className="file")
         for words, kind in (("CSV", "csv"), ("JSON lines", "jsonl"), ("Parquet", "parquet"))

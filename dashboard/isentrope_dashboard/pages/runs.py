@@ -41,7 +41,7 @@ from isentrope_dashboard.formatting import (
 from isentrope_dashboard.live import Api, in_browser, refusal
 from isentrope_dashboard.pages import start
 from isentrope_dashboard.pages.config import flat
-from isentrope_dashboard.view import View, address_of, listed, listed_in
+from isentrope_dashboard.view import View, address_of, link_to, listed, listed_in
 from isentrope_wire.answers import (
     DigestControl,
     HealthLevel,
@@ -215,11 +215,13 @@ def _actions(scope: TokenScope) -> list[Component]:
     """What is done with chosen runs; without runs none of it is there."""
     hidden = {"visibility": "hidden"}  # they keep their room: choosing a run moves nothing
     compare = html.A(
-        [basics.icon("compare", 13), html.Span("Compare", id="compare-words")], id="compare-runs", href="/compare", style=hidden,
+        [basics.icon("compare", 13), html.Span("Compare", id="compare-words")], id="compare-runs", href=link_to("/compare"), style=hidden,
         className="button primary",
     )  # fmt: skip
     delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style=hidden)
-    begin = html.A([basics.icon("plus", 13), "Start a run"], href="/start", className="button")
+    begin = html.A(
+        [basics.icon("plus", 13), "Start a run"], href=link_to("/start"), className="button"
+    )
     return [
         compare,
         html.Div([delete] if scope == TokenScope.ADMIN else [], className="row"),

@@ -92,7 +92,12 @@ def install(app: FastAPI) -> None:
     plain = app.openapi
 
     def described() -> dict[str, Any]:
-        return app.openapi_schema or _completed(plain())
+        if app.openapi_schema is None:
+            root_path = app.state.settings.root_path
+            app.openapi_schema = _completed(plain())
+            if root_path:
+                app.openapi_schema["servers"] = [{"url": root_path}]
+        return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]
 

@@ -1,7 +1,7 @@
 // A file of its own: the content security policy allows no inline script.
 
 SwaggerUIBundle({
-  url: "/openapi.json",
+  url: "openapi.json",
   dom_id: "#reference",
   deepLinking: true,
   defaultModelsExpandDepth: 0, // schemas are listed, but folded

@@ -1,5 +1,5 @@
 """Checks every HTTP request before routing and every gRPC call, with the same tokens; limits the
-size of bodies.
+size of bodies; takes a proxy's path off.
 
 A token counts when a request or call begins: an answer that has begun runs to its end after the
 token is revoked."""
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -49,13 +49,16 @@ class Gate:
         state: State,
         allowed_hosts: Iterable[str],
         metrics_open: bool = False,
+        root_path: str = "",
     ) -> None:
         """`state` is the application's, with `backend`, `sessions` and the CSP hashes of the pages'
         inline scripts. A Host header may name `allowed_hosts`, localhost, the machine's name and IP
-        addresses. `metrics_open`: `/metrics` needs no token."""
+        addresses. `metrics_open`: `/metrics` needs no token. `root_path` is what browsers have in
+        front of every path."""
         self._app = app
         self._state = state
         self._metrics_open = metrics_open
+        self._root_path = root_path
         self._allowed_hosts = tuple(allowed_hosts)
 
     @property
@@ -213,7 +216,7 @@ class Gate:
             if principal.run_id is None
             else f"/runs/{quote(principal.run_id, safe='')}"
         )
-        address = "/" + quote(path.lstrip("/\\"))
+        address = self._root_path + "/" + quote(path.lstrip("/\\"))
         rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
         if rest:
             address += f"?{rest}"
@@ -303,6 +306,30 @@ def _with_headers(send: Send, headers: Sequence[tuple[bytes, bytes]]) -> Send:
         await send(message)
 
     return send_with_headers
+
+
+class RootPath:
+    """ASGI middleware: takes the root path off a request's address where the proxy has left it on.
+    All that comes after it sees the address that it would have without a proxy."""
+
+    def __init__(self, app: ASGIApp, *, root_path: str) -> None:
+        """`root_path` is as in the settings: quoted, without a slash at its end, or empty."""
+        self._app = app
+        self._root = unquote(root_path)
+        self._segments = root_path.count("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if self._root and f"{path}/".startswith(f"{self._root}/"):
+            raw = scope.get("raw_path") or quote(path).encode()
+            # By segments: a browser may quote them in another way.
+            below = raw.split(b"/", self._segments + 1)[self._segments + 1 :]
+            scope = {
+                **scope,
+                "path": path.removeprefix(self._root) or "/",
+                "raw_path": b"/" + b"".join(below),
+            }
+        await self._app(scope, receive, send)
 
 
 API_BODY_BYTES = 1 << 20

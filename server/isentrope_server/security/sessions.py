@@ -45,7 +45,7 @@ input { background: var(--ground); color: inherit } button { background: #4456c8
 def _page(heading: str, text: str) -> str:
     # With the server's own policy `no-referrer` a form would be sent with the origin `null`.
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta name="referrer" content="same-origin"><title>Isentrope: sign in</title><style>{_STYLE}</style>
+<meta name="referrer" content="same-origin"><link rel="icon" href="data:,"><title>Isentrope: sign in</title><style>{_STYLE}</style>
 <body><main><h1>{heading}</h1>
 {text}</main></body></html>"""
 
@@ -136,18 +136,25 @@ def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:
 class BrowserSessions:
     """Makes and reads the cookies of one database's servers."""
 
-    def __init__(self, key: bytes) -> None:
-        """`key` signs the cookies; it is the same for all servers on one database."""
+    def __init__(self, key: bytes, root_path: str = "") -> None:
+        """`key` signs the cookies; it is the same for all servers on one database. Browsers send
+        them below `root_path` alone."""
         digest = {"digest_method": hashlib.sha256}
         self._signer = URLSafeSerializer(key, salt="isentrope session", signer_kwargs=digest)
         self._links = URLSafeSerializer(key, salt="isentrope link to a run", signer_kwargs=digest)
         # In the name, so that two servers on one host don't overwrite each other's cookie.
         self._suffix = hashlib.sha256(key).hexdigest()[:8]
+        self._path = root_path or "/"
+        # The stricter prefix allows no path.
+        self._prefix = "__Secure-" if root_path else "__Host-"
 
     def cookie_name(self, *, secure: bool) -> str:
         """Over TLS, the prefix keeps pages without TLS for this very host from setting the
         cookie."""
-        return f"{'__Host-' if secure else ''}isentrope_session_{self._suffix}"
+        name = f"isentrope_session_{self._suffix}"
+        if secure:
+            return f"{self._prefix}{name}"
+        return name
 
     def begin(self, principal: Principal, *, secure: bool) -> str:
         """The Set-Cookie value that logs a browser in. No script can read it, and no other site's
@@ -155,11 +162,18 @@ class BrowserSessions:
         value = self._signer.dumps(
             [principal.token_id, int(time.time()) + SESSION_SECONDS, principal.run_id]
         )
-        return _cookie(self.cookie_name(secure=secure), str(value), SESSION_SECONDS, secure=secure)
+        return self._cookie(str(value), SESSION_SECONDS, secure=secure)
 
     def end(self, *, secure: bool) -> str:
         """The Set-Cookie value that logs a browser out."""
-        return _cookie(self.cookie_name(secure=secure), "", 0, secure=secure)
+        return self._cookie("", 0, secure=secure)
+
+    def _cookie(self, value: str, seconds: int, *, secure: bool) -> str:
+        name = self.cookie_name(secure=secure)
+        cookie = f"{name}={value}; Path={self._path}; Max-Age={seconds}; HttpOnly; SameSite=Strict"
+        if secure:
+            cookie += "; Secure"
+        return cookie
 
     def has_cookie(self, headers: Headers) -> bool:
         """Whether the browser logged in before, validly or not."""
@@ -197,9 +211,3 @@ class BrowserSessions:
             return None
         # Sessions that began before there were links have no third part.
         return (str(token_id), run[0] if run else None) if expires_at > time.time() else None
-
-
-def _cookie(name: str, value: str, seconds: int, *, secure: bool) -> str:
-    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict" + (
-        "; Secure" if secure else ""
-    )

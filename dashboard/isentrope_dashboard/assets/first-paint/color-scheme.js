@@ -11,7 +11,8 @@
   }
   var dark = chosen === "dark" || (chosen !== "light" && window.matchMedia("(prefers-color-scheme: dark)").matches);
   root.setAttribute("data-mantine-color-scheme", dark ? "dark" : "light");
-  if (location.pathname === "/" || /[?&]tab=(tokens|audit)/.test(location.search)) {
+  var rootPath = document.querySelector("meta[name=root-path]").content;
+  if (location.pathname.replace(/\/$/, "") === rootPath || /[?&]tab=(tokens|audit)/.test(location.search)) {
     var link = document.createElement("link");
     link.rel = "preload";
     link.as = "script";
