@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,11 +29,17 @@ from isentrope_dashboard import live, theme
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import skeleton
-from isentrope_dashboard.live import Api, CredentialsMiddleware, News, Part, in_browser, refusal
+from isentrope_dashboard.live import (
+    Api,
+    CredentialsMiddleware,
+    News,
+    Part,
+    in_browser,
+    log_first,
+    refusal,
+)
 from isentrope_dashboard.pages import access, compare, run, runs, start
 from isentrope_dashboard.view import View
-
-_log = logging.getLogger(__name__)
 
 PAGE, PATH, NOTIFICATIONS = "page", "path", "notifications"
 
@@ -116,21 +120,6 @@ def register(app: Dash, api: Api) -> None:
         page.register(app, api)
 
 
-_logged: set[str] = set()
-
-
-def _log_first(error: Exception) -> None:
-    """Log the first failure at each place in the code: a reader who repeats one must not fill the
-    disk."""
-    place = "".join(traceback.format_tb(error.__traceback__)[-1:])
-    if place not in _logged:
-        _logged.add(place)
-        _log.error(
-            "A callback of the dashboard failed; later failures here are not logged.",
-            exc_info=error,
-        )
-
-
 def report_failure(error: Exception) -> None:
     """Report in one sentence why a callback failed; what was not expected is in the log with its
     traceback, too. An HTTPException, a refused request, is raised again."""
@@ -138,7 +127,7 @@ def report_failure(error: Exception) -> None:
         raise error
     title, message = "Not done", str(error)
     if not isinstance(error, ApiError):
-        _log_first(error)
+        log_first(error)
         title, what = "The dashboard failed", type(error).__name__
         message = f"{what}: this page may be out of date. Details are in the server's log; reload to continue."
     elif error.status == 401:

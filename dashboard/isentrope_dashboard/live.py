@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
+import traceback
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 from dash import ClientsideFunction, Dash, State, html
@@ -42,6 +44,8 @@ _Answer = TypeVar("_Answer", bound=Callable[..., Awaitable[Any]])
 _SESSION_COOKIE = re.compile(r"(?:__(?:Host|Secure)-)?isentrope_session_\w+", re.ASCII)
 _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
 
+
+_log = logging.getLogger(__name__)
 
 _credentials: ContextVar[Mapping[str, str]] = ContextVar("isentrope_dashboard_credentials")
 """Headers of a request to the REST API with the session cookies and the token that the browser
@@ -144,6 +148,21 @@ Values = Mapping[str, Any]
 plotly's JSON, or whether the element is hidden."""
 
 
+class Guard:
+    """Keeps a failure with its part of a page: what runs inside ends, and `error` says why."""
+
+    error: Exception
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = error
+        return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One part of a page that stays up to date."""
@@ -163,28 +182,37 @@ class Part:
     async def component(self, client: AsyncClient, view: View) -> Component:
         """The part without values, or why it can't be shown."""
         assert self.layout is not None
-        try:
-            inside = (
-                self.layout
-                if isinstance(self.layout, Component)
-                else await self.layout(client, view)
-            )
-        except ApiError as error:
-            inside = refusal(error)
+        inside = self.layout
+        if not isinstance(inside, Component):
+            inside = await self._read_layout(client, view)
         return html.Div(
             [inside, html.Div(id=f"{self.name}-refused", className="refused")], className="part"
         )
 
+    async def _read_layout(self, client: AsyncClient, view: View) -> Component:
+        assert callable(self.layout)
+        with Guard() as guard:
+            return await self.layout(client, view)
+        return refusal(guard.error)
+
     async def values(self, client: AsyncClient, view: View) -> Values:
         """What `read` returns; where it failed, why."""
         refused = f"{self.name}-refused"
-        try:
-            return {
-                **await self.read(client, view),
-                **({} if self.layout is None else {refused: None}),
-            }
-        except ApiError as error:
-            return {refused: refusal(error)}
+        with Guard() as guard:
+            values = await self.read(client, view)
+            return values if self.layout is None else {**values, refused: None}
+        return {refused: refusal(guard.error)}
+
+    async def written(self, client: AsyncClient, view: View) -> Mapping[str, tuple[int, str]]:
+        """The values with their properties as the browser gets them, each with its digest."""
+        values = await self.values(client, view)
+        with Guard() as guard:
+            return dict(self._write(name, value) for name, value in values.items())
+        return dict([self._write(f"{self.name}-refused", refusal(guard.error))])
+
+    def _write(self, name: str, value: Any) -> tuple[str, tuple[int, str]]:
+        text = f"{json.dumps(self.properties.get(name))},{to_json(value)}"
+        return name, (_digest(text), text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,21 +331,40 @@ class News:
 
     async def _read(self, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
         async with self._api.open() as client:
-            read = await asyncio.gather(*(part.values(client, view) for part in parts))
-        written = {}
-        for part, values in zip(parts, read, strict=True):
-            for name, value in values.items():
-                text = f"{json.dumps(part.properties.get(name))},{to_json(value)}"
-                written[name] = _digest(text), text
-        return written
+            written = await asyncio.gather(*(part.written(client, view) for part in parts))
+        return {name: value for values in written for name, value in values.items()}
 
 
 def _digest(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def refusal(error: ApiError) -> Component:
-    """Why something can't be shown."""
+_logged: set[str] = set()
+
+
+def log_first(error: Exception) -> None:
+    """Log the first failure at each place in the code: a reader who repeats one must not fill the
+    disk."""
+    place = "".join(traceback.format_tb(error.__traceback__)[-1:])
+    if place not in _logged:
+        _logged.add(place)
+        _log.error(
+            "A part of the dashboard failed; later failures here are not logged.", exc_info=error
+        )
+
+
+def refusal(error: Exception) -> Component:
+    """Why something can't be shown; what was not expected is logged."""
     titles = {401: "Not signed in", 403: "Not allowed", 404: "Not found"}
-    title = titles.get(error.status or 0, "This could not be read")
-    return html.Div([html.B(title), html.Div(str(error))], className="refusal", role="alert")
+    title, words = "This could not be read", str(error)
+    if isinstance(error, ApiError):
+        title = titles.get(error.status or 0, title)
+    else:
+        log_first(error)
+        title, words = "This part of the page failed", failure_in_words(error)
+    return html.Div([html.B(title), html.Div(words)], className="refusal", role="alert")
+
+
+def failure_in_words(error: Exception) -> str:
+    """What failed, and where the details are."""
+    return f"{type(error).__name__}: {str(error)[:200]}. The server's log has the details."

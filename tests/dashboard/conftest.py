@@ -148,6 +148,7 @@ def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
     At the end of the test nothing may have gone wrong in any of its pages.
     """
     opened: list[Watched] = []
+    pages: list[Page] = []
 
     def open_address(
         address: str,
@@ -156,6 +157,7 @@ def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
         width: int = 1440,
         height: int = 900,
         token: str | None = None,
+        may_fail: bool = False,
     ) -> Page:
         if token is not None:
             window.clear_cookies()
@@ -168,14 +170,16 @@ def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
             f"{site.url}/?token={token or site.server.owner_token}", max_redirects=0, max_retries=3
         )
         watched = Watched(page, site.url)
-        opened.append(watched)
+        if not may_fail:
+            opened.append(watched)
+        pages.append(page)
         page.goto(site.url + address)
         expect(page.locator("main.page:not(.waiting)")).to_be_visible()
         return page
 
     yield open_address
     problems = [problem for watched in opened for problem in watched.problems]
-    for watched in opened:
-        watched.page.close()
+    for page in pages:
+        page.close()
     window.clear_cookies()
     assert problems == []

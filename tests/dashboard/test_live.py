@@ -3,20 +3,24 @@ Dash could draw."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from dash.development.base_component import Component
 from playwright.sync_api import expect
 
+from isentrope.client.connection import AsyncClient
 from isentrope_dashboard import live
-from isentrope_dashboard.pages import compare, overview, run, steps
+from isentrope_dashboard.figures.panel import Panel, Shown
+from isentrope_dashboard.pages import charts, compare, overview, run, steps
 from isentrope_dashboard.view import View
 from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.made_answers import words
 from tests.system.running_server import wait_for
 
 
@@ -97,6 +101,75 @@ def test_a_part_that_fails_says_why_and_the_others_stay(site: Site) -> None:
         "/",
     )
     assert "Not found" in str(gone["steps-refused"])
+
+
+@pytest.mark.parametrize("unreadable", [{}, {"kpis": {1, 2}}], ids=["raises", "no JSON"])
+def test_a_broken_part_is_named_and_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch, unreadable: dict[str, Any]
+) -> None:
+    async def read(_client: Any, _view: View) -> live.Values:
+        return unreadable or {"kpis": unreadable["kpis"]}
+
+    parts = [replace(overview.PART, read=read), *run.TABS["overview"].parts[1:]]
+    monkeypatch.setitem(run.TABS, "overview", replace(run.TABS["overview"], parts=parts))
+    answer = ask(site, f"/runs/{site.run(3)}")
+    assert answer.status_code == 200
+    values = answer.json()["values"]
+    assert "Error: " in str(values["overview-refused"])
+    assert "run-state" in values
+
+
+def test_a_part_whose_layout_fails_is_named() -> None:
+    async def layout(_client: Any, _view: View) -> Component:
+        raise ZeroDivisionError("a layout")
+
+    part = replace(overview.PART, layout=layout)
+    shown = asyncio.run(part.component(cast("AsyncClient", None), View()))
+    assert "ZeroDivisionError: a layout" in words(shown)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_chart_that_plotly_refuses_is_alone(
+    site: Site, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = charts.draw
+
+    def draw(panel: Panel, shown: Shown) -> Any:
+        figure = plain(panel, shown)
+        if panel.name == "entropy" and isinstance(figure, dict):
+            figure["layout"]["yaxis"]["range"] = [0.0, 1e-310]
+        return figure
+
+    monkeypatch.setattr(charts, "draw", draw)
+    run_id = site.run(30)
+    page = open_page(f"/runs/{run_id}", may_fail=True)
+    expect(page.locator("#chart-entropy .refusal")).to_contain_text("can't draw this")
+    expect(page.locator("#chart-reward .main-svg").first).to_be_visible()
+    expect(page.locator("#chart-clip .main-svg").first).to_be_visible()
+    expect(page.locator("body")).to_have_attribute("data-connection", "good")
+    monkeypatch.undo()
+    site.more(run_id, 1)
+    expect(page.locator("#chart-entropy .main-svg").first).to_be_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_failing_server_is_not_called_lost(
+    site: Site, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = site.run(8)
+    page = open_page(f"/runs/{run_id}", may_fail=True)
+    expect(page.locator("#run-step")).to_have_text("8")
+
+    async def fail(_news: Any, _view: View) -> Any:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(live.News, "_state", fail)
+    expect(page.locator(".connection .failed")).to_contain_text("failed to read this page (500)")
+    expect(page.locator(".connection .lost")).to_be_hidden()
+    monkeypatch.undo()
+    expect(page.locator(".connection .failed")).to_be_hidden()
 
 
 def drawn(value: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.chart import Scale, log_ticks
-from isentrope_dashboard.figures.panel import Shown, metric_panel
+from isentrope_dashboard.figures.panel import Panel, Shown, metric_panel
 from isentrope_dashboard.pages import charts, metrics
 from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange
 from isentrope_dashboard.view import View, listed
@@ -154,6 +154,39 @@ def test_values_far_from_zero_are_drawn_as_logged(values: list[float], log: bool
     assert all(low <= value <= high for value in values)
     assert len(set(line["text"])) == len(values)
     assert len(set(axis["ticktext"])) == len(axis["tickvals"]) >= 2
+
+
+HUGE = {
+    "beyond": [1e308, -1e308, 1.0],
+    "huge": [1.0, 1e30, 1e300],
+    "apart": [1e-300, 1.0, 1e300],
+    "denormal": [5e-324, 1e-310, 2e-310],
+    "float32": [3.4e38, 1.0, 2.0],
+}
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("values", HUGE.values(), ids=HUGE)
+def test_largest_and_least_values_fail_alone(values: list[float], log: bool) -> None:
+    """Each is drawn within an axis that numbers can hold, or a sentence says why not."""
+    layout = drawn(values, log=log)["layout"]
+    if "annotations" in layout:
+        assert "can't be drawn" in layout["annotations"][0]["text"].replace("<br>", " ")
+    else:
+        low, high = layout["yaxis"]["range"]
+        assert 1e-300 < high - low < 1e308
+        assert layout["yaxis"]["ticktext"]
+
+
+def test_a_failing_figure_is_a_chart_that_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_panel: Panel, _shown: Shown) -> str:
+        raise KeyError("<b>what")
+
+    shown = Shown(scheme="dark", scale=Scale(), first=1, last=1)
+    figure = charts.figure(replace(metric_panel("a", 200), draw=fail), shown)
+    words = figure["layout"]["annotations"][0]["text"].replace("<br>", " ")
+    assert words.startswith("This chart failed. KeyError: '&lt;b&gt;what'.")
+    assert "KeyError" in caplog.text
 
 
 def odd(report: StepReport) -> StepReport:

@@ -140,6 +140,16 @@ def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
     ]
 
 
+def test_a_row_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = summary()
+    monkeypatch.setattr(runs, "health", lambda run: 1 / 0)
+    row = runs.shown_row(run, ["config.lr"])
+    assert row["id"] == run.id
+    assert run.name in words(row["name"])
+    assert "ZeroDivisionError" in words(row["status"])
+    assert row.keys() >= {column["field"] for column in runs.COLUMNS} | {"config.lr"}
+
+
 def test_a_line_breaks_where_a_value_is_missing_and_begins_at_zero() -> None:
     path = sparkline([1.0, 0.5, None, 0.0, 1.0]).partition("d%3D%27")[2].partition("%27")[0]
     assert path.count("M") == 2

@@ -7,14 +7,17 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_server.backend import RetryPauses
 from isentrope_server.digests import LINE_PARTS, renew_digests
+from isentrope_server.store import runs
 from isentrope_server.store.runs import Run
+from isentrope_server.store.tables import run_digests
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import HealthLevel, RunDigest, RunSummary
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ControlSnapshot, RunFinished
@@ -372,6 +375,25 @@ def test_a_run_whose_digest_fails_does_not_keep_others_from_theirs(
     pauses = RetryPauses()
     assert [asyncio.run(renew_digests(server.backend, pauses, rest=0)) for _ in range(2)] == [1, 0]
     assert digest_of(server, good).level is HealthLevel.ACT
+
+
+def test_an_unreadable_digest_leaves_the_list(server: ServerInThread) -> None:
+    broken, healthy = falling(server, 0.9), falling(server, 0.9)
+    renew(server)
+
+    def damage(transaction: Transaction) -> None:
+        of_run = run_digests.c.run_key == runs.key_of(transaction.connection, broken.run_id)
+        transaction.connection.execute(
+            update(run_digests).where(of_run).values(digest={"level": "no such level"})
+        )
+
+    asyncio.run(server.backend.write(damage, rows=1, run_id=broken.run_id))
+    listed = {run["id"]: run["digest"] for run in server.http.get("/api/v1/runs").json()["items"]}
+    assert listed[broken.run_id] is None
+    assert listed[healthy.run_id]["level"] == "healthy"
+    broken.report(41, entropy__mean=1.0)
+    renew(server)
+    assert server.http.get(broken.path).json()["digest"]["level"] != "no such level"
 
 
 def test_digests_are_renewed_in_the_background(make_server: MakeServer) -> None:

@@ -48,6 +48,13 @@
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(pathOf()) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
+  // A proxy says 502 or 504 for a server that does not answer; with any other number the server itself has answered.
+  function stateOf({ ok, status }) {
+    document.querySelectorAll(".connection .status").forEach((place) => (place.textContent = status));
+    if (ok) return "good";
+    if (status === 401) return "revoked";
+    return status === 502 || status === 504 ? "lost" : "failed";
+  }
   const isOpen = () => Boolean(document.getElementById("run-state"));
   const asks = () => (!document.hidden || isOpen()) && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || isOpen() || !document.querySelector(".page:not(.waiting)"));
   document.addEventListener("visibilitychange", () => ((live.answered = Date.now()), ask()));
@@ -55,7 +62,7 @@
     const now = Date.now(), question = JSON.stringify(view()), isNew = question !== live.question;
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
     const [least, most] = ASK_MILLISECONDS, often = Math.min(most, Math.max(least, live.pace / 8, (now - live.updated) / 8));
-    const isLost = document.body.dataset.connection === "lost";
+    const isLost = /lost|failed/.test(document.body.dataset.connection);
     const pause = document.hidden ? ASK_HIDDEN_MILLISECONDS : isLost ? ASK_LOST_MILLISECONDS : !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
     const slow = !isNew && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
@@ -71,7 +78,7 @@
       const answer = await fetch(rootPath + "/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
-      connection(answer.ok ? "good" : answer.status === 401 ? "revoked" : "lost");
+      connection(stateOf(answer));
       if (answer.status !== 200) return;
       const news = await answer.json(), before = live.run;
       if (run() && !news.run && isOpen()) return connection("deleted");
@@ -127,19 +134,41 @@
     const grid = document.getElementById(id) && window.dash_ag_grid.getApi(id);
     return grid && (grid.setGridOption("rowData", value), true);
   }
+  function drawValue(place, id, one) {
+    if (one.property && (one.place || !setDash(id, one))) return;
+    if (!one.property) {
+      if (!place) return;
+      if (one.value === true || one.value === false) place.hidden = one.value;
+      else if (one.value?.layout) return drawChart(place, id, one);
+      else drawComponents(place, one.value);
+    }
+    one.place = place || true;
+  }
+  // Instead of what the browser can't draw: why. The other values go on.
+  function refuse(place, error) {
+    console.error(error);
+    if (!place) return;
+    const plot = chartIn(place), words = document.createElement("div");
+    if (plot) window.Plotly.purge(plot);
+    roots.get(place)?.unmount();
+    roots.delete(place);
+    words.className = "refusal";
+    words.role = "alert";
+    words.textContent = "The browser can't draw this: " + (error?.message || error);
+    place.replaceChildren(words);
+  }
+  const chartIn = (place) => place.querySelector(":scope > .js-plotly-plot");
   function draw() {
     const { step, planned } = live.run || {}, number = document.getElementById("run-step"), bar = document.getElementById("run-progress");
     shown.forEach((one, id) => {
       const place = document.getElementById(id);
       if (one.place && one.place === place) return;
-      if (one.property && (one.place || !setDash(id, one))) return;
-      if (!one.property) {
-        if (!place) return;
-        if (one.value === true || one.value === false) place.hidden = one.value;
-        else if (one.value?.layout) return drawChart(place, id, one);
-        else drawComponents(place, one.value);
+      try {
+        drawValue(place, id, one);
+      } catch (error) {
+        one.place = place || true; // it is tried again when its value changes
+        refuse(place, error);
       }
-      one.place = place || true;
     });
     const words = step === undefined || step === null ? "" : step.toLocaleString("en-US");
     const tab = document.querySelector(".tabs [role=tab][data-active]");
@@ -174,7 +203,10 @@
   // ---- charts ------------------------------------------------------------------------------------------------
   const CHART = { displayModeBar: false, doubleClick: false, scrollZoom: false, showTips: false }; // a double click ends the zoom of all charts
   const zooming = () => [...document.querySelectorAll(".zooms .js-plotly-plot")];
-  const fits = (place) => place.firstChild.layout?.width === place.clientWidth && place.firstChild.layout.height === place.clientHeight;
+  function fits(place) {
+    const layout = chartIn(place)?.layout;
+    return layout?.width === place.clientWidth && layout.height === place.clientHeight;
+  }
   const resized = new ResizeObserver((places) => places.forEach(({ target }) => shown.has(target.id) && !fits(target) && (shown.get(target.id).place = null)));
   // The middles of labels of these heights: as near to their places as they can be without touching; pixels, from below.
   const LINE_PIXELS = 14;
@@ -210,13 +242,15 @@
     return { data, layout: { ...layout, annotations } };
   }
   function drawChart(place, id, one) {
-    const old = place.firstChild, { top, bottom } = place.getBoundingClientRect();
+    const old = chartIn(place), { top, bottom } = place.getBoundingClientRect();
     if (!window.Plotly || !place.offsetParent || old?._dragging || (old && fits(place) && (bottom < 0 || top > innerHeight))) return;
-    const plot = old || place.appendChild(document.createElement("div"));
+    const plot = old || document.createElement("div");
+    if (!old) place.replaceChildren(plot);
     const figure = labelled(shared.adjust[id] ? shared.adjust[id](one.value) : one.value, place);
     one.place = place;
     const layout = { ...figure.layout, width: place.clientWidth, height: place.clientHeight };
-    window.Plotly.react(plot, figure.data, layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
+    const drawn = window.Plotly.react(plot, figure.data, layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
+    drawn?.catch?.((error) => one.place === place && refuse(place, error));
     if (!old) bind(plot), resized.observe(place);
   }
   function bind(plot) {

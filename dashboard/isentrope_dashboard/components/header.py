@@ -80,6 +80,14 @@ def page(
                 className="lost",
             ),
             html.Span(
+                [
+                    "The server answers, but failed to read this page (",
+                    html.Span("500", className="status"),
+                    "); its log has the details. This page tries again.",
+                ],
+                className="failed",
+            ),
+            html.Span(
                 ["This token was revoked or the session ended. ", html.A("Sign in again", href="")],
                 className="revoked",
             ),

@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import groupby, pairwise
 from statistics import median
 from textwrap import wrap
@@ -544,7 +545,8 @@ class Chart:
     def note(self, text: str) -> None:
         """One sentence in the middle of a chart that has nothing to show."""
         self.layout["annotations"] = []
-        self.label("<br>".join(wrap(text, 36)), at=0.5, y=0.5, yref="paper", font={"size": 12})
+        lines = escape("\n".join(wrap(text, 36)), quote=False)
+        self.label(lines.replace("\n", "<br>"), at=0.5, y=0.5, yref="paper", font={"size": 12})
         self.layout["xaxis"] = {"visible": False}
         self.layout["yaxis"] = {"visible": False}
 

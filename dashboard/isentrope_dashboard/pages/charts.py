@@ -14,9 +14,10 @@ from dash.development.base_component import Component
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard.components.basics import Content, choice, icon, plain, plot, row, spacer
-from isentrope_dashboard.figures.chart import EMPTY, Chart, Scale
+from isentrope_dashboard.figures.chart import EMPTY, Chart, NotDrawable, Scale
 from isentrope_dashboard.figures.panel import Figure, Mark, Panel, Shown
 from isentrope_dashboard.formatting import control_markers
+from isentrope_dashboard.live import Guard, failure_in_words, log_first
 from isentrope_dashboard.view import SMOOTHED, View
 from isentrope_wire.answers import Alert, HistogramColumns, RunDetail, SeriesColumns
 from isentrope_wire.control_answers import ControlVersion
@@ -72,11 +73,26 @@ async def read_shown(
 
 def figure(panel: Panel, shown: Shown, nothing: str = "") -> Figure:
     """The chart; where there is nothing to see, one that says `nothing`, or why."""
-    found = panel.figure(shown)
+    found = draw(panel, shown)
     if not isinstance(found, str):
         return found
+    return note_figure(shown, nothing or found)
+
+
+def draw(panel: Panel, shown: Shown) -> Figure | str:
+    """The chart, or why there is nothing to see. One that fails says so itself."""
+    with Guard() as guard:
+        return panel.figure(shown)
+    if isinstance(guard.error, NotDrawable):
+        return note_figure(shown, str(guard.error))
+    log_first(guard.error)
+    return note_figure(shown, f"This chart failed. {failure_in_words(guard.error)}")
+
+
+def note_figure(shown: Shown, words: str) -> Figure:
+    """A chart that has a sentence instead of lines."""
     chart = Chart(shown.scheme)
-    chart.note(nothing or found)
+    chart.note(words)
     return chart.figure()
 
 

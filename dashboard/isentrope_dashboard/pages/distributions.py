@@ -43,7 +43,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         chosen=step,
         report=report,
     )
-    drawn = {panel.name: panel.figure(shown) for panel in DISTRIBUTIONS}
+    drawn = {panel.name: charts.draw(panel, shown) for panel in DISTRIBUTIONS}
     absent = {panel.title: NO_STEP if run.step is None else why
               for panel in DISTRIBUTIONS if isinstance(why := drawn[panel.name], str)}  # fmt: skip
     cause = "" if report is None else report.labels.get(LIKELY_CAUSE, "")

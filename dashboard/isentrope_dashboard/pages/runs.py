@@ -350,7 +350,7 @@ async def read_rows(
             page = await client.ask(
                 calls.runs(**group, **how, cursor=cursor, limit=size - len(rows))
             )
-            rows += (run_row(run, extra) for run in page.items)
+            rows += (shown_row(run, extra) for run in page.items)
             if page.next_cursor is not None:
                 return rows, [group["project"], page.next_cursor, True]
         cursor, is_headed = None, False
@@ -463,6 +463,18 @@ def _register_changes(app: Dash, api: Api) -> None:
                 if error.status != 404:  # somebody else deleted it
                     refused.append(refusal(error))
         return bool(refused), refused, changed + 1, [] if not refused else no_update
+
+
+def shown_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
+    """The run's row; of one that can't be shown its name, and why."""
+    with live.Guard() as guard:
+        return run_row(run, extra)
+    live.log_first(guard.error)
+    words = live.failure_in_words(guard.error)
+    name = _two_lines(html.A(run.name, href=address_of(run.id), tabIndex=-1), run.id)
+    missing = dict.fromkeys((*(column["field"] for column in COLUMNS), *extra), MISSING)
+    why = html.Span(words, title=words)
+    return {**missing, "id": run.id, "label": run.name, "name": name, "status": why}
 
 
 def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:

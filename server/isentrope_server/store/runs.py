@@ -6,6 +6,7 @@ query."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -45,6 +46,8 @@ from isentrope_server.store.tables import (
 from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, RunDigest, RunSummary, Status
 from isentrope_wire.numbers import read
 from isentrope_wire.reports import RunFinished, RunStarted
+
+_log = logging.getLogger(__name__)
 
 _ENDS = {status for status in Status if status.is_over}
 _FIRST = {HealthLevel.ACT: 0, HealthLevel.WATCH: 1}
@@ -296,11 +299,23 @@ def _run_of(row: Row[*tuple[Any, ...]], silent_before: float, metrics: Sequence[
     values["status"] = Status.SILENT if silent else state
     given = values.pop("given_name")
     values["name"] = values["name"] if given is None else given
-    if values["digest"] is not None:
-        newest = values["digest"].get("metrics", {})
-        chosen = {name: newest[name] for name in metrics if name in newest}
-        values["digest"] = read(RunDigest, values["digest"] | {"metrics": chosen})
+    values["digest"] = _digest_of(values, metrics)
     return Run(**values)
+
+
+def _digest_of(run: Mapping[str, Any], metrics: Sequence[str]) -> RunDigest | None:
+    """A run's stored digest with the newest values of these metrics; None where it can't be read,
+    so that lists show the run without it until the next one is computed."""
+    document = run["digest"]
+    if document is None:
+        return None
+    try:
+        newest = document.get("metrics", {})
+        chosen = {name: newest[name] for name in metrics if name in newest}
+        return read(RunDigest, document | {"metrics": chosen})
+    except (AttributeError, TypeError, ValueError) as error:
+        _log.warning("The digest of run %s can't be read: %s", run["id"], error)
+        return None
 
 
 DIGESTS = ":digests"
