@@ -18,6 +18,11 @@ UNREADABLE = "unreadable"
 TIME_TO_LIVE_OVER = "time_to_live_over"
 NEWER_VERSION_DECIDED = "newer_version_decided"
 VERSION_TAKEN = "version_taken"
+NOTHING_GATED = "nothing_gated"
+NOTHING_GATED_MESSAGE = (
+    "No token of this run has passed probe.gate, so that no control can act. Compute the loss from the log-probs "
+    "that gate returns; in a trainer that is attached to, from those of its own method and not from the model's logits."
+)
 
 _Request = tuple[Control, str]
 """The control of a version, and why it can't be read."""
@@ -80,12 +85,13 @@ class ControlState:
         return begins
 
     def decide(
-        self, requested: ControlSnapshot | None, *, now: float
+        self, requested: ControlSnapshot | None, *, now: float, bypassed: bool = False
     ) -> tuple[ControlOutcome, ...]:
         """Decide between two optimiser updates about the newest snapshot known on rank 0, at its
         time in seconds since the Unix epoch. The outcomes, which the next report carries; empty
-        when nothing new was requested."""
-        outcome = None if requested is None else self._decision(requested, now)
+        when nothing new was requested. `bypassed`: steps were closed, and none has gated
+        anything."""
+        outcome = None if requested is None else self._decision(requested, now, bypassed)
         decided = () if outcome is None else (outcome,)
         self._new_outcomes += decided
         return decided
@@ -110,7 +116,9 @@ class ControlState:
         self._outcomes = () if sent else self._outcomes
         self.last_step = step
 
-    def _decision(self, requested: ControlSnapshot, now: float) -> ControlOutcome | None:
+    def _decision(
+        self, requested: ControlSnapshot, now: float, bypassed: bool
+    ) -> ControlOutcome | None:
         version, newest_decided = requested.version, self.newest_decided
         known = self._decided.get(version)
         if known is not None:
@@ -140,6 +148,8 @@ class ControlState:
                 f"This probe can't read the control: {requested.unreadable}",
                 now,
             )
+        if bypassed:
+            return self._rejected(version, NOTHING_GATED, NOTHING_GATED_MESSAGE, now)
         if requested.control.capability not in self._capabilities:
             message = (
                 f"This probe can apply {', '.join(sorted(self._capabilities)) or 'nothing'}; "

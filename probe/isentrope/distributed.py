@@ -274,6 +274,9 @@ class StepStart(NamedTuple):
     action: Action | None = None
     """What was decided to hold an entropy; None: nothing, or the process is on its own and has not
     decided yet."""
+    has_gated: bool | None = None
+    """Whether tokens of any rank have passed the gate, as rank 0 knows it; None: not known yet, or
+    the process is on its own."""
 
 
 FIRST_CAPACITY = 4096
@@ -282,9 +285,9 @@ FIRST_CAPACITY = 4096
 LONGEST_ACTION = 2048
 """Bytes; an action has room in every broadcast."""
 
-_HEADER = struct.Struct("<dQQ")
-"""Rank 0's clock in seconds since the Unix epoch, and how many bytes its action and its control
-have."""
+_HEADER = struct.Struct("<dQQb")
+"""Rank 0's clock in seconds since the Unix epoch, how many bytes its action and its control have,
+and whether tokens have passed the gate: 1, 0, or -1 where that is not known."""
 
 
 class RankExchange:
@@ -326,7 +329,7 @@ class RankExchange:
             return StepStart(None, time.time())
         receive, self._receive = self._receive, None
         message = receive()
-        now, action_bytes, control_bytes = _HEADER.unpack_from(message)
+        now, action_bytes, control_bytes, gated = _HEADER.unpack_from(message)
         control_at = _HEADER.size + action_bytes
         end = control_at + control_bytes
         if end <= self._capacity:
@@ -334,7 +337,8 @@ class RankExchange:
         else:
             self._capacity = 2 * end
         action = Action.decode(message[_HEADER.size : control_at]) if action_bytes else None
-        return StepStart(self._requested, now, action)
+        has_gated = None if gated < 0 else bool(gated)
+        return StepStart(self._requested, now, action, has_gated)
 
     def first_pass(self, sums: Tensor | None) -> None:
         """Gather the sums of a first pass; None: this rank has none."""
@@ -352,10 +356,11 @@ class RankExchange:
         failures: int,
         requested: ControlSnapshot | None,
         action: Action | None = None,
+        has_gated: bool | None = None,
     ) -> None:
         """Start the exchange, and wait for nothing. `sums` is this rank's vector of the step, None:
         measuring it failed; of a process on its own a function, which gives what the next step
-        needs of it; of control and action rank 0's count."""
+        needs of it; of control, action and `has_gated` rank 0's count."""
         self.next_action = action
         if callable(sums):
             own = sums
@@ -375,7 +380,7 @@ class RankExchange:
             self._sums = gathered
         finally:
             if not self.alone:
-                self._broadcast(requested, action)
+                self._broadcast(requested, action, has_gated)
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
         """On rank 0, which reports them: a function that gives the last step's vectors, on a thread
@@ -402,13 +407,19 @@ class RankExchange:
         if self._sums is not None:
             self._sums.arrives_within(seconds)
 
-    def _broadcast(self, requested: ControlSnapshot | None, decided: Action | None) -> None:
+    def _broadcast(
+        self,
+        requested: ControlSnapshot | None,
+        decided: Action | None,
+        has_gated: bool | None = None,
+    ) -> None:
         action = b"" if decided is None else decided.encode()
         assert len(action) <= LONGEST_ACTION, "an action must fit into the first broadcast"
         control = b"" if requested is None else encode_control(requested)
         fits = _HEADER.size + len(action) + len(control) <= self._capacity
+        gated = -1 if has_gated is None else int(has_gated)
         message = (
-            _HEADER.pack(time.time(), len(action), len(control))
+            _HEADER.pack(time.time(), len(action), len(control), gated)
             + action
             + (control if fits else b"")
         )

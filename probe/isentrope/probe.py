@@ -31,7 +31,7 @@ from torch import Tensor
 from isentrope import inputs
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
-from isentrope.control import ControlState
+from isentrope.control import NOTHING_GATED_MESSAGE, ControlState
 from isentrope.distributed import RankExchange, Ranks, ranks_of
 from isentrope.global_step import next_step_vector, rank_vector
 from isentrope.guard import Guard, Stopwatch
@@ -231,6 +231,13 @@ class Probe:
             sends_output=self.config.texts,
         )
         self._scores_to_gate = False
+        self._gated = self._has_gated = False
+        """Whether `gate` was called in the open step, and in any."""
+        self._bypassed = False
+        """Whether steps were closed, and none has called `gate`."""
+        self._ranks_gate: bool | None = None
+        self.reports_scalars_only = False
+        """Set where nothing is meant to pass the gate, and no warning is due."""
         self._warned: set[str] = set()
         if transport is None:
             announce(self.config)
@@ -477,7 +484,8 @@ class Probe:
         if self._inactive():
             return own
         with self._gating:
-            self._scores_to_gate = False
+            self._scores_to_gate = self._bypassed = False
+            self._gated = self._has_gated = True
             self._begin_step()
             inputs.matching("logprobs", own, scores.logprobs)
             packing = None if cu_seqlens is None else Packing(cu_seqlens, own)
@@ -662,6 +670,7 @@ class Probe:
                         failures=self._guard.failures,
                         requested=self._transport.requested_control(),
                         action=action,
+                        has_gated=self._reports.has_gated,
                     )
             if numbers is None and sums is not None:
                 numbers = self._ranks.numbers_of_ranks()
@@ -682,7 +691,7 @@ class Probe:
             self._guard.settled = True
             self._end.step_closed()
             # What `rescore` scored is not meant for a gate.
-            self._scores_to_gate = False
+            self._scores_to_gate = self._gated = False
 
     def state_dict(self) -> dict[str, Any]:
         """What the probe keeps from step to step, for the training's checkpoint. Call it after
@@ -782,7 +791,12 @@ class Probe:
         if not self._control.open_step():
             return
         start = self._ranks.begin_step(self._transport.requested_control())
-        self._control.decide(start.requested, now=start.now)
+        if not self._ranks.alone:
+            self._ranks_gate = start.has_gated
+            self._bypassed = start.has_gated is False and not self._has_gated
+        # A process on its own whose step gates nothing has nothing to apply a control to: it waits.
+        if self._gated or self._bypassed or not self._ranks.alone:
+            self._control.decide(start.requested, now=start.now, bypassed=self._bypassed)
         active = self._control.active
         if active is not self._begun_under or active.control.hold is not None:
             action = self._hold.decide(active) if self._ranks.alone else start.action
@@ -797,6 +811,15 @@ class Probe:
         return self._ledger.take()
 
     def _check_step(self, step: int, batches: Sequence[TokenBatch]) -> None:
+        if not self._has_gated and self._ranks.alone:
+            self._bypassed = True
+        expects_gate = self._ranks.leads and not self.reports_scalars_only
+        if self._bypassed and expects_gate and not self._scores_to_gate:
+            self._warn_once(
+                "gate",
+                f"Step {step} was closed, but nothing has passed probe.gate: no entropy is measured, and controls will be "
+                f"rejected. {NOTHING_GATED_MESSAGE}",
+            )
         if self._scores_to_gate and not batches and not self._ledger.overflowed:
             self._warn_once(
                 "gate",
@@ -897,6 +920,8 @@ class Probe:
                 control=self._hold.control,
                 action=self._hold.action,
                 outcomes=self._control.outcomes_at(step),
+                gated=self._gated,
+                ranks_gate=self._ranks_gate,
                 momentum=momentum,
                 learning_rate=learning_rates,
                 coupling=self.config.coupling,

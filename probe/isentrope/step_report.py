@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from isentrope.config import Coupling
+from isentrope.control import NOTHING_GATED, NOTHING_GATED_MESSAGE
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.statistics import step as of_step
@@ -123,6 +124,11 @@ class ClosedStep:
     action: Action | None = None
     """What was decided to hold the entropy; None: it is not held."""
     outcomes: Sequence[reports.ControlOutcome] = ()
+    gated: bool = True
+    """Whether this rank called `gate` in the step."""
+    ranks_gate: bool | None = None
+    """Whether tokens of any of several ranks have passed it, as rank 0 knew when the step began;
+    None: not known."""
     momentum: Momentum | None = None
     """None without an optimiser."""
     learning_rate: SupportsFloat | None = None
@@ -167,6 +173,16 @@ class ReportBuilder:
         self._dropped_before = False
         # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
         self._lock = threading.Lock()
+        self.has_gated: bool | None = None
+        """Whether tokens of any rank have passed the gate, by the reports that were built; None:
+        not known. On the rank that reports all of them."""
+        self._waiting: tuple[reports.ControlOutcome, ...] = ()
+        """Of controls that are active, but that no token has met yet."""
+        self._refused: set[int] = set()
+        """Versions that are active, but were rejected because nothing met them."""
+        self._shown_version = 0
+        """Version of the control that tokens of the last report met."""
+        self._gate_called = False
         self._closed = 0
         """Number of the newest report to be built."""
         self._built = 0
@@ -220,6 +236,7 @@ class ReportBuilder:
         logged, dropped = self._within_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
         tokens = 0 if together is None or together.sums is None else together.sums.tokens
+        outcomes = self._acknowledged(closed, together)
         machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
         if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
             machine.pop(metrics.TIME_STEP_SECONDS, None)
@@ -231,8 +248,8 @@ class ReportBuilder:
             | {name: float(value) for name, value in logged.items()}
             | dict(self._transport_scalars())
             | ({} if together is None else _health(together)),
-            control_version=closed.active.version,
-            outcomes=tuple(closed.outcomes),
+            control_version=self._shown_version,
+            outcomes=outcomes,
             labels={
                 "control/method": str(closed.control.method),
                 "control/scope": str(closed.control.scope),
@@ -254,6 +271,50 @@ class ReportBuilder:
         if closed.learn is not None:
             closed.learn(report)
         return report
+
+    def _acknowledged(
+        self, closed: ClosedStep, together: GlobalStep | None
+    ) -> tuple[reports.ControlOutcome, ...]:
+        """The outcomes that this report may carry. "Applied at step n" says that tokens of step n
+        passed the gate under it: until some do, it waits, and where steps are closed that gate
+        nothing it is rejected."""
+        gated = has_tokens = closed.gated
+        was_bypassed = self.has_gated is False
+        is_recorded = metrics.TOKEN_NOT_RECORDED not in closed.logged
+        if together is not None and not together.failed_ranks and is_recorded:
+            gated = together.sums is not None
+            has_tokens = together.sums is not None and together.sums.tokens > 0
+            if not gated and not self._gate_called:
+                self.has_gated = False
+        self._gate_called |= gated
+        if has_tokens:
+            self.has_gated = True
+        ready: list[reports.ControlOutcome] = []
+        waiting: list[reports.ControlOutcome] = []
+        # One that waited begins to act now; one of this step says itself at which it did.
+        began = [replace(outcome, step=closed.step) for outcome in self._waiting if has_tokens]
+        for outcome in (*(began or self._waiting), *closed.outcomes):
+            acts = has_tokens or (closed.measured is None and closed.ranks_gate)
+            if acts or outcome.state != reports.OutcomeState.APPLIED:
+                ready.append(outcome)
+            elif was_bypassed and not gated:
+                self._refused.add(outcome.version)
+                ready.append(
+                    reports.ControlOutcome(
+                        version=outcome.version,
+                        state=reports.OutcomeState.REJECTED,
+                        at=outcome.at,
+                        code=NOTHING_GATED,
+                        message=NOTHING_GATED_MESSAGE,
+                    )
+                )
+            else:
+                waiting.append(outcome)
+        self._waiting = tuple(waiting)
+        unmet = self._refused.union(outcome.version for outcome in waiting)
+        if has_tokens or closed.active.version not in unmet:
+            self._shown_version = closed.active.version
+        return tuple(ready)
 
     def _within_limits(
         self, logged: Mapping[str, float | Tensor]

@@ -127,13 +127,13 @@ class FullTransport(InMemoryTransport):
 
 
 def test_an_outcome_that_found_no_room_travels_with_a_later_report() -> None:
-    transport = FullTransport()
+    transport, loop = FullTransport(), TinyLoop()
     probe = isentrope.Probe("test", transport=transport)
     transport.full = True
     transport.set_control(pushed(1))
-    probe.step(10)
+    run_steps(loop, probe, 1, first=10)
     transport.full = False
-    probe.step(11)
+    run_steps(loop, probe, 1, first=11)
     (outcome,) = reports(transport)[0].outcomes
     assert (outcome.version, outcome.state, outcome.step) == (1, OutcomeState.APPLIED, 10)
 

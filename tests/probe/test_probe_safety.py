@@ -20,8 +20,8 @@ from isentrope.guard import Guard
 from isentrope.lifecycle import announce
 from isentrope.statistics import tokens
 from isentrope.transport.transport import InMemoryTransport
-from isentrope_wire.reports import RunFinished, error_in_a_line
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports, run_steps
+from isentrope_wire.reports import OutcomeState, RunFinished, StepReport, error_in_a_line
+from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 
 def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
@@ -140,9 +140,9 @@ def test_a_step_that_was_scored_and_never_gated_is_said_once(
     probe, _ = probe_and_transport()
     logits, token_ids, _ = loop.sample()
     with caplog.at_level(logging.WARNING, logger="isentrope"):
+        run_steps(loop, probe, 2)
         probe.first_pass(probe.score(logits, token_ids))
-        probe.step(0)
-        run_steps(loop, probe, 2, first=1)
+        probe.step(2)
         probe.step(3)
         assert caplog.records == []
         for step in (4, 5):
@@ -150,6 +150,47 @@ def test_a_step_that_was_scored_and_never_gated_is_said_once(
             probe.step(step)
     (record,) = caplog.records
     assert all(word in record.getMessage() for word in ("tep 4 ", "probe.gate"))
+
+
+def test_a_loop_that_never_gates_is_warned_and_its_controls_rejected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        probe.step(0)
+        transport.set_control(pushed(1))
+        probe.step(1)
+        transport.set_control(pushed(2, isentrope.Control(hold={"target_entropy": 2.0})))
+        probe.step(2)
+    (record,) = caplog.records
+    assert all(word in record.getMessage() for word in ("tep 0 ", "probe.gate", "rejected"))
+    outcomes = [outcome for report in reports(transport) for outcome in report.outcomes]
+    assert [(o.version, o.state, o.code) for o in outcomes] == [
+        (version, OutcomeState.REJECTED, "nothing_gated") for version in (1, 2)
+    ]
+    transport.set_control(pushed(3))
+    run_steps(loop, probe, 1, first=3)
+    assert outcomes_of(reports(transport)[3]) == [(3, OutcomeState.APPLIED, 3)]
+
+
+def test_a_control_is_acknowledged_when_tokens_meet_it() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 1)
+    transport.set_control(pushed(1))
+    probe.step(1)  # all groups left out: no loss
+    logits, token_ids, advantages = loop.sample()
+    probe.gate(probe.score(logits, token_ids), advantages, torch.zeros_like(loop.mask))
+    probe.step(2)
+    run_steps(loop, probe, 2, first=3)
+    shown = [(report.control_version, outcomes_of(report)) for report in reports(transport)]
+    applied = [(1, OutcomeState.APPLIED, 3)]
+    assert shown == [(0, []), (0, []), (0, []), (1, applied), (1, [])]
+
+
+def outcomes_of(report: StepReport) -> list[tuple[int, OutcomeState, int | None]]:
+    return [(outcome.version, outcome.state, outcome.step) for outcome in report.outcomes]
 
 
 def config_of(mode: str) -> ProbeConfig:

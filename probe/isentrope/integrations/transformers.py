@@ -179,6 +179,7 @@ class IsentropeCallback(StepReports):
             trackers=self._trackers,
             transport=self._transport,
         )
+        self.probe.reports_scalars_only = True
         resume_training(self.probe, args, state)
 
 

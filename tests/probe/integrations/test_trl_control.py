@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import Tensor
+from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 import isentrope
 from isentrope.integrations.trl import attach
@@ -190,3 +193,101 @@ def test_thresholds_of_a_first_pass_are_those_of_the_whole_generation(tmp_path: 
     trainer.train()
     totals = [report.scalars["token/count"] for report in tiny_trl.reports(transport)]
     assert seen == [sum(totals)]
+
+
+class LossOfTheModel:
+    """A loss that takes its log-probs from the model's own logits."""
+
+    def _loss_of_logits(self, model: Any, inputs: Any) -> Any:
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+        completion, counts = inputs["completion_ids"], inputs["completion_mask"]
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, -completion.shape[1] - 1 : -1]
+        logprobs = logits.log_softmax(-1).gather(-1, completion.unsqueeze(-1)).squeeze(-1)
+        ratio = (logprobs - logprobs.detach()).exp()
+        return -(inputs["advantages"].unsqueeze(1) * ratio * counts).sum() / counts.sum()
+
+
+class InnerLoss(LossOfTheModel, GRPOTrainer):  # type: ignore[misc]
+    _compute_loss = LossOfTheModel._loss_of_logits
+
+
+class OuterLoss(LossOfTheModel, GRPOTrainer):  # type: ignore[misc]
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        return self._loss_of_logits(model, inputs)
+
+
+@pytest.mark.parametrize("kind", [InnerLoss, OuterLoss])
+@pytest.mark.parametrize("control", [CLIP, isentrope.Control(hold={"target_entropy": 2.0})])
+def test_a_control_of_a_loss_round_the_gate_is_rejected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: Any, control: isentrope.Control
+) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=4), InMemoryTransport()
+    trainer.__class__ = kind
+    attach(trainer, transport=transport)
+    push_at_step(trainer, transport, 2, control)
+    with caplog.at_level("WARNING", logger="isentrope"):
+        trainer.train()
+    ((outcome, _),) = outcomes_and_steps(transport)
+    assert (outcome.version, outcome.state, outcome.step) == (1, OutcomeState.REJECTED, None)
+    assert "probe.gate" in outcome.message
+    assert [record.getMessage().count("probe.gate") > 0 for record in caplog.records] == [True]
+    assert {report.control_version for report in tiny_trl.reports(transport)} == {0}
+
+
+def test_evaluation_and_steps_without_tokens_are_no_bypass(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps before the last have no token that counts, as where all completions are
+    truncated."""
+    trainer = tiny_trl.trainer(
+        tmp_path,
+        steps=4,
+        gradient_accumulation_steps=2,
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=4,
+        trainer_eval_dataset=Dataset.from_list(tiny_trl.PROMPTS[:4]),
+    )
+    transport = InMemoryTransport()
+    leave_out_tokens_before_step(trainer, 4)
+    attach(trainer, transport=transport)
+    push_at_step(trainer, transport, 2, CLIP)
+    with caplog.at_level("WARNING", logger="isentrope"):
+        trainer.train()
+    ((outcome, report),) = outcomes_and_steps(transport)
+    assert (outcome.state, outcome.step, report) == (OutcomeState.APPLIED, 4, 4)
+    assert caplog.records == []
+
+
+def leave_out_tokens_before_step(trainer: Any, step: int) -> None:
+    generate = trainer._generate_and_score_completions
+
+    def unfinished(*args: Any, **kwargs: Any) -> Any:
+        output = generate(*args, **kwargs)
+        if trainer.state.global_step < step - 1:
+            output["completion_mask"] = torch.zeros_like(output["completion_mask"])
+        return output
+
+    trainer._generate_and_score_completions = unfinished
+
+
+def push_at_step(trainer: Any, transport: InMemoryTransport, step: int, control: Any) -> None:
+    """Push a control when the update before `step` has been made."""
+
+    class Pushing(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if state.global_step == step - 1:
+                transport.set_control(
+                    ControlSnapshot(version=1, control=control, author="ada", requested_at=0.0)
+                )
+
+    trainer.add_callback(Pushing())
+
+
+def outcomes_and_steps(transport: InMemoryTransport) -> list[tuple[Any, int]]:
+    return [
+        (outcome, report.step)
+        for report in tiny_trl.reports(transport)
+        for outcome in report.outcomes
+    ]

@@ -42,3 +42,12 @@ def test_what_rank_0_finds_expired_or_superseded_all_ranks_refuse() -> None:
         [o.at for report in result.reports for o in report.outcomes] for result in results
     ]
     assert answered_at[0] == answered_at[1] == answered_at[2]
+
+
+def test_a_control_of_ranks_that_gate_nothing_is_rejected() -> None:
+    shares: list[list[slice]] = [[], []]
+    results = run_ranks(2, steps_on_rank, shares, 5, False, {0: pushed(1), 3: pushed(2)})
+    first, second = map(outcomes, results)
+    assert first == [(1, OutcomeState.REJECTED, None), (2, OutcomeState.REJECTED, None)]
+    assert second == [(2, OutcomeState.REJECTED, None)]
+    assert {report.control_version for result in results for report in result.reports} == {0}
