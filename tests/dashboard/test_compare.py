@@ -84,6 +84,16 @@ def test_runs_differ_in_colour_and_dash(site: Site) -> None:
     assert (alone["meta"], alone["line"]) == (first, one["line"])
 
 
+def test_runs_of_one_name_are_told_apart(site: Site) -> None:
+    runs = [site.run(5, name="twin"), site.run(5, name="twin"), site.run(5, name="other")]
+    address = "/compare?metric=reward/mean&smooth=off" + "".join(f"&run={run}" for run in runs)
+    lines = site.values(compare.PART, address)[place_id("chart", "reward/mean")]["data"]
+    names = [f"twin {runs[0][-6:]}", f"twin {runs[1][-6:]}", "other"]
+    assert [line["name"] for line in lines] == names
+    for line, name in zip(lines, names, strict=True):
+        assert line["hovertemplate"].startswith(name)
+
+
 def test_looks_differ_and_stay() -> None:
     names = [f"run-{number}" for number in range(30)]
     looks = looks_of(names)
@@ -124,7 +134,8 @@ def test_runs_that_differ_in_the_seed_are_one_line(site: Site) -> None:
         f"run={run_id}" for run_id in ids
     )
     for by, names in {
-        "seed": ["optim.lr 1e-06", "optim.lr 1e-05"], "tag": ["no tag", "lr-1e-06", "lr-1e-05"], "none": ["recorded"] * 6,
+        "seed": ["optim.lr 1e-06", "optim.lr 1e-05"], "tag": ["no tag", "lr-1e-06", "lr-1e-05"], 
+            "none": [f"recorded {run_id[-6:]}" for run_id in ids],
     }.items():  # fmt: skip
         values = site.values(compare.PART, f"{address}&group={by}")
         lines = [

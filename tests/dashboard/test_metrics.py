@@ -3,6 +3,7 @@ odd in them."""
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import replace
 from typing import Any
@@ -202,6 +203,31 @@ def test_zoom_reads_the_steps_of_the_zoom(site: Site) -> None:
     figure = values[place_id("chart", "glance", "reward/mean")]
     assert figure["data"][0]["x"] == list(range(9, 22))
     assert figure["layout"]["xaxis"]["range"] == [10.0, 20.0]
+
+
+LOGGED = [1e9 + 0.25, math.nan, math.inf, -math.inf, *(1e9 + step for step in range(26))]
+
+
+def counted(report: StepReport) -> StepReport:
+    return replace(report, scalars={"a<b>/c": LOGGED[report.step - 1]})
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("smooth", ["off", "on"])
+def test_saved_numbers_are_those_logged(site: Site, open_page: OpenPage, smooth: str) -> None:
+    run = site.run(30, change=counted)
+    page = open_page(f"/runs/{run}?tab=metrics&smooth={smooth}")
+    page.wait_for_selector(".metric .main-svg")
+    page.locator(".metric details.menu summary").first.click()
+    with page.expect_download() as saving:
+        page.locator(".metric [data-save=csv]").first.click()
+    rows = list(csv.DictReader(saving.value.path().read_text("utf-8").splitlines()))
+    own = {int(row["x"]): float(row["y"]) for row in rows if row["line"] == "a<b>/c"}
+    assert own == pytest.approx(dict(enumerate(LOGGED, start=1)), rel=0, abs=0, nan_ok=True)
+    means = [row for row in rows if row["line"] == "a<b>/c, mean of 9 steps"]
+    assert len(rows) == len(own) + len(means)
+    assert len(means) == {"off": 0, "on": 27}[smooth]
 
 
 @pytest.mark.slow

@@ -285,6 +285,12 @@
   }
   // A step is looked at where one step is shown: on the tab that is open, or else among its tokens.
   const openStep = (step) => show({ step, tab: document.querySelector(".step-bar") ? new URLSearchParams(location.search).get("tab") : "tokens" }, true);
+  const withoutMarkup = (words) => new DOMParser().parseFromString(words, "text/html").body.textContent;
+  // A trace's rows for a file. Where an axis can't show what was logged, `customdata` has it; bars have their lengths there.
+  function logged({ name, type, x, y, customdata }) {
+    const [places, values] = type === "bar" ? [y, customdata] : [x, customdata ?? y];
+    return places.map((place, at) => [withoutMarkup(name), place, values[at]]).filter(([, , value]) => value !== null);
+  }
   function save(kind, card) {
     const plot = card.querySelector(".js-plotly-plot");
     const [run, chart, unit] = [document.querySelector("h1")?.textContent || "", card.dataset.name, card.querySelector(".unit")?.textContent || ""];
@@ -298,10 +304,11 @@
       const look = { ...layout, template, title, paper_bgcolor: getComputedStyle(card).backgroundColor, margin: { ...plot._fullLayout.margin, t: head }, showlegend: true, legend: { orientation: "h", x: 1, xanchor: "right", y: 1, yanchor: "bottom", font: { size: 11 } } };
       return window.Plotly.downloadImage({ data, layout: look }, { format: kind, scale: 2, filename: name, width: plot.clientWidth, height: plot.clientHeight + head - plot._fullLayout.margin.t });
     }
-    const cell = (value) => (typeof value === "string" ? '"' + value.replace(/"/g, '""').replace(/^[=+\-@\t\r]/, "'$&") + '"' : value ?? "");
-    const rows = plot.data.filter((trace) => trace.name && trace.x).flatMap((trace) => [...trace.x].map((x, at) => [cell(trace.name), cell(x), cell(trace.y[at])]));
+    const cell = (value) => (typeof value === "string" ? '"' + value.replace(/"/g, '""').replace(/^(?!-Infinity$)[=+\-@\t\r]/, "'$&") + '"' : value ?? "");
+    const rows = plot.data.filter((trace) => trace.name && trace.x).flatMap(logged);
+    const lines = ["line,x,y", ...rows.map((row) => row.map(cell).join(","))];
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([["line,x,y", ...rows].join("\n") + "\n"], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
     link.download = name + ".csv";
     link.click();
     URL.revokeObjectURL(link.href);

@@ -224,14 +224,14 @@ def _add_heat(
         {
             "type": "heatmap",
             "x": [chart.scale.at(step) for step in places],
-            "y": [round(float(centre), 6) for centre in centres],
+            "y": centres.tolist(),
             "z": z,
             "zmin": 0,
             "zmax": 100 * brightest,
             "colorscale": [[place**2, color] for place, color in theme.HEAT[chart.scheme]],
             "showscale": False,
             "hoverongaps": False,
-            "hovertemplate": f"{quantity.symbol} %{{y:.3f}}: %{{z}} % of the tokens<extra></extra>",
+            "hovertemplate": f"{quantity.symbol} %{{y:.4~g}}: %{{z}} % of the tokens<extra></extra>",
         }
     )
 
@@ -256,7 +256,9 @@ def _add_bars(chart: Chart, quantity: Quantity, shown: Shown, ends: tuple[float,
         chart.data.append(
             {
                 "type": "bar", "orientation": "h", "xaxis": "x2", "name": f"step {step}",
-                "x": [round(math.sqrt(share), 5) for _, share in rows], "y": [round(value, 6) for value, _ in rows],
+                "x": [round(math.sqrt(share), 5) for _, share in rows],
+                "y": [value for value, _ in rows],
+                "customdata": [share for _, share in rows],
                 "width": float(edges[1] - edges[0]), "marker": {"color": chart.ink["iris"], "line": {"width": 0}},
                 "text": [f"{quantity.symbol} {number(value)}: {percent(share)} of the tokens" for value, share in rows],
                 "hovertemplate": "%{text}<extra></extra>", "textposition": "none",

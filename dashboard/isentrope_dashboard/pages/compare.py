@@ -8,6 +8,7 @@ import asyncio
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -158,6 +159,22 @@ def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
     return [Group(key=key, name=name, members=one) for name, (key, one) in named][:MOST_GROUPS]
 
 
+def labels_of(groups: Sequence[Group]) -> list[str]:
+    """Names of the lines; those of one name with the end of an id, or all of it where ends are
+    alike."""
+    named = Counter(group.name for group in groups)
+    ids = [group.members[0].run.id for group in groups]
+    short = [f"{group.name} {run_id[-6:]}" for group, run_id in zip(groups, ids, strict=True)]
+    ends = Counter(short)
+    labels = []
+    for group, run_id, label in zip(groups, ids, short, strict=True):
+        if named[group.name] == 1:
+            labels.append(group.name)
+        else:
+            labels.append(label if ends[label] == 1 else f"{group.name} {run_id}")
+    return labels
+
+
 def _but_for_the_seed(config: Mapping[str, Any]) -> str:
     """A configuration without its seeds, and without folders and names that may have them."""
     kept = {name: value for name, value in flat(config).items() if not OF_A_SEED.search(name)}
@@ -233,9 +250,9 @@ async def read(client: AsyncClient, view: View) -> Values:
     hidden = listed_in(view, "hide")
     looks = looks_of([group.key for group in groups])
     runs = [
-        replace(one.shown, look=look)
-        for one, look in zip(groups, looks, strict=True)
-        if one.key not in hidden
+        replace(group.shown, look=look, label=label)
+        for group, look, label in zip(groups, looks, labels_of(groups), strict=True)
+        if group.key not in hidden
     ]
     if not runs:
         return values
