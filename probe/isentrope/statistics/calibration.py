@@ -15,8 +15,11 @@ learning rate is known, and a gain was found to shrink as the policy grows certa
 entropy does. Every figure is prequential: step t is predicted before it is observed.
 
 What is learnt is winsorised: an error counts as LARGEST_ERROR at most, so that one wild step does
-not decide the gain, R² and the interval for a hundred others. Where errors really have grown, the
-interval about doubles with each, and with it what counts as wild.
+not decide the gain, R² and the interval for a hundred others. No scale may bound its own growth for
+long: the third wild error in WILD_STEPS steps says that the scale is wrong, and gain, interval and
+scale are learnt anew from the steps since the first of them. Nothing is learnt before the first
+change that is not 0: until then no update has moved the policy (a GradScaler skips the first ones),
+and there is no scale.
 
 The 90 % interval around a prediction is fitted to the residuals of earlier ones, and widens with
 its own misses:
@@ -31,6 +34,7 @@ comes to rest only where one change in ten is missed."""
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -97,11 +101,20 @@ class PredictionInterval:
         half_width = self.half_width()
         if half_width is not None:
             self._judge(abs(residual) > half_width)
+        self.add(min(abs(residual), largest))
+
+    def add(self, residual: float) -> None:
+        """Add a residual without judging whether its interval held it."""
         keep = 0.5 ** (1 / INTERVAL_HALF_LIFE)
         self._residuals += 1
         self._weight = keep * self._weight + 1
         self._weight_of_squares = keep**2 * self._weight_of_squares + 1
-        self._squares = keep * self._squares + min(abs(residual), largest) ** 2
+        self._squares = keep * self._squares + residual * residual
+
+    def forget(self) -> None:
+        """Begin the scale anew; how often intervals held what came is kept."""
+        self._residuals = 0
+        self._weight = self._weight_of_squares = self._squares = 0.0
 
     def _judge(self, missed: bool) -> None:
         keep = 0.5 ** (1 / COVERAGE_HALF_LIFE)
@@ -133,6 +146,10 @@ LARGEST_ERROR = 3.0
 """What is learnt of an error, at most: so many half widths of the interval, or root mean squares of
 the changes so far, whichever is more. Of normal residuals it is five standard deviations: nothing
 is cut that is not wild."""
+
+WILD_STEPS = 16
+"""Steps in which WARM_UP wild errors are no chance: of tails as heavy as Student's with three
+degrees of freedom it happens once in 50 000 steps."""
 
 LARGEST_CHANGE = 700.0
 """Nats, more than the entropy of any vocabulary: an observed change beyond it is no measurement."""
@@ -242,6 +259,11 @@ class Calibration:
     _interval: PredictionInterval = field(default_factory=PredictionInterval)
     _coupled_product: float = 0.0
     _coupled_square: float = 0.0
+    _since_wild: deque[tuple[float, float, float, bool]] = field(
+        default_factory=lambda: deque(maxlen=WILD_STEPS)
+    )
+    """Steps since a wild error: regressor, observed change, what was predicted beside the gain
+    (NaN: the gain alone), and whether the error was wild."""
 
     def step(
         self,
@@ -273,21 +295,61 @@ class Calibration:
                 coupled * self._coupled_product / self._coupled_square if has_factor else coupled
             )
         half_width = None if predicted is None else self._interval.half_width()
-        if observed_change is not None and abs(observed_change) <= LARGEST_CHANGE:
-            if predicted is None or self._observations < WARM_UP:
-                self._learn(regressor, observed_change, observed_change - self._mean_observed)
-            else:
-                largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
-                error = _within(largest, observed_change - predicted)
-                deviation = _within(largest, observed_change - self._mean_observed)
-                self._compare(error, deviation, same_sign=(predicted > 0) == (observed_change > 0))
-                self._interval.learn(observed_change - predicted, largest)
-                self._learn(regressor, predicted + error, deviation)
+        if observed_change is not None and self._is_measurement(observed_change):
+            self._observe(regressor, observed_change, predicted, half_width, coupled)
             if coupled is not None:
                 keep = 0.5 ** (1 / HALF_LIFE)
                 self._coupled_product = keep * self._coupled_product + coupled * observed_change
                 self._coupled_square = keep * self._coupled_square + coupled * coupled
         return self._prediction(predicted, half_width, size=self._size)
+
+    def _is_measurement(self, change: float) -> bool:
+        """Whether there is something to learn: before the first change other than 0 there is no
+        scale."""
+        return abs(change) <= LARGEST_CHANGE and (self._mean_square > 0 or change * change > 0)
+
+    def _observe(
+        self,
+        regressor: float,
+        observed: float,
+        predicted: float | None,
+        half_width: float | None,
+        coupled: float | None,
+    ) -> None:
+        """Learn from one observed change; `predicted` was made of the past, by the gain or coupled."""
+        if predicted is None or self._observations < WARM_UP:
+            self._learn(regressor, observed, observed - self._mean_observed)
+            return
+        largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
+        error = _within(largest, observed - predicted)
+        deviation = _within(largest, observed - self._mean_observed)
+        self._compare(error, deviation, same_sign=(predicted > 0) == (observed > 0))
+        self._interval.learn(observed - predicted, largest)
+        self._learn(regressor, predicted + error, deviation)
+        is_wild = abs(observed - predicted) > largest
+        if is_wild or self._since_wild:
+            beside = math.nan if coupled is None else predicted
+            self._since_wild.append((regressor, observed, beside, is_wild))
+            self._learn_anew_if_wrong()
+
+    def _learn_anew_if_wrong(self) -> None:
+        """Begin again with the steps since the first wild error, once it is not the errors that are
+        wild but the scale that is wrong. What is known of R² and coverage stays."""
+        steps = self._since_wild
+        while steps and not steps[0][-1]:
+            steps.popleft()
+        if sum(is_wild for *_, is_wild in steps) < WARM_UP:
+            return
+        self._xy = self._xx = self._weight = self._mean_observed = self._mean_square = 0.0
+        self._observations = 0
+        for regressor, observed, _, _ in steps:
+            self._learn(regressor, observed, observed - self._mean_observed)
+        factor = self._factor() or 0.0
+        self._interval.forget()
+        for regressor, observed, beside, _ in steps:
+            expected = factor * regressor if math.isnan(beside) else beside
+            self._interval.add(observed - expected)
+        steps.clear()
 
     def _along(self, unit: float, momentum: Momentum) -> float:
         """What the optimiser moves along in this step, in the unit prediction's unit."""

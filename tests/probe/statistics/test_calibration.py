@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from isentrope.hold import EntropyEstimator
 from isentrope.statistics.calibration import WARM_UP, CalibratedPrediction, Calibration, Momentum
+from isentrope_wire.diagnosis.course import Course
 
 ADAM, PLAIN = Momentum(0.9), Momentum()
 
@@ -171,3 +173,80 @@ def test_larger_changes_are_learnt_soon() -> None:
         found.append(calibration.step(unit, gain * unit + 0.01 * rng.gauss(0, 1), PLAIN).gain)
     assert found[199] == pytest.approx(1.0, rel=0.02)
     assert found[235] == pytest.approx(5.0, rel=0.5)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-12, 1e-9, 1e-6])
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 30])
+def test_first_updates_without_effect_end_nothing(steps: int, size: float) -> None:
+    """A GradScaler skips the first updates: changes of 0, or of round-off, for predictions that are
+    not 0."""
+    rng, calibration, inside, found = random.Random(steps), Calibration(), 0, []
+    for step in range(steps + 200):
+        unit = rng.gauss(-0.5, 1)
+        change = size * rng.gauss(0, 1)
+        if step >= steps:
+            change = 0.5 * unit + 0.05 * rng.gauss(0, 1)
+        found.append(calibration.step(unit, change, PLAIN))
+        if step >= steps + 10:
+            inside += found[-1].low <= change <= found[-1].high
+    assert found[steps + 20].gain == pytest.approx(0.5, rel=0.1)
+    assert found[-1].gain == pytest.approx(0.5, rel=0.05)
+    assert 0.8 <= inside / 190 <= 0.97
+
+
+@pytest.mark.parametrize("tiny", [0.0, 1e-9])
+def test_updates_of_every_fourth_step_are_learnt(tiny: float) -> None:
+    """`step` after each of four accumulated micro-batches: three of four changes are 0."""
+    rng, calibration, products, squares, inside = random.Random(7), Calibration(), 0.0, 0.0, 0
+    for step in range(400):
+        unit = rng.gauss(-0.5, 1)
+        change = 0.5 * unit if step % 4 == 3 else tiny * rng.gauss(0, 1)
+        prediction = calibration.step(unit, change, PLAIN)
+        if step >= 300:
+            products, squares = products + unit * change, squares + unit * unit
+            inside += prediction.low <= change <= prediction.high
+    assert prediction.gain == pytest.approx(products / squares, rel=0.5)
+    assert inside >= 70
+
+
+def test_without_any_change_nothing_is_claimed() -> None:
+    calibration = Calibration()
+    for _ in range(50):
+        found = calibration.step(-0.5, 0.0, PLAIN)
+    assert (found.gain, found.predicted_change, found.low, found.interval_coverage) == (None,) * 4
+
+
+@pytest.mark.parametrize("steps", [3, 20])
+def test_coupled_interval_recovers_from_no_effect(steps: int) -> None:
+    rng, calibration, inside = random.Random(5), Calibration(), 0
+    for step in range(steps + 200):
+        coupled = rng.gauss(-0.01, 0.01)
+        change = 0.0 if step < steps else coupled + 0.002 * rng.gauss(0, 1)
+        found = calibration.step(rng.gauss(-0.5, 1), change, PLAIN, coupled=coupled)
+        if step >= steps + 10:
+            inside += found.low <= change <= found.high
+    assert 0.8 <= inside / 190 <= 0.97
+
+
+@pytest.mark.parametrize("zeros", [3, 5, 30])
+def test_hold_estimate_recovers_from_no_effect(zeros: int) -> None:
+    rng, estimator = random.Random(2), EntropyEstimator()
+    for step in range(zeros + 150):
+        unit = rng.gauss(-0.5, 1)
+        change = 0.0 if step < zeros else 0.01 * unit
+        found = estimator.step(
+            mean_entropy=2.0, unit_prediction=unit, observed_change=change, momentum=0.0
+        )
+    assert found.gain == pytest.approx(0.01, rel=0.1)
+
+
+@pytest.mark.parametrize("level", [5, 20, 60])
+def test_course_follows_after_steps_without_change(level: int) -> None:
+    """No noise at first: a course whose scatter is 0 must still see the fall that follows."""
+    course, raised = Course(), []
+    for step in range(level + 60):
+        entropy = 2.0 * 0.96 ** max(step - level, 0)
+        raised.append(course.add(step, entropy))
+    assert any("collapse" in found for found in raised)
+    assert course.pace.value == pytest.approx(math.log(0.96), rel=0.2)
+    assert course.forecast().entropy[0] == pytest.approx(entropy, rel=0.15)
