@@ -371,14 +371,15 @@ RATIO_CLIPPED_HIGH = optional("ratio/clipped_high", OF_TOKENS, "the same, A > 0 
 KL_OLD = optional(
     "kl/old",
     NATS,
-    "KL(old policy ‖ policy), k3 estimate, where old log-probs are passed",
+    "KL(old policy ‖ policy), k3 estimate, where old log-probs are passed; missing where a "
+    "ratio is no float64",
     label="KL to the old policy",
     also=("actor/ppo_kl", "ppo_kl"),
 )
 KL_REFERENCE = optional(
     "kl/reference",
     NATS,
-    "KL(policy ‖ reference), k3 estimate",
+    "KL(policy ‖ reference), k3 estimate; missing where a ratio is no float64",
     label="KL to the reference",
     also=("kl", "actor/kl_loss", "kl_loss"),
 )
@@ -386,7 +387,7 @@ SAMPLER_KL_K1 = optional("sampler/kl_k1", NATS, "KL(sampler ‖ trainer), mean o
 SAMPLER_KL_K3 = optional(
     "sampler/kl_k3",
     NATS,
-    "the same, mean p / q - 1 - log p / q: never negative",
+    "the same, mean p / q - 1 - log p / q: never negative; missing where a ratio is no float64",
     label="KL to the sampler",
     also=("mismatch_kl/all/mean",),
 )

@@ -96,10 +96,6 @@ class _FirstBackward:
         return now
 
 
-LARGEST_LOG_RATIO = 20.0
-"""Larger |log r| are taken as this: 1/r would overflow."""
-
-
 def kl_cov_cutoff(control: Control, tokens: TokenBatch, centres: Centres) -> Tensor:
     """The c_t above which the top k share of the tokens lies: rounded down, but at least one token,
     as the authors do."""
@@ -143,9 +139,7 @@ def select_kl_cov(
     factors = torch.ones_like(tokens.scores.logprobs)
     if tokens.importance_ratios is None or tokens.ratio_is_to_sampler:
         return Selection(factors, chosen)
-    log_ratios = (
-        tokens.importance_ratios.double().log().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    )
+    log_ratios = tokens.importance_ratios.double().log()
     log_ratios = torch.where(log_ratios.abs() <= RATIO_TOLERANCE, 0.0, log_ratios)
     slopes = log_ratios.sign() if control.value("estimator") == "abs" else log_ratios.expm1()
     surrogate = log_ratios.exp() * tokens.advantages.double()

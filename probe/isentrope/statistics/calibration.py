@@ -316,7 +316,7 @@ class Calibration:
         half_width: float | None,
         coupled: float | None,
     ) -> None:
-        """Learn from one observed change; `predicted` was made of the past, by the gain or coupled."""
+        """Learn from one observed change; `predicted` was made of the past."""
         if predicted is None or self._observations < WARM_UP:
             self._learn(regressor, observed, observed - self._mean_observed)
             return

@@ -5,7 +5,10 @@ reference.
     KL(q || p):  k1 = mean(-d),   k3 = mean(r - 1 - d)       both estimate it on tokens drawn from q
     effective sample size = (sum r)^2 / (n sum r^2)          as a share of n tokens, or of n sequences
 
-d of a sequence is the sum over its tokens. What a cause looks like in d, to first order:
+d of a sequence is the sum over its tokens. No d is cut: sums of ratios are kept as their
+logarithms, so that an effective sample size has no overflow, also over ranks. k3 needs the ratio
+itself: it is missing where that is no float64 any more, from d = 709 nats on. What a cause looks
+like in d, to first order:
 
     another temperature        -d = (T / T_sampler - 1)(log p + H)
     top-k or top-p             d <= 0 everywhere: what is left of the vocabulary shares all the probability
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,8 +32,8 @@ from isentrope.statistics.sums import Metrics, StepSums, Sum, largest, mean_of, 
 from isentrope.statistics.tokens import LOSS_GRADIENT, StepTokens
 from isentrope_wire import metrics
 
-LARGEST_LOG_RATIO = 20.0
-"""Larger |d| are taken as this: their square would overflow."""
+LARGEST_EXPONENT = 709.0
+"""In nats: beyond it the exponential is no float64."""
 
 REMEMBERED = 64
 
@@ -43,33 +46,72 @@ ROUND_OFF = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Ratios:
-    """Sums over tokens, then over whole sequences, of what a policy's log-probs d are apart from
-    another's."""
+class RatioSums:
+    """Of some ratios r = exp(d), each kept as its logarithm: sum r and sum r^2."""
 
     count: float
+    log_sum: float
+    log_squares: float
+
+    def merge(self, other: RatioSums) -> RatioSums:
+        """Those of both; one without ratios counts for nothing."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        return RatioSums(
+            self.count + other.count,
+            _log_of_sum(self.log_sum, other.log_sum),
+            _log_of_sum(self.log_squares, other.log_squares),
+        )
+
+    @property
+    def effective(self) -> float:
+        """(sum r)^2 / (n sum r^2), from 1 / n, where one has all the weight, to 1."""
+        return math.exp(2 * self.log_sum - self.log_squares) / self.count
+
+
+def _log_of_sum(left: float, right: float) -> float:
+    """log(exp(left) + exp(right)) without overflow."""
+    least, most = sorted((left, right))
+    return most + math.log1p(math.exp(least - most))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """What a policy's log-probs d are apart from another's, over tokens and over whole
+    sequences."""
+
+    tokens: RatioSums
+    sequences: RatioSums
     differences: float
     """Sum of d."""
-    ratios: float
-    squares: float
-    """Sum of r^2."""
-    sequences: float
-    sequence_ratios: float
-    sequence_squares: float
+    excess: float
+    """Sum of r - 1 - d."""
     to_old: float
     """Tokens, where the other policy is the loop's old one."""
 
     @property
+    def count(self) -> float:
+        return self.tokens.count
+
+    @classmethod
+    def read(cls, numbers: Sequence[float], rank: int = 0) -> Ratios:
+        """From the numbers that `_ratio_sums` measures."""
+        return cls(RatioSums(*numbers[:3]), RatioSums(*numbers[3:6]), *numbers[6:])
+
+    def merge(self, other: Ratios) -> Ratios:
+        """Those of both ranks."""
+        return Ratios(
+            self.tokens.merge(other.tokens),
+            self.sequences.merge(other.sequences),
+            self.differences + other.differences,
+            self.excess + other.excess,
+            self.to_old + other.to_old,
+        )
+
+    @property
     def k3(self) -> float:
-        return (self.ratios - self.differences) / self.count - 1
-
-    @property
-    def effective(self) -> float:
-        return self.ratios**2 / (self.count * self.squares)
-
-    @property
-    def effective_sequences(self) -> float:
-        return self.sequence_ratios**2 / (self.sequences * self.sequence_squares)
+        """Infinite where a ratio is beyond float64."""
+        return self.excess / self.count
 
 
 def _ratio_sums(name: str, named: Callable[[Ratios, StepSums], Metrics]) -> Sum[Ratios]:
@@ -79,62 +121,74 @@ def _ratio_sums(name: str, named: Callable[[Ratios, StepSums], Metrics]) -> Sum[
     def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
         found = tokens.differences(name)
         if found is None:
-            return [tokens.none] * 8
+            return [tokens.none] * 9
         differences, counts = found
-        differences = differences.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-        ratios = differences.exp() * counts
-        of_tokens = torch.stack(
-            [counts.sum(), differences.sum(), ratios.sum(), ratios.square().sum()]
-        )
         to_old = name == "ratio" and all("old" in batch.differences for batch in tokens.batches)
         return [
-            of_tokens,
-            *_sequence_sums(tokens, differences),
+            *_sums_of_logs(differences, counts > 0),
+            *_sums_of_logs(*_sequence_differences(tokens, differences)),
+            differences.sum(),
+            _excess(differences).dot(counts),
             tokens.count if to_old else tokens.none,
         ]
 
-    return totals(Ratios, 8, measure, lambda value, step: named(value, step) if value.count else {})
+    return Sum(
+        size=9,
+        measure=measure,
+        read=Ratios.read,
+        merge=Ratios.merge,
+        metrics=lambda value, step: named(value, step) if value.count else {},
+    )
 
 
-def _sequence_sums(tokens: StepTokens, differences: Tensor) -> list[Tensor]:
-    """Sequences with a token that counts, and the sums of their ratios and of the squares."""
-    sums, first = [tokens.none] * 3, 0
+def _excess(differences: Tensor) -> Tensor:
+    """r - 1 - d of each, never negative; infinite from d = 709 on."""
+    return differences.expm1() - differences
+
+
+def _sums_of_logs(differences: Tensor, counts: Tensor) -> list[Tensor]:
+    """The numbers of `RatioSums`, of those that count."""
+    logs = torch.where(counts, differences, -torch.inf)
+    both = torch.stack([logs, 2 * logs])
+    return [counts.sum(dtype=torch.float64), *both.logsumexp(1)]
+
+
+def _sequence_differences(tokens: StepTokens, differences: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of d over each sequence, and whether a token of it counts."""
+    sums, counts, first = [differences.new_zeros(0)], [tokens.valid.new_zeros(0)], 0
     for batch in tokens.batches:
         last = first + batch.mask.numel()
         if batch.mask.dim() == 2 and batch.mask.numel():
             shape = batch.mask.shape
-            counts = tokens.ones[first:last].reshape(shape).sum(1) > 0
-            total = (
-                differences[first:last]
-                .reshape(shape)
-                .sum(1)
-                .clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-            )
-            ratios = torch.where(counts, total.exp(), 0.0)
-            found = (counts.sum(dtype=torch.float64), ratios.sum(), ratios.square().sum())
-            sums = [before + more for before, more in zip(sums, found, strict=True)]
+            sums.append(differences[first:last].reshape(shape).sum(1))
+            counts.append(tokens.valid[first:last].reshape(shape).any(1))
         first = last
-    return sums
+    return torch.cat(sums), torch.cat(counts)
+
+
+def _finite(scalars: dict[str, float]) -> Metrics:
+    """Without those beyond float64: a number that can't be had is missing."""
+    return {name: value for name, value in scalars.items() if math.isfinite(value)}
 
 
 def _sampler_metrics(of: Ratios, step: StepSums) -> Metrics:
     found: dict[str, float] = {
         metrics.SAMPLER_KL_K1: -of.differences / of.count,
         metrics.SAMPLER_KL_K3: of.k3,
-        metrics.SAMPLER_EFFECTIVE_SAMPLE_SIZE: of.effective,
+        metrics.SAMPLER_EFFECTIVE_SAMPLE_SIZE: of.tokens.effective,
     }
-    if of.sequences:
-        found[metrics.SAMPLER_EFFECTIVE_SEQUENCES] = of.effective_sequences
-    return found
+    if of.sequences.count:
+        found[metrics.SAMPLER_EFFECTIVE_SEQUENCES] = of.sequences.effective
+    return _finite(found)
 
 
 def _ratio_metrics(of: Ratios, step: StepSums) -> Metrics:
-    found: dict[str, float] = {metrics.RATIO_EFFECTIVE_SAMPLE_SIZE: of.effective}
+    found: dict[str, float] = {metrics.RATIO_EFFECTIVE_SAMPLE_SIZE: of.tokens.effective}
     if of.to_old:
         found[metrics.KL_OLD] = of.k3
-    return found | (
-        {metrics.RATIO_EFFECTIVE_SEQUENCES: of.effective_sequences} if of.sequences else {}
-    )
+    if of.sequences.count:
+        found[metrics.RATIO_EFFECTIVE_SEQUENCES] = of.sequences.effective
+    return _finite(found)
 
 
 SAMPLER = _ratio_sums("sampler", _sampler_metrics)
@@ -148,11 +202,10 @@ def _reference_kl(tokens: StepTokens) -> Tensor | None:
     if found is None:
         return None
     differences, counts = found
-    differences = -differences.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    return torch.stack([((differences.exp() - 1 - differences) * counts).sum(), counts.sum()])
+    return torch.stack([_excess(-differences).dot(counts), counts.sum()])
 
 
-REFERENCE = mean_of(_reference_kl, lambda kl: {metrics.KL_REFERENCE: kl})
+REFERENCE = mean_of(_reference_kl, lambda kl: _finite({metrics.KL_REFERENCE: kl}))
 
 
 def _largest_difference(tokens: StepTokens) -> Tensor:
@@ -172,7 +225,7 @@ LARGEST_RATIO = largest(
 )
 
 
-_BY_SIZE = LogBins(lowest_octave=-14, highest_octave=5)
+_BY_SIZE = LogBins(lowest_octave=-14, highest_octave=10)
 """Bins by |d|. A quantile is the mean of the bin it lies in, so d is off by less than 9 %."""
 _BINS = _BY_SIZE.count
 
@@ -211,8 +264,11 @@ def _ratio_bins(tokens: StepTokens) -> Tensor:
 
 def _ratio_quantiles(bins: Bins, step: StepSums) -> Metrics:
     found = {name: bins.quantile(share) for name, share in metrics.RATIO_QUANTILES.items()}
-    # Beyond that the exponential overflows.
-    return {name: math.exp(min(value, 700.0)) for name, value in found.items() if value is not None}
+    return {
+        name: math.exp(value)
+        for name, value in found.items()
+        if value is not None and value < LARGEST_EXPONENT
+    }
 
 
 RATIO_BINS = Sum(
@@ -251,7 +307,7 @@ def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
     found = tokens.differences("sampler")
     if found is None:
         return tokens.moments("r S_c")
-    ratios = found[0].clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp() * found[1]
+    ratios = found[0].exp() * found[1]
     values = ratios * tokens["S_c"]
     mean = values.sum() / tokens.count.clamp(min=1)
     return tokens.count, mean, torch.where(tokens.valid, values - mean, 0.0).square().sum()
@@ -260,7 +316,7 @@ def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
 SELF_CHECK = moments(
     _self_check,
     lambda value, step: (
-        {metrics.SCORE_SELF_CHECK_Z: value.mean / value.standard_error}
+        _finite({metrics.SCORE_SELF_CHECK_Z: value.mean / value.standard_error})
         if value.standard_error > 0
         else {}
     ),

@@ -165,6 +165,12 @@ def width(prediction: CalibratedPrediction) -> float:
     return prediction.high - prediction.low
 
 
+def holds(prediction: CalibratedPrediction, change: float) -> bool:
+    assert prediction.low is not None
+    assert prediction.high is not None
+    return prediction.low <= change <= prediction.high
+
+
 def test_larger_changes_are_learnt_soon() -> None:
     """A gain that rises fivefold makes errors far beyond the interval, and not of one step."""
     rng, calibration, found = random.Random(3), Calibration(), []
@@ -188,7 +194,7 @@ def test_first_updates_without_effect_end_nothing(steps: int, size: float) -> No
             change = 0.5 * unit + 0.05 * rng.gauss(0, 1)
         found.append(calibration.step(unit, change, PLAIN))
         if step >= steps + 10:
-            inside += found[-1].low <= change <= found[-1].high
+            inside += holds(found[-1], change)
     assert found[steps + 20].gain == pytest.approx(0.5, rel=0.1)
     assert found[-1].gain == pytest.approx(0.5, rel=0.05)
     assert 0.8 <= inside / 190 <= 0.97
@@ -204,7 +210,7 @@ def test_updates_of_every_fourth_step_are_learnt(tiny: float) -> None:
         prediction = calibration.step(unit, change, PLAIN)
         if step >= 300:
             products, squares = products + unit * change, squares + unit * unit
-            inside += prediction.low <= change <= prediction.high
+            inside += holds(prediction, change)
     assert prediction.gain == pytest.approx(products / squares, rel=0.5)
     assert inside >= 70
 
@@ -224,7 +230,7 @@ def test_coupled_interval_recovers_from_no_effect(steps: int) -> None:
         change = 0.0 if step < steps else coupled + 0.002 * rng.gauss(0, 1)
         found = calibration.step(rng.gauss(-0.5, 1), change, PLAIN, coupled=coupled)
         if step >= steps + 10:
-            inside += found.low <= change <= found.high
+            inside += holds(found, change)
     assert 0.8 <= inside / 190 <= 0.97
 
 
@@ -248,5 +254,8 @@ def test_course_follows_after_steps_without_change(level: int) -> None:
         entropy = 2.0 * 0.96 ** max(step - level, 0)
         raised.append(course.add(step, entropy))
     assert any("collapse" in found for found in raised)
-    assert course.pace.value == pytest.approx(math.log(0.96), rel=0.2)
-    assert course.forecast().entropy[0] == pytest.approx(entropy, rel=0.15)
+    pace, forecast = course.pace, course.forecast()
+    assert pace is not None
+    assert forecast is not None
+    assert pace.value == pytest.approx(math.log(0.96), rel=0.2)
+    assert forecast.entropy[0] == pytest.approx(entropy, rel=0.15)

@@ -10,8 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from isentrope.scores import TokenScores
+from isentrope.statistics.step import step_metrics
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.errors import InputError
 from isentrope_wire.reports import StepReport
+from tests.probe.statistics.test_step_summary import sums_of
 from tests.probe.tiny_loop import probe_and_transport, reports
 
 ROWS, TOKENS, VOCABULARY = 40, 25, 30
@@ -190,3 +194,69 @@ def test_updates_of_the_same_tokens_are_epochs() -> None:
 def test_what_was_not_passed_is_absent() -> None:
     scalars = Sampled().report(known=False).scalars
     assert not [name for name in scalars if name.startswith(("sampler/", "ratio/", "kl/"))]
+
+
+def far_apart(rows: int, length: int, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs, those of the sampler, and a mask: sequences that are dozens of nats apart, and
+    single tokens at +25 and -45."""
+    g = torch.Generator().manual_seed(seed)
+    p = -torch.rand(rows, length, generator=g, dtype=torch.float64)
+    shift = torch.linspace(0.006, 0.02, rows, dtype=torch.float64)[:, None]
+    d = shift * torch.randn(rows, 1, generator=g, dtype=torch.float64).sign()
+    d = d + 0.001 * torch.randn(rows, length, generator=g, dtype=torch.float64)
+    d[0, 0], d[1, 1] = 25.0, -45.0
+    mask = torch.rand(rows, length, generator=g) < 0.9
+    mask[:2, :2] = True
+    return p, p - d, mask
+
+
+def batch_apart(rows: slice) -> TokenBatch:
+    p, q, mask = (one[rows] for one in far_apart(8, 4000))
+    zeros = torch.zeros_like(p)
+    scores = TokenScores(p, zeros, zeros, zeros, zeros)
+    differences = {"sampler": p - q, "old": p - q, "reference": p - q}
+    return TokenBatch(scores, zeros, mask, zeros + 1, differences=differences)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param([[slice(0, 8)]], id="whole"),
+        pytest.param([[slice(0, 3), slice(3, 8)]], id="micro-batches"),
+        pytest.param([[slice(0, 3)], [slice(3, 4), slice(4, 8)]], id="ranks"),
+        pytest.param([[slice(0, 8)], [slice(0, 0)]], id="a rank without tokens"),
+    ],
+)
+def test_what_is_far_apart_is_not_cut(ranks: list[list[slice]]) -> None:
+    sums = sums_of(*[[batch_apart(rows) for rows in of_rank] for of_rank in ranks])
+    found = step_metrics(sums)
+    p, q, mask = (one.numpy() for one in far_apart(8, 4000))
+    d = (p - q).astype(np.longdouble)
+
+    def effective(logs: np.ndarray) -> float:
+        r = np.exp(logs - logs.max())
+        return float(r.sum() ** 2 / (r.size * (r**2).sum()))
+
+    expected = {
+        "sampler/kl_k1": -d[mask].mean(),
+        "sampler/kl_k3": (np.expm1(d) - d)[mask].mean(),
+        "kl/old": (np.expm1(d) - d)[mask].mean(),
+        "kl/reference": (np.expm1(-d) + d)[mask].mean(),
+        "sampler/effective_sample_size": effective(d[mask]),
+        "sampler/effective_sequences": effective((d * mask).sum(1)),
+        "ratio/effective_sequences": effective((d * mask).sum(1)),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+    assert found["sampler/effective_sequences"] < 0.2
+
+
+def test_a_ratio_beyond_float64_is_missing() -> None:
+    """A token at 800 nats: k1 and the effective sizes are known, k3 is not."""
+    batch = batch_apart(slice(0, 8))
+    batch.differences["sampler"][0, 0] = 800.0
+    found = step_metrics(sums_of([batch]))
+    assert "sampler/kl_k3" not in found
+    assert found["sampler/effective_sample_size"] == pytest.approx(1 / batch.mask.sum().item())
+    count = batch.mask.sum().item()
+    expected = -(batch.differences["sampler"] * batch.mask).sum().item() / count
+    assert found["sampler/kl_k1"] == pytest.approx(expected)
