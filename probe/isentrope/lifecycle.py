@@ -32,7 +32,7 @@ from isentrope.guard import Guard
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
-from isentrope_wire.control import CAPABILITIES, Control
+from isentrope_wire.control import CAPABILITIES, Control, Hold
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import (
     ERROR_CHARACTERS,
@@ -66,6 +66,7 @@ def begin_run(
     configure: Callable[[], ProbeConfig],
     run_id: str | None,
     control: Control | None,
+    hold: Mapping[str, object] | float | str | None,
     run_config: Mapping[str, object],
     tags: Sequence[str],
 ) -> tuple[ProbeConfig, ControlSnapshot, RunStarted]:
@@ -76,6 +77,9 @@ def begin_run(
     own_error: ConfigurationError | None = None
     try:
         initial = _checked(control)
+        if hold is not None:
+            held = Hold.from_document(hold).to_document()
+            initial = _checked(replace(initial, hold=held))
         config = configure()
         if config.mode == "disabled" and initial.hold is not None:
             raise ConfigurationError(

@@ -97,6 +97,7 @@ class Probe:
         config: Mapping[str, object] | None = None,
         *,
         control: Control | None = None,
+        hold: Mapping[str, object] | float | str | None = None,
         run_id: str | None = None,
         planned_steps: int | None = None,
         mode: str | None = None,
@@ -117,6 +118,8 @@ class Probe:
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
             config: the run's hyper-parameters, shown with it; at most 256 KiB as JSON.
             control: the intervention the run starts with. Default: none.
+            hold: the entropy to hold, in the place of the control's: a number of nats such as 0.46,
+                a share of the early level such as "75%", or the field `hold` of a control.
             run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one; all ranks take
                 rank 0's.
             planned_steps: for the progress shown.
@@ -177,6 +180,7 @@ class Probe:
             configure,
             run_id=run_id,
             control=control,
+            hold=hold,
             run_config=config or {},
             tags=tags,
         )

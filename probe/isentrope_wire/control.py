@@ -35,6 +35,9 @@ between entropy and target, or of the target where that is more."""
 LARGEST_SHARE = 10.0
 """Largest target as a share of the early level: a larger number is a percentage without its
 sign."""
+LARGEST_ENTROPY = 20.0
+"""Largest target in nats, that of a vocabulary of half a billion: a larger number is a percentage
+without its sign."""
 LONGEST_CURVE = 100
 """Points of a target curve."""
 
@@ -97,9 +100,11 @@ class Hold:
             None if self.target_share is None else _share("target_share", self.target_share),
         )
         self._set("target_curve", None if self.target_curve is None else _curve(self.target_curve))
-        for name in ("target_entropy", "max_change_per_step"):
-            value = getattr(self, name)
-            self._set(name, None if value is None else _above_zero(name, value))
+        if self.target_entropy is not None:
+            self._set("target_entropy", _entropy("target_entropy", self.target_entropy))
+        if self.max_change_per_step is not None:
+            changes = _above_zero("max_change_per_step", self.max_change_per_step)
+            self._set("max_change_per_step", changes)
         for name in ("mu_min", "mu_max"):
             self._set(name, _threshold(f"hold.{name}", getattr(self, name)))
         if self.mu_min > self.mu_max:
@@ -116,20 +121,21 @@ class Hold:
 
     @classmethod
     def from_document(cls, document: object) -> Hold:
-        """Read what users send: an object, or its target alone, a share of the early level such as
-        0.75 or `75%`.
+        """Read what users send: an object, or its target alone, as `target_from_text` takes it:
+        0.75 is nats, `75%` a share of the early level.
 
         Fields not given, and those that are null, keep their defaults. In the place of the three
-        targets `target` is read, a text as `target_from_text` takes it.
+        targets `target` is read, likewise.
 
         Raises:
             ConfigurationError: no object, a field it does not have, or a value a field can't take.
         """
         if isinstance(document, str) or is_finite_number(document):
-            return cls(target_share=document)  # type: ignore[arg-type]  # checked there
+            document = {"target": document}
         if not isinstance(document, Mapping):
             raise ConfigurationError(
-                f"hold must be an object, a share of the early level, or null, got {document!r}."
+                f"hold must be a number of nats such as 0.46, a share of the early level such as '75%', an object, or "
+                f"null, got {shown(document)}."
             )
         known = [field.name for field in fields(cls)]
         unknown = sorted(str(name) for name in document if name not in [*known, "target"])
@@ -271,7 +277,7 @@ def _point(point: object) -> tuple[int, Level]:
         _refuse_step(step)
     if isinstance(level, str):
         return step, _percent(_share("target_curve", level))
-    return step, _above_zero("target_curve", level)
+    return step, _entropy("target_curve", level)
 
 
 def _nats(level: Level, early_level: float | None) -> float | None:
@@ -287,6 +293,16 @@ def _one_of(kind: type[_Words], name: str, value: object) -> _Words:
         raise ConfigurationError(
             f"{name} must be one of {', '.join(kind)}; got {value!r}."
         ) from None
+
+
+def _entropy(name: str, value: object) -> float:
+    nats = _above_zero(name, value)
+    if nats > LARGEST_ENTROPY:
+        raise ConfigurationError(
+            f"hold.{name} counts nats, of which no vocabulary has more than {LARGEST_ENTROPY:g}; got {shown(value)}. "
+            f"A share of the early level has a percent sign: '{nats:g}%'."
+        )
+    return nats
 
 
 def _above_zero(name: str, value: object) -> float:

@@ -82,7 +82,7 @@ class OneTokenIsRight(TinyLoop):
 def test_a_tenth_of_the_start_is_reached_and_held() -> None:
     loop = OneTokenIsRight()
     loop.optimizer.param_groups[0]["lr"] = 0.02
-    probe, transport = probe_and_transport(control=isentrope.Control(hold=0.1))
+    probe, transport = probe_and_transport(control=isentrope.Control(hold="10%"))
     run_steps(loop, probe, 280)
     run = reports(transport)
     target = 0.1 * sorted(entropies(run)[:3])[1]

@@ -68,7 +68,8 @@ from isentrope_wire.methods import METHODS, name_and_value
         ({"method": "clip_v", "mu_low": 10**5000}, "mu_low"),
         ({"method": "kl_cov", "parameters": {"beta": 10**400}}, r"parameters\.beta"),
         ({"method": "clip_cov", "parameters": {"seed": 10**400}}, r"parameters\.seed"),
-        ({"hold": "0.5"}, "hold.*'0.5'"),
+        ({"hold": 75}, "nats.*got 75.*'75%'"),
+        ({"hold": {"target_curve": [[1, 50], [9, 25]]}}, "'50%'"),
         ({"method": "kl_cov", "hold": {"target_entropy": 0.5}}, "kl_cov"),
         ({"reason": None}, "reason"),
     ],
@@ -218,7 +219,7 @@ def test_every_preset_is_valid() -> None:
         ({"target_entropy": 0.5, "reward_guard": 1}, r"hold\.reward_guard.*1"),
         ({"target": "half"}, "half"),
         (True, "True"),
-        (75, r"target_share.*75"),
+        (75, r"target_entropy.*75%"),
     ],
 )
 def test_wrong_hold_names_field_and_value(document: object, words: str) -> None:
@@ -253,7 +254,8 @@ def test_hold_is_written_with_defaults() -> None:
             Hold(target_curve=((1, "100%"), (200, 0.25))),
             "1:100% 200:0.25",
         ),
-        (0.75, Hold(target_share=0.75), "75%"),
+        (0.75, Hold(target_entropy=0.75), "0.75"),
+        ("0.75", Hold(target_entropy=0.75), "0.75"),
         ("12.5%", Hold(target_share=0.125), "12.5%"),
         (
             {"target_curve": [[0, 0.5], [10, "50.0%"]]},

@@ -245,7 +245,7 @@ class Client(Connection):
             scope: On which tokens the method acts; None: all, or the preset's.
             parameters: The method's own by name, such as `{"ratio": 1e-3}`; those not given keep
                 their defaults.
-            hold: The entropy to hold, such as `{"target_entropy": 0.46}` (nats) or `"75%"` of the
+            hold: The entropy to hold: a number of nats such as 0.46, or `"75%"` of the
                 early level; None: none.
             reason: Kept in the history.
             expires_in_seconds: A probe that receives it later does not apply it; None: the server's

@@ -35,7 +35,7 @@ from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
 from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
-from isentrope_wire.control import Control, Hold
+from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
@@ -99,8 +99,9 @@ def attach(
         project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
         config: shown with the run, beside the training arguments.
         control: the control that the run starts with. Default: none.
-        hold: the entropy to hold, in the place of the control's: a share of its early level such as
-            0.75, or the field `hold` of a control. Default: the control's.
+        hold: the entropy to hold, in the place of the control's: a number of nats such as 0.46, a
+            share of its early level such as "75%", or the field `hold` of a control. Default: the
+            control's.
         rescore_tokens: how many tokens of a rank's step, prompts and padding included, are scored
             once more after the update at most, for the observed change. 0: it is not measured.
             Default: a sixteenth of the step, at least one sequence.
@@ -125,8 +126,6 @@ def attach(
             f"rescore_tokens must be a whole number from 0 on, got {rescore_tokens!r}."
         )
     guard = Guard()
-    if hold is not None:
-        control = replace(control or Control(), hold=Hold.from_document(hold).to_document())
     bonus = bool(getattr(trainer, "_entropy_bonus_enabled", False))
     fused_head = trl_head.FusedHead(policy_of(trainer), head, guard, entropy_gradient=bonus)
     fused_head.install()
@@ -142,6 +141,7 @@ def attach(
                 **(config or {}),
             },
             control=control,
+            hold=hold,
             planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
             tokenizer=getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
             **settings,

@@ -118,7 +118,7 @@ ControlDocument = Annotated[
     WithJsonSchema({"type": "object", "properties": _CONTROL_FIELDS, "required": ["method"]}),
     Field(
         description=f"The whole control: what is left out has its default. method is one of {', '.join(METHODS)}; hold is "
-        '{"target_entropy": nats} or {"target_share": 0.75} of the early level.'
+        '{"target_entropy": 0.46} in nats, or {"target_share": 0.75} of the early level.'
     ),
 ]
 RunId = Annotated[str, Field(description="A run's id, as list_runs gives it.")]

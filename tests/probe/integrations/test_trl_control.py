@@ -131,7 +131,7 @@ def test_a_control_that_comes_while_training_acts_from_the_next_update_on(tmp_pa
 def test_a_share_to_hold_is_given_beside_the_control(tmp_path: Path) -> None:
     transport = InMemoryTransport()
     probe = attach(
-        tiny_trl.trainer(tmp_path, steps=1), control=CLIP, hold=0.75, transport=transport
+        tiny_trl.trainer(tmp_path, steps=1), control=CLIP, hold="75%", transport=transport
     )
     held = probe.control.held
     assert held is not None

@@ -76,9 +76,8 @@ def test_a_tracker_that_hangs_holds_up_neither_training_nor_reports_and_what_it_
     dropped = steps - 1 - MOST_QUEUED - 1
     assert reports(transport)[-1].scalars["probe/tracker_dropped_reports"] == dropped
     assert "probe/tracker_dropped_reports" not in reports(transport)[0].scalars
-    logged = [record.getMessage() for record in caplog.records]
+    logged = of_trackers(caplog)
     assert len(logged) == 2
-    assert all("OwnTracker" in line for line in logged)
     assert "257" in logged[1]
     tracker.opened.set()
     wait_for(lambda: len(tracker.written) == MOST_QUEUED + 1)
@@ -96,7 +95,7 @@ def test_a_tracker_that_fails_is_logged_once_counted_and_given_up(
         for step in range(MOST_FAILURES):
             probe.step(step)
             tracker.wait_for_calls(step + 1)
-        wait_for(lambda: len(caplog.records) == 2)
+        wait_for(lambda: len(of_trackers(caplog)) == 2)
         probe.step(MOST_FAILURES)
         probe.step(MOST_FAILURES + 1)
         probe.finish()
@@ -104,8 +103,8 @@ def test_a_tracker_that_fails_is_logged_once_counted_and_given_up(
     assert len(beside.written) == MOST_FAILURES + 2
     last = reports(transport)[-1].scalars
     assert last["probe/tracker_failures"] == MOST_FAILURES
-    logged = [record.getMessage() for record in caplog.records]
-    assert ["OwnTracker" in line for line in logged] == [True, True]
+    logged = of_trackers(caplog)
+    assert len(logged) == 2
     assert f"{MOST_FAILURES} times" in logged[1]
 
 
@@ -198,3 +197,7 @@ def test_a_function_can_t_change_the_report() -> None:
     run_steps(TinyLoop(), probe, 1)
     probe.finish()
     assert reports(transport)[0].scalars["entropy/mean"] > 0
+
+
+def of_trackers(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "OwnTracker" in line]

@@ -85,7 +85,7 @@ class Forks(Figure):
             method="clip_cov", parameters={"ratio": 0.05, "omega_low": 0.2}
         )
         controls["KL-Cov 5 %"] = isentrope.Control(method="kl_cov", parameters={"k": 0.05})
-        controls["Hold at 75 %"] = isentrope.Control(hold=0.75)
+        controls["Hold at 75 %"] = isentrope.Control(hold="75%")
         if plan.quick:
             controls = {name: controls[name] for name in (WITHOUT, "Clip_V 1, decreasing")}
         arms = {
