@@ -20,8 +20,9 @@ NEWER_VERSION_DECIDED = "newer_version_decided"
 VERSION_TAKEN = "version_taken"
 NOTHING_GATED = "nothing_gated"
 NOTHING_GATED_MESSAGE = (
-    "No token of this run has passed probe.gate, so that no control can act. Compute the loss from the log-probs "
-    "that gate returns; in a trainer that is attached to, from those of its own method and not from the model's logits."
+    "No token of this run has passed probe.gate, so that no control can act. Compute the loss from "
+    "the log-probs that gate returns; in a trainer that is attached to, from those of its own "
+    "method and not from the model's logits."
 )
 
 _Request = tuple[Control, str]

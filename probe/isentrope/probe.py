@@ -821,8 +821,8 @@ class Probe:
         if self._bypassed and expects_gate and not self._scores_to_gate:
             self._warn_once(
                 "gate",
-                f"Step {step} was closed, but nothing has passed probe.gate: no entropy is measured, and controls will be "
-                f"rejected. {NOTHING_GATED_MESSAGE}",
+                f"Step {step} was closed, but nothing has passed probe.gate: no entropy is "
+                f"measured, and controls will be rejected. {NOTHING_GATED_MESSAGE}",
             )
         if self._scores_to_gate and not batches and not self._ledger.overflowed:
             self._warn_once(

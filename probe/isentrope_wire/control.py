@@ -134,8 +134,8 @@ class Hold:
             document = {"target": document}
         if not isinstance(document, Mapping):
             raise ConfigurationError(
-                f"hold must be a number of nats such as 0.46, a share of the early level such as '75%', an object, or "
-                f"null, got {shown(document)}."
+                f"hold must be a number of nats such as 0.46, a share of the early level such as "
+                f"'75%', an object, or null, got {shown(document)}."
             )
         known = [field.name for field in fields(cls)]
         unknown = sorted(str(name) for name in document if name not in [*known, "target"])
@@ -299,8 +299,8 @@ def _entropy(name: str, value: object) -> float:
     nats = _above_zero(name, value)
     if nats > LARGEST_ENTROPY:
         raise ConfigurationError(
-            f"hold.{name} counts nats, of which no vocabulary has more than {LARGEST_ENTROPY:g}; got {shown(value)}. "
-            f"A share of the early level has a percent sign: '{nats:g}%'."
+            f"hold.{name} counts nats, of which no vocabulary has more than {LARGEST_ENTROPY:g}; "
+            f"got {shown(value)}. A share of the early level has a percent sign: '{nats:g}%'."
         )
     return nats
 
