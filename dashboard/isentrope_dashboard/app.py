@@ -173,6 +173,8 @@ def write_document(root_path: str) -> str:
         <script async src="{root_path}{PLOTLY_PATH}"></script>
     </head>
     <body>
+        <p class="without-files">The files of this page were not found below {root_path}/assets.
+            Where a proxy shows it below a path, start the server with --root-path PATH.</p>
         {{%app_entry%}}
         <footer>
             {{%config%}}

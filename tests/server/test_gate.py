@@ -292,6 +292,82 @@ def test_no_other_site_s_page_logs_a_browser_in(
         assert browser.get("/api/v1/access-tokens", headers=earlier).status_code == 200
 
 
+NAVIGATES = {
+    "Accept": "text/html",
+    "Sec-Fetch-Site": "cross-site",
+    "Sec-Fetch-Mode": "navigate",
+    "Sec-Fetch-Dest": "document",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "detour"),
+    [
+        ("/runs/x?tab=tokens", {}, True),
+        ("/", {}, True),
+        ("/runs/x", {"Sec-Fetch-Site": "same-origin"}, False),
+        ("/runs/x", {"Sec-Fetch-Site": "none"}, False),
+        ("/runs/x", {"Sec-Fetch-Dest": "iframe"}, False),
+        ("/runs/x", {"Sec-Fetch-Mode": "no-cors"}, False),
+        ("/runs/x", {"Authorization": "Bearer wrong"}, False),
+        ("/api/v1/runs", {}, False),
+        ("/?token=wrong", {}, False),
+    ],
+)
+def test_a_link_of_another_site_is_asked_for_again(
+    server: ServerInThread, path: str, change: dict[str, str], detour: bool
+) -> None:
+    """Once: the second request comes from this server."""
+    with server.client() as browser:
+        answer = browser.get(path, headers=NAVIGATES | change)
+        assert ('http-equiv="refresh"' in answer.text, answer.status_code == 200) == (
+            detour,
+            detour,
+        )
+        assert browser.post(path, headers=NAVIGATES | change).status_code in (401, 403)
+        ended = {"Cookie": server.session()["Cookie"] + "x"}
+        assert "refresh" not in browser.get(path, headers=NAVIGATES | change | ended).text
+
+
+def test_a_link_to_one_run_needs_a_click(server: ServerInThread, rank: Rank) -> None:
+    link = server.http.post(f"{rank.path}/link").json()["token"]
+    with server.client() as browser:
+        page = browser.get("/", params={"token": link}, headers=NAVIGATES)
+        assert (page.status_code, "set-cookie" in page.headers) == (403, False)
+        assert '<a href="">Open the run</a>' in page.text
+        assert "Open the run" not in browser.get(f"/?token={link}x", headers=NAVIGATES).text
+        owners = browser.get(f"/?token={server.owner_token}", headers=NAVIGATES)
+        assert "Open the run" not in owners.text
+
+
+def test_a_proxy_that_changes_the_host_is_named(server: ServerInThread, rank: Rank) -> None:
+    origin = {"Origin": "https://hub.example<b>", "Host": "127.0.0.1:7070"}
+    with server.client() as browser:
+        cookie = server.session()
+        change = browser.patch(rank.path, json={"notes": "x"}, headers=origin | cookie)
+        form = browser.post("/", data={"token": "x"}, headers=origin | {"Accept": "text/html"})
+    for answer in (change.json()["error"]["message"], form.text):
+        assert "https://hub.example" in answer
+        assert "127.0.0.1:7070" in answer
+        assert "let it pass on Host" in answer
+    assert "<b>" not in form.text
+
+
+def test_a_browser_that_keeps_no_cookies_is_told(server: ServerInThread) -> None:
+    page = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+    with server.client() as browser:
+        for _ in range(2):
+            assert "keeps no cookies" in browser.get("/", headers=page).text
+            browser.cookies.clear()
+        browser.get("/", headers={"Accept": "text/html"})
+        assert "keeps no cookies" not in browser.get("/", headers=page).text
+        browser.cookies.clear()
+        # Who signs out is told nothing of the kind.
+        browser.get("/", params={"token": server.owner_token})
+        browser.post("/logout", headers={"Origin": server.url})
+        assert "keeps no cookies" not in browser.get("/", headers=page).text
+
+
 def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(
     server: ServerInThread,
 ) -> None:

@@ -78,6 +78,7 @@
       const answer = await fetch(rootPath + "/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
+      if (!answer.ok || isRefused) showRefusal(answer);
       connection(stateOf(answer));
       if (answer.status !== 200) return;
       const news = await answer.json(), before = live.run;
@@ -98,10 +99,20 @@
       const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
       if (turned) Object.assign(live, { slow: 0, tried: null });
     } catch (error) {
-      if (live.asking === question) connection("lost");
+      if (live.asking === question) connection("lost"), showRefusal(null);
     } finally {
       if (live.asking === question) live.asking = null;
     }
+  }
+
+  // Of a page that did not come, the server's reason is shown where the page would be.
+  let isRefused = false;
+  async function showRefusal(answer) {
+    isRefused = !answer?.ok && Boolean(document.querySelector(".page.waiting"));
+    const place = document.getElementById("not-shown") || document.body.insertBefore(Object.assign(document.createElement("div"), { id: "not-shown", role: "alert" }), document.body.firstChild);
+    place.className = isRefused ? "page refusal" : "";
+    const error = isRefused && answer ? (await answer.json().catch(() => ({}))).error : null;
+    place.textContent = !isRefused ? "" : !answer ? "The server does not answer." : error?.message || "The server answered " + answer.status + " " + answer.statusText + ". Reload the page.";
   }
 
   // ---- what the answers show, drawn past Dash ----------------------------------------------------------------

@@ -143,4 +143,5 @@ async def log_out(request: Request) -> Response:
     sessions: BrowserSessions = request.app.state.sessions
     answer = Response(status_code=204, headers={"cache-control": "no-store"})
     answer.headers.append("set-cookie", sessions.end(secure=request.url.scheme == "https"))
+    answer.headers.append("set-cookie", sessions.trial)
     return answer

@@ -110,7 +110,7 @@ class Gate:
             return None
         headers = Headers(scope=scope)
         if not sessions.is_own_host(headers.get("host", ""), self._allowed_hosts):
-            return _unknown_host()
+            return _unknown_host(headers)
         if path == "/" and method == "GET":
             login = self._log_in(scope, headers)
             if login is not None:
@@ -129,15 +129,9 @@ class Gate:
                 and method not in permissions.SAFE_METHODS
                 and not sessions.comes_from_own_page(headers, scope["scheme"])
             ):
-                return _refusal(
-                    403,
-                    "foreign_origin",
-                    "A browser's change must come from a page of this server.",
-                )
+                return _refusal(403, "foreign_origin", sessions.foreign_origin(headers))
         if principal is None:
-            return _unauthenticated(
-                headers, sessions.SESSION_ENDED if self._sessions.has_cookie(headers) else ""
-            )
+            return self._ask_to_sign_in(method, path, headers)
         needed = permissions.required_scope(method, path)
         if not principal.may(needed):
             message = f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}."
@@ -149,6 +143,21 @@ class Gate:
             return _refusal(403, "forbidden", message)
         scope.setdefault("state", {}).update(principal=principal, is_session=is_session)
         return None
+
+    def _ask_to_sign_in(self, method: str, path: str, headers: Headers) -> Response:
+        if self._sessions.has_cookie(headers):
+            return _unauthenticated(headers, sessions.SESSION_ENDED)
+        is_page = method == "GET" and not path.startswith("/api") and "authorization" not in headers
+        note = ""
+        if is_page and self._sessions.lost_cookies(headers):
+            note = sessions.NO_COOKIES
+        answer = _unauthenticated(headers, note)
+        # The second request comes from this server, so there is no third.
+        if is_page and sessions.is_link_of_another_site(headers):
+            answer = HTMLResponse(sessions.detour_page(), headers={"cache-control": "no-store"})
+        if is_page and isinstance(answer, HTMLResponse):
+            answer.headers.append("set-cookie", self._sessions.trial)
+        return answer
 
     def _signed_in(self, scope: Scope, headers: Headers) -> Principal | None:
         return self._limited(self._sessions.signed_in(headers, secure=scope["scheme"] == "https"))
@@ -169,13 +178,11 @@ class Gate:
         # From a terminal or the address bar it is `none`; clients other than browsers don't send
         # it.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _refusal_of(
-                headers,
-                403,
-                "foreign_log_in",
-                sessions.FOREIGN_LOG_IN,
-                sessions.FOREIGN_LOG_IN_PAGE,
-            )
+            # A link shows one run, so that no more than a click is needed.
+            page = sessions.refused_page(sessions.FOREIGN_LOG_IN)
+            if self._limited(self._sessions.of_link(secret)) is not None:
+                page = sessions.link_page()
+            return _refusal_of(headers, 403, "foreign_log_in", sessions.FOREIGN_LOG_IN, page)
         principal = self._by_secret(secret)
         # Who is signed in stays so.
         known = self._signed_in(scope, headers)
@@ -191,15 +198,10 @@ class Gate:
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
         headers = Headers(scope=scope)
         if not sessions.is_own_host(headers.get("host", ""), self._allowed_hosts):
-            return _unknown_host()
+            return _unknown_host(headers)
         if not sessions.comes_from_own_page(headers, scope["scheme"]):
-            return _refusal_of(
-                headers,
-                403,
-                "foreign_log_in",
-                sessions.FOREIGN_LOG_IN,
-                sessions.FOREIGN_LOG_IN_PAGE,
-            )
+            why = sessions.foreign_origin(headers)
+            return _refusal_of(headers, 403, "foreign_log_in", why, sessions.refused_page(why))
         form = dict(parse_qsl((await _read_form(receive)).decode("latin-1")))
         principal = self._by_secret(form.get("token", "").strip())
         if principal is None or not principal.may(TokenScope.READ):
@@ -265,11 +267,13 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
-def _unknown_host() -> Response:
+def _unknown_host(headers: Headers) -> Response:
     return _refusal(
         400,
         "unknown_host",
-        "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS.",
+        f"The Host header {headers.get('host', '')[:200]!r} is not a name of this server; "
+        "add it to ISENTROPE_ALLOWED_HOSTS. Where a proxy is in front and sets it, "
+        "let it pass on the browser's (nginx: proxy_set_header Host $http_host).",
     )
 
 

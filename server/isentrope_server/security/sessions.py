@@ -13,6 +13,7 @@ import ipaddress
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from html import escape
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer
@@ -45,7 +46,8 @@ input { background: var(--ground); color: inherit } button { background: #4456c8
 def _page(heading: str, text: str) -> str:
     # With the server's own policy `no-referrer` a form would be sent with the origin `null`.
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta name="referrer" content="same-origin"><link rel="icon" href="data:,"><title>Isentrope: sign in</title><style>{_STYLE}</style>
+<meta name="referrer" content="same-origin"><link rel="icon" href="data:,">
+<title>Isentrope: sign in</title><style>{_STYLE}</style>
 <body><main><h1>{heading}</h1>
 {text}</main></body></html>"""
 
@@ -72,7 +74,54 @@ FOREIGN_LOG_IN = (
     "A page of another site opened this log-in address, perhaps with the token of another person. If you trust the "
     "address, open it from the terminal or paste it into the address bar."
 )
-FOREIGN_LOG_IN_PAGE = _page("Not signed in", f"<p>{FOREIGN_LOG_IN}</p>")
+NO_COOKIES = (
+    "If you have just signed in: this browser keeps no cookies of this address. "
+    "Allow them, then sign in again."
+)
+
+
+def refused_page(why: str) -> str:
+    """The page of a browser that was not signed in, and why."""
+    return _page("Not signed in", f"<p>{escape(why)}</p>")
+
+
+def link_page() -> str:
+    """The page of a link to one run that was clicked on another site: opened from here, it is of
+    this site."""
+    return _page(
+        "A link to one run",
+        """<p>It shows one run of this server, and signs this browser in for it alone.</p>
+<p><a href="">Open the run</a></p>""",
+    )
+
+
+def detour_page() -> str:
+    """A page that asks for its own address again. Browsers keep the session's cookie from a
+    navigation that another site began, and send it with one that begins here."""
+    return """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta http-equiv="refresh" content="0"><title>Isentrope</title></html>"""
+
+
+def is_link_of_another_site(headers: Headers) -> bool:
+    """Whether a browser opens an address that a page of another site names, in a window of its own:
+    a link in web mail or chat."""
+    return (
+        headers.get("sec-fetch-site") == "cross-site"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
+
+
+def foreign_origin(headers: Headers) -> str:
+    """Why a browser's change, or its signing in, is refused."""
+    origin = headers.get("origin")
+    came = f"This one comes from {origin}, but the header Host is {headers.get('host', '')!r}"
+    if origin is None:
+        came = "This one comes from another site"
+    return (
+        f"A browser's change must come from a page of this server. {came}. "
+        "Where a proxy is in front, let it pass on Host; nginx: proxy_set_header Host $http_host."
+    )
 
 
 def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
@@ -145,6 +194,8 @@ class BrowserSessions:
         # In the name, so that two servers on one host don't overwrite each other's cookie.
         self._suffix = hashlib.sha256(key).hexdigest()[:8]
         self._path = root_path or "/"
+        # Shows whether a browser that has no session keeps cookies.
+        self.trial = "isentrope_keeps_cookies=1; Path=/; HttpOnly; SameSite=Strict"
         # The stricter prefix allows no path.
         self._prefix = "__Secure-" if root_path else "__Host-"
 
@@ -181,6 +232,11 @@ class BrowserSessions:
             name.endswith(self.cookie_name(secure=False))
             for name in cookie_parser(headers.get("cookie", ""))
         )
+
+    def lost_cookies(self, headers: Headers) -> bool:
+        """Whether the browser comes from a page of this server without the cookie of that page."""
+        is_own = headers.get("sec-fetch-site") == "same-origin"
+        return is_own and "isentrope_keeps_cookies" not in cookie_parser(headers.get("cookie", ""))
 
     def link(self, token_id: str, run_id: str) -> str:
         """What logs a browser in to see one run, as long as the token is active. As `Authorization`
