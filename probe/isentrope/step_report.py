@@ -26,8 +26,9 @@ from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
+from isentrope.statistics.gradient_faults import GRADIENT_FAULT, gradient_alert
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
-from isentrope.statistics.sums import StepSums
+from isentrope.statistics.sums import NOT_FINITE_GRADIENTS, StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
 from isentrope_wire import metrics, reports
@@ -375,7 +376,14 @@ class ReportBuilder:
             labels |= {"control/dead": " ".join(dead)} if dead else {}
         scalars = measured | dict(report.scalars)
         with self._lock:
-            alerts = self._alerts.step(report.step, scalars, labels, report.what_if, closed.active)
+            alerts = self._alerts.step(
+                report.step,
+                scalars,
+                labels,
+                report.what_if,
+                closed.active,
+                gradient_alert(sums[GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS], sums.ranks),
+            )
             share_lost = self._alerts.share_lost
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost

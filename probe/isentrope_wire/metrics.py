@@ -416,7 +416,7 @@ TOKEN_NOT_FINITE = optional(
 TOKEN_GRADIENT_NOT_FINITE = optional(
     "token/gradient_not_finite",
     "tokens",
-    "tokens whose gradient is NaN or Inf: nothing is predicted for the step",
+    "tokens, padding included, whose gradient is NaN or Inf: nothing is predicted for the step",
 )
 TOKEN_GRADIENT_OUTSIDE_MASK = optional(
     "token/gradient_outside_mask",

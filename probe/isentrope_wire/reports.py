@@ -221,6 +221,7 @@ ALERT_KINDS = {
     "dead_knob": "A parameter can't act",
     "zero_advantage": "Most groups teach nothing",
     "not_finite": "NaN or infinite values",
+    "gradient": "The gradient is NaN or infinite",
     "left_out": "Something was left out",
     "refused": "Reports could not be used",
     "two_trainers": "Two trainings report one run",

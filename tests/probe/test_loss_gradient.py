@@ -4,6 +4,7 @@ step on a table of logits."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import isentrope
+from isentrope.global_step import rank_vector, read_ranks
 from isentrope.scores import token_scores
+from isentrope.statistics.gradient_faults import GRADIENT_FAULT, gradient_alert
 from isentrope_wire.reports import StepReport
+from tests.probe.statistics.test_step_summary import batch_of
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
 
 BATCH, TOKENS, VOCABULARY, RATE = 6, 12, 40, 1e-6
@@ -362,3 +366,88 @@ def test_reading_the_gradient_changes_no_bit_of_the_training(how: str) -> None:
     clipped, found = trained(True, CLIP, how)
     assert not torch.equal(clipped, alone)
     assert all(report.scalars["change/by_intervention"] != 0 for report in found)
+
+
+def overflow_at_padding(table: Table, logprobs: Tensor, rows: slice) -> Tensor:
+    """exp overflows where the mask leaves the token out: the loss is finite, its gradient NaN."""
+    mask = table.mask[rows]
+    difference = logprobs - torch.where(mask, logprobs.detach(), -2000.0)
+    return -torch.where(mask, difference.exp() * table.advantages[rows], 0.0).mean()
+
+
+def overflow_times_mask(table: Table, logprobs: Tensor, rows: slice) -> Tensor:
+    mask = table.mask[rows]
+    difference = logprobs - torch.where(mask, logprobs.detach(), -2000.0)
+    return -(difference.exp() * table.advantages[rows] * mask).mean()
+
+
+def mean_of_no_token(table: Table, logprobs: Tensor, rows: slice) -> Tensor:
+    return (logprobs * 0).sum() / torch.zeros(())
+
+
+def nan_advantage(table: Table, logprobs: Tensor, rows: slice) -> Tensor:
+    advantages = table.advantages[rows].clone()
+    advantages[0, 0] = torch.nan
+    return -(advantages * logprobs)[table.mask[rows]].mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "inside", "outside", "is_finite", "words"),
+    [
+        (overflow_at_padding, 0, 1, 1.0, "outside the mask; the loss itself is finite"),
+        (overflow_times_mask, 0, 1, 0.0, "outside the mask; the loss itself is NaN"),
+        (mean_of_no_token, 1, 1, 0.0, "inside and"),
+        (nan_advantage, 1, 0, 0.0, "1 tokens inside the mask"),
+    ],
+)
+@pytest.mark.parametrize("control", ["none", "clip_v"])
+def test_a_gradient_of_nan_is_named_wherever(
+    loss: Any, inside: int, outside: int, is_finite: float, words: str, control: str
+) -> None:
+    """In the second of three micro-batches; never taken for a wrong mask, and nothing predicted."""
+    table = Table()
+    probe, transport = probe_and_transport(control=CONTROLS[control])
+    for number, rows in enumerate((slice(0, 2), slice(2, 4), slice(4, 6)), 1):
+        scores = probe.score(table.logits[rows], table.ids[rows])
+        logprobs = probe.gate(scores, table.advantages[rows], table.mask[rows])
+        if number == 2:
+            loss(table, logprobs, rows).backward()
+        else:
+            (-(table.advantages[rows] * logprobs)[table.mask[rows]].mean()).backward()
+    probe.step(0)
+    report = reports(transport)[0]
+    assert table.logits.grad is not None
+    wrong = table.logits.grad.isnan().any(-1)
+    kept = wrong & table.mask
+    assert report.scalars["token/gradient_not_finite"] >= wrong.sum() > 0
+    (alert,) = [one for one in report.alerts if one.kind == "gradient"]
+    assert (alert.level, alert.evidence["micro_batch"], alert.evidence["micro_batches"]) == (
+        "act",
+        2,
+        3,
+    )
+    assert bool(alert.evidence["inside_mask"]) == bool(inside)
+    assert bool(alert.evidence["outside_mask"]) == bool(outside)
+    if control == "none":
+        assert alert.evidence["inside_mask"] == kept.sum()
+    assert alert.evidence["loss_finite"] == is_finite
+    assert words in alert.message
+    assert "sampler/likely_cause" not in report.labels
+    named = [name for name in report.scalars if name.startswith("change/") or "predict" in name]
+    assert named == []
+    assert "token/gradient_outside_mask" not in report.scalars
+
+
+def test_of_two_ranks_the_one_with_nan_is_named() -> None:
+    sums = {True: torch.tensor([0.0, 1.0]), False: torch.tensor([0.0, torch.nan])}
+    vectors = []
+    for is_finite in (True, False):
+        batch = batch_of(1, 2, 0)
+        gradient = {"gated": sums[is_finite].reshape(1, 2), "loss": torch.tensor(1.0)}
+        vectors.append(rank_vector(0, 0, [replace(batch, gradient=gradient)], None, None).tolist())
+    together = read_ranks(vectors).sums
+    assert together is not None
+    alert = gradient_alert(together[GRADIENT_FAULT], 1, 2)
+    assert alert is not None
+    assert (alert.evidence["rank"], alert.evidence["loss_finite"]) == (1, 1)
+    assert "on rank 1" in alert.message

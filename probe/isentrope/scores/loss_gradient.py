@@ -11,10 +11,13 @@ S_i^2, c_t = -dL / dH_t. The hooks change no gradient."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -22,6 +25,13 @@ from isentrope.guard import Guard
 
 if TYPE_CHECKING:
     from jaxtyping import Shaped
+
+BACKWARD = torch.autograd.backward.__code__
+
+
+WATCHED = ("gated", "logprobs", "entropies", "kl_penalty")
+"""What a gradient may be read at: the log-probs after the gate, those before it, and what a bonus
+and a KL term are made of."""
 
 
 class LossGradient:
@@ -37,6 +47,7 @@ class LossGradient:
         self.read: dict[str, Tensor] = {}
         """dL/d of the tensors watched, by name, as far as one arrived."""
         self._hooks: list[RemovableHandle] = []
+        self._trains_in = threading.get_ident()
 
     def __bool__(self) -> bool:
         return bool(self.read)
@@ -67,3 +78,29 @@ class LossGradient:
                 found = found if self._laid_out is None else self._laid_out(found)
                 before = self.read.get(name)
                 self.read[name] = found if before is None else before + found
+                if name == "gated":
+                    self._read_loss()
+
+    def _read_loss(self) -> None:
+        """Keep what backward was called on, where that is one number: NaN gradients of a loss that
+        is finite have other causes."""
+        loss = root_of_backward(self._trains_in)
+        if loss is not None:
+            before = self.read.get("loss")
+            self.read["loss"] = loss if before is None else before + loss
+
+
+def root_of_backward(thread: int) -> Tensor | None:
+    """The number that a thread has called backward on, a copy; None where it is in none. Autograd
+    tells a hook nothing of where backward began, and on an accelerator calls it in another thread:
+    so it is read from the frames of that thread."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not BACKWARD:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    tensors = frame.f_locals.get("tensors")
+    root = tensors if isinstance(tensors, Tensor) else next(iter(tensors or ()), None)
+    if not isinstance(root, Tensor) or root.numel() != 1:
+        return None
+    return root.detach().reshape(()).clone()

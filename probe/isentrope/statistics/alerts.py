@@ -96,8 +96,10 @@ class AlertWatch:
         labels: Mapping[str, str],
         what_if: WhatIfSums | None = None,
         active: ControlSnapshot | None = None,
+        gradient: Alert | None = None,
     ) -> tuple[Alert, ...]:
-        """Find the alerts of the next step; it ran under `active`."""
+        """Find the alerts of the next step; it ran under `active`, and `gradient` is about its
+        gradients."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._parts.append((step, change_parts(finite)))
         if what_if is not None and what_if.tokens:
@@ -115,7 +117,11 @@ class AlertWatch:
         counts = finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)
         alerts = [
             alert
-            for kind, alert in {**lasting, "not_finite": _not_finite(*counts)}.items()
+            for kind, alert in {
+                **lasting,
+                "not_finite": _not_finite(*counts),
+                "gradient": gradient,
+            }.items()
             if self._raised.setdefault(kind, _Raised()).raises(alert) and alert is not None
         ]
         return (*self._about_the_course(step, finite, active), *alerts)

@@ -27,8 +27,17 @@ from torch import Tensor
 
 from isentrope.statistics.alerts import TOP_K
 from isentrope.statistics.histogram import LogBins
-from isentrope.statistics.moments import flat, zeros
-from isentrope.statistics.sums import Metrics, StepSums, Sum, largest, mean_of, moments, totals
+from isentrope.statistics.moments import finite, flat, zeros
+from isentrope.statistics.sums import (
+    NOT_FINITE_GRADIENTS,
+    Metrics,
+    StepSums,
+    Sum,
+    largest,
+    mean_of,
+    moments,
+    totals,
+)
 from isentrope.statistics.tokens import LOSS_GRADIENT, StepTokens
 from isentrope_wire import metrics
 
@@ -298,7 +307,12 @@ def _clip_fractions(tokens: float, low: float, high: float) -> Metrics:
     )
 
 
-CLIPPED = totals(_clip_fractions, 3, _clipped, lambda fractions, step: fractions)
+CLIPPED = totals(
+    _clip_fractions,
+    3,
+    _clipped,
+    lambda fractions, step: {} if step[NOT_FINITE_GRADIENTS] else fractions,
+)
 """By the side and the sign: what the loop's own clip silences."""
 
 
@@ -342,7 +356,7 @@ def _evidence(tokens: StepTokens) -> list[Tensor]:
     outside = (
         tokens.none
         if gradient is None
-        else (gradient != 0).logical_and_(~tokens.mask).sum(dtype=torch.float64)
+        else (finite(gradient) & (gradient != 0) & ~tokens.mask).sum(dtype=torch.float64)
     )
     found = tokens.differences("sampler")
     if found is None:

@@ -30,6 +30,7 @@ from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
 from isentrope.statistics.moments import device_moments, finite, flat, zeros
 from isentrope.statistics.sums import (
+    NOT_FINITE_GRADIENTS,
     Metrics,
     StepSums,
     Sum,
@@ -38,6 +39,7 @@ from isentrope.statistics.sums import (
     mean_of,
     moments,
     no_metrics,
+    not_finite_gradients,
     totals,
 )
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
@@ -123,7 +125,7 @@ def _influences(tokens: StepTokens) -> Tensor:
 
 def _influence_metrics(numbers: Sequence[float], step: StepSums) -> Metrics:
     expected, ranks, *by_code = numbers
-    if not expected:
+    if not expected or step.basis is None:
         return {}
     sums = {
         name: step.change(sum(by_code[code] for code in codes))
@@ -158,7 +160,11 @@ LARGEST_EXPECTED_SCORE = largest(lambda tokens: (tokens["S*"] - tokens["S_c"]).m
 
 PUSHED = count(
     lambda tokens: (tokens["g"] != 0).sum(dtype=torch.float64),
-    lambda value, step: {metrics.TOKEN_EFFECTIVE_FRACTION: value / step.tokens},
+    lambda value, step: (
+        {}
+        if step[NOT_FINITE_GRADIENTS]
+        else {metrics.TOKEN_EFFECTIVE_FRACTION: value / step.tokens}
+    ),
 )
 """Tokens whose g is not 0: the loss moves them."""
 
@@ -381,7 +387,8 @@ def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, floa
     """Every metric measured on the step's tokens; of an intervention nothing where no control was
     active."""
     if not step.tokens:
-        return {metrics.TOKEN_COUNT: 0.0, metrics.TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
+        none = {metrics.TOKEN_COUNT: 0.0, metrics.TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
+        return none | not_finite_gradients(step[NOT_FINITE_GRADIENTS])
     found = {metrics.TOKEN_COUNT: float(step.tokens)} | step.metrics()
     return (
         found

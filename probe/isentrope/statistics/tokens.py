@@ -20,7 +20,7 @@ from torch import Tensor
 
 from isentrope.scores import TokenScores
 from isentrope.scores.layouts import Packing
-from isentrope.scores.loss_gradient import LossGradient
+from isentrope.scores.loss_gradient import WATCHED, LossGradient
 from isentrope.statistics.moments import ThresholdStatistics, device_number, finite, flat
 from isentrope_wire.control import Scope
 
@@ -332,14 +332,19 @@ class StepTokens:
         )
 
     @cached_property
+    def bad_gradients(self) -> Bool[Tensor, " tokens"] | None:
+        """True where a gradient that was read is NaN or infinite, also where no token counts: one
+        is enough to spoil the weights. None where none was read."""
+        read = [self.gradient(name) for name in WATCHED]
+        # One sum of all: NaN stays NaN, and of an infinity NaN or the infinity is left.
+        known = [gradient for gradient in read if gradient is not None]
+        return ~finite(torch.stack(known).sum(0)) if known else None
+
+    @cached_property
     def gradient_not_finite(self) -> Float64[Tensor, ""]:
-        """How many valid tokens have a gradient that is not finite."""
-        gradient = self.gradient("gated")
-        return (
-            self.none
-            if gradient is None
-            else (self.valid & ~finite(gradient)).sum(dtype=torch.float64)
-        )
+        """How many tokens have a gradient that is not finite, those of padding included."""
+        bad = self.bad_gradients
+        return self.none if bad is None else bad.sum(dtype=torch.float64)
 
     def finite_gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """The same without the loss's scale, where a token counts and the gradient is finite; else

@@ -262,7 +262,7 @@ def test_alerts_and_the_share_lost_are_in_the_report_of_their_step(
     monkeypatch.setattr(
         AlertWatch,
         "step",
-        lambda self, step, scalars, labels, what_if, active: (
+        lambda self, step, scalars, labels, what_if, active, gradient: (
             (alert,) if what_if is not None and "entropy/mean" in scalars else ()
         ),
     )
