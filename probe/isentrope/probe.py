@@ -54,7 +54,7 @@ from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum, SeveralOptimizers
 from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
-from isentrope.statistics.rescoring import Rescore, Rescoring
+from isentrope.statistics.rescoring import Rescore, Rescoring, of_calls
 from isentrope.statistics.samples import completions_of, reward_parts
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
@@ -69,6 +69,7 @@ from isentrope_wire.metrics import (
     PROBE_FAILURES,
     PROBE_RESCORE_SECONDS,
     PROBE_SECONDS,
+    TOKEN_DISCARDED,
     TOKEN_NOT_RECORDED,
 )
 from isentrope_wire.reports import ControlSnapshot, StepReport
@@ -560,6 +561,7 @@ class Probe:
                 packing=packing,
                 step=self._control.next_step,
                 rank=self.config.rank,
+                call=self._ledger.calls,
                 first_position=self._ledger.tokens,
             )
             if self._hold.control.method == Method.NONE:
@@ -571,6 +573,19 @@ class Probe:
             gradient.watch("gated", gated)
             return gated
         return own
+
+    def discard(self) -> None:
+        """Drop what was gated since the last step: the loop makes no update of it, as after a
+        gradient that is not finite, a lack of memory or an interruption.
+
+        Call it where the loop throws the batch away, beside `optimizer.zero_grad()`. The next
+        report counts the tokens in `token/discarded`. What was logged stays for that report.
+        """
+        if self._inactive():
+            return
+        with self._guard.protect("discarding a batch", self._stopwatch):
+            self._scores_to_gate = False
+            self._ledger.discard()
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         """Add scalars to the report of the step that is open. Tensors of one element are read
@@ -646,7 +661,10 @@ class Probe:
             what_if_source = ""
             try:
                 self._begin_step()
+                calls = self._ledger.calls
                 batches = self._take_batches()
+                if rescore is not None and 0 < len(batches) < calls:
+                    rescore = of_calls(rescore, [batch.call for batch in batches], calls)
                 step = inputs.step_number(step)
                 optimizers = (
                     SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
@@ -808,11 +826,13 @@ class Probe:
             self._begun_under = active
 
     def _take_batches(self) -> tuple[TokenBatch, ...]:
-        if not self._ledger.tokens and not self._ledger.batches:
-            return ()
         if self._ledger.overflowed:
             self._logged[TOKEN_NOT_RECORDED] = float(self._ledger.tokens)
-        return self._ledger.take()
+        batches = self._ledger.trained()
+        if self._ledger.discarded:
+            self._logged[TOKEN_DISCARDED] = float(self._ledger.discarded)
+            self._ledger.discarded = 0
+        return batches
 
     def _check_step(self, step: int, batches: Sequence[TokenBatch]) -> None:
         if not self._has_gated and self._ranks.alone:

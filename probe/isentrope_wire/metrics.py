@@ -428,6 +428,11 @@ TOKEN_EPOCH = optional(
     "",
     "how many of the last 64 steps trained on this very set of tokens, this one included",
 )
+TOKEN_DISCARDED = optional(
+    "token/discarded",
+    "tokens",
+    "tokens gated since the step before, and of no step: discarded, or reached by no backward",
+)
 TOKEN_NOT_RECORDED = optional(
     "token/not_recorded", "tokens", "tokens of a step too large to be measured"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ import isentrope
 from isentrope.global_step import rank_vector, read_ranks
 from isentrope.scores import token_scores
 from isentrope.statistics.gradient_faults import GRADIENT_FAULT, gradient_alert
+from isentrope_wire.errors import InputError
 from isentrope_wire.reports import StepReport
 from tests.probe.statistics.test_step_summary import batch_of
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
 
 BATCH, TOKENS, VOCABULARY, RATE = 6, 12, 40, 1e-6
+UNIT = "entropy/unit_predicted_change"
 
 
 class Table:
@@ -451,3 +454,71 @@ def test_of_two_ranks_the_one_with_nan_is_named() -> None:
     assert alert is not None
     assert (alert.evidence["rank"], alert.evidence["loss_finite"]) == (1, 1)
     assert "on rank 1" in alert.message
+
+
+def skipped(kind: str, control: str) -> tuple[StepReport, StepReport]:
+    """The report of a batch after one that was given up, and of the same batch alone."""
+    found = []
+    for gives_up in (True, False):
+        table = Table()
+        probe, transport = probe_and_transport(control=CONTROLS[control])
+        rows = (slice(0, 3), slice(3, 6)) if gives_up else (slice(3, 6),)
+        for part in rows:
+            scores = probe.score(table.logits[part], table.ids[part])
+            logprobs = probe.gate(scores, table.advantages[part], table.mask[part])
+            loss = -(table.advantages[part] * logprobs)[table.mask[part]].mean()
+            if part == slice(0, 3) and kind == "no backward":
+                continue
+            (loss * torch.nan if part == slice(0, 3) else loss).backward()
+            if part == slice(0, 3):
+                table.logits.grad = None
+                probe.discard()
+        probe.step(0, rescore=partial(probe.score, table.logits[3:] * 1.1, table.ids[3:]))
+        found.append(reports(transport)[0])
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("kind", ["NaN gradient", "no backward"])
+@pytest.mark.parametrize("control", ["none", "clip_v"])
+def test_a_batch_given_up_is_in_no_step(kind: str, control: str) -> None:
+    report, alone = skipped(kind, control)
+    mixed = report.scalars.keys() - alone.scalars.keys()
+    assert mixed - {"time/step_seconds"} == {"token/discarded"}
+    assert report.scalars["token/discarded"] == 3 * TOKENS
+    for name in ("token/count", "entropy/mean", "entropy/observed_change", UNIT):
+        assert report.scalars[name] == alone.scalars[name], name
+
+
+def test_accumulated_parts_without_backward_are_left_out() -> None:
+    """Also where `rescore` scores all of them again: the parts are found by their call."""
+    table = Table()
+    probe, transport = probe_and_transport()
+    parts = (slice(0, 2), slice(2, 4), slice(4, 6))
+    for part in parts:
+        scores = probe.score(table.logits[part], table.ids[part])
+        logprobs = probe.gate(scores, table.advantages[part], table.mask[part])
+        if part != slice(2, 4):
+            (-(table.advantages[part] * logprobs)[table.mask[part]].mean()).backward()
+    probe.step(0, rescore=lambda: [probe.score(table.logits[p] * 1.1, table.ids[p]) for p in parts])
+    kept = torch.tensor([True, True, False, False, True, True])
+    mask = table.mask & kept[:, None]
+    change = (
+        token_scores(table.logits * 1.1, table.ids).entropies
+        - token_scores(table.logits, table.ids).entropies
+    )
+    scalars = reports(transport)[0].scalars
+    assert scalars["token/count"] == mask.sum()
+    assert scalars["token/discarded"] == 2 * TOKENS
+    assert scalars["entropy/observed_change"] == pytest.approx(float(change[mask].mean()))
+
+
+@pytest.mark.parametrize("returned", [1, 3])
+def test_rescore_of_another_number_of_parts(returned: int) -> None:
+    table = Table()
+    probe, _ = probe_and_transport()
+    for part in (slice(0, 3), slice(3, 6)):
+        scores = probe.score(table.logits[part], table.ids[part])
+        probe.gate(scores, table.advantages[part], table.mask[part]).sum().backward()
+    again = [probe.score(table.logits[:3] * 1.1, table.ids[:3])] * returned
+    with pytest.raises(InputError, match=f"each of the 2 gate calls.*got {returned}"):
+        probe.step(0, rescore=lambda: again)

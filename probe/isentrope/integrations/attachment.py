@@ -202,6 +202,11 @@ class Attachment:
         self._held.clear()
         self._completions, self._is_first = None, True
 
+    def discard(self) -> None:
+        """Drop a step that the framework makes no update of."""
+        self.drop_held()
+        self.probe.discard()
+
     def rescore_of_first(
         self, rescore: Callable[[], TokenScores | None]
     ) -> Callable[[], TokenScores | None] | None:

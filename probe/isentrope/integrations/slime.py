@@ -175,14 +175,14 @@ class _Training:
         self, theirs: Callable[..., Any], iteration: int, *arguments: Any, **settings: Any
     ) -> Any:
         result = theirs(iteration, *arguments, **settings)
-        self._close()
+        self._discard()
         self.attachment.save(_folder(Path(self._args.save), iteration))
         return result
 
     def begin_step(self, optimizer: Any) -> None:
         if self._optimizer is not None and not self._has_observed:
             refuse("slime", [f"--custom-loss-function-path does not call {__name__}.policy_loss."])
-        self._close()  # where slime made no update: a gradient was NaN or infinite
+        self._discard()
         self._recomputed.clear()
         # Gradients are averaged over all ranks of the group, of which one in so many counts.
         self._loss_scale = 1.0 / self._mpu.get_tensor_model_parallel_world_size()
@@ -196,6 +196,12 @@ class _Training:
         result = theirs(*arguments, **settings)
         self._close(norm=result[1])  # whether it was made, norm of the gradient, its zeros
         return result
+
+    def _discard(self) -> None:
+        """Drop a step of which slime made no update: a gradient was NaN or infinite."""
+        if self._is_open:
+            self._is_open = False
+            self.attachment.discard()
 
     def _close(self, norm: float | Tensor | None = None) -> None:
         if not self._is_open:

@@ -168,7 +168,7 @@ class EngineAttachment(attachment.Attachment):
     def _train_batch(
         self, theirs: Callable[..., Any], data: Inputs, *args: Any, **kwargs: Any
     ) -> Any:
-        self.drop_held()
+        self.discard()
         self._count_completions(data)
         outputs = theirs(data, *args, **kwargs)
         with self.guard.protect("adding to verl's metrics"):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -234,13 +233,20 @@ def scored_again(
         list(batch.mask.shape) if batch.packing is None else [batch.packing.count]
         for batch in batches
     ]
+    if len(parts) != len(expected):
+        raise InputError(
+            f"rescore must return TokenScores for each of the {len(expected)} gate calls since the "
+            f"last step, got {len(parts)}. Score every micro-batch again; a batch that was given "
+            "up is left out by probe.discard()."
+        )
     shapes = [
-        known if part is None else list(part.entropies.shape)
-        for part, known in zip_longest(parts, expected)
+        shape if part is None else list(part.entropies.shape)
+        for part, shape in zip(parts, expected, strict=True)
     ]
     if shapes != expected:
         raise InputError(
-            f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
+            "rescore must return TokenScores of the tokens gated in this step, shapes "
+            f"{expected}, got {shapes}."
         )
     # Of any batch: a helper that keeps its scores may keep those of the last one.
     gated = {
@@ -254,6 +260,18 @@ def scored_again(
             "again; gradients are off during the call."
         )
     return parts
+
+
+def of_calls(rescore: Rescore, calls: Sequence[int], of: int) -> Rescore:
+    """The same of some `gate` calls alone, where it scores those of all."""
+
+    def rescored() -> RescoredTokens:
+        parts = rescore()
+        if isinstance(parts, Sequence) and len(parts) == of:
+            return [parts[call] for call in calls]
+        return parts
+
+    return rescored
 
 
 def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:

@@ -77,6 +77,8 @@ class TokenBatch:
     """Packing of the loop's tokens, where it lays them end to end."""
     step: int = 0
     rank: int = 0
+    call: int = 0
+    """Which of the step's `gate` calls it was, from 0."""
     first_position: int = 0
     """How many tokens of this step, padding included, this rank gated before."""
 
@@ -130,6 +132,10 @@ class TokenLedger:
 
     batches: list[TokenBatch] = field(default_factory=list)
     tokens: int = 0
+    calls: int = 0
+    """`gate` calls of the step so far."""
+    discarded: int = 0
+    """Tokens gated since the last step that are of no step: see `discard`."""
     _warned: bool = False
 
     @property
@@ -138,6 +144,7 @@ class TokenLedger:
 
     def add(self, batch: TokenBatch) -> None:
         self.tokens += batch.mask.numel()
+        self.calls += 1
         if not self.overflowed:
             self.batches.append(batch)
             return
@@ -151,11 +158,27 @@ class TokenLedger:
 
     def take(self) -> tuple[TokenBatch, ...]:
         """The step's batches, none if it overflowed; the next step starts empty."""
-        batches, self.batches, self.tokens = tuple(self.batches), [], 0
+        batches, self.batches, self.tokens, self.calls = tuple(self.batches), [], 0, 0
         for batch in batches:
             if isinstance(batch.gradient, LossGradient):
                 batch.gradient.close()
         return batches
+
+    def discard(self) -> None:
+        """Drop the step's batches: the loop has made no update of them."""
+        self.discarded += self.tokens
+        self.take()
+
+    def trained(self) -> tuple[TokenBatch, ...]:
+        """The step's batches, as `take`, without those that no backward has reached, where one has
+        reached others: their update was not made."""
+        batches = self.take()
+        trained = tuple(batch for batch in batches if batch.gradient)
+        if not trained or len(trained) == len(batches):
+            return batches
+        dropped = (batch for batch in batches if not batch.gradient)
+        self.discarded += sum(batch.mask.numel() for batch in dropped)
+        return trained
 
 
 def detached(scores: TokenScores) -> TokenScores:

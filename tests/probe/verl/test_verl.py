@@ -217,11 +217,12 @@ def test_a_pushed_control_switches_two_ranks_together(
     ]
     assert pushed
     assert methods[0] == ["none"] * 2
-    (alert,) = [
-        line for one in results for line in one["alerts"]
-    ]  # rank 0's alone, which Ray forwards to the driver
-    assert "step 2: Act:" in alert
-    assert alert.endswith(f"/runs/{run_id}")
+    # Rank 0's alone, which Ray forwards to the driver: of the values, and of their gradient.
+    alerts = [line for one in results for line in one["alerts"]]
+    assert len(alerts) == 2
+    for alert in alerts:
+        assert "step 2: Act:" in alert
+        assert alert.endswith(f"/runs/{run_id}")
     assert all(of_rank_0 == of_rank_1 for of_rank_0, of_rank_1 in methods)
     assert methods[-2:] == [["clip_v"] * 2] * 2
     assert len({end for one in results for end in one["fingerprints"]}) == 1
