@@ -12,7 +12,6 @@ from torch import Tensor
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.statistics import covariance
 from isentrope.statistics.contributions import CONTRIBUTIONS
-from isentrope.statistics.gradient_faults import GRADIENT_FAULT
 from isentrope.statistics.mismatch import MISMATCH_SUMS
 from isentrope.statistics.step import COUPLED_PREDICTION, DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
@@ -30,7 +29,6 @@ SUMS = (
     covariance.COVARIANCE_BINS,
     covariance.GROUPS,
     CONTRIBUTIONS,
-    GRADIENT_FAULT,
     WHAT_IF,
 )
 

@@ -54,7 +54,7 @@ from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum, SeveralOptimizers
 from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
-from isentrope.statistics.rescoring import Rescore, Rescoring, of_calls
+from isentrope.statistics.rescoring import Rescore, Rescoring, rescore_of_calls
 from isentrope.statistics.samples import completions_of, reward_parts
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
@@ -664,7 +664,7 @@ class Probe:
                 calls = self._ledger.calls
                 batches = self._take_batches()
                 if rescore is not None and 0 < len(batches) < calls:
-                    rescore = of_calls(rescore, [batch.call for batch in batches], calls)
+                    rescore = rescore_of_calls(rescore, [batch.call for batch in batches], calls)
                 step = inputs.step_number(step)
                 optimizers = (
                     SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer

@@ -22,11 +22,10 @@ from isentrope.control import NOTHING_GATED, NOTHING_GATED_MESSAGE
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.statistics import step as of_step
-from isentrope.statistics.alerts import AlertWatch, has_learnt
+from isentrope.statistics.alerts import AlertWatch, gradient_alert, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
-from isentrope.statistics.gradient_faults import GRADIENT_FAULT, gradient_alert
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.sums import NOT_FINITE_GRADIENTS, StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
@@ -382,7 +381,7 @@ class ReportBuilder:
                 labels,
                 report.what_if,
                 closed.active,
-                gradient_alert(sums[GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS], sums.ranks),
+                gradient_alert(sums[of_step.GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS]),
             )
             share_lost = self._alerts.share_lost
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:

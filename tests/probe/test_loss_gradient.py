@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import isentrope
 from isentrope.global_step import rank_vector, read_ranks
 from isentrope.scores import token_scores
-from isentrope.statistics.gradient_faults import GRADIENT_FAULT, gradient_alert
+from isentrope.statistics.alerts import gradient_alert
+from isentrope.statistics.step import GRADIENT_FAULT
 from isentrope_wire.errors import InputError
 from isentrope_wire.reports import StepReport
 from tests.probe.statistics.test_step_summary import batch_of
@@ -450,10 +451,10 @@ def test_of_two_ranks_the_one_with_nan_is_named() -> None:
         vectors.append(rank_vector(0, 0, [replace(batch, gradient=gradient)], None, None).tolist())
     together = read_ranks(vectors).sums
     assert together is not None
-    alert = gradient_alert(together[GRADIENT_FAULT], 1, 2)
+    alert = gradient_alert(together[GRADIENT_FAULT], 1)
     assert alert is not None
     assert (alert.evidence["rank"], alert.evidence["loss_finite"]) == (1, 1)
-    assert "on rank 1" in alert.message
+    assert "of rank 1" in alert.message
 
 
 def skipped(kind: str, control: str) -> tuple[StepReport, StepReport]:

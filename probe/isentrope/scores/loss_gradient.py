@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -99,8 +99,9 @@ def root_of_backward(thread: int) -> Tensor | None:
         frame = frame.f_back
     if frame is None:
         return None
-    tensors = frame.f_locals.get("tensors")
-    root = tensors if isinstance(tensors, Tensor) else next(iter(tensors or ()), None)
+    root = frame.f_locals.get("tensors")
+    if isinstance(root, Sequence) and len(root) == 1:
+        root = root[0]
     if not isinstance(root, Tensor) or root.numel() != 1:
         return None
     return root.detach().reshape(()).clone()

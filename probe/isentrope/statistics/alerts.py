@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
@@ -284,3 +284,85 @@ def _not_finite(not_finite: float, measured: float) -> Alert | None:
     return _alert(
         "not_finite", AlertLevel.ACT, message, not_finite=not_finite, tokens=not_finite + measured
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFault:
+    """The first micro-batch of a step with a gradient that is NaN or infinite, on the first rank
+    that has one."""
+
+    inside: int
+    """Its tokens that the mask counts, and whose gradient is NaN or infinite."""
+    outside: int
+    """The same of those that the mask leaves out."""
+    tokens: int
+    """All of its tokens, padding included."""
+    micro_batch: int
+    """Its number among the `gate` calls of the step, from 1; 0: every gradient is finite."""
+    micro_batches: int
+    loss_known: bool
+    loss: float
+    """Of its backward; 0 where it is not known."""
+    rank: int
+
+    @classmethod
+    def read(cls, numbers: Sequence[float], rank: int) -> GradientFault:
+        """From the numbers of `step.GRADIENT_FAULT`."""
+        inside, outside, size, place, calls = map(int, numbers[:5])
+        return cls(inside, outside, size, place, calls, bool(numbers[5]), numbers[6], rank)
+
+    def merge(self, other: GradientFault) -> GradientFault:
+        """The first of two ranks' that has one."""
+        return self if self.micro_batch else other
+
+
+def gradient_alert(fault: GradientFault, tokens: float) -> Alert | None:
+    """The alert of a step with such a gradient, on so many tokens in all; None without one."""
+    if not fault.micro_batch:
+        return None
+    loss_is_finite = fault.loss_known and math.isfinite(fault.loss)
+    message = (
+        f"The loss gives {tokens:.0f} tokens a gradient that is NaN or infinite: nothing is "
+        f"predicted for this step, and the update spoils the weights unless it is skipped. "
+        f"First in micro-batch {fault.micro_batch} of {fault.micro_batches} "
+        f"of rank {fault.rank}: {_place_in_words(fault)}; "
+        f"{_loss_in_words(fault)} {_advice(fault, loss_is_finite)}"
+    )
+    evidence = {
+        "tokens": float(tokens),
+        "micro_batch": float(fault.micro_batch),
+        "micro_batches": float(fault.micro_batches),
+        "rank": float(fault.rank),
+        "inside_mask": float(fault.inside),
+        "outside_mask": float(fault.outside),
+    }
+    if fault.loss_known:
+        evidence["loss_finite"] = float(loss_is_finite)
+    return Alert(kind="gradient", level=AlertLevel.ACT, message=message, evidence=evidence)
+
+
+def _place_in_words(fault: GradientFault) -> str:
+    if not fault.outside:
+        return f"{fault.inside} tokens inside the mask"
+    if not fault.inside:
+        return f"{fault.outside} tokens outside the mask"
+    return f"{fault.inside} tokens inside and {fault.outside} outside the mask"
+
+
+def _loss_in_words(fault: GradientFault) -> str:
+    if not fault.loss_known:
+        return "whether the loss is finite is not known."
+    if math.isfinite(fault.loss):
+        return "the loss itself is finite."
+    return "the loss itself is NaN or infinite."
+
+
+def _advice(fault: GradientFault, loss_is_finite: bool) -> str:
+    if not fault.inside and fault.outside < fault.tokens:
+        return (
+            "Mask the log-ratios before they are exponentiated: NaN or infinity times 0 is NaN "
+            "in backward, also where the loss leaves the value out."
+        )
+    if fault.inside + fault.outside == fault.tokens and not loss_is_finite:
+        return "Look for 0 / 0: a mean over a micro-batch without a token that counts, say."
+    return "Look at the advantages, the log-probs passed and the ratios of these tokens."

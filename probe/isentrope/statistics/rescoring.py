@@ -262,7 +262,7 @@ def scored_again(
     return parts
 
 
-def of_calls(rescore: Rescore, calls: Sequence[int], of: int) -> Rescore:
+def rescore_of_calls(rescore: Rescore, calls: Sequence[int], of: int) -> Rescore:
     """The same of some `gate` calls alone, where it scores those of all."""
 
     def rescored() -> RescoredTokens:

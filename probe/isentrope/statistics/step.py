@@ -26,6 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isentrope.statistics.alerts import GradientFault
 from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
 from isentrope.statistics.moments import device_moments, finite, flat, zeros
@@ -352,7 +353,45 @@ TOKEN_HISTOGRAMS = Sum[tuple[Histogram, ...]](
     merge=lambda left, right: tuple(map(Histogram.merge, left, right)),
 )
 
+_FAULT_NUMBERS = 7
+
+
+def _gradient_fault(tokens: StepTokens) -> list[Tensor]:
+    bad = tokens.bad_gradients
+    if bad is None:
+        return [tokens.none] * _FAULT_NUMBERS
+    sizes = [batch.mask.numel() for batch in tokens.batches]
+    rows = []
+    for place, batch in enumerate(tokens.batches):
+        wrong, mask = bad.split(sizes)[place], tokens.mask.split(sizes)[place]
+        gradient = batch.gradient or {}
+        loss = gradient.get("loss")
+        about = (sizes[place], place + 1, len(sizes), loss is not None)
+        rows.append(
+            torch.stack(
+                [
+                    (wrong & mask).sum(dtype=torch.float64),
+                    (wrong & ~mask).sum(dtype=torch.float64),
+                    *(torch.full_like(tokens.none, float(number)) for number in about),
+                    tokens.none if loss is None else loss.to(tokens.none),
+                ]
+            )
+        )
+    table = torch.stack(rows)
+    has_fault = (table[:, 0] + table[:, 1]) > 0
+    is_first = has_fault & (has_fault.cumsum(0) == 1)
+    # Chosen by a mask, for an index would wait for the device; and not by a product: another
+    # micro-batch's loss may be NaN.
+    return [*torch.where(is_first[:, None], table, 0.0).sum(0)]
+
+
+GRADIENT_FAULT = Sum[GradientFault](
+    size=_FAULT_NUMBERS, measure=_gradient_fault, read=GradientFault.read, merge=GradientFault.merge
+)
+"""Where a gradient that is NaN or infinite came from."""
+
 STEP_SUMS = (
+    GRADIENT_FAULT,
     ENTROPIES,
     DISCRIMINATOR,
     VOCAB_CENTERED,

@@ -58,7 +58,7 @@ class StepSums:
 
     def __init__(self, values: Mapping[Sum[Any], Any], ranks: int = 1) -> None:
         """`ranks`: whose gradients the update averaged, those without tokens included."""
-        self._values, self.ranks = values, ranks
+        self._values, self._ranks = values, ranks
 
     def __getitem__(self, one: Sum[T_co]) -> T_co:
         value: T_co = self._values[one]
@@ -85,7 +85,7 @@ class StepSums:
     def scale(self) -> float:
         """Factor that makes a token's change its part of a mean over tokens: a gradient carries the
         loss's own mean."""
-        return self.tokens / self.ranks if self.basis == LOSS_GRADIENT else 1.0
+        return self.tokens / self._ranks if self.basis == LOSS_GRADIENT else 1.0
 
     def change(self, total: float) -> float:
         """The mean change that a sum over tokens stands for, in nats per unit of gain."""
