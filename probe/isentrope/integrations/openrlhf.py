@@ -155,8 +155,7 @@ class TrainerAttachment(attachment.Attachment):
             labels = getattr(experience, "labels", None) or ()
             samples = {"prompt_ids": sequences[:, prompts], "reward": experience.rewards}
             samples |= {"answer": list(labels)} if len(labels) == len(own) else {}
-            whole = len(experience.prompts) == len(own)
-            groups = attachment.prompt_groups(experience.prompts, own.device) if whole else None
+            groups = _groups(experience, own)
             own = self.gate(
                 own,
                 experience.advantages,
@@ -203,6 +202,20 @@ class TrainerAttachment(attachment.Attachment):
             return self._scores(output["logits"], inputs, settings["attention_mask"])
         finally:
             self._actor.train(training)
+
+
+def _groups(experience: Any, own: Tensor) -> Tensor | None:
+    """A number for the row of the dataset that each sequence is of; None: not known.
+
+    OpenRLHF balances sequences over ranks before they arrive here, without their place in the
+    batch. A row is told by its prompt, its label and its images: rows that are alike in all
+    three count as one.
+    """
+    columns = [getattr(experience, name, None) or () for name in ("prompts", "labels", "images")]
+    rows = [column for column in columns if len(column) == len(own)]
+    if not rows or rows[0] is not columns[0]:
+        return None
+    return attachment.prompt_groups(zip(*rows, strict=True), own.device)
 
 
 def checkpoints(args: Any) -> Path:

@@ -49,6 +49,10 @@ ATTRIBUTE = "_isentrope_attachment"
 _KEPT = "isentrope/"
 """Before the names of what is kept of each completion among the inputs of TRL's loss, as
 `Probe.gate` takes it."""
+_GROUPS = "isentrope_groups"
+"""Among them: the group of each completion."""
+_GROUP_BITS = 30
+"""Of a group's number within one generation; the bits above count the generations."""
 _ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 """Of a dataset: the first that there is has the expected answers."""
 PROMISED = {"reward": REWARD_MEAN, "completions/mean_length": COMPLETION_LENGTH_MEAN}
@@ -195,6 +199,7 @@ class TrainerAttachment(StepReports):
         yet."""
         self._resumed_from: Path | None = None
         self._groups_known = False
+        self._generations = 0
         self._learning_rates: LearningRates | None = None
         self._update: list[Any] = []
         self._norm: Tensor | None = None
@@ -320,12 +325,29 @@ class TrainerAttachment(StepReports):
         finally:
             self._first_pass = None
             samples, self._samples = self._samples, {}
+        if self._observing():
+            with self._guard.protect("numbering groups"):
+                self._generations += 1
+                samples |= self._group_numbers(len(output["advantages"]))
         if all(len(rows) == len(output["advantages"]) for rows in samples.values()):
             output.update(samples)  # TRL shuffles and splits them with the completions
         if self._observing():
             with self._guard.protect("counting thresholds"):
                 self._take_first_pass(candidates, output)
         return output
+
+    def _group_numbers(self, rows: int) -> dict[str, Tensor]:
+        """A number per completion of this rank for the group that TRL compares it with; none where
+        they make no whole groups.
+
+        By their order before TRL shuffles them, in which the completions of a group follow each
+        other over the ranks: two groups may have one prompt, as where an image is what differs.
+        """
+        accelerator, size = self._trainer.accelerator, self._trainer.num_generations
+        if rows * accelerator.num_processes % size:
+            return {}
+        places = torch.arange(rows, device=accelerator.device) + accelerator.process_index * rows
+        return {_GROUPS: places // size + (self._generations << _GROUP_BITS)}
 
     def _calculate_rewards(
         self,
@@ -393,9 +415,9 @@ class TrainerAttachment(StepReports):
         level = getattr(self._trainer, "importance_sampling_level", "token")
         groups: Tensor | None = None
         # For the diagnosis alone: its failure must not stop a control.
-        with self._guard.protect("finding groups by their prompts"):
-            groups = trl_head.prompt_groups(inputs)
-            self._groups_known = True
+        with self._guard.protect("finding groups"):
+            groups = inputs.get(_GROUPS)
+            self._groups_known = groups is not None
         samples = {
             name.removeprefix(_KEPT): kept
             for name, kept in inputs.items()

@@ -299,10 +299,6 @@ def _special_ids(config: Any) -> Iterator[int]:
             yield from value if isinstance(value, list | tuple) else (value,)
 
 
-_ODD = -0x61C8864680B583EB
-"""The golden ratio's bits, as an odd int64: multiplying by it spreads numbers that are close
-together."""
-
 SAMPLED = "sampling_per_token_logps"
 """Among the inputs of TRL's loss: log-probs that vLLM, or a `rollout_func`, drew the tokens with,
 [batch, completion]; NaN where vLLM had none."""
@@ -339,21 +335,6 @@ def token_mask(inputs: Inputs) -> Tensor:
     wrote."""
     mask: Tensor = inputs["completion_mask"]
     return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
-
-
-def prompt_groups(inputs: Inputs) -> Tensor:
-    """A number per sequence, [batch], equal for rollouts of one prompt; the same on every rank.
-
-    TRL shuffles the rollouts of a prompt over micro-batches: only the prompt itself identifies
-    them. The number is a hash of its token ids, each multiplied by an odd number that depends on
-    its position from the end, since prompts are padded on the left.
-    """
-    ids: Tensor = inputs["prompt_ids"]
-    places = torch.arange(ids.shape[1], 0, -1, device=ids.device)
-    odd = (places * _ODD) ^ (places * _ODD >> 29) | 1
-    hashed = ((ids + 1) * inputs["prompt_mask"] * odd).sum(1) * _ODD
-    groups: Tensor = (hashed >> 12) & ((1 << 52) - 1)
-    return groups
 
 
 def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.integrations.trl_head import old_logprobs, prompt_groups, token_mask
+from isentrope.integrations.trl_head import old_logprobs, token_mask
 
 LOGPROBS = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])
@@ -40,20 +40,3 @@ def test_tool_tokens_do_not_count() -> None:
         [1, 0, 0],
         [1, 1, 0],
     ]
-
-
-def test_a_prompt_has_one_number_however_far_it_is_padded_and_another_has_another() -> None:
-    ids = torch.tensor([[0, 0, 5, 6], [0, 0, 6, 5], [0, 5, 6, 7], [0, 0, 0, 5]])
-    mask = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 1]])
-    numbers = prompt_groups({"prompt_ids": ids, "prompt_mask": mask})
-    assert len(set(numbers.tolist())) == 4
-    assert all(0 <= number < 1 << 52 for number in numbers.tolist())
-    less = prompt_groups(
-        {"prompt_ids": ids[:2, 1:] + 9 * (1 - mask[:2, 1:]), "prompt_mask": mask[:2, 1:]}
-    )
-    assert less.tolist() == numbers[:2].tolist()
-    many = torch.randint(0, 50_000, (4000, 20), generator=torch.Generator().manual_seed(0))
-    assert (
-        len(set(prompt_groups({"prompt_ids": many, "prompt_mask": torch.ones_like(many)}).tolist()))
-        == 4000
-    )

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import Tensor
 from trl import GRPOTrainer
 
+from isentrope import Control
 from isentrope.integrations.trl import attach
 from isentrope.statistics.tokens import TokenBatch
 from isentrope.transport.transport import InMemoryTransport
@@ -157,3 +159,33 @@ def test_the_rollouts_of_a_prompt_are_one_group(tmp_path: Path) -> None:
         assert report.scalars["group/count"] == 3
         assert "covariance/group" in report.scalars
         assert report.scalars["advantage/zero_group_fraction"] == 0
+
+
+def reward_of_row(completion_ids: list[list[int]], scale: list[float], **_: Any) -> list[float]:
+    """As of images or hidden answers: a row of scale 0 gives all of its completions 0."""
+    sums = [float(sum(ids) % 7) for ids in completion_ids]
+    return [size * value for size, value in zip(scale, sums, strict=True)]
+
+
+@pytest.mark.parametrize("steps_per_generation", [None, 1])
+def test_groups_of_one_prompt_are_told_apart(
+    tmp_path: Path, steps_per_generation: int | None
+) -> None:
+    """Two rows of a dataset with one prompt text: TRL compares each row's completions alone."""
+    rows = [{"prompt": "ab", "scale": float(row % 2)} for row in range(8)]
+    trainer, transport = tiny_trl.trainer(
+        tmp_path, steps=3, num_generations=4, per_device_train_batch_size=4,
+        gradient_accumulation_steps=2, steps_per_generation=steps_per_generation, trainer_reward_funcs=reward_of_row,
+        trainer_train_dataset=Dataset.from_list(rows),
+    ), InMemoryTransport()  # fmt: skip
+    rank_reward = Control(method="rank_reward")
+    attach(trainer, control=rank_reward, transport=transport)
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "frac_reward_zero_std" in entry]
+    reports = tiny_trl.reports(transport)
+    assert len(reports) == len(logged) == 3
+    for report, entry in zip(reports, logged, strict=True):
+        assert report.scalars["group/count"] == 2
+        zero = report.scalars["advantage/zero_group_fraction"]
+        assert zero == pytest.approx(entry["frac_reward_zero_std"])
+    assert any(0 < entry["frac_reward_zero_std"] < 1 for entry in logged)

@@ -282,7 +282,7 @@ def test_trl_s_log_probs_are_gated_though_the_diagnosis_fails(
         raise ValueError("another layout")
 
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    monkeypatch.setattr("isentrope.integrations.trl_head.prompt_groups", broken)
+    monkeypatch.setattr("isentrope.integrations.trl.TrainerAttachment._group_numbers", broken)
     made, transport = tiny_trl.trainer(tmp_path, steps=1), InMemoryTransport()
     attach(made, control=Control(method="clip_v", mu_low=0.0, mu_high=0.0), transport=transport)
     made.train()
