@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
+from types import CodeType, FrameType
 
 from isentrope_wire.errors import IsentropeError
 
@@ -34,16 +37,21 @@ class Guard:
         did."""
         return ", ".join(f"{what} {times}" for what, times in sorted(self.failed.items()))
 
-    def protect(self, what: str, stopwatch: Stopwatch | None = None) -> Protected:
-        """A context that counts a failure of its body, by its kind of work, one of few phrases. It
-        may be kept and used again."""
-        return Protected(self, what, stopwatch)
+    def protect(
+        self,
+        what: str,
+        stopwatch: Stopwatch | None = None,
+        passes: type[Exception] | tuple[()] = (),
+    ) -> Protected:
+        """A context that counts a failure of its body, by its kind of work, one of few phrases;
+        errors of the kind `passes` are the loop's. It may be kept and used again."""
+        return Protected(self, what, stopwatch, passes)
 
     def count(self, what: str, error: Exception) -> bool:
         """Count one failure, and log the 1st, 10th, 100th of its kind; False where it is to be
         raised instead."""
         first_use = isinstance(error, IsentropeError) and not self.settled
-        if first_use or "PYTEST_CURRENT_TEST" in os.environ:
+        if first_use or "PYTEST_CURRENT_TEST" in os.environ or is_of_signal_handler(error):
             return False
         self.failures += 1
         self.failed[what] += 1
@@ -56,6 +64,49 @@ class Guard:
                 exc_info=error,
             )
         return True
+
+
+def is_of_signal_handler(error: BaseException | None) -> bool:
+    """Whether an error was raised by a handler of a signal: it interrupted the probe, and is meant
+    for the loop.
+
+    A handler is a function that was handed the very frame that it interrupted, the one below its
+    own; or whose code is that of a handler that is installed. A handler that drops its argument and
+    uninstalls itself before it raises is not recognised, nor is an error that code of others has
+    caught and raised again as another one without `from`.
+    """
+    while error is not None:
+        if any(_is_handler(frame) for frame in _frames(error)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def _is_handler(frame: FrameType) -> bool:
+    if frame.f_code in _installed():
+        return True
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount + 2  # and what *arguments hold
+    given = [*frame.f_locals.values()][:count] if frame.f_back is not None else []
+    return any(
+        one is frame.f_back or (isinstance(one, tuple) and frame.f_back in one) for one in given
+    )
+
+
+def _installed() -> set[CodeType]:
+    """Code of the handlers of all signals."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [getattr(one, "func", one) for one in handlers if callable(one)]
+    codes = [getattr(one, "__code__", None) for one in functions]
+    codes += [getattr(type(one).__call__, "__code__", None) for one in functions]
+    return {code for code in codes if code is not None}
 
 
 class Stopwatch:
@@ -77,9 +128,16 @@ class Protected:
     """The context of `Guard.protect`. A class: one made from a generator costs the training thread
     twice as much."""
 
-    __slots__ = ("_guard", "_started", "_stopwatch", "_what")
+    __slots__ = ("_guard", "_passes", "_started", "_stopwatch", "_what")
 
-    def __init__(self, guard: Guard, what: str, stopwatch: Stopwatch | None) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        what: str,
+        stopwatch: Stopwatch | None,
+        passes: type[Exception] | tuple[()],
+    ) -> None:
+        self._passes = passes
         self._guard = guard
         self._what = what
         self._stopwatch = stopwatch
@@ -97,5 +155,6 @@ class Protected:
         return (
             error is not None
             and isinstance(error, Exception)
+            and not isinstance(error, self._passes)
             and self._guard.count(self._what, error)
         )

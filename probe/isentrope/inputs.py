@@ -60,6 +60,17 @@ def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) ->
         check_first_values(scores)
 
 
+def not_scored(source: Tensor, token_ids: Tensor) -> TokenScores:
+    """Scores of NaN for tokens that can't be scored, of the token ids' shape; `source` is what was
+    to be scored, logits or hidden states. The log-probs have a gradient, of 0: a loss of them can
+    be differentiated, and moves nothing by itself."""
+    nan = torch.full(token_ids.shape, torch.nan, device=source.device)
+    logprobs = nan
+    if source.requires_grad and torch.is_grad_enabled():
+        logprobs = nan + 0.0 * source.sum()
+    return TokenScores(logprobs, nan, nan, nan, nan, token_ids=token_ids)
+
+
 def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
     """Refuse scores of broken logits; waits for the device. Padding may hold anything: no row that
     `mask` (bool, of the tokens' shape) counts may be NaN, or, before there is a mask, not all

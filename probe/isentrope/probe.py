@@ -209,6 +209,10 @@ class Probe:
         self._guard = Guard()
         self._stopwatch = Stopwatch()
         self._gating = self._guard.protect("gating a batch", self._stopwatch)
+        # Without memory the loop may have a way out, and would have needed it without a probe.
+        self._scoring = self._guard.protect(
+            "scoring a batch", self._stopwatch, passes=torch.OutOfMemoryError
+        )
         self._logging = self._guard.protect("logging scalars", self._stopwatch)
         self._closing = self._guard.protect("closing a step")
         self._ledger, self._counts = TokenLedger(), counts
@@ -306,13 +310,17 @@ class Probe:
             Scores of the token ids' shape; `logprobs` is differentiable.
 
         Raises:
-            InputError: shapes or types that cannot be meant, a token id outside the vocabulary; in
-                the first step also logits that are NaN in every row. Ids on an accelerator are
-                checked in the first step only: looking at them waits for the device.
+            InputError: in the first step: shapes or types that cannot be meant, a token id outside
+                the vocabulary, logits that are NaN in every row. In later steps what can't be
+                scored is NaN, counted in `probe/failures` and logged once; ids on an accelerator
+                are not looked at any more, which would wait for the device.
         """
-        with self._stopwatch:
-            scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
-            return self._checked(scores, logits.shape[-1])
+        return self._scored(
+            lambda: token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient),
+            logits,
+            token_ids,
+            lambda: logits.shape[-1],
+        )
 
     def score_hidden(
         self,
@@ -335,8 +343,11 @@ class Probe:
         Raises:
             InputError: as for `score`.
         """
-        with self._stopwatch:
-            scores = linear_token_scores(
+        weight = (
+            lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
+        )
+        return self._scored(
+            lambda: linear_token_scores(
                 hidden,
                 lm_head_weight,
                 token_ids,
@@ -346,11 +357,11 @@ class Probe:
                 scale,
                 entropy_gradient=entropy_gradient,
                 logits_dtype=logits_dtype,
-            )
-            weight = (
-                lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
-            )
-            return self._checked(scores, weight.shape[0])
+            ),
+            hidden,
+            token_ids,
+            lambda: weight.shape[0],
+        )
 
     def score_sharded(
         self,
@@ -371,20 +382,41 @@ class Probe:
         Raises:
             InputError: as for `score`.
         """
-        with self._stopwatch:
-            scores = sharded_token_scores(
+        return self._scored(
+            lambda: sharded_token_scores(
                 logits_shard,
                 token_ids,
                 start,
                 temperature,
                 group=group,
                 entropy_gradient=entropy_gradient,
-            )
-            return self._checked(scores, None)
+            ),
+            logits_shard,
+            token_ids,
+            lambda: None,
+        )
+
+    def _scored(
+        self,
+        score: Callable[[], TokenScores],
+        source: Tensor,
+        token_ids: Tensor,
+        vocabulary: Callable[[], int | None],
+    ) -> TokenScores:
+        """What `score` gives, checked. Once a step was closed a failure is counted, and NaN is
+        given; where only the check fails, the scores as they are."""
+        if not self._guard.settled:
+            with self._stopwatch:
+                return self._checked(score(), vocabulary())
+        scores: TokenScores | None = None
+        with self._scoring:
+            scores = score()
+            return self._checked(scores, vocabulary())
+        return inputs.not_scored(source, token_ids) if scores is None else scores
 
     def _checked(self, scores: TokenScores, vocabulary: int | None) -> TokenScores:
-        inputs.check_scored(scores, vocabulary, first=not self._guard.settled)
         self._scores_to_gate |= scores.logprobs.numel() > 0
+        inputs.check_scored(scores, vocabulary, first=not self._guard.settled)
         self._hold.vocabulary = vocabulary
         return scores
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -45,6 +47,164 @@ def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
     assert first.scalars["token/not_recorded"] == 40 * 80
     assert second.scalars["token/count"] == int(loop.mask.sum())
     assert "token/not_recorded" not in second.scalars
+
+
+class Preempted(RuntimeError):
+    pass
+
+
+class Handlers:
+    """Handlers of a signal that raise an error of the user's, in the ways that they are written."""
+
+    def of_object(self, number: int, frame: Any) -> None:
+        raise Preempted
+
+    def __call__(self, *about: Any) -> None:
+        raise Preempted
+
+
+def of_arguments(*_: Any) -> None:
+    raise Preempted
+
+
+def by_another(number: int, frame: Any) -> None:
+    of_arguments(number)
+
+
+def with_a_setting(setting: str, number: int, frame: Any) -> None:
+    raise Preempted(setting)
+
+
+def of_a_single_time(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise Preempted
+
+
+def with_a_cause(number: int, frame: Any) -> None:
+    try:
+        raise OSError("no time left")
+    except OSError as error:
+        raise Preempted from error
+
+
+HANDLERS: list[Any] = [
+    of_arguments,
+    by_another,
+    functools.partial(with_a_setting, "requeue"),
+    of_a_single_time,
+    with_a_cause,
+    Handlers().of_object,
+    Handlers(),
+    lambda number, frame: of_arguments(),
+]
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("coupling", [None, "model"])
+def test_a_signal_handlers_error_reaches_the_loop(
+    monkeypatch: pytest.MonkeyPatch, handler: Any, coupling: Any
+) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport(coupling=coupling)
+    run_steps(loop, probe, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    logits, token_ids, advantages = loop.sample()
+    loop.update(probe.gate(probe.score(logits, token_ids), advantages, loop.mask), advantages)
+
+    def rescore() -> isentrope.TokenScores:
+        signal.raise_signal(signal.SIGUSR1)
+        return probe.score(loop.policy(loop.states), token_ids)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Preempted):
+            probe.step(1, loop.optimizer, rescore)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    run_steps(loop, probe, 1, first=2)
+    assert "probe/failures" not in reports(transport)[-1].scalars
+
+
+def test_an_own_failure_beside_a_handler_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the loop is in the middle of handling a signal's error."""
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    before = signal.signal(signal.SIGUSR1, of_arguments)
+
+    def broken() -> isentrope.TokenScores:
+        raise ValueError("a helper of the loop's")
+
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    except Preempted:
+        logits, token_ids, advantages = loop.sample()
+        probe.gate(probe.score(logits, token_ids), advantages, loop.mask)
+        probe.step(1, loop.optimizer, broken)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert reports(transport)[-1].scalars["probe/failures"] == 1
+
+
+BAD_BATCHES: dict[str, Any] = {
+    "id -100": lambda logits, ids: (logits, ids.masked_fill(torch.arange(5) > 2, -100), {}),
+    "id too large": lambda logits, ids: (logits, ids + 1000, {}),
+    "temperature 0": lambda logits, ids: (logits, ids, {"temperature": torch.zeros(16, 1)}),
+    "shifted": lambda logits, ids: (logits, ids[:, 1:], {}),
+    "floats": lambda logits, ids: (logits, ids.float(), {}),
+    "NaN": lambda logits, ids: (logits * torch.nan, ids, {}),
+    "no rows": lambda logits, ids: (logits[:0], ids[:0], {}),
+    "no logits": lambda logits, ids: (logits[..., :0], ids, {}),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BATCHES)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_bad_batch_later_ends_no_training(
+    name: str, own: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With log-probs of the loop's own, and with the probe's: those are NaN then."""
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    with caplog.at_level(logging.ERROR, logger="isentrope"):
+        for step in (1, 2):
+            logits, token_ids, advantages = loop.sample()
+            given, ids, settings = BAD_BATCHES[name](logits, token_ids)
+            scores = probe.score(given, ids, **settings)
+            assert scores.logprobs.shape == ids.shape
+            logprobs = logits.log_softmax(-1).gather(-1, token_ids[..., None])[..., 0]
+            if own:
+                gated = probe.gate(scores, advantages, loop.mask, logprobs=logprobs)
+                assert torch.equal(gated, logprobs)
+                loop.update(gated, advantages)
+            elif given is logits:
+                gated = probe.gate(scores, advantages, loop.mask)
+                gated.sum().backward()
+            probe.step(step, loop.optimizer)
+    assert loop.weights().isfinite().all()
+    is_counted = name not in ("NaN", "no rows")
+    assert ("scoring a batch" in caplog.text) == is_counted
+    assert caplog.text.count("scoring a batch failed") == int(is_counted)
+    last = reports(transport)[-1]
+    assert last.step == 2
+    assert (last.scalars.get("probe/failures", 0) >= 2) == is_counted or not is_counted
+
+
+def test_without_memory_score_raises_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = TinyLoop()
+    probe, _ = probe_and_transport()
+    run_steps(loop, probe, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("isentrope.probe.token_scores", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        probe.score(*loop.sample()[:2])
 
 
 def test_after_the_first_step_each_kind_of_failure_is_logged_once_counted_and_training_goes_on(

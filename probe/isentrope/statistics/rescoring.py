@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.guard import Guard, Stopwatch
+from isentrope.guard import Guard, Stopwatch, is_of_signal_handler
 from isentrope.scores import TokenScores
 from isentrope.statistics.coupling import (
     OWN_WEIGHT,
@@ -112,6 +112,8 @@ class Rescoring:
                     batches, (lambda: scored_again(rescore, batches)) if has_all else None
                 )
             except (ConfigurationError, RuntimeError) as error:
+                if is_of_signal_handler(error):
+                    raise
                 self._influence = None
                 self._warn("influence", f"The influence of each token is not measured: {error}")
         return None
@@ -161,6 +163,8 @@ class Rescoring:
                 return work(self._coupling)
             # A lack of memory, too: what is observed must not be lost with it.
             except (ConfigurationError, RuntimeError) as error:
+                if is_of_signal_handler(error):
+                    raise
                 self._coupling = None
                 self._warn(
                     "coupling", f"No coupled prediction from here on, the theory's goes on: {error}"
