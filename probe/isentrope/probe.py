@@ -204,6 +204,7 @@ class Probe:
             self._texts,
             lambda: self._transport.statistics().scalars(),
             page=page_of(self.config) if transport is None else "",
+            leads=self.config.rank == 0,
         )
         self._hold = HoldController()
         self._guard = Guard()

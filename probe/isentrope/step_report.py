@@ -158,10 +158,12 @@ class ReportBuilder:
         texts: TokenTexts | None = None,
         transport_scalars: Callable[[], Mapping[str, float]] = dict,
         page: str = "",
+        *,
+        leads: bool = True,
     ) -> None:
         """`transport_scalars` gives metrics of the reports' way to the server as a report is built;
-        `page` is the run's, empty: not known."""
-        self._page = page
+        `page` is the run's, empty: not known; `leads`: whether this rank finds the alerts."""
+        self._page, self._leads = page, leads
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
         self.latest: reports.StepReport | None = None
@@ -267,6 +269,12 @@ class ReportBuilder:
         )
         if together is not None and together.sums is not None:
             report = self._with_sums(report, together.sums, closed)
+        if self._leads:
+            gradient = None
+            if together is not None and together.sums is not None:
+                sums = together.sums
+                gradient = gradient_alert(sums[of_step.GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS])
+            report = self._add_alerts(report, closed, gradient)
         self.latest = report
         if closed.learn is not None:
             closed.learn(report)
@@ -373,26 +381,26 @@ class ReportBuilder:
         if sums.tokens:
             dead = dead_knobs(closed.control, _evidence(sums, closed.control, report.what_if))
             labels |= {"control/dead": " ".join(dead)} if dead else {}
-        scalars = measured | dict(report.scalars)
+        return replace(
+            report,
+            scalars=measured | dict(report.scalars),
+            labels=labels,
+            histograms=of_step.report_histograms(sums),
+        )
+
+    def _add_alerts(
+        self, report: reports.StepReport, closed: ClosedStep, gradient: reports.Alert | None
+    ) -> reports.StepReport:
+        """The report with what its numbers give reason to say, also where the loop only logs."""
+        scalars = dict(report.scalars)
         with self._lock:
             alerts = self._alerts.step(
-                report.step,
-                scalars,
-                labels,
-                report.what_if,
-                closed.active,
-                gradient_alert(sums[of_step.GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS]),
+                report.step, scalars, report.labels, report.what_if, closed.active, gradient
             )
             share_lost = self._alerts.share_lost
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
-        report = replace(
-            report,
-            scalars=scalars,
-            labels=labels,
-            histograms=of_step.report_histograms(sums),
-            alerts=alerts,
-        )
+        report = replace(report, scalars=scalars, alerts=alerts)
         self._log_alerts(report)
         return report
 

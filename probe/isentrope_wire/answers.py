@@ -394,14 +394,13 @@ class Alert(Answer):
     step: int
     recorded_at: float
     kind: str
-    """collapse, explosion, self_check, prediction, dead_knob, zero_advantage, not_finite or
-    left_out."""
+    """One of `ALERT_KINDS`: collapse, explosion, zero_advantage, truncation ..."""
     level: AlertLevel
     message: str
     cause: AlertCause | None
     """Cause of a collapse or an explosion, where it is measured."""
-    evidence: dict[str, float | None]
-    """The numbers behind the message."""
+    evidence: dict[str, float | str | None]
+    """The numbers behind the message; `cause` is a word: which of several causes of its kind."""
     suggestion: dict[str, Any] | None
     """The cheapest control that would stop it, as a document to PUT; null where none would."""
     acknowledged_by: str | None

@@ -126,7 +126,15 @@ ENTROPY_MEAN = metric(
     NATS,
     "token-weighted mean entropy",
     label="Entropy",
-    also=("entropy", "actor/entropy", "entropy/all/mean"),
+    also=(
+        "entropy",
+        "actor/entropy",
+        "entropy/all/mean",
+        "train/entropy_loss",
+        "policy/entropy",
+        "policy/entropy_avg",
+        "entropy_mean",
+    ),
 )
 ENTROPY_SHARE_LOST = metric(
     "entropy/share_lost",
@@ -308,7 +316,33 @@ REWARD_MEAN = metric(
     "mean reward of the step's completions",
     label="Reward",
     rise_is_good=True,
-    also=("reward", "critic/score/mean", "rollout/raw_reward", "reward/all/mean"),
+    also=(
+        "reward",
+        "critic/score/mean",
+        "rollout/raw_reward",
+        "reward/all/mean",
+        "critic/rewards/mean",
+        "objective/rlhf_reward",
+        "reward_mean",
+    ),
+)
+REWARD_STD = optional(
+    "reward/std",
+    "",
+    "standard deviation of the step's rewards",
+    also=("reward_std", "critic/score/std", "reward/all/std"),
+)
+REWARD_GROUP_STD = optional(
+    "reward/group_std",
+    "",
+    "mean standard deviation of the rewards within a group",
+    also=("group_reward_std", "group_reward_std_mean"),
+)
+REWARD_MIN = optional(
+    "reward/min", "", "lowest reward", also=("critic/score/min", "reward/all/min", "reward_min")
+)
+REWARD_MAX = optional(
+    "reward/max", "", "highest reward", also=("critic/score/max", "reward/all/max", "reward_max")
 )
 EVAL_AVG_AT_K = optional(
     "eval/avg_at_k", "", "mean reward of k completions of each held-out prompt", rise_is_good=True
@@ -324,7 +358,31 @@ ADVANTAGE_ZERO_GROUP_FRACTION = metric(
     "",
     "share of groups whose completions all have one reward, so that nothing is learnt from them",
     label="Groups with one reward",
-    also=("frac_reward_zero_std",),
+    also=("frac_reward_zero_std", "rollout/zero_std_group_pct", "zero_variance_group_frac"),
+)
+ADVANTAGE_STD = optional(
+    "advantage/std",
+    "",
+    "standard deviation of the advantages",
+    also=("critic/advantages/std", "advantage/all/std", "adv_std"),
+)
+ADVANTAGE_ZERO_FRACTION = optional(
+    "advantage/zero_fraction", "", "share of advantages that are 0", also=("adv_zero_frac",)
+)
+GROUP_ALL_RIGHT = optional(
+    "group/all_right",
+    "",
+    "share of groups whose completions all have the highest reward",
+    also=("solve_all/all", "solve_all/all/mean", "generation/solve_all/rate"),
+)
+GROUP_ALL_WRONG = optional(
+    "group/all_wrong",
+    "",
+    "share of groups whose completions all have the lowest reward",
+    also=("solve_none/all", "solve_none/all/mean", "generation/solve_none/rate"),
+)
+GROUP_IDENTICAL = optional(
+    "group/identical", "", "share of groups whose completions are all the same tokens"
 )
 COMPLETION_LENGTH_MEAN = metric(
     "completion/length_mean",
@@ -338,7 +396,35 @@ COMPLETION_LENGTH_MEAN = metric(
         "rollout/response_len/mean",
         "decode_len/all/mean",
         "response_length",
+        "seq_len/all/mean",
+        "completion_len_mean",
     ),
+)
+COMPLETION_TRUNCATED = optional(
+    "completion/truncated_fraction",
+    "",
+    "share of completions that end at the length limit",
+    show=Show.PERCENT,
+    also=(
+        "completions/clipped_ratio",
+        "response_length/clip_ratio",
+        "rollout/truncated_ratio",
+        "is_truncated/all/mean",
+        "response_clip_ratio",
+        "truncation_rate",
+    ),
+)
+COMPLETION_REPETITION = optional(
+    "completion/repetition",
+    "",
+    "share of a completion's 4-grams of token ids that it had before",
+    show=Show.PERCENT,
+    also=("rollout/repetition_frac", "repetition_rate"),
+)
+COMPLETION_REWARD_OF_LENGTH = optional(
+    "completion/reward_of_length",
+    "",
+    "correlation of reward and length within a group",
 )
 RATIO_MEAN = metric(
     "ratio/mean",
@@ -366,22 +452,42 @@ RATIO_CLIPPED_LOW = optional(
     "ratio/clipped_low",
     OF_TOKENS,
     "share of tokens with A < 0 and r < 1 that the loss gives no gradient",
+    also=("clip_ratio/low_mean", "actor/pg_clipfrac_lower"),
 )
-RATIO_CLIPPED_HIGH = optional("ratio/clipped_high", OF_TOKENS, "the same, A > 0 and r > 1")
+RATIO_CLIPPED_HIGH = optional(
+    "ratio/clipped_high",
+    OF_TOKENS,
+    "the same, A > 0 and r > 1",
+    also=("clip_ratio/high_mean", "actor/pg_clipfrac_higher"),
+)
+RATIO_CLIPPED = optional(
+    "ratio/clipped",
+    OF_TOKENS,
+    "share of tokens that the loss's ratio clip gives no gradient, as the trainer reports it",
+    also=(
+        "clip_ratio/region_mean",
+        "clip_ratio",
+        "actor/pg_clipfrac",
+        "policy/clipfrac_avg",
+        "train/pg_clipfrac",
+        "ppo_clip_ratio",
+        "clip_fraction",
+    ),
+)
 KL_OLD = optional(
     "kl/old",
     NATS,
     "KL(old policy ‖ policy), k3 estimate, where old log-probs are passed; missing where a "
     "ratio is no float64",
     label="KL to the old policy",
-    also=("actor/ppo_kl", "ppo_kl"),
+    also=("actor/ppo_kl", "ppo_kl", "policy/approxkl_avg"),
 )
 KL_REFERENCE = optional(
     "kl/reference",
     NATS,
     "KL(policy ‖ reference), k3 estimate; missing where a ratio is no float64",
     label="KL to the reference",
-    also=("kl", "actor/kl_loss", "kl_loss"),
+    also=("kl", "actor/kl_loss", "kl_loss", "critic/kl", "objective/kl", "kl_mean"),
 )
 SAMPLER_KL_K1 = optional("sampler/kl_k1", NATS, "KL(sampler ‖ trainer), mean of log q / p")
 SAMPLER_KL_K3 = optional(
@@ -484,7 +590,20 @@ TIME_STEP_SECONDS = optional(
     "time/step_seconds",
     "s",
     "time of a step: as the trainer reports it, else between the ends of two steps",
-    also=("step_time", "timing_s/step", "perf/step_time", "time/step"),
+    also=(
+        "step_time",
+        "timing_s/step",
+        "perf/step_time",
+        "time/step",
+        "perf/time_per_step",
+        "step_time_s",
+    ),
+)
+TIME_GENERATION_SECONDS = optional(
+    "time/generation_seconds",
+    "s",
+    "time of a step's generation, as the trainer reports it",
+    also=("timing_s/gen", "perf/rollout_time", "timing/generation", "generation_time_s"),
 )
 SYSTEM_DEVICE_MEMORY = optional(
     "system/device_memory", "GiB", "memory of the reporting rank's device in tensors"
@@ -512,6 +631,25 @@ TRAIN_GRAD_NORM = optional(
     "norm of the gradient before it is clipped, as the trainer reports it",
     label="Gradient norm",
     also=("grad_norm", "actor/grad_norm", "optim/grad_norm"),
+)
+TRAIN_NOT_FINITE = optional(
+    "train/not_finite",
+    "",
+    "NaN or infinite gradients that the trainer counted",
+    also=("nan_count",),
+)
+TRAIN_LOSS = optional("train/loss", "", "loss of the update", also=("loss", "actor/pg_loss"))
+TRAIN_LEARNING_RATE = optional(
+    "train/learning_rate",
+    "",
+    "learning rate of the update",
+    also=("learning_rate", "actor/lr", "lr", "optim/lr", "actor_lr"),
+)
+VALUE_EXPLAINED_VARIANCE = optional(
+    "value/explained_variance",
+    "",
+    "share of the returns' variance that the value function explains",
+    also=("critic/vf_explained_var", "explained_variance", "value_explained_variance"),
 )
 
 AT_A_GLANCE: tuple[tuple[Metric, ...], ...] = (

@@ -23,7 +23,7 @@ from isentrope_wire.metrics import (
 from isentrope_wire.numbers import Answer, Number
 from isentrope_wire.what_if import WhatIfSums
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 _SHOWN_FIRST = (
     ENTROPY_MEAN,
@@ -220,8 +220,18 @@ ALERT_KINDS = {
     "prediction": "Prediction is of no use",
     "dead_knob": "A parameter can't act",
     "zero_advantage": "Most groups teach nothing",
+    "truncation": "Completions are cut off",
+    "length": "Length runs away",
+    "repetition": "Completions repeat themselves",
+    "reward_hacking": "Reward rises, held-out score does not",
+    "reward_parts": "One part of the reward takes all",
+    "plateau": "Reward stands",
+    "kl": "KL runs away",
+    "clip_saturation": "The clip cuts much",
+    "gradient": "The gradient is not finite, jumps or vanishes",
+    "value": "Value function is of no use",
+    "throughput": "Steps take longer",
     "not_finite": "NaN or infinite values",
-    "gradient": "The gradient is NaN or infinite",
     "left_out": "Something was left out",
     "refused": "Reports could not be used",
     "two_trainers": "Two trainings report one run",
@@ -244,6 +254,8 @@ class Alert:
     """Cause of a collapse or an explosion, where its parts are measured."""
     suggestion: Control | None = None
     """The cheapest control that would stop it; None where none would."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Evidence that is no number: `cause`, which of several causes of its kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

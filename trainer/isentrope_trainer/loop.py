@@ -154,7 +154,7 @@ def update(
                 zero_advantage_groups(batch.rewards).float().mean()
             ),
             metrics.COMPLETION_LENGTH_MEAN: state.ranks.mean(mask.sum(dim=1).float().mean()),
-            "train/loss": state.ranks.mean(loss.detach()),
+            metrics.TRAIN_LOSS: state.ranks.mean(loss.detach()),
             metrics.TRAIN_GRAD_NORM: gradient_norm,
             metrics.TIME_STEP_SECONDS: result.step_seconds,
         }

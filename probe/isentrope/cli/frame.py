@@ -23,6 +23,7 @@ COMMANDS = {
     "backup": "isentrope_server.commands:backup",
     "control": "isentrope.cli.commands:control",
     "demo": "isentrope_trainer.commands:demo",
+    "diagnose": "isentrope.cli.diagnose:diagnose",
     "doctor": "isentrope.cli.commands:doctor",
     "export": "isentrope.cli.commands:export",
     "mcp": "isentrope.cli.commands:mcp",

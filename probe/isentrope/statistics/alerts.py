@@ -15,9 +15,12 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from isentrope_wire import metrics
+from isentrope_wire.diagnosis.checks import CHECKS, Finding, cure_of
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
+from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
+from isentrope_wire.diagnosis.story import Excused, cause_among, follows, is_no_collapse
 from isentrope_wire.numbers import part_of, percent
 from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel, ControlSnapshot
 from isentrope_wire.what_if import WhatIfSums
@@ -44,21 +47,31 @@ TOP_K = "generate of transformers has top_k=50 unless it is given top_k=0."
 SELF_CHECK = "self_check"
 
 _LEVELS = {1: AlertLevel.WATCH, 2: AlertLevel.ACT}
+_URGENCIES = {level: urgency for urgency, level in _LEVELS.items()}
 
 
 @dataclass(slots=True)
 class _Raised:
-    """Raises the alert of one kind once, until its condition has been over for a while."""
+    """Raises the alert of one kind once, and when it becomes more urgent, until its condition has
+    been over for a while."""
 
-    is_raised: bool = False
+    urgency: int = 0
+    """0: it is not raised, 1: watch, 2: act."""
     clear: int = 0
+    since: int = 0
+    """Step at which it was raised first."""
 
-    def raises(self, finding: Alert | None) -> bool:
+    def raises(self, step: int, finding: Alert | None) -> bool:
         self.clear = self.clear + 1 if finding is None else 0
         if self.clear >= REARM:
-            self.is_raised = False
-        is_news = finding is not None and not self.is_raised
-        self.is_raised = self.is_raised or is_news
+            self.urgency = 0
+        urgency = 0
+        if finding is not None:
+            urgency = _URGENCIES[finding.level]
+        is_news = urgency > self.urgency
+        if is_news and not self.urgency:
+            self.since = step
+        self.urgency = max(self.urgency, urgency)
         return is_news
 
 
@@ -76,18 +89,22 @@ class AlertWatch:
     """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent,
     and at each further halving."""
     _version: int = 0
-    _signal: metrics.EarlyLevel = field(default_factory=lambda: metrics.EarlyLevel(WINDOW // 2))
-    """Share of groups whose advantage is not 0."""
+    measures: Measures = field(default_factory=Measures)
+    """The course of all that the checks read."""
+    _excused: Excused = field(default_factory=Excused)
     _parts: deque[tuple[int, dict[str, float]]] = field(
         default_factory=lambda: deque(maxlen=CAUSE_STEPS)
     )
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     _checks: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _signals: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _trusted: int = 0
     _held: dict[str, int] = field(default_factory=dict)
     """Steps in a row that a condition has held, by its kind."""
     _raised: dict[str, _Raised] = field(default_factory=dict)
+    _began: dict[str, int] = field(default_factory=dict)
+    """Kind -> step at which what a check finds now began."""
+    following: dict[str, str] = field(default_factory=dict)
+    """Kinds that were found and did not ring, each with the cause that it follows from."""
 
     def step(
         self,
@@ -101,6 +118,7 @@ class AlertWatch:
         """Find the alerts of the next step; it ran under `active`, and `gradient` is about its
         gradients."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
+        self.measures.add(scalars)
         self._parts.append((step, change_parts(finite)))
         if what_if is not None and what_if.tokens:
             self._what_if.append(what_if)
@@ -109,22 +127,48 @@ class AlertWatch:
             SELF_CHECK: self._self_check(finite, labels.get(LIKELY_CAUSE, "")),
             "prediction": self._prediction(finite.get(metrics.ENTROPY_PREDICTION_R2)),
             "dead_knob": _alert("dead_knob", AlertLevel.WATCH, dead) if dead else None,
-            "zero_advantage": self._zero_advantage(
-                finite.get(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
-            ),
         }
         lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
         counts = finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)
+        lasting |= {"not_finite": _not_finite(*counts), **self._checked(step)}
+        if gradient is not None:
+            lasting["gradient"] = gradient
         alerts = [
             alert
-            for kind, alert in {
-                **lasting,
-                "not_finite": _not_finite(*counts),
-                "gradient": gradient,
-            }.items()
-            if self._raised.setdefault(kind, _Raised()).raises(alert) and alert is not None
+            for kind, alert in lasting.items()
+            if self._raised.setdefault(kind, _Raised()).raises(step, alert) and alert is not None
         ]
         return (*self._about_the_course(step, finite, active), *alerts)
+
+    def _checked(self, step: int) -> dict[str, Alert | None]:
+        """What the checks found, without what follows from a cause that was named and holds."""
+        checked: dict[str, Alert | None] = {}
+        named = self.named
+        for check in CHECKS:
+            finding = check.find(self.measures)
+            if finding is None:
+                self._began.pop(check.kind, None)
+                alert = None
+            else:
+                alert = alert_of(check.kind, finding, self._began.setdefault(check.kind, step))
+            # A jump is of one step: there is nothing to wait for.
+            if check.kind != "gradient":
+                alert = self._lasting(check.kind, alert)
+            if alert is not None and check.kind not in named:
+                cause = cause_among(check.kind, named)
+                if cause is None:
+                    named.append(check.kind)
+                else:
+                    self.following.setdefault(check.kind, cause)
+                    alert = None
+            checked[check.kind] = alert
+        return checked
+
+    @property
+    def named(self) -> list[str]:
+        """The kinds that were raised and still hold, the first in time first."""
+        holding = {kind: raised.since for kind, raised in self._raised.items() if raised.urgency}
+        return sorted(holding, key=lambda kind: holding[kind])
 
     @property
     def share_lost(self) -> float | None:
@@ -136,7 +180,10 @@ class AlertWatch:
         self, step: int, scalars: Mapping[str, float], active: ControlSnapshot | None
     ) -> list[Alert]:
         """Collapse and explosion."""
-        entropy, target = scalars.get(metrics.ENTROPY_MEAN), scalars.get(metrics.HOLD_TARGET)
+        entropy, target = (
+            self.measures.newest(metrics.ENTROPY_MEAN),
+            scalars.get(metrics.HOLD_TARGET),
+        )
         if entropy is None or (self.course.steps and step <= self.course.step):
             return []
         gain, version = scalars.get(metrics.ENTROPY_GAIN), 0 if active is None else active.version
@@ -160,6 +207,7 @@ class AlertWatch:
             gain=gain,
             of_unseen=metrics.ENTROPY_UNSEEN_CHANGE in scalars,
         )
+        raised = self._excuse(step, raised, is_held=target is not None)
         alerts = []
         for kind, urgency in raised.items():
             found = stopping_control(self.course, last, DIRECTIONS[kind])
@@ -178,6 +226,29 @@ class AlertWatch:
                 )
             )
         return alerts
+
+    def _excuse(self, step: int, raised: dict[str, int], *, is_held: bool) -> dict[str, int]:
+        """What is to be said of the course: what learning costs, and a slow change that follows
+        from a cause that was named, is kept back."""
+        excused = set[str]()
+        waiting = {**self._excused.waiting, **raised}
+        if waiting and not is_held:
+            excused = {
+                kind
+                for kind, urgency in waiting.items()
+                if follows(kind, urgency, self.named, self.course)
+            }
+            if "collapse" in waiting and is_no_collapse(self.measures, self.course):
+                excused.add("collapse")
+        said = self._excused.step(raised, urgency=self.course.urgency, excused=excused)
+        for kind in DIRECTIONS:
+            memory = self._raised.setdefault(kind, _Raised())
+            if kind in said and not memory.urgency:
+                memory.since = step
+            if not self.course.urgency:
+                memory.urgency = 0
+            memory.urgency = max(memory.urgency, said.get(kind, 0))
+        return said
 
     def _course_in_words(self, target: float | None) -> tuple[str, dict[str, float]]:
         course, early = self.course, self.course.early.level
@@ -248,20 +319,19 @@ class AlertWatch:
             "prediction", AlertLevel.WATCH, message, r2=r2, trusted_steps=float(self._trusted)
         )
 
-    def _zero_advantage(self, zero_share: float | None) -> Alert | None:
-        if zero_share is None:
-            return None
-        self._signal.add(1 - zero_share)
-        early = self._signal.level
-        self._signals.append(1 - zero_share)
-        if early is None or len(self._signals) < WINDOW or fmean(self._signals) >= early / 2:
-            return None
-        now = fmean(self._signals)
-        message = (
-            f"Only {percent(now)} of the groups have an advantage that is not 0, in the first steps it was {percent(early)}: "
-            "most rollouts teach nothing."
-        )
-        return _alert("zero_advantage", AlertLevel.WATCH, message, share=now, early_share=early)
+
+def alert_of(kind: str, finding: Finding, since: int) -> Alert:
+    """The alert of what a check found since a step: with what to do, and how sure it is."""
+    words = {}
+    if finding.cause:
+        words["cause"] = finding.cause
+    return Alert(
+        kind=kind,
+        level=finding.level,
+        message=f"{finding.message} {cure_of(kind, finding.cause)}",
+        evidence={**finding.evidence, "certainty": finding.certainty, "since": float(since)},
+        words=words,
+    )
 
 
 def _cause(steps: Mapping[int, Mapping[str, float]], direction: int) -> AlertCause | None:
@@ -338,7 +408,10 @@ def gradient_alert(fault: GradientFault, tokens: float) -> Alert | None:
     }
     if fault.loss_known:
         evidence["loss_finite"] = float(loss_is_finite)
-    return Alert(kind="gradient", level=AlertLevel.ACT, message=message, evidence=evidence)
+    words = {"cause": "not_finite"}
+    return Alert(
+        kind="gradient", level=AlertLevel.ACT, message=message, evidence=evidence, words=words
+    )
 
 
 def _place_in_words(fault: GradientFault) -> str:

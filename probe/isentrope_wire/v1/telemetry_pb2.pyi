@@ -436,12 +436,29 @@ class Alert(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class WordsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     KIND_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     EVIDENCE_FIELD_NUMBER: builtins.int
     LEVEL_FIELD_NUMBER: builtins.int
     CAUSE_FIELD_NUMBER: builtins.int
     SUGGESTION_JSON_FIELD_NUMBER: builtins.int
+    WORDS_FIELD_NUMBER: builtins.int
     kind: builtins.str
     message: builtins.str
     level: builtins.str
@@ -452,6 +469,10 @@ class Alert(google.protobuf.message.Message):
     def evidence(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
     @property
     def cause(self) -> Global___AlertCause: ...
+    @property
+    def words(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """evidence that is no number: cause"""
+
     def __init__(
         self,
         *,
@@ -461,9 +482,10 @@ class Alert(google.protobuf.message.Message):
         level: builtins.str = ...,
         cause: Global___AlertCause | None = ...,
         suggestion_json: builtins.str | None = ...,
+        words: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_cause", b"_cause", "_suggestion_json", b"_suggestion_json", "cause", b"cause", "suggestion_json", b"suggestion_json"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cause", b"_cause", "_suggestion_json", b"_suggestion_json", "cause", b"cause", "evidence", b"evidence", "kind", b"kind", "level", b"level", "message", b"message", "suggestion_json", b"suggestion_json"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_cause", b"_cause", "_suggestion_json", b"_suggestion_json", "cause", b"cause", "evidence", b"evidence", "kind", b"kind", "level", b"level", "message", b"message", "suggestion_json", b"suggestion_json", "words", b"words"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cause", b"_cause"]) -> typing.Literal["cause"] | None: ...
     @typing.overload

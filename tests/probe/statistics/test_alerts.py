@@ -220,7 +220,7 @@ def test_groups_without_advantage_are_compared_with_the_runs_own_first_steps() -
 
     found = raised(rows(0.2, 0.9))
     assert [(alert.kind, alert.level) for _, alert in found] == [("zero_advantage", WATCH)]
-    assert found[0][1].evidence["early_share"] == pytest.approx(0.8)
+    assert found[0][1].evidence["early_share"] == pytest.approx(0.2)
     assert raised(rows(0.9, 0.92)) == []
 
 

@@ -85,7 +85,8 @@ def _columns_of(alert: wire.Alert) -> dict[str, Any]:
         "kind": alert.kind[:_LONGEST_KIND],
         "level": str(alert.level),
         "message": alert.message[:_LONGEST_MESSAGE],
-        "evidence": _numbers(alert.evidence),
+        "evidence": _numbers(alert.evidence)
+        | {name: text[:NAME_CHARACTERS] for name, text in alert.words.items()},
         "cause": None if alert.cause is None else _cause(alert.cause),
         "suggestion": None if alert.suggestion is None else alert.suggestion.to_document(),
     }
