@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault(
     "ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels")
 )
+
+# A shell starts what is in the background with SIGINT ignored, and children inherit that.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How fast examples are made and tried only shows how busy the machine is. A test's own settings add
 # to these.

@@ -16,7 +16,13 @@ from isentrope.trackers import Tracker, requested_trackers
 from isentrope_wire import environment
 from isentrope_wire.codec import JSON_NESTING, is_deeper
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
+from isentrope_wire.reports import (
+    CONFIG_CHARACTERS,
+    NAME_CHARACTERS,
+    TAG_CHARACTERS,
+    TAGS,
+    is_visible,
+)
 
 Mode = Literal["online", "offline", "disabled"]
 Coupling = Literal["last_block", "model"]
@@ -73,6 +79,8 @@ class ProbeConfig:
             )
         if not self.name or len(self.name) > 200:
             raise ConfigurationError(f"name must have 1 to 200 characters, got {len(self.name)}.")
+        if not is_visible(self.name):
+            raise ConfigurationError(f"name must have a visible character, got {self.name!r}.")
         object.__setattr__(self, "run_id", self.run_id or _new_run_id(self.name))
         if not _RUN_ID.fullmatch(self.run_id):
             raise ConfigurationError(

@@ -377,3 +377,12 @@ def error_in_a_line(error: str) -> str:
     return next(
         (line for line in lines[last_call + 1 :] if not line.startswith((" ", "Traceback"))), ""
     )
+
+
+DELETED = "was deleted on this server and takes no more reports"
+"""In a server's refusal of a run that people deleted."""
+
+
+def is_visible(name: str) -> bool:
+    """Whether anything of a name is seen: blanks alone would be a link that nobody finds."""
+    return any(sign.isprintable() and not sign.isspace() for sign in name)

@@ -134,3 +134,20 @@ def test_a_page_that_comes_says_nothing(site: Site, page: Page) -> None:
     expect(page.locator("main.page:not(.waiting)")).to_be_visible()
     expect(page.locator(".without-files")).to_be_hidden()
     expect(page.locator("#not-shown")).to_have_count(0)
+
+
+def test_back_leaves_the_tabs_of_a_run(site: Site, page: Page) -> None:
+    run = site.run(5)
+    page.goto(f"{site.url}/?token={site.server.owner_token}")
+    page.click(f'a[href="/runs/{run}"]')
+    active = page.locator(".tabs [role=tab][data-active]")
+    expect(active).to_have_text("Overview")
+    for tab in ("Metrics", "Config"):
+        page.get_by_role("tab", name=tab).click()
+        expect(active).to_have_text(tab)
+    for tab in ("Metrics", "Overview"):
+        page.go_back()
+        expect(active).to_have_text(tab)
+    page.wait_for_timeout(1000)  # time for a step that nobody made
+    page.go_back()
+    page.wait_for_url(f"{site.url}/")

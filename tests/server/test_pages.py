@@ -118,3 +118,24 @@ def test_the_history_of_a_control_comes_page_by_page(server: ServerInThread, ran
         assert put.status_code == 202
     found = pages(server, f"{rank.path}/control/history", limit=2)
     assert [item["version"] for page in found for item in page] == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("émoji", ["ÉMOJI"]),
+        ("GRÖße", ["ÉMOJI"]),
+        ("ЗЕРК", ["зеркало"]),
+        ("имя", ["plain"]),
+        ("é%", []),
+    ],
+)
+def test_a_search_ignores_the_case_of_all_letters(
+    server: ServerInThread, text: str, names: list[str]
+) -> None:
+    """On PostgreSQL as the locale of its database does."""
+    project = f"letters-{uuid.uuid4().hex[:8]}"
+    for name, tag in (("ÉMOJI", "größe"), ("зеркало", "x"), ("plain", "ИМЯ")):
+        Rank(server, project=project, name=name, tags=(tag,))
+    answer = server.http.get("/api/v1/runs", params={"project": project, "q": text})
+    assert [run["name"] for run in answer.json()["items"]] == names

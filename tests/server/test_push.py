@@ -17,7 +17,8 @@ from isentrope_server.store.reports import records
 from isentrope_server.store.rows import RowSizes
 from isentrope_wire.reports import Alert, AlertLevel, Gap, RunFinished, ScoreHistogram
 from isentrope_wire.v1 import telemetry_pb2 as pb
-from tests.server.compaction import NEVER, pack_all, reports_of_rows
+from tests.probe.transport.test_spool import OPEN, run_python
+from tests.server.compaction import NEVER, finished_run, pack_all, reports_of_rows
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
@@ -251,3 +252,24 @@ def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(
         ["two_trainers"],
     ]
     assert all(name in found[1][0]["message"] for name in ("firstfir", "secondse"))
+
+
+def test_the_last_word_on_a_deleted_run_promises_nothing(
+    server: ServerInThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = finished_run(server, 1)
+    server.http.delete(rank.path)
+    program = OPEN.replace('run_id="r"', f'run_id="{rank.run_id}"').replace("offline", "online")
+    program = program.replace('grpc_target="x"', "grpc_target=sys.argv[2]")
+    program += """
+put(1)
+end, status = time.monotonic() + 60, transport.folder.status
+while time.monotonic() < end and not (status.exists() and "deleted" in status.read_text()):
+    time.sleep(0.05)
+transport.close()
+"""
+    monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
+    monkeypatch.setenv("ISENTROPE_TOKEN", server.owner_token)
+    (line,) = run_python(program, tmp_path, server.grpc_target).stderr.splitlines()
+    assert line.startswith("2 records are not stored: the run was deleted on this server")
+    assert "sync" not in line

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 from sqlalchemy import Connection, update
 
+import isentrope
 from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
@@ -20,6 +21,7 @@ from isentrope_server.store.tables import run_digests
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import HealthLevel, RunDigest, RunSummary
 from isentrope_wire.control import Control
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot, RunFinished
 from tests.server.compaction import NEVER, pack_all
 from tests.server.conftest import MakeServer
@@ -400,3 +402,13 @@ def test_digests_are_renewed_in_the_background(make_server: MakeServer) -> None:
     server = make_server(housekeeping_interval_seconds=0.02)
     rank = falling(server, 0.4)
     wait_for(lambda: (server.http.get(rank.path).json()["digest"] or {}).get("level") == "act", 30)
+
+
+@pytest.mark.parametrize("name", [" ", "\u200b", "\t\n"])
+def test_a_run_is_not_given_an_invisible_name(server: ServerInThread, name: str) -> None:
+    rank = Rank(server)
+    answer = server.http.patch(rank.path, json={"name": name})
+    assert answer.status_code == 422
+    assert "a visible character" in answer.text
+    with pytest.raises(ConfigurationError, match="a visible character"):
+        isentrope.Probe(name=name, mode="disabled")

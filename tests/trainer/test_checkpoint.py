@@ -16,7 +16,7 @@ import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.warm_start import WarmStartConfig, untrained_policy
-from isentrope_trainer.reference_run import train_reference_policy
+from isentrope_trainer.reference_run import noted_interrupts, train_reference_policy
 from isentrope_trainer.settings import (
     AdaptiveEntropyConfig,
     LossConfig,
@@ -162,6 +162,18 @@ def test_other_settings_do_not_resume(tiny_policy_config: PolicyConfig, tmp_path
     with pytest.raises(ConfigurationError, match=r"learning_rate .*0\.001.*0\.5"):
         checkpoints.restore(attempt.state, attempt.probe, replace(CONFIG, learning_rate=0.5))
     checkpoints.restore(attempt.state, attempt.probe, replace(CONFIG, steps=60))
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with noted_interrupts() as interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not interrupted.is_set()
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_saves_the_run_and_resuming_makes_the_steps_that_were_left(

@@ -148,7 +148,7 @@ def train_reference_policy(
 @contextmanager
 def noted_interrupts() -> Iterator[threading.Event]:
     """Whether Ctrl-C or SIGTERM came; the second of them interrupts as usual. Only the main thread
-    gets signals."""
+    gets signals; what is ignored, as in a shell's background, stays so."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
@@ -159,7 +159,11 @@ def noted_interrupts() -> Iterator[threading.Event]:
         tqdm.write("Stopping after this batch; again to stop at once.", file=sys.stderr)
         restore()
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {
+        number: signal.signal(number, note)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
 
     def restore() -> None:
         for number, handler in previous.items():

@@ -489,7 +489,11 @@
         const tab = (shown && shown.query.find(([name]) => name === "tab") || [])[1] || "overview";
         return tab !== before ? tab : no_update();
       },
-      openTab: (name) => (show({ tab: name }, true), no_update()),
+      // Also called where "back" has opened it: that is no step.
+      openTab(name) {
+        if (name !== (new URLSearchParams(location.search).get("tab") || "overview")) show({ tab: name }, true);
+        return no_update();
+      },
       openRun: (id) => (id && run() !== encodeURIComponent(id) && (location.href = rootPath + "/runs/" + encodeURIComponent(id)), no_update()),
       title: (words) => (words && (document.title = words), no_update()),
     },

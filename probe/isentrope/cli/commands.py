@@ -383,7 +383,15 @@ def sync(
     from isentrope.transport.sync import SyncOutcome, refill_server, sync_spools
     from isentrope_wire import environment
 
-    folders = find_spool_folders(folder or environment.home() / SPOOLS)
+    home = environment.home()
+    if folder is None and not home.exists():
+        # Nothing is wrong on a new machine; elsewhere the variable is.
+        click.echo(
+            f"There is no home {home}: ISENTROPE_HOME names that of the trainings, "
+            "or give the folder of their spools.",
+            err=True,
+        )
+    folders = find_spool_folders(folder or home / SPOOLS)
     kept = (
         [one for one in folders if one.is_kept]
         if folder

@@ -169,6 +169,7 @@ def _spool() -> Finding:
     try:
         root.mkdir(parents=True, exist_ok=True)
         left = [folder for folder in find_spool_folders(root) if list_segments(folder.path)]
+        meant = {folder.grpc_target() for folder in left}
     except OSError as error:
         found = f"{error.filename or root} can't be used ({error.strerror})"
         return Finding(check="spool", ok=False, found=found, advice=advice)
@@ -176,5 +177,13 @@ def _spool() -> Finding:
         return Finding(check="spool", ok=False, found=f"{root} can't be written to", advice=advice)
     found = f"{root}: all reports are delivered"
     if left:
-        found = f"{root}: {len(left)} with undelivered reports; `isentrope sync` delivers those of trainings that ended"
+        found = (
+            f"{root}: {len(left)} with undelivered reports; "
+            "`isentrope sync` delivers those of trainings that ended"
+        )
+        others = sorted(meant - {environment.grpc_target()})
+        if others:
+            found += (
+                f", to {', '.join(others)}; `isentrope sync --grpc HOST:PORT` to another server"
+            )
     return Finding(check="spool", ok=True, found=found)

@@ -99,7 +99,7 @@ class Shipper:
         self._settings = settings
         self._find_token = find_token
         self._run = folder.run()
-        self._target = target or folder.grpc_target()
+        self._given_target = target
         earlier = ShipperStatus.read(folder.status)
         self._reader = SpoolReader(
             folder.path,
@@ -150,12 +150,11 @@ class Shipper:
     def _deliver_over_one_connection(self) -> None:
         """Return when there is nothing left to deliver and nothing more will come; ServerAway,
         ServerRefuses: try again from Hello."""
-        with TelemetryConnection(self._target, self._find_token(), self._run) as connection:
+        target = self._given_target or self._folder.grpc_target()
+        with TelemetryConnection(target, self._find_token(), self._run) as connection:
             acked_through = self._say_hello(connection)
             self._reached = True
-            logger.info(
-                "Connected to %s; the server has records up to %d.", self._target, acked_through
-            )
+            logger.info("Connected to %s; the server has records up to %d.", target, acked_through)
             self._reader.resume_after(acked_through)
             self._acknowledge(acked_through)
             connection.watch()

@@ -36,7 +36,7 @@ from isentrope.transport.transport import (
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.reports import ControlSnapshot, RunStarted
+from isentrope_wire.reports import DELETED, ControlSnapshot, RunStarted
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +284,14 @@ class SpoolTransport:
         if status is None or status.state not in STUCK:
             return
         undelivered = self._writer.spooled_through - status.acked_through
-        if undelivered > 0:
+        if undelivered > 0 and DELETED in status.error:
+            logger.warning(
+                "%s not stored: the run %s. They are kept in %s, which can be removed.",
+                records_are(undelivered),
+                DELETED,
+                self.folder.path,
+            )
+        elif undelivered > 0:
             logger.warning(
                 "%s not delivered yet to %s (%s), kept in %s. The side process goes on trying for a while; `isentrope sync %s` uploads later.",
                 records_are(undelivered),

@@ -64,6 +64,8 @@ class SpoolEnd:
 
 
 _RUN_FILE = "run.payload"
+_SERVER_OF = " is the server of the home "
+"""In the file `target`, between its address and its home: it may come back at another address."""
 SPOOLS, DELIVERED = "spool", "delivered"
 """Folders of a home: of spools to deliver, and of delivered ones that are kept."""
 DELIVERED_BYTES = 1024 * 1024 * 1024
@@ -102,7 +104,10 @@ class SpoolFolder:
         folder = cls(path)
         try:
             _make_private_folder(path)
-            write_atomically(folder.path / "target", grpc_target.encode(), lasting=True)
+            target = grpc_target
+            if (environment.server_of(home) or {}).get("grpc") == grpc_target:
+                target += f"{_SERVER_OF}{home.absolute()}"
+            write_atomically(folder.path / "target", target.encode(), lasting=True)
             # Unlocked, but there: a missing file was removed, and does not show whether the process
             # lives.
             folder.trainer_lock.touch(mode=0o600)
@@ -152,15 +157,20 @@ class SpoolFolder:
         return message if isinstance(message, RunStarted) else None
 
     def grpc_target(self) -> str:
-        """host:port the reports were meant for; of the default one, what is meant by default now.
-        SpoolError: this is no spool folder."""
+        """host:port the reports were meant for; of the default one, what is meant by default now,
+        and of the server of this home, where it is now. SpoolError: this is no spool folder."""
         try:
             target = (self.path / "target").read_text(encoding="utf-8").strip()
         except OSError as error:
             raise SpoolError(
                 f"{self.path} is no spool folder: it names no server ({error})."
             ) from error
-        return environment.grpc_target() if target == environment.DEFAULT_GRPC else target
+        if target == environment.DEFAULT_GRPC:
+            return environment.grpc_target()
+        target, _, home = target.partition(_SERVER_OF)
+        if home:
+            return (environment.server_of(Path(home)) or {}).get("grpc", target)
+        return target
 
     def read_end(self) -> SpoolEnd | None:
         """How the spool ended; None: the training process did not close it, or not all of it

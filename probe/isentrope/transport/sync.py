@@ -139,11 +139,13 @@ def sync_spool(
             ShipperState.RETRYING,
             ShipperState.HOLDING,
         )
-        delivers = (
-            f"can't deliver now ({status.in_words})"
-            if status is not None and is_stuck
-            else "delivers by itself"
-        )
+        delivers = "delivers by itself"
+        if status is not None and is_stuck:
+            delivers = f"can't deliver now ({status.in_words})"
+        elif status is None and not is_held_by_another_process(folder.shipper_lock):
+            delivers = (
+                "offline: it delivers nothing itself; `isentrope sync` does once it has ended"
+            )
         outcome, detail = SyncOutcome.BUSY, f"its training process is alive and {delivers}"
     elif not list_segments(folder.path):
         _remove_if_delivered(folder)

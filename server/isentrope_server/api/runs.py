@@ -6,7 +6,7 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import Field
+from pydantic import Field, field_validator
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import (
@@ -43,7 +43,7 @@ from isentrope_wire.answers import (
 )
 from isentrope_wire.diagnosis.health import Diagnosis, diagnose
 from isentrope_wire.numbers import part_of, plain_json
-from isentrope_wire.reports import NAME_CHARACTERS, cut
+from isentrope_wire.reports import NAME_CHARACTERS, cut, is_visible
 
 router = APIRouter(tags=["runs"])
 
@@ -59,6 +59,13 @@ class RunEdit(Body):
         default=None, max_length=50
     )
     notes: str | None = Field(default=None, max_length=20_000)
+
+    @field_validator("name")
+    @classmethod
+    def _is_seen(cls, name: str | None) -> str | None:
+        if name is not None and not is_visible(name):
+            raise ValueError("a name must have a visible character")
+        return name
 
 
 _Names = Annotated[list[Annotated[str, Field(max_length=NAME_CHARACTERS)]], Query(max_length=100)]

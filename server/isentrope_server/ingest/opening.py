@@ -23,7 +23,7 @@ from isentrope_server.store.streams import Incarnation
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.control import Control
-from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
+from isentrope_wire.reports import DELETED, NAME_CHARACTERS, ControlSnapshot, RunStarted
 
 
 def placed(
@@ -69,9 +69,7 @@ def open_stream(
     _check(started)
     connection = transaction.connection
     if runs.was_deleted(connection, started.run_id):
-        raise DeletedRun(
-            f"Run {started.run_id} was deleted on this server and takes no more reports. Remove its spool folder."
-        )
+        raise DeletedRun(f"Run {started.run_id} {DELETED}. Remove its spool folder.")
     stream = streams.find(connection, started.run_id, started.incarnation, started.rank)
     if stream is not None:
         runs.heard(connection, stream.run_key, now)

@@ -207,10 +207,18 @@ def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
             pragmas += ["query_only = ON", f"mmap_size = {_READ_FROM_MEMORY_BYTES}"]
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
+        # SQLite's own knows the letters of ASCII alone.
+        connection.create_function("lower", 1, _lower_text, deterministic=True)
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
+
+
+def _lower_text(value: str | float | bytes | None) -> str | int | float | bytes | None:
+    if isinstance(value, str):
+        return value.lower()
+    return value
 
 
 def _watch(engine: Engine, file: OpenedFile, *, each_transaction: bool) -> None:
