@@ -409,16 +409,6 @@ class ReportBuilder:
         if epoch := self._epochs.step(sums[TOKEN_HASH]):
             scalars[metrics.TOKEN_EPOCH] = float(epoch)
         coupled = sums[of_step.COUPLED_PREDICTION]
-        if (
-            coupled is not None
-            and closed.coupling == "model"
-            and math.isfinite(coupled.by_momentum)
-        ):
-            scalars[metrics.ENTROPY_PREDICTED_BY_MOMENTUM] = coupled.by_momentum
-            scalars[metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY] = coupled.by_weight_decay
-            scalars[metrics.ENTROPY_PREDICTED_BY_BATCH] = (
-                coupled.change - coupled.by_momentum - coupled.by_weight_decay
-            )
         if (check := metrics.ENTROPY_INFLUENCE_CHECK) in scalars:
             scalars[check] *= _clip_factor(closed)
             parts = {
@@ -430,21 +420,24 @@ class ReportBuilder:
         unit = of_step.unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
+            unseen = sums[of_step.UNSEEN_CHANGE]
+            observed = scalars.get(metrics.ENTROPY_OBSERVED_CHANGE)
+            if closed.has_unseen:
+                observed = None if unseen is None else unseen.whole.mean
             with self._lock:
                 prediction = self._calibration.step(
                     unit,
-                    scalars.get(
-                        metrics.ENTROPY_UNSEEN_CHANGE
-                        if closed.has_unseen
-                        else metrics.ENTROPY_OBSERVED_CHANGE
-                    ),
+                    observed,
                     closed.momentum or Momentum(),
                     rate * sums[of_step.ENTROPIES].mean,
                     _clip_factor(closed),
                     coupled=None if coupled is None else coupled.change,
                     is_part=closed.coupling == "last_block",
+                    judge=None if unseen is None else unseen.judge,
                 )
             scalars |= of_step.calibration_scalars(prediction)
+            if coupled is not None and closed.coupling == "model":
+                scalars |= of_step.coupled_parts(coupled, prediction)
         return scalars
 
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:

@@ -192,6 +192,11 @@ ENTROPY_UNSEEN_CHANGE = metric(
     PER_STEP,
     "mean change of H over the update on tokens that no update is fitted to",
 )
+ENTROPY_UNSEEN_CHANGE_ERROR = metric(
+    "entropy/unseen_change_error",
+    PER_STEP,
+    "standard error of unseen_change: how far these tokens' change may lie from the policy's",
+)
 
 
 def measured_change(scalars: Mapping[str, float]) -> float | None:

@@ -68,7 +68,7 @@ def test_top_level_is_the_promised_one() -> None:
     top = {line.split("/")[0] for line in tracked.splitlines() if not line.startswith(".")}
     assert top <= {
         "pyproject.toml", "uv.lock", "set_up.py", "mkdocs.yml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff",
-        "LICENSE", "SECURITY.md",
+        "LICENSE", "SECURITY.md", "CODE_OF_CONDUCT.md", "examples",
         "probe", "server", "dashboard", "trainer", "tests", "docker", "docs",
     }  # fmt: skip
 

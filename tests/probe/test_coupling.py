@@ -3,6 +3,8 @@ taken by hand."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -14,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import isentrope
+from isentrope.scores import token_scores
+from isentrope.statistics.coupling import UnseenTokens, _change_sums
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
@@ -208,7 +212,9 @@ def test_the_prediction_is_the_product_taken_by_hand(coupling: Any, judged: list
     probe.finish()
     found = [report.scalars.get("entropy/predicted_change") for report in reports(transport)]
     assert [found[step] for step in judged] == pytest.approx(
-        [expected[step] for step in judged], rel=1e-3
+        # The level that is fitted to what came stays near 1.
+        [expected[step] for step in judged],
+        rel=1e-2,
     )
 
 
@@ -237,6 +243,48 @@ def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
     assert changes[1:4] == pytest.approx(
         [entropy(step) - entropy(step - 1) for step in (1, 2, 3)], rel=1e-5
     )
+
+
+def test_new_tokens_judge_before_they_give_gradient() -> None:
+    """Tokens judge two updates first; until some have, those that judged one give the gradient."""
+    unseen = UnseenTokens()
+
+    def scored(step: int, names: str) -> list[isentrope.TokenScores]:
+        generator = torch.Generator().manual_seed(step)
+        return [
+            token_scores(
+                torch.randn(5, VOCABULARY, generator=generator), torch.arange(5) + ord(name) % 9
+            )
+            for name in names
+        ]
+
+    def learns(parts: list[isentrope.TokenScores]) -> list[bool]:
+        return [bool(mask.all()) for mask in unseen.learn_from(parts)]
+
+    first, second, third = (scored(step, names) for step, names in enumerate(("ab", "abc", "bcd")))
+    assert learns(first) == [True, True]
+    assert unseen.change(first, unseen.learn_from(first)) is None
+    assert learns(second) == [True, True, False]
+    unseen.change(second, unseen.learn_from(second))
+    assert learns(third) == [True, False, False]
+    change = unseen.change(third, unseen.learn_from(third))
+    assert change is not None
+    assert change[[1, 4]].tolist() == [10, 5]
+    of_c = (third[1].entropies - second[2].entropies).double().sum().item()
+    assert change[3].item() == pytest.approx(of_c, rel=1e-6)
+
+
+def test_error_of_unseen_change_counts_completions() -> None:
+    """Tokens of a completion that move together count as one: ten alike, and noise besides."""
+    generator = torch.Generator().manual_seed(0)
+    means, errors = [], []
+    for _ in range(300):
+        shared = torch.randn(64, generator=generator, dtype=torch.float64).repeat_interleave(10)
+        noise = torch.randn(640, generator=generator, dtype=torch.float64)
+        total, number, variance = _change_sums(shared + 0.3 * noise).tolist()
+        means.append(total / number)
+        errors.append(math.sqrt(variance) / number)
+    assert statistics.fmean(errors) == pytest.approx(statistics.pstdev(means), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ evaluation on held-out problems."""
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -132,29 +133,36 @@ def score(
     )
 
 
-PANEL_STEPS = 5
-"""Updates until a new panel is drawn: the policy's answers change."""
+PANEL_STEPS = 8
+"""Updates until a completion of the panel is replaced: the policy's answers change."""
+FEWEST_DRAWN = 8
+"""Completions drawn before an update: of fewer the change says nothing."""
 _FIRST_PROBLEM = 1 << 30
 """Far from the problems that are trained on."""
 
 
-@dataclass(slots=True)
 class Panel:
-    """Completions that no update learns from, one for each of some prompts: they show what an
-    update does to the entropy, and not to its own tokens."""
+    """Completions that no update learns from: they show what an update does to the policy's
+    entropy, and not to its own tokens.
 
-    newest: Rollouts | None = None
-    replaced: Rollouts | None = None
-    """Scored once more in the step that the newest ones were drawn for, so that no step is without
-    a change."""
+    Before each update some are drawn, one for each of some prompts, and the oldest go. The newest
+    judge a prediction, the others make the next one."""
+
+    def __init__(self, draws: int = PANEL_STEPS) -> None:
+        self._drawn: deque[Rollouts] = deque(maxlen=draws)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._drawn
 
     def renew(self, state: TrainingState, task: Task, config: TrainingConfig) -> None:
-        """Draw others where it is time, with a generator of their own: the run's own makes the same
-        draws without them."""
-        self.replaced = None
-        if not config.unseen or (self.newest is not None and state.step % PANEL_STEPS):
+        """Draw with a generator of its own: the run's own makes the same draws without."""
+        if not config.unseen:
             return
-        number = max(1, config.prompts * config.group_size // (config.unseen * state.ranks.size))
+        updates = config.unseen * config.updates_per_batch
+        number = max(
+            FEWEST_DRAWN, config.prompts * config.group_size // (updates * state.ranks.size)
+        )
         first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
         drawn = state.policy.sample(
             [task.problem(first + index).prompt for index in range(number)],
@@ -163,7 +171,7 @@ class Panel:
             temperature=config.temperature,
             max_tokens=task.max_tokens,
         )
-        self.newest, self.replaced = drawn, self.newest
+        self._drawn.append(drawn)
 
     def scores(
         self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig
@@ -175,8 +183,7 @@ class Panel:
                 part.completions[part.mask],
                 temperature=config.temperature,
             )
-            for part in (self.replaced, self.newest)
-            if part is not None
+            for part in self._drawn
         ]
 
 

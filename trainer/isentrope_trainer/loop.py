@@ -164,7 +164,7 @@ def update(
         state.step,
         state.optimizer,
         rescore=lambda: score(state, rollouts, probe, config)[0],
-        unseen=None if panel.newest is None else lambda: panel.scores(state, probe, config),
+        unseen=None if panel.is_empty else lambda: panel.scores(state, probe, config),
         clip_factor=clip_factor,
     )
     return result

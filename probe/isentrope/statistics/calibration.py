@@ -37,7 +37,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from isentrope_wire.errors import InputError
 
@@ -73,6 +73,8 @@ class PredictionInterval:
     _weight: float = 0.0
     _weight_of_squares: float = 0.0
     _squares: float = 0.0
+    _noisy_squares: float = 0.0
+    _noise: float = 0.0
     _log_factor: float = 0.0
     _judged: float = 0.0
     _inside: float = 0.0
@@ -82,7 +84,7 @@ class PredictionInterval:
         are too few of them."""
         if self._residuals < FEWEST:
             return None
-        scale = math.sqrt(self._squares / self._weight)
+        scale = math.sqrt(self._squares / self._weight * self._own_share())
         effective = self._weight**2 / self._weight_of_squares
         return math.exp(self._log_factor) * student_quantile(effective) * scale
 
@@ -92,29 +94,42 @@ class PredictionInterval:
         before the first."""
         return self._inside / self._judged if self._judged else None
 
-    def learn(self, residual: float, largest: float = math.inf) -> None:
+    def _own_share(self) -> float:
+        """What the noise of the measurement leaves of the squared residuals, over more steps than
+        their size is taken from; at least a quarter, for the noise itself is an estimate."""
+        if not self._noise:
+            return 1.0
+        return max(1 - self._noise / self._noisy_squares, 0.25)
+
+    def learn(self, residual: float, largest: float = math.inf, noise: float = 0.0) -> None:
         """Add a step's observed minus predicted change; one that is not finite is ignored, one
-        beyond `largest` is a miss like any other, but widens the interval as one of this
-        size."""
+        beyond `largest` is a miss like any other, but widens the interval as one of this size.
+
+        `noise` is the standard error of the observation. The interval is that of the change itself:
+        an observation misses it where it lies outside by more than its noise explains."""
         if not math.isfinite(residual):
             return
         half_width = self.half_width()
         if half_width is not None:
-            self._judge(abs(residual) > half_width)
-        self.add(min(abs(residual), largest))
+            self._judge(abs(residual) > math.hypot(half_width, _NORMAL_QUANTILE * noise))
+        self.add(min(abs(residual), largest), noise)
 
-    def add(self, residual: float) -> None:
+    def add(self, residual: float, noise: float = 0.0) -> None:
         """Add a residual without judging whether its interval held it."""
         keep = 0.5 ** (1 / INTERVAL_HALF_LIFE)
         self._residuals += 1
         self._weight = keep * self._weight + 1
         self._weight_of_squares = keep**2 * self._weight_of_squares + 1
         self._squares = keep * self._squares + residual * residual
+        keep = 0.5 ** (1 / TRUST_HALF_LIFE)
+        self._noisy_squares = keep * self._noisy_squares + residual * residual
+        self._noise = keep * self._noise + noise**2
 
     def forget(self) -> None:
         """Begin the scale anew; how often intervals held what came is kept."""
         self._residuals = 0
         self._weight = self._weight_of_squares = self._squares = 0.0
+        self._noisy_squares = self._noise = 0.0
 
     def _judge(self, missed: bool) -> None:
         keep = 0.5 ** (1 / COVERAGE_HALF_LIFE)
@@ -141,6 +156,12 @@ TRUST_HALF_LIFE = 50.0
 
 WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
+
+LEVEL_PRIOR = 5.0
+"""Steps that the level of coupled predictions is taken to be right for, before it is measured."""
+
+LEVEL_WEIGHT = 0.2
+"""Of the newest prediction in the average that weights the next one."""
 
 LARGEST_ERROR = 3.0
 """What is learnt of an error, at most: so many half widths of the interval, or root mean squares of
@@ -226,6 +247,8 @@ class CalibratedPrediction:
     """In nats; made from the past alone."""
     gain: float | None
     """Gain of the step just learnt from: nats per unit of the averaged unit prediction."""
+    gain_error: float | None
+    """Its standard error."""
     r2: float | None
     """1 - (squared error of the predictions) / (squared error of predicting the past's mean
     change)."""
@@ -239,6 +262,51 @@ class CalibratedPrediction:
     were given."""
 
 
+class MeasuredChange(Protocol):
+    """A mean change of H, in nats, and its standard error."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def error(self) -> float: ...
+
+
+@dataclass(slots=True)
+class CoupledLevel:
+    """The factor that brings coupled predictions to the level of what came: the entropy bends as
+    the weights move along its gradient, which is second order.
+
+    Least squares would make it too small, for a prediction from few tokens is noisy. So it is the
+    ratio of two sums that are weighted by earlier predictions, whose noise is independent:
+
+        factor = (sum_t m_t y_t + prior) / (sum_t m_t x_t + prior)      x predicted, y came
+
+    where m_t is the average of the predictions before t, and the prior stands for LEVEL_PRIOR
+    steps in which the prediction was right."""
+
+    factor: float = 1.0
+    _average: float | None = None
+    _came: float = 0.0
+    _predicted: float = 0.0
+    _squares: float = 0.0
+    _weight: float = 0.0
+
+    def learn(self, predicted: float, came: float) -> None:
+        """Add a step's prediction before the factor, and the change that came, in nats."""
+        keep = 0.5 ** (1 / HALF_LIFE)
+        self._squares = keep * self._squares + predicted**2
+        self._weight = keep * self._weight + 1
+        if self._average is None:
+            self._average = predicted
+            return
+        self._came = keep * self._came + self._average * came
+        self._predicted = keep * self._predicted + self._average * predicted
+        self._average += LEVEL_WEIGHT * (predicted - self._average)
+        prior = LEVEL_PRIOR * self._squares / self._weight
+        if prior:
+            self.factor = (max(self._came, 0.0) + prior) / (max(self._predicted, 0.0) + prior)
+
+
 @dataclass(slots=True)
 class Calibration:
     """Call `step` once per step, in order."""
@@ -248,6 +316,8 @@ class Calibration:
     _size: float = 1.0
     _xy: float = 0.0
     _xx: float = 0.0
+    _yy: float = 0.0
+    _points: float = 0.0
     _observations: int = 0
     _weight: float = 0.0
     _mean_observed: float = 0.0
@@ -257,13 +327,15 @@ class Calibration:
     _squared_error_of_mean: float = 0.0
     _same_sign: float = 0.0
     _interval: PredictionInterval = field(default_factory=PredictionInterval)
+    _noise: float = 0.0
     _coupled_product: float = 0.0
     _coupled_square: float = 0.0
-    _since_wild: deque[tuple[float, float, float, bool]] = field(
+    _level: CoupledLevel = field(default_factory=CoupledLevel)
+    _since_wild: deque[tuple[float, float, float, float, bool]] = field(
         default_factory=lambda: deque(maxlen=WILD_STEPS)
     )
-    """Steps since a wild error: regressor, observed change, what was predicted beside the gain
-    (NaN: the gain alone), and whether the error was wild."""
+    """Steps since a wild error: regressor, observed change, residual that is not the gain's (NaN: it
+    is), the noise of that, and whether the error was wild."""
 
     def step(
         self,
@@ -275,13 +347,15 @@ class Calibration:
         *,
         coupled: float | None = None,
         is_part: bool = False,
+        judge: MeasuredChange | None = None,
     ) -> CalibratedPrediction:
         """Predict this step from the past, then learn from its observed change, the mean change of
         H in nats, if it was measured. `size` is a_t H_t, to which the step's gain is assumed
         proportional, in any unit that does not change; `clip_factor` is what clipping multiplied
-        the gradient by. The coupled prediction, in nats, is taken as it is, or times a fitted
-        factor where it `is_part` of the weights alone; the gain is fitted all the same, for
-        what-if."""
+        the gradient by. The coupled prediction, in nats, is brought to its level by `CoupledLevel`,
+        or times a factor by least squares where it `is_part` of the weights alone; the gain is
+        fitted all the same, for what-if. `judge` is the change of tokens that the coupled
+        prediction is not made from: by these it is judged. Without, by the observed change."""
         if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)
         self._size = size * momentum.total * clip_factor
@@ -290,18 +364,27 @@ class Calibration:
         predicted = None if factor is None else factor * regressor
         coupled = coupled if coupled is not None and math.isfinite(coupled) else None
         if coupled is not None:
-            has_factor = is_part and self._coupled_square > 0
-            predicted = (
-                coupled * self._coupled_product / self._coupled_square if has_factor else coupled
-            )
+            predicted = coupled * self._coupled_factor(is_part)
         half_width = None if predicted is None else self._interval.half_width()
         if observed_change is not None and self._is_measurement(observed_change):
-            self._observe(regressor, observed_change, predicted, half_width, coupled)
+            came, noise = observed_change, 0.0
+            if judge is not None and coupled is not None and self._is_measurement(judge.mean):
+                came, noise = judge.mean, judge.error
+            beside = math.nan if coupled is None or predicted is None else came - predicted
+            self._observe(regressor, observed_change, predicted, half_width, beside, noise)
             if coupled is not None:
                 keep = 0.5 ** (1 / HALF_LIFE)
                 self._coupled_product = keep * self._coupled_product + coupled * observed_change
                 self._coupled_square = keep * self._coupled_square + coupled * coupled
+                self._level.learn(coupled, came)
         return self._prediction(predicted, half_width, size=self._size)
+
+    def _coupled_factor(self, is_part: bool) -> float:
+        if not is_part:
+            return self._level.factor
+        if self._coupled_square > 0:
+            return self._coupled_product / self._coupled_square
+        return 1.0
 
     def _is_measurement(self, change: float) -> bool:
         """Whether there is something to learn: before the first change other than 0 there is no
@@ -314,22 +397,27 @@ class Calibration:
         observed: float,
         predicted: float | None,
         half_width: float | None,
-        coupled: float | None,
+        beside: float,
+        noise: float,
     ) -> None:
-        """Learn from one observed change; `predicted` was made of the past."""
+        """Learn from one observed change; `predicted` was made of the past. `beside` is the
+        residual of tokens that a coupled prediction is not made from, with its `noise`; NaN: that
+        of the observed change."""
         if predicted is None or self._observations < WARM_UP:
             self._learn(regressor, observed, observed - self._mean_observed)
             return
         largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
-        error = _within(largest, observed - predicted)
-        deviation = _within(largest, observed - self._mean_observed)
-        self._compare(error, deviation, same_sign=(predicted > 0) == (observed > 0))
-        self._interval.learn(observed - predicted, largest)
-        self._learn(regressor, predicted + error, deviation)
-        is_wild = abs(observed - predicted) > largest
+        own = observed - predicted
+        residual = own if math.isnan(beside) else beside
+        deviation = _within(largest, residual + predicted - self._mean_observed)
+        same_sign = (predicted > 0) == (observed > 0)
+        self._compare(_within(largest, residual), deviation, noise, same_sign=same_sign)
+        self._interval.learn(residual, largest, noise)
+        own_deviation = _within(largest, observed - self._mean_observed)
+        self._learn(regressor, predicted + _within(largest, own), own_deviation)
+        is_wild = abs(own) > largest
         if is_wild or self._since_wild:
-            beside = math.nan if coupled is None else predicted
-            self._since_wild.append((regressor, observed, beside, is_wild))
+            self._since_wild.append((regressor, observed, beside, noise, is_wild))
             self._learn_anew_if_wrong()
 
     def _learn_anew_if_wrong(self) -> None:
@@ -341,14 +429,15 @@ class Calibration:
         if sum(is_wild for *_, is_wild in steps) < WARM_UP:
             return
         self._xy = self._xx = self._weight = self._mean_observed = self._mean_square = 0.0
+        self._yy = self._points = 0.0
         self._observations = 0
-        for regressor, observed, _, _ in steps:
+        for regressor, observed, *_ in steps:
             self._learn(regressor, observed, observed - self._mean_observed)
         factor = self._factor() or 0.0
         self._interval.forget()
-        for regressor, observed, beside, _ in steps:
-            expected = factor * regressor if math.isnan(beside) else beside
-            self._interval.add(observed - expected)
+        for regressor, observed, beside, noise, _ in steps:
+            residual = observed - factor * regressor if math.isnan(beside) else beside
+            self._interval.add(residual, noise)
         steps.clear()
 
     def _along(self, unit: float, momentum: Momentum) -> float:
@@ -366,6 +455,11 @@ class Calibration:
     def _factor(self) -> float | None:
         return self._xy / self._xx if self._observations >= WARM_UP and self._xx > 0 else None
 
+    def _factor_error(self, factor: float) -> float:
+        """Standard error of the factor, from what the regression leaves over."""
+        left = max(self._yy - factor * self._xy, 0.0)
+        return math.sqrt(left / max(self._points - 1, 1) / self._xx)
+
     def _prediction(
         self, predicted: float | None, half_width: float | None = None, *, size: float
     ) -> CalibratedPrediction:
@@ -373,11 +467,8 @@ class Calibration:
         return CalibratedPrediction(
             predicted_change=predicted,
             gain=None if factor is None else factor * size,
-            r2=(
-                1 - self._squared_error / self._squared_error_of_mean
-                if compared and self._squared_error_of_mean > 0
-                else None
-            ),
+            gain_error=None if factor is None else self._factor_error(factor) * size,
+            r2=self._r2(),
             sign_agreement=self._same_sign / self._compared if compared else None,
             low=predicted - half_width
             if predicted is not None and half_width is not None
@@ -388,11 +479,20 @@ class Calibration:
             interval_coverage=self._interval.coverage,
         )
 
-    def _compare(self, error: float, deviation: float, *, same_sign: bool) -> None:
+    def _r2(self) -> float | None:
+        """Of the changes themselves: the noise of their measurement is taken off both errors. None
+        where hardly anything else is left."""
+        by_mean = self._squared_error_of_mean - self._noise
+        if not self._compared or by_mean <= self._squared_error_of_mean / 10:
+            return None
+        return 1 - max(self._squared_error - self._noise, 0.0) / by_mean
+
+    def _compare(self, error: float, deviation: float, noise: float, *, same_sign: bool) -> None:
         keep = 0.5 ** (1 / TRUST_HALF_LIFE)
         self._compared = keep * self._compared + 1
         self._squared_error = keep * self._squared_error + error**2
         self._squared_error_of_mean = keep * self._squared_error_of_mean + deviation**2
+        self._noise = keep * self._noise + noise**2
         self._same_sign = keep * self._same_sign + same_sign
 
     def _learn(self, regressor: float, observed: float, deviation: float) -> None:
@@ -400,6 +500,8 @@ class Calibration:
         self._observations += 1
         self._xy = keep * self._xy + regressor * observed
         self._xx = keep * self._xx + regressor * regressor
+        self._yy = keep * self._yy + observed * observed
+        self._points = keep * self._points + 1
         self._weight = 0.5 ** (1 / TRUST_HALF_LIFE) * self._weight + 1
         self._mean_square += (
             (self._mean_observed + deviation) ** 2 - self._mean_square

@@ -8,8 +8,7 @@ gradient. This product has both inside, with momentum, weight decay, clipping an
 for any optimiser: it is first order in the step, and known before the step's change is observed. h
 is taken after each update, by one more backward pass over entropies that are scored then anyway. Of
 the step's own tokens it is averaged with those of earlier steps, for each batch moves its own
-tokens most; of unseen tokens it is taken as it is, for it is of the very tokens that the next
-change is measured on.
+tokens most; of unseen tokens it is taken as it is, for an older gradient is too steep.
 
 Of Adam, AdamW and SGD two parts of the next prediction are known before the next batch is: what
 momentum and decoupled weight decay would do to H in an update whose gradient is 0. The rest is the
@@ -20,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
 OWN_WEIGHT = 0.4
 """Weight of the newest gradient in the average over the steps' own tokens."""
 _PIECE = 1 << 22
+JUDGED = 2
+"""Updates that tokens judge before they give their gradient."""
+_RUNS = 16
+"""Runs of neighbouring tokens that the error of a change is counted from."""
 
 
 class EntropyGradient:
@@ -343,33 +346,98 @@ def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> Tensor
     return total / torch.stack([mask.sum() for _, mask in counted]).sum().clamp(min=1)
 
 
+class _Panel(NamedTuple):
+    """Scores of some tokens that no update is fitted to."""
+
+    ids: Tensor
+    entropies: Tensor
+    """In nats, float64, without gradient."""
+    times: Tensor
+    """int64 []: how often they were scored before."""
+    gave_gradient: Tensor
+    """bool []: whether the prediction of the next step is made from them."""
+
+
 class UnseenTokens:
-    """The entropies of tokens that no update is fitted to, from each step to the next."""
+    """The entropies of tokens that no update is fitted to, from each step to the next.
+
+    A prediction must not be judged by the tokens that it is made from, for it knows their noise.
+    So tokens judge JUDGED updates first, and give their gradient from then on. Tokens that never
+    change do both."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[Tensor, Tensor]] = []
+        self._before: list[_Panel] = []
 
-    def change(self, scored: Sequence[TokenScores]) -> Tensor | None:
-        """Sum of the changes of H since the step before, in nats, and number of tokens, [2] float64
-        on the device, from scores without padding under the weights as they are. Scores of other
-        tokens than before give none yet."""
-        now = [
-            (one.token_ids, one.entropies.detach().double())
-            for one in scored
-            if one.token_ids is not None
-        ]
-        changes = [
-            torch.where((ids == ids_before).all(), after - before, torch.nan).flatten()
-            for ids, after in now
-            for ids_before, before in self._before
-            if ids.shape == ids_before.shape
-        ]
+    def learn_from(self, scored: Sequence[TokenScores]) -> list[Tensor]:
+        """Which tokens give the gradient for the next prediction: a mask for each of `scored`."""
+        times = torch.stack([self._times(part) for part in scored])
+        gives = times >= times.max().clamp(max=JUDGED)
+        return [gives[index].expand(part.logprobs.shape) for index, part in enumerate(scored)]
+
+    def _times(self, part: TokenScores) -> Tensor:
+        """How often it was scored before, int64 [] on the device."""
+        none = torch.zeros((), dtype=torch.int64, device=part.logprobs.device)
+        times = [_are_equal(part.token_ids, one.ids) * (one.times + 1) for one in self._before]
+        return torch.stack([none, *times]).max()
+
+    def change(
+        self, scored: Sequence[TokenScores], gave_gradient: Sequence[Tensor] | None
+    ) -> Tensor | None:
+        """What `_change_sums` gives of the changes of H since the step before, of all tokens and of
+        those that judge the prediction, in nats, [6] float64 on the device, from scores without
+        padding under the weights as they are. Scores of other tokens than before give none yet.
+
+        Args:
+            gave_gradient: What `learn_from` gave, where it was followed; None: the prediction
+                stays that of an earlier step.
+        """
+        now = []
+        changes, judges = [], []
+        for index, part in enumerate(scored):
+            if part.token_ids is None:
+                continue
+            entropies = part.entropies.detach().double()
+            gave = torch.zeros((), dtype=torch.bool, device=entropies.device)
+            for before in self._before:
+                if part.token_ids.shape != before.ids.shape:
+                    continue
+                is_same = _are_equal(part.token_ids, before.ids)
+                change = torch.where(is_same, entropies - before.entropies, torch.nan)
+                changes.append(change.flatten())
+                judges.append((is_same & ~before.gave_gradient).expand(change.numel()))
+                gave = gave | (is_same & before.gave_gradient)
+            if gave_gradient is not None:
+                gave = gave_gradient[index].any()
+            now.append(_Panel(part.token_ids, entropies, self._times(part), gave))
         self._before = now
         if not changes:
             return None
-        change = torch.cat(changes)
-        counts = change.isfinite()
-        return torch.stack([torch.where(counts, change, 0.0).sum(), counts.sum().double()])
+        change, judge = torch.cat(changes), torch.cat(judges)
+        judge = judge | ~judge.any()
+        judging = torch.where(judge, change, torch.nan)
+        return torch.cat([_change_sums(change), _change_sums(judging)])
+
+
+def _are_equal(ids: Tensor | None, before: Tensor) -> Tensor:
+    """bool [], on the device: nothing waits for it."""
+    if ids is None or ids.shape != before.shape:
+        return torch.zeros((), dtype=torch.bool, device=before.device)
+    return (ids == before).all()
+
+
+def _change_sums(changes: Tensor) -> Tensor:
+    """Sum of the finite changes, their number, and the variance of that sum about the mean.
+
+    Tokens of one completion move together, so the variance is counted from runs of neighbouring
+    tokens: of independent tokens it would be too small."""
+    counts = changes.isfinite()
+    changes = torch.where(counts, changes, 0.0)
+    total, number = changes.sum(), counts.sum().double()
+    centred = changes - torch.where(counts, total / number.clamp(min=1), 0.0)
+    place = (counts.cumsum(0) - 1).clamp(min=0)
+    run = (place * _RUNS / number.clamp(min=1)).long().clamp(max=_RUNS - 1)
+    sums = changes.new_zeros(_RUNS).index_add_(0, run, centred)
+    return torch.stack([total, number, sums.square().sum() * _RUNS / (_RUNS - 1)])
 
 
 def scores_in(returned: object) -> list[TokenScores]:

@@ -138,17 +138,18 @@ class Rescoring:
         return None
 
     def _unseen_change(self, unseen: Rescore) -> Tensor | None:
-        """See `UnseenTokens.change`; the gradient for the next prediction is of the newest ones."""
+        """See `UnseenTokens.change`; the gradient for the next prediction is of the tokens that it
+        will not be judged by."""
         coupling = self._due()
         with self._scoring_again("scoring unseen tokens"):
             with observing(), nullcontext() if coupling is None else coupling.recorded():
                 scored = scores_in(unseen())
+            gave_gradient = None
             if scored and coupling is not None:
-                mean = mean_entropy(
-                    [scored[-1].entropies], [torch.ones_like(scored[-1].logprobs, dtype=torch.bool)]
-                )
+                gave_gradient = self._unseen.learn_from(scored)
+                mean = mean_entropy([part.entropies for part in scored], gave_gradient)
                 self._coupled(lambda due: due.learn(mean, 1.0))
-            return self._unseen.change(scored)
+            return self._unseen.change(scored, gave_gradient)
         return None
 
     def _due(self) -> EntropyGradient | None:

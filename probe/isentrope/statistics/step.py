@@ -18,6 +18,7 @@ not pass is absent."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add
@@ -37,7 +38,6 @@ from isentrope.statistics.sums import (
     Sum,
     count,
     largest,
-    mean_of,
     moments,
     no_metrics,
     not_finite_gradients,
@@ -91,9 +91,47 @@ OBSERVED_CHANGE = moments(
 scored again."""
 
 
-UNSEEN_CHANGE = mean_of(
-    lambda tokens: tokens.unseen, lambda mean: {metrics.ENTROPY_UNSEEN_CHANGE: mean}
+class MeanChange(NamedTuple):
+    """Of H over the update, in nats."""
+
+    mean: float
+    error: float
+    """Its standard error."""
+
+
+class UnseenChange(NamedTuple):
+    """On tokens that no update is fitted to."""
+
+    whole: MeanChange
+    judge: MeanChange | None
+    """Of those that the coupled prediction is not made from; of all, where it is made from all."""
+
+
+def _mean_change(total: float, tokens: float, square: float) -> MeanChange | None:
+    return MeanChange(total / tokens, math.sqrt(square) / tokens) if tokens else None
+
+
+def _unseen_change(*numbers: float) -> UnseenChange | None:
+    whole = _mean_change(*numbers[:3])
+    return None if whole is None else UnseenChange(whole, _mean_change(*numbers[3:]))
+
+
+def _unseen_metrics(change: UnseenChange | None, step: StepSums) -> Metrics:
+    if change is None:
+        return {}
+    return {
+        metrics.ENTROPY_UNSEEN_CHANGE: change.whole.mean,
+        metrics.ENTROPY_UNSEEN_CHANGE_ERROR: change.whole.error,
+    }
+
+
+UNSEEN_CHANGE = totals(
+    _unseen_change,
+    6,
+    lambda tokens: [tokens.none] * 6 if tokens.unseen is None else tokens.unseen.unbind(),
+    _unseen_metrics,
 )
+"""Over all ranks; None where no rank has it."""
 
 
 class Coupled(NamedTuple):
@@ -448,6 +486,20 @@ def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:
         metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT: prediction.sign_agreement,
     }
     return {name: value for name, value in scalars.items() if value is not None}
+
+
+def coupled_parts(coupled: Coupled, prediction: CalibratedPrediction) -> dict[str, float]:
+    """The coupled prediction in its parts, which sum to it; empty where they are not known."""
+    predicted = prediction.predicted_change
+    if predicted is None or not coupled.change or not math.isfinite(coupled.by_momentum):
+        return {}
+    level = predicted / coupled.change
+    by_momentum, by_weight_decay = level * coupled.by_momentum, level * coupled.by_weight_decay
+    return {
+        metrics.ENTROPY_PREDICTED_BY_MOMENTUM: by_momentum,
+        metrics.ENTROPY_PREDICTED_BY_WEIGHT_DECAY: by_weight_decay,
+        metrics.ENTROPY_PREDICTED_BY_BATCH: predicted - by_momentum - by_weight_decay,
+    }
 
 
 def report_histograms(step: StepSums) -> tuple[ScoreHistogram, ...]:

@@ -238,8 +238,8 @@ class StepTokens:
             centre: Mean log p and mean A of the step before over all ranks, scalars; None, or NaN:
                 these tokens' own.
             loss_scale: What the gradients that were read are to be divided by.
-            unseen: Sum of the changes of H of tokens that the step was not fitted to, in nats, and
-                their number.
+            unseen: Of tokens that the step was not fitted to, and of those that judge the
+                prediction: sum of the changes of H in nats, number, variance of the sum.
             coupled: The coupled prediction, in nats, and what it counts as beside that of other
                 ranks.
             slopes: For the influence of each token.

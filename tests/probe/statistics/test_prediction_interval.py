@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from isentrope.statistics.calibration import (
     FEWEST,
     WARM_UP,
     Calibration,
+    CoupledLevel,
     Momentum,
     PredictionInterval,
     student_quantile,
@@ -102,3 +104,42 @@ def test_the_quantile_is_students() -> None:
     assert student_quantile(3) == pytest.approx(2.353, rel=0.02)
     assert student_quantile(10) == pytest.approx(1.812, rel=0.002)
     assert student_quantile(1e9) == pytest.approx(1.6449, rel=1e-4)
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 1.5])
+def test_interval_is_of_the_change_not_its_measurement(noise: float) -> None:
+    """Measured on few tokens a change scatters; the interval is as wide as the change needs."""
+    inside = 0
+    for seed in range(5):
+        rng, interval = random.Random(seed), PredictionInterval()
+        for step in range(400):
+            change = rng.gauss(0, 1)
+            half_width = interval.half_width()
+            if step >= 100:
+                assert half_width is not None
+                inside += abs(change) <= half_width
+            interval.learn(change + rng.gauss(0, noise), noise=noise)
+    assert 0.82 <= inside / 1500 <= 0.97
+
+
+def test_level_of_coupled_predictions_is_unbiased() -> None:
+    """What came is 0.8 of predictions that are as noisy as they are large; least squares gives half
+    of that. The prior keeps it a little nearer to 1."""
+    factors = []
+    for seed in range(20):
+        rng, level = random.Random(seed), CoupledLevel()
+        for _ in range(200):
+            level.learn(rng.gauss(-1, 1), rng.gauss(-0.8, 0.5))
+        factors.append(level.factor)
+    assert statistics.fmean(factors) == pytest.approx(0.84, abs=0.04)
+
+
+@pytest.mark.parametrize("zeros", [1, 3, 10])
+def test_changes_of_zero_do_not_end_the_calibration(zeros: int) -> None:
+    """Updates that a gradient scaler skips change nothing; those after them do."""
+    rng, calibration = random.Random(2), Calibration()
+    for step in range(200):
+        unit = rng.gauss(0, 1)
+        prediction = calibration.step(unit, 0.0 if step < zeros else 0.5 * unit, Momentum(0.0))
+    assert prediction.gain == pytest.approx(0.5, rel=0.02)
+    assert prediction.low is not None
