@@ -208,6 +208,9 @@ def measured_change(scalars: Mapping[str, float]) -> float | None:
 ENTROPY_GAIN = metric(
     "entropy/gain", "", "factor from the unit prediction to nats, fitted on past steps"
 )
+ENTROPY_GAIN_ERROR = metric(
+    "entropy/gain_error", "", "standard error of the gain: below it the gain may as well be 0"
+)
 ENTROPY_PREDICTION_R2 = metric(
     "entropy/prediction_r2", "", "R² of the calibrated prediction on past steps"
 )

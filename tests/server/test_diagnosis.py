@@ -28,7 +28,7 @@ def send_step(
 ) -> None:
     scalars = {
         "entropy/mean": entropy,
-        "entropy/gain": 0.5,
+        "entropy/gain": 0.05,
         "change/negative_low": -0.3,
         "change/positive_high": -0.1,
     }
@@ -86,7 +86,7 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(
     assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
     changes = [
         0.75
-        * 0.5
+        * 0.05
         * (one.unit_predicted_change - one.unclipped_unit_predicted_change)
         * collapse(100)
         / collapse(step)
@@ -167,7 +167,7 @@ def cured(server: ServerInThread) -> Rank:
                 "entropy/mean": 0.7,
                 "clip/fraction": 0.15,
                 "change/by_intervention": 0.02,
-                "entropy/gain": 0.5,
+                "entropy/gain": 0.05,
             }
             outcomes = (applied,) if step == 31 else ()
             rank.send(step_report(step, scalars, control_version=1, outcomes=outcomes))
@@ -233,7 +233,7 @@ def test_a_replaced_control_is_judged_by_what_there_is(rank: Rank, client: Clien
             scalars = {
                 "entropy/mean": 1.0 - 0.01 * step,
                 "change/by_intervention": 0.0,
-                "entropy/gain": 0.5,
+                "entropy/gain": 0.05,
             }
             rank.send(step_report(step, scalars, control_version=version, outcomes=outcomes))
     second, first_version, _ = client.control_history(rank.run_id)

@@ -337,7 +337,7 @@ def test_the_same_situation_gives_the_same_threshold() -> None:
         suggestion = some(diagnose(measured).suggestion)
         thresholds.add(suggestion.control["mu_low"])
     assert len(thresholds) == 1
-    assert thresholds <= set(SUGGESTED_THRESHOLDS)
+    assert thresholds <= set(SUGGESTED_THRESHOLDS[0])
 
 
 def test_the_suggested_method_does_not_alternate_while_the_trend_is_unclear() -> None:
@@ -347,12 +347,66 @@ def test_the_suggested_method_does_not_alternate_while_the_trend_is_unclear() ->
     def slower(step: int) -> float:
         return 0.6 * math.exp(noise[step] - 0.008 * min(step, 60) - 0.003 * max(step - 60, 0))
 
-    found = [some(diagnose(run(slower, steps, last=last())).suggestion) for steps in range(80, 140)]
+    weak = last(gain=0.03)
+    found = [some(diagnose(run(slower, steps, last=weak)).suggestion) for steps in range(80, 140)]
     holds = [one.control["hold"] is not None for one in found]
     assert 0 < sum(holds) < len(holds)
-    assert sum(before != after for before, after in pairwise(holds)) <= 2
+    assert sum(before != after for before, after in pairwise(holds)) <= 7
     unclear = next(one for one in found if "keep it from falling" in one.message)
     assert unclear.control["method"] == "clip_v"
+
+
+def test_a_suggestion_is_safe() -> None:
+    """Over random curves, gains and errors: it clips something, turns the entropy no faster than it
+    went, stays below the early level, and none is made of a gain that may be 0."""
+    draw = random.Random(7)
+    count = 0
+    for _ in range(300):
+        cells = sorted(draw.sample(range(20, len(EDGES)), 12))
+        weights = [draw.gauss(-0.6, 1) * draw.choice([0.1, 0.3, 1.0]) for _ in cells]
+        group = TokenGroup.NEGATIVE_DECREASING * SIDES
+        places = tuple(group * len(EDGES) + cell for cell in cells)
+        table = BinSums(
+            places, (draw.randint(1, 9),) * 12, tuple(-abs(weight) for weight in weights)
+        )
+        step_sums = WhatIfSums(
+            tokens=100, change_sum=-sum(map(abs, weights)), by_method={"clip_v": table}
+        )
+        gain, error = draw.uniform(0.01, 0.4), draw.choice([0.0, 0.1, 0.5])
+        known = LastSteps(sums=[step_sums] * 3, gain=gain, gains=[gain] * 3, gain_error=error)
+        rate = draw.uniform(0.004, 0.05)
+        measured = run(lambda step: 0.6 * math.exp(-rate * step), draw.randint(20, 80), last=known)  # noqa: B023
+        answer = diagnose(measured)
+        suggestion = answer.suggestion
+        if suggestion is None or suggestion.control["hold"] is not None:
+            continue
+        count += 1
+        pace, before = some(suggestion.pace), some(answer.mean_pace)
+        assert gain > 1.64 * error
+        assert some(suggestion.clip_fraction) > 0.001
+        assert before.value < 0
+        assert pace.value <= -before.value / 2
+        drawn = some(preview(measured, Control.from_document(suggestion.control)).forecast)
+        assert drawn.entropy[19] <= some(answer.early_level)
+    assert count > 30
+
+
+def test_a_suggestion_never_clips_less_than_what_acts() -> None:
+    """A gain below 0, as just after a cure, made removing the cure look like one."""
+    active = Control(method="clip_v", mu_low=1.0, mu_high=1.0, scope="decreasing")
+    for gain in (-0.2, 0.15):
+        known = last(gain=gain, active=active, intervention=0.048)
+        suggestion = diagnose(run(collapse, 41, last=known)).suggestion
+        if suggestion is not None and suggestion.control["hold"] is None:
+            assert some(suggestion.clip_fraction) > 0.15
+
+
+def test_the_effect_is_the_mean_of_each_steps_product() -> None:
+    """One step with a clipped gradient has a tenth of the gain: it does not stand for all."""
+    control = Control(method="clip_v", mu_low=1.0, mu_high=1.0, scope="decreasing")
+    flat = run(lambda step: 0.5, 41, last=last(gain=0.015, gains=[0.15, 0.015], of_unseen=True))
+    effect = preview(flat, control)
+    assert some(effect.change) == pytest.approx((0.15 + 0.015) / 2 * 0.048, rel=1e-6)
 
 
 def test_before_the_gain_is_known_the_sign_decides_and_no_pace_is_named() -> None:
@@ -463,8 +517,9 @@ def test_would_stop_is_said_only_where_the_drawn_line_does_not_fall() -> None:
         assert answer.suggestion.stops == ("would stop it" in answer.suggestion.message)
         assert answer.forecast is not None
         assert answer.entropy is not None
-        falls = answer.forecast.entropy[19] < answer.entropy
-        assert answer.suggestion.stops == ((answer.suggestion.pace.value >= 0) == falls)
+        left = answer.suggestion.pace.value / some(answer.mean_pace).value
+        assert answer.suggestion.stops == (left <= 0.25)
+        assert -0.5 <= left <= 0.5
     assert len(said) > 20
 
 

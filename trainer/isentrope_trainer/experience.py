@@ -135,7 +135,7 @@ def score(
 
 PANEL_STEPS = 8
 """Updates until a completion of the panel is replaced: the policy's answers change."""
-FEWEST_DRAWN = 8
+FEWEST_DRAWN = 16
 """Completions drawn before an update: of fewer the change says nothing."""
 _FIRST_PROBLEM = 1 << 30
 """Far from the problems that are trained on."""

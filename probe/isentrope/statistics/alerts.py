@@ -96,6 +96,8 @@ class AlertWatch:
         default_factory=lambda: deque(maxlen=CAUSE_STEPS)
     )
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
+    _gains: deque[float] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
+    """The gain of each of these steps; NaN: not known yet."""
     _checks: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _trusted: int = 0
     _held: dict[str, int] = field(default_factory=dict)
@@ -122,6 +124,7 @@ class AlertWatch:
         self._parts.append((step, change_parts(finite)))
         if what_if is not None and what_if.tokens:
             self._what_if.append(what_if)
+            self._gains.append(finite.get(metrics.ENTROPY_GAIN, math.nan))
         dead = labels.get("control/dead")
         found = {
             SELF_CHECK: self._self_check(finite, labels.get(LIKELY_CAUSE, "")),
@@ -205,6 +208,10 @@ class AlertWatch:
             intervention=fmean(interventions) if interventions else 0.0,
             active=None if active is None or active.control.hold is not None else active.control,
             gain=gain,
+            gains=[]
+            if gain is None
+            else [gain if math.isnan(known) else known for known in self._gains],
+            gain_error=scalars.get(metrics.ENTROPY_GAIN_ERROR),
             of_unseen=metrics.ENTROPY_UNSEEN_CHANGE in scalars,
         )
         raised = self._excuse(step, raised, is_held=target is not None)

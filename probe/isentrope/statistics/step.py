@@ -482,6 +482,7 @@ def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:
         metrics.ENTROPY_PREDICTED_CHANGE_HIGH: prediction.high,
         metrics.ENTROPY_INTERVAL_COVERAGE: prediction.interval_coverage,
         metrics.ENTROPY_GAIN: prediction.gain,
+        metrics.ENTROPY_GAIN_ERROR: prediction.gain_error,
         metrics.ENTROPY_PREDICTION_R2: prediction.r2,
         metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT: prediction.sign_agreement,
     }

@@ -135,6 +135,8 @@ class Course:
     """log H now: the median of the last five steps."""
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
     """log H of the last five steps."""
+    directions: deque[int] = field(default_factory=lambda: deque(maxlen=2 * NEWEST_STEPS))
+    """Which way the pace clearly went in the last ten steps; 0: neither."""
     _under_control: int | None = None
     """Steps since another control was applied; None: none was."""
     _added: deque[float] = field(default_factory=lambda: deque(maxlen=_ADDED_STEPS))
@@ -236,6 +238,8 @@ class Course:
         self._follow(z, passed)
         # One odd step is no course.
         self._fit(median([*self.newest][-3:]), passed, _KEPT_OF_WEIGHTS if is_new_control else 1.0)
+        pace = self.pace
+        self.directions.append(0 if pace is None else pace.direction)
         self._moved.append(
             (self.level, None if observed is None else observed / max(entropy, _FLOOR))
         )
@@ -344,10 +348,12 @@ class Course:
 
     def _with(self, steps: int, added: float) -> float:
         """The same with so much added in all."""
+        # An entropy moves by shares of itself: where it falls, less is added to it, too. Beyond a
+        # factor of e nothing was measured: there it goes on in nats.
         now = math.exp(self._start)
-        goes_on = now * math.exp(self.gone_in(steps))
-        # What is taken away is taken as a share: an entropy does not fall below 0.
-        return goes_on + added if added > 0 else goes_on * math.exp(added / now)
+        share = added / now
+        grown = math.exp(share) if share < 1 else math.e * share
+        return now * math.exp(self.gone_in(steps)) * grown
 
     def mean_pace(self, steps: int, change: float = 0.0, error: float = 0.0) -> Estimate | None:
         """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 %

@@ -2,9 +2,10 @@
 follows, its dead knobs.
 
 The sums of the last steps give the change of the unit prediction that a control makes against the
-one that was active. Times the gain it is what the tokens gain that the gain was fitted to, in nats;
-of a step's own tokens, times `Course.own_share`, what the entropy does. That is added to the
-forecast, so a promise and the drawn line are one number."""
+one that was active. Each step's change times that step's gain is what the tokens gain that the gain
+was fitted to, in nats; of a step's own tokens, times `Course.own_share`, what the entropy does. The
+mean of these products is added to the forecast, so a promise and the drawn line are one number. A
+gain of one step would not do for all: the factor that clipped that step's gradient is in it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from statistics import fmean, stdev
 from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
-from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.diagnosis.course import NORMAL_95, Course
 from isentrope_wire.methods import (
     METHODS,
     RATIO_TOLERANCE,
@@ -32,10 +33,24 @@ EFFECT_STEPS = 10
 """Steps that a control's effect is predicted from: the tokens of one step alone scatter by half."""
 PROMISED_STEPS = 20
 """Steps whose mean pace is promised, and after which a control is judged."""
-SUGGESTED_THRESHOLDS = (*(digit / 10 for digit in range(1, 10)), *range(1, 11), *range(20, 110, 10))
-"""In standard deviations: of one digit, so that the same situation gives the same threshold."""
+SUGGESTED_THRESHOLDS: tuple[tuple[float, ...], ...] = (
+    (0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 50.0),
+    (*(tenth / 10 for tenth in range(1, 100)), *range(10, 100)),
+    (*(hundredth / 100 for hundredth in range(10, 400)),),
+)
+"""In standard deviations, from coarse to fine. The coarsest that serves is taken, so that the same
+situation gives the same threshold; where the curve is steep a finer one is needed."""
 _WORTH = 0.5
 """A control that leaves more than this share of the pace is not suggested."""
+_NEAR = 0.25
+"""A pace of at most this share of the one before is near enough to 0."""
+_TOO_STEEP = 0.02
+"""If a threshold that differs by this share changes the pace by more than all of it, no threshold
+is suggested."""
+_LEAST_CLIPPED = 1e-3
+"""A control that clips a smaller share of the tokens does nothing."""
+_CLEARLY = 1.6449
+"""Standard errors that a gain must lie above 0."""
 _OFF = 0.33
 """Standard error of a promised effect, as a share of it, measured in forked runs."""
 _SLEWS = 20
@@ -55,19 +70,35 @@ class LastSteps:
     """The active control, which may be newer than these steps; None: not known, or it is a hold,
     whose thresholds move."""
     gain: float | None = None
-    """From the unit prediction to nats; None: not known."""
+    """From the unit prediction to nats, of the newest step; None: not known."""
+    gains: Sequence[float] = ()
+    """That of each of the steps with `sums`; empty: the newest stands for all."""
+    gain_error: float | None = None
+    """Standard error of `gain`; None: not known."""
     of_unseen: bool = False
     """Whether the gain was fitted to tokens that no update is fitted to; else to the steps' own."""
     scalars: Mapping[str, float] | None = None
     """The newest step's scalars; None: none was reported."""
 
-    def entropy_gain(self, course: Course | None) -> float | None:
-        """From the unit prediction to what the entropy moves, in nats."""
-        return (
-            self.gain
-            if self.gain is None or self.of_unseen or course is None
-            else self.gain * course.own_share
-        )
+    @property
+    def has_clear_gain(self) -> bool:
+        """Whether the gain is above 0 for certain. Where the entropy is level it often is not: then
+        it says nothing of what a threshold does."""
+        if self.gain is None or not all(gain > 0 for gain in (self.gain, *self.gains)):
+            return False
+        return self.gain_error is None or self.gain > _CLEARLY * self.gain_error
+
+    def factors(self, course: Course | None) -> list[float] | None:
+        """From each step's unit prediction to what the entropy moves today, in nats; None where the
+        gain is not clear.
+
+        An entropy moves by shares of itself, so a step's nats are brought to today's level."""
+        if self.gain is None or not self.has_clear_gain:
+            return None
+        own_share = 1.0 if self.of_unseen or course is None else course.own_share
+        gains = self.gains or [self.gain] * len(self.sums)
+        shares = _shares(self, course)
+        return [own_share * gain * share for gain, share in zip(gains, shares, strict=True)]
 
 
 def predicted_effect(
@@ -79,26 +110,25 @@ def predicted_effect(
     None for a method that the sums do not know, for a held entropy, whose thresholds move, and
     without steps."""
     answers = [under(control, sums) for sums in last.sums]
-    found = [one for one in answers if one is not None]
-    if not found or len(found) < len(answers):
+    known = [answer for answer in answers if answer is not None]
+    if not known or len(known) < len(answers):
         return None
     tokens = [sums.tokens for sums in last.sums]
-    fractions = [one.clip_fraction for one in found]
-    shares = _shares(last, course)
-    added = [
-        of_new - of_active
-        for of_new, of_active in zip(
-            _added(found, last, shares), _by_active(last, shares), strict=True
-        )
-    ]
+    fractions = [answer.clip_fraction for answer in known]
     change = error = pace = None
-    gain = last.entropy_gain(course)
-    if gain is not None:
-        change = gain * fmean(added, tokens)
-        error = math.hypot(_OFF * change, gain * _std(added) / math.sqrt(len(added)))
+    factors = last.factors(course)
+    if factors is not None:
+        added = [
+            factor * (of_new - of_active)
+            for factor, of_new, of_active in zip(
+                factors, _added(known, last), _added_by_active(last), strict=True
+            )
+        ]
+        change = fmean(added, tokens)
+        error = math.hypot(_OFF * change, _std(added) / math.sqrt(len(added)))
         pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error)
     return PredictedEffect(
-        steps=len(found),
+        steps=len(known),
         clip_fraction=fmean(fractions, tokens),
         clip_fraction_std=_std(fractions),
         change=change,
@@ -109,56 +139,118 @@ def predicted_effect(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
-    """The control with the fewest tokens clipped among those that end a change."""
+    """The control under which the entropy stays nearest to where it is."""
 
     control: Control
     effect: PredictedEffect
-    stops: bool
-    """Whether the forecast under it does not go on that way. False: this one comes nearest."""
+    left: float
+    """Share of the pace that goes on under it; below 0 where the entropy would turn."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether next to nothing of the pace is left. False: this one comes nearest."""
+        return self.left <= _NEAR
 
 
 def stopping_control(
     course: Course, last: LastSteps, direction: int, reason: str = ""
 ) -> Stopping | None:
-    """The threshold that ends a fall (direction -1), or a rise (1), and clips the fewest tokens for
-    it.
+    """The threshold whose forecast pace is nearest to 0, to end a fall (direction -1), or a rise
+    (1).
 
-    While the gain is not known, the sign of the unit prediction is all that is asked for.
+    While the gain is not known, the unit prediction stands for the pace: the gain is a factor of
+    both. Of the methods the suggested one is asked first.
 
     Returns:
-        None where the forecast does not go that way, nothing was measured, or more than half of the
-        pace would be left.
+        None where the forecast does not go that way, nothing was measured, the gain is known and
+        not clearly positive, or no threshold is safe and of use: see `_Search`.
     """
     unchanged = course.mean_pace(PROMISED_STEPS)
-    if unchanged is None or not last.sums:
+    if unchanged is None or not last.sums or (last.gain is not None and not last.has_clear_gain):
         return None
     whole = merged(last.sums)
     before = unchanged.value if last.gain is not None else whole.change_sum / whole.tokens
     if direction * before <= 0:
         return None
-    found: list[tuple[float, PredictedEffect, Control]] = []
+    search = _Search(course, last, direction, before, whole)
     for method in sorted(
-        map(METHODS.__getitem__, threshold_methods()), key=lambda one: one != SUGGESTED
+        map(METHODS.__getitem__, threshold_methods()), key=lambda method: method != SUGGESTED
     ):
-        for mu in reversed(SUGGESTED_THRESHOLDS):
-            scope = Scope.DECREASING if direction < 0 else Scope.INCREASING
-            control = Control(method=method, mu_low=mu, mu_high=mu, scope=scope, reason=reason)
-            effect = predicted_effect(control, last, course)
-            assert effect is not None
-            left = WhatIfCurve(whole, scope, method).at(mu, mu).unit_predicted_change
-            left = left if effect.pace is None else effect.pace.value
-            found.append((direction * left, effect, control))
-            if direction * left <= 0:
+        stopping = search.best(method, reason)
+        if stopping is not None:
+            return stopping
+    return None
+
+
+class _Search:
+    """Looks for a threshold that is safe.
+
+    Safe is one under which the entropy, also at the near end of what is known of the effect, turns
+    no faster than it goes now and does not pass its early level; that clips something, and where a
+    control acts already, more than that; and whose neighbours do about the same."""
+
+    def __init__(
+        self, course: Course, last: LastSteps, direction: int, before: float, whole: WhatIfSums
+    ) -> None:
+        self._course, self._last, self._direction = course, last, direction
+        self._before, self._whole = abs(before), whole
+        active = None
+        if last.active is not None and last.active.method.thresholds:
+            active = predicted_effect(last.active, last, course)
+        self._least_clipped = _LEAST_CLIPPED
+        if active is not None:
+            self._least_clipped = max(active.clip_fraction, _LEAST_CLIPPED)
+
+    def best(self, method: Method, reason: str) -> Stopping | None:
+        """The threshold of the coarsest grid that serves; else the safe one nearest to 0."""
+        scope = Scope.DECREASING if self._direction < 0 else Scope.INCREASING
+        nearest: Stopping | None = None
+        for grid in SUGGESTED_THRESHOLDS:
+            for mu in reversed(grid):  # of equal ones the mildest
+                control = Control(method=method, mu_low=mu, mu_high=mu, scope=scope, reason=reason)
+                stopping = self._under(control)
+                is_nearer = nearest is None or abs(stopping.left) < abs(nearest.left)
+                if is_nearer and self._is_safe(stopping):
+                    nearest = stopping
+            if nearest is not None and abs(nearest.left) <= _NEAR:
                 break
-    stopping = [one for one in found if one[0] <= 0]
-    left, effect, control = (
-        min(stopping, key=lambda one: one[1].clip_fraction)
-        if stopping
-        else min(found, key=lambda one: one[0])
-    )
-    if left > _WORTH * abs(before):
-        return None
-    return Stopping(control=control, effect=effect, stops=bool(stopping))
+        if nearest is None or nearest.left > _WORTH or self._is_too_steep(nearest):
+            return None
+        return nearest
+
+    def _under(self, control: Control) -> Stopping:
+        effect = predicted_effect(control, self._last, self._course)
+        assert effect is not None
+        pace = WhatIfCurve(self._whole, control.scope, control.method).at(
+            control.mu_low, control.mu_high
+        )
+        left = pace.unit_predicted_change if effect.pace is None else effect.pace.value
+        return Stopping(control=control, effect=effect, left=self._direction * left / self._before)
+
+    def _is_safe(self, stopping: Stopping) -> bool:
+        effect = stopping.effect
+        is_more = effect.clip_fraction > self._least_clipped
+        if not is_more or stopping.left < -_WORTH:
+            return False
+        if not effect.change or effect.change_error is None:
+            return True
+        # What a control turns may be more than is thought, by the error of its effect.
+        error = NORMAL_95 * effect.change_error / abs(effect.change)
+        turned = stopping.left - error * abs(1 - stopping.left)
+        early = self._course.early.level
+        if turned < -1 or early is None:
+            return False
+        farthest = self._course.ahead(PROMISED_STEPS, effect.change * (1 + error))
+        return self._direction * (farthest - early) >= 0
+
+    def _is_too_steep(self, stopping: Stopping) -> bool:
+        mu = stopping.control.mu_low
+        assert mu is not None
+        low, high = (
+            self._under(replace(stopping.control, mu_low=near, mu_high=near)).left
+            for near in (mu * (1 - _TOO_STEEP), mu * (1 + _TOO_STEEP))
+        )
+        return abs(high - low) > 1
 
 
 def effect_curves(control: Control, last: LastSteps, course: Course | None) -> EffectCurves | None:
@@ -171,31 +263,33 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
         return None
     answers = [WhatIfCurve(sums, control.scope, control.method) for sums in last.sums]
     tokens = [sums.tokens for sums in last.sums]
-    shares = _shares(last, course)
+    factors = None if course is None else last.factors(course)
     before = [
-        share * sums.change_sum / sums.tokens for share, sums in zip(shares, last.sums, strict=True)
+        sums.change_sum / sums.tokens + added
+        for sums, added in zip(last.sums, _added_by_active(last), strict=True)
     ]
-    unchanged = fmean(before, tokens) + fmean(_by_active(last, shares), tokens)
-    gain = last.entropy_gain(course)
+
+    def pace(at_mu: Sequence[WhatIf]) -> float | None:
+        if factors is None or course is None:
+            return None
+        added = [
+            factor * (answer.unit_predicted_change - unchanged)
+            for factor, answer, unchanged in zip(factors, at_mu, before, strict=True)
+        ]
+        estimate = course.mean_pace(PROMISED_STEPS, fmean(added, tokens))
+        return None if estimate is None else estimate.value
 
     def side(*, low: bool) -> EffectCurve:
-        found = [
-            [one.at(mu if low else None, None if low else mu) for one in answers] for mu in EDGES
+        at_edges = [
+            [answer.at(mu if low else None, None if low else mu) for answer in answers]
+            for mu in EDGES
         ]
-        fractions = [[one.clip_fraction for one in at] for at in found]
-        units = [
-            [share * one.unit_predicted_change for share, one in zip(shares, at, strict=True)]
-            for at in found
-        ]
-        changes = [fmean(at, tokens) - unchanged for at in units]
-        paces = None
-        if gain is not None and course is not None:
-            estimates = [course.mean_pace(PROMISED_STEPS, gain * change) for change in changes]
-            paces = [estimate.value for estimate in estimates if estimate is not None]
+        fractions = [[answer.clip_fraction for answer in at_mu] for at_mu in at_edges]
+        paces = [value for value in map(pace, at_edges) if value is not None]
         return EffectCurve(
             mu=list(EDGES),
-            clip_fraction=[fmean(at, tokens) for at in fractions],
-            clip_fraction_std=[_std(at) for at in fractions],
+            clip_fraction=[fmean(at_mu, tokens) for at_mu in fractions],
+            clip_fraction_std=[_std(at_mu) for at_mu in fractions],
             pace=paces or None,
         )
 
@@ -207,22 +301,22 @@ def _shares(last: LastSteps, course: Course | None) -> list[float]:
     return [1.0] * len(last.sums) if course is None else course.shares(len(last.sums))
 
 
-def _added(answers: Sequence[WhatIf], last: LastSteps, shares: Sequence[float]) -> list[float]:
+def _added(answers: Sequence[WhatIf], last: LastSteps) -> list[float]:
     """What a control adds to the unit prediction of each of the steps."""
     return [
-        share * (one.unit_predicted_change - sums.change_sum / sums.tokens)
-        for share, one, sums in zip(shares, answers, last.sums, strict=True)
+        answer.unit_predicted_change - sums.change_sum / sums.tokens
+        for answer, sums in zip(answers, last.sums, strict=True)
     ]
 
 
-def _by_active(last: LastSteps, shares: Sequence[float]) -> list[float]:
+def _added_by_active(last: LastSteps) -> list[float]:
     """What the active control adds to each of the steps; where their sums don't know it, what was
     added to them on average."""
     answers = [] if last.active is None else [under(last.active, sums) for sums in last.sums]
-    found = [one for one in answers if one is not None]
-    if not found or len(found) < len(answers):
-        return [fmean(shares) * last.intervention] * len(shares)
-    return _added(found, last, shares)
+    known = [answer for answer in answers if answer is not None]
+    if not known or len(known) < len(answers):
+        return [last.intervention] * len(last.sums)
+    return _added(known, last)
 
 
 def _std(values: Sequence[float]) -> float:

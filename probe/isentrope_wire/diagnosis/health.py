@@ -548,14 +548,11 @@ def _suggestion(state: _State, why: str) -> Suggestion | None:
         or measured.target is not None
     ):
         return None
-    direction, rate = (-1 if lost > 0 else 1), state.course.rate
+    direction = -1 if lost > 0 else 1
     is_far = abs(lost) >= 1 - WATCH_LEFT
-    # So far out, what is likely to go on is enough: else it would alternate with a hold from step
-    # to step.
-    goes_on = direction * (rate if is_far and state.direction == 0 else state.direction) > 0
-    found = (
-        _threshold(state, direction, why) if goes_on else None
-    )  # what comes back needs no threshold
+    # What comes back, or is level, needs no threshold. One clear step of the last ten is enough:
+    # else a threshold would alternate with a hold from step to step.
+    found = _threshold(state, direction, why) if direction in state.course.directions else None
     if found is None and is_far and not _has_its_time(state):
         found = _hold_here(state, direction, why)
     return found

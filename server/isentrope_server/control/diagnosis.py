@@ -33,7 +33,11 @@ _COURSE = (
     metrics.HOLD_TARGET,
     metrics.REWARD_MEAN,
 )
-_PREDICTION = (metrics.ENTROPY_GAIN, metrics.ENTROPY_PREDICTION_R2)
+_PREDICTION = (
+    metrics.ENTROPY_GAIN,
+    metrics.ENTROPY_PREDICTION_R2,
+    metrics.ENTROPY_GAIN_ERROR,
+)
 _CHANGES = tuple(change_parts(dict.fromkeys(metrics.METRICS, 0.0)))
 
 
@@ -91,7 +95,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         ]
         early = list(islice(finite(read).values(), metrics.EARLY_STEPS))
     entropies, unseen = last[metrics.ENTROPY_MEAN], finite(last[metrics.ENTROPY_UNSEEN_CHANGE])
-    gains, explained = (finite(last[name]) if name in last else {} for name in _PREDICTION)
+    gains, explained, gain_errors = (
+        finite(last[name]) if name in last else {} for name in _PREDICTION
+    )
     found = replace(
         found,
         early_entropies=early,
@@ -111,16 +117,15 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     control = run_control(connection, run)
     parts = _last_parts(last)
     newest_report = steps.find(connection, run.key, run.step)
+    what_if = attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
+    newest_gain = next(reversed(gains.values()), None)
     return replace(
         found,
         newest=control,
         active=control.active,
         parts=parts,
         last=LastSteps(
-            sums=[
-                sums
-                for _, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
-            ],
+            sums=[sums for _, sums in what_if],
             intervention=fmean(
                 one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values()
             )
@@ -129,7 +134,11 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             active=None
             if control.active is None or control.active.hold
             else control.active.control,
-            gain=next(reversed(gains.values()), None),
+            gain=newest_gain,
+            gains=[]
+            if newest_gain is None
+            else [gains.get(step, newest_gain) for step, _ in what_if],
+            gain_error=next(reversed(gain_errors.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,
         ),
