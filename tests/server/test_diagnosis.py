@@ -24,11 +24,17 @@ from tests.wire.test_diagnosis import collapse, sums
 
 
 def send_step(
-    rank: Rank, step: int, entropy: float, *, what_if: WhatIfSums | None = None, **known: object
+    rank: Rank,
+    step: int,
+    entropy: float,
+    *,
+    what_if: WhatIfSums | None = None,
+    gain: float = 0.5,
+    **known: object,
 ) -> None:
     scalars = {
         "entropy/mean": entropy,
-        "entropy/gain": 0.05,
+        "entropy/gain": gain,
         "change/negative_low": -0.3,
         "change/positive_high": -0.1,
     }
@@ -66,8 +72,12 @@ def test_a_stored_collapse_is_diagnosed(client: Client, collapsed: Rank) -> None
 
 
 def test_the_suggestion_agrees_with_its_preview_and_with_what_if(
-    client: Client, collapsed: Rank
+    client: Client, server: ServerInThread
 ) -> None:
+    collapsed = Rank(server)
+    for step in range(1, 101):
+        what_if = sums(-4.0 - step / 100)
+        send_step(collapsed, step, collapse(step), what_if=what_if, gain=0.02)
     found = client.diagnosis(collapsed.run_id).suggestion
     assert found is not None
     control = Control.from_document(found.control)
@@ -86,7 +96,7 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(
     assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
     changes = [
         0.75
-        * 0.05
+        * 0.02
         * (one.unit_predicted_change - one.unclipped_unit_predicted_change)
         * collapse(100)
         / collapse(step)
@@ -167,7 +177,7 @@ def cured(server: ServerInThread) -> Rank:
                 "entropy/mean": 0.7,
                 "clip/fraction": 0.15,
                 "change/by_intervention": 0.02,
-                "entropy/gain": 0.05,
+                "entropy/gain": 0.5,
             }
             outcomes = (applied,) if step == 31 else ()
             rank.send(step_report(step, scalars, control_version=1, outcomes=outcomes))
@@ -233,7 +243,7 @@ def test_a_replaced_control_is_judged_by_what_there_is(rank: Rank, client: Clien
             scalars = {
                 "entropy/mean": 1.0 - 0.01 * step,
                 "change/by_intervention": 0.0,
-                "entropy/gain": 0.05,
+                "entropy/gain": 0.5,
             }
             rank.send(step_report(step, scalars, control_version=version, outcomes=outcomes))
     second, first_version, _ = client.control_history(rank.run_id)
