@@ -423,7 +423,7 @@ class ReportBuilder:
             unseen = sums[of_step.UNSEEN_CHANGE]
             observed = scalars.get(metrics.ENTROPY_OBSERVED_CHANGE)
             if closed.has_unseen:
-                observed = None if unseen is None else unseen.whole.mean
+                observed = scalars.get(metrics.ENTROPY_UNSEEN_CHANGE)
             with self._lock:
                 prediction = self._calibration.step(
                     unit,

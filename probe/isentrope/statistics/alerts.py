@@ -208,9 +208,7 @@ class AlertWatch:
             intervention=fmean(interventions) if interventions else 0.0,
             active=None if active is None or active.control.hold is not None else active.control,
             gain=gain,
-            gains=[]
-            if gain is None
-            else [gain if math.isnan(known) else known for known in self._gains],
+            gains=self._gains_beside(gain),
             gain_error=scalars.get(metrics.ENTROPY_GAIN_ERROR),
             of_unseen=metrics.ENTROPY_UNSEEN_CHANGE in scalars,
         )
@@ -256,6 +254,16 @@ class AlertWatch:
                 memory.urgency = 0
             memory.urgency = max(memory.urgency, said.get(kind, 0))
         return said
+
+    def _gains_beside(self, newest: float | None) -> list[float]:
+        """Of the steps with what-if sums; the newest stands for those that it was not known in."""
+        if newest is None:
+            return []
+        gains = list(self._gains)
+        for index, gain in enumerate(gains):
+            if math.isnan(gain):
+                gains[index] = newest
+        return gains
 
     def _course_in_words(self, target: float | None) -> tuple[str, dict[str, float]]:
         course, early = self.course, self.course.early.level

@@ -464,18 +464,19 @@ class Calibration:
         self, predicted: float | None, half_width: float | None = None, *, size: float
     ) -> CalibratedPrediction:
         compared, factor = self._compared > 0, self._factor()
+        low = high = gain = gain_error = None
+        if predicted is not None and half_width is not None:
+            low, high = predicted - half_width, predicted + half_width
+        if factor is not None:
+            gain, gain_error = factor * size, self._factor_error(factor) * size
         return CalibratedPrediction(
             predicted_change=predicted,
-            gain=None if factor is None else factor * size,
-            gain_error=None if factor is None else self._factor_error(factor) * size,
+            gain=gain,
+            gain_error=gain_error,
             r2=self._r2(),
             sign_agreement=self._same_sign / self._compared if compared else None,
-            low=predicted - half_width
-            if predicted is not None and half_width is not None
-            else None,
-            high=predicted + half_width
-            if predicted is not None and half_width is not None
-            else None,
+            low=low,
+            high=high,
             interval_coverage=self._interval.coverage,
         )
 

@@ -118,7 +118,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     parts = _last_parts(last)
     newest_report = steps.find(connection, run.key, run.step)
     what_if = attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
-    newest_gain = next(reversed(gains.values()), None)
+    newest_gain = next(reversed(gains.values()), 0.0)
     return replace(
         found,
         newest=control,
@@ -134,10 +134,8 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             active=None
             if control.active is None or control.active.hold
             else control.active.control,
-            gain=newest_gain,
-            gains=[]
-            if newest_gain is None
-            else [gains.get(step, newest_gain) for step, _ in what_if],
+            gain=newest_gain if gains else None,
+            gains=[gains.get(step, newest_gain) for step, _ in what_if] if gains else [],
             gain_error=next(reversed(gain_errors.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,
